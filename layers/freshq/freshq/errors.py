@@ -1,0 +1,81 @@
+"""The errors of freshq, one class for each answer a caller may want to tell apart.
+
+A wrong argument is a ``ValueError`` that names the argument, raised before any write.
+Everything else derives from `FreshqError`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from freshq.task import TaskStatus
+
+
+class FreshqError(Exception):
+    """Base class of every error that freshq raises on purpose, bad arguments aside."""
+
+
+class RefusedError(FreshqError):
+    """The queue's state does not allow the request; nothing was changed."""
+
+
+class LeaseLost(RefusedError):  # noqa: N818 - the public contract fixes this name
+    """The claim no longer holds its task: the lease ran out, or it was settled already."""
+
+    def __init__(self, task_id: str, why: str) -> None:
+        """Name the task and say why the claim holds it no more."""
+        super().__init__(f"task {task_id!r}: the claim no longer holds it ({why}); nothing was changed")
+        self.task_id = task_id
+
+
+class TaskNotFound(RefusedError):  # noqa: N818 - reads as the outcome that it is
+    """The queue has no task of this id."""
+
+    def __init__(self, task_id: str, queue: str) -> None:
+        """Name the task and the queue that was searched."""
+        super().__init__(f"task {task_id!r}: not in queue {queue!r}; check the id and the queue's name")
+        self.task_id = task_id
+
+
+class IllegalTransition(RefusedError):  # noqa: N818 - reads as the outcome that it is
+    """The verb does not apply to a task in this state."""
+
+    def __init__(self, task_id: str, verb: str, status: TaskStatus, allowed: TaskStatus) -> None:
+        """Name the task, the verb, the state the task is in and the one the verb needs."""
+        super().__init__(f"task {task_id!r}: cannot {verb} a task that is {status}; {verb} needs {allowed}")
+        self.task_id = task_id
+        self.status = status
+
+
+class StoreError(FreshqError):
+    """The store did not carry out a call. Never to be read as an empty answer."""
+
+
+class TableMissing(StoreError):  # noqa: N818 - reads as the outcome that it is
+    """The table, or an index of it, does not exist."""
+
+
+class Throttled(StoreError):  # noqa: N818 - reads as the outcome that it is
+    """The store refused the call for its rate, and went on refusing it when it was retried."""
+
+
+class Unreachable(StoreError):  # noqa: N818 - reads as the outcome that it is
+    """The store did not answer: network, credentials or region."""
+
+
+class PutIncomplete(StoreError):  # noqa: N818 - reads as the outcome that it is
+    """Some tasks of a `put_many` were written, others were not.
+
+    Attributes:
+        receipts: One entry a task, in order: its receipt, or the error that kept it out.
+    """
+
+    def __init__(self, receipts: list[object]) -> None:
+        """Keep the outcome of every task of the batch."""
+        failed = [entry for entry in receipts if isinstance(entry, Exception)]
+        super().__init__(
+            f"{len(failed)} of {len(receipts)} tasks were not written; the first error: {failed[0]}. "
+            "Put the failed ones again: with the same task_id none is created twice"
+        )
+        self.receipts = receipts

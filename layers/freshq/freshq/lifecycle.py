@@ -1,0 +1,174 @@
+"""What each verb makes of a task. Pure: time, tokens and random numbers come in as arguments.
+
+The functions return the next version of a task; a store makes it real, if its guard still holds.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.errors import IllegalTransition
+from freshq.task import Task, TaskStatus, Verb, advance
+
+if TYPE_CHECKING:
+    from freshq.new_task import NewTask
+    from freshq.options import QueueConfig
+
+# Longer texts are cut: an error must always fit beside the largest payload.
+MAX_ERROR_CHARS: Final = 500
+UNHELD: Final = {"lease_token": None, "lease_until": None}
+
+
+def new_token() -> str:
+    """Return a token that no one else has."""
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class Lifecycle:
+    """The verbs under the options of one queue.
+
+    Attributes:
+        config: The options.
+    """
+
+    config: QueueConfig
+
+    def created(self, new: NewTask, now: float, created: float, where: str = "") -> Task:
+        """Return the task that a put makes.
+
+        Args:
+            new: The arguments of the put.
+            now: Current time in seconds.
+            created: Its place in time: `now`, or a little later to differ from the one before.
+            where: Prefix for the name of a field in an error.
+
+        Raises:
+            ValueError: If it would live longer than the queue allows, or be stale before its time comes.
+        """
+        limit_seconds = self.config.max_age_seconds
+        max_age_seconds = limit_seconds if new.max_age_seconds is None else new.max_age_seconds
+        if max_age_seconds > limit_seconds:
+            msg = f"{where}max_age_seconds: {max_age_seconds} is longer than the queue's {limit_seconds}"
+            raise ValueError(msg + "; a task's may only be shorter")
+        if new.delay_seconds >= max_age_seconds:
+            msg = f"{where}delay_seconds: after {new.delay_seconds} the task would be stale already"
+            raise ValueError(msg + f" (max age {max_age_seconds}); use a shorter delay")
+        task = Task(
+            task_id=new.task_id or str(uuid.uuid4()),
+            queue=self.config.name,
+            status=TaskStatus.PENDING,
+            created=created,
+            updated=now,
+            deadline=round(now + max_age_seconds, 6),
+            expires=0,
+            request_token="",
+            payload=new.payload,
+            priority=new.priority,
+            group=new.group,
+            not_before=round(now + new.delay_seconds, 6) if new.delay_seconds else None,
+        )
+        return self._version(task)
+
+    def completed(self, task: Task, now: float, result: Any) -> Task:  # noqa: ANN401 - any JSON value
+        """Return the task after success."""
+        return self._settled(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, result=result, error=None)
+
+    def failed(self, task: Task, now: float, error: str | None) -> Task:
+        """Return the task as a dead letter."""
+        return self._settled(task, Verb.FAIL, TaskStatus.FAILURE, now, error=cut(error))
+
+    def retried(
+        self, task: Task, now: float, error: str | None, delay_seconds: float | None, uniform: float
+    ) -> Task:
+        """Return the task waiting for its next attempt, or as a dead letter after its last one.
+
+        Args:
+            task: The task that failed.
+            now: Current time in seconds.
+            error: Why it failed.
+            delay_seconds: Before the next attempt; None for the queue's backoff.
+            uniform: A random number from [0, 1), for the backoff's jitter.
+        """
+        if task.attempts >= self.config.max_attempts:
+            return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, error=cut(error))
+        if delay_seconds is None:
+            delay_seconds = self.config.backoff.delay_seconds(task.attempts, uniform)
+        not_before = round(now + delay_seconds, 6) if delay_seconds else None
+        return self._settled(
+            task, Verb.RETRY, TaskStatus.PENDING, now, error=cut(error), not_before=not_before
+        )
+
+    def released(self, task: Task, now: float) -> Task:
+        """Return the task as if it had not been claimed."""
+        return self._settled(task, Verb.RELEASE, TaskStatus.PENDING, now, attempts=max(0, task.attempts - 1))
+
+    def extended(self, task: Task, now: float, lease_until: float) -> Task:
+        """Return the task held until `lease_until`."""
+        return self._next(task, Verb.EXTEND, TaskStatus.TAKEN, now, lease_until=lease_until)
+
+    def recovered(self, task: Task, now: float) -> Task:
+        """Return a task whose lease ran out: waiting again, or as a dead letter after its last attempt."""
+        if task.attempts < self.config.max_attempts:
+            return self._settled(task, Verb.RECOVER, TaskStatus.PENDING, now)
+        error = f"lease ran out in attempt {task.attempts} of {self.config.max_attempts}"
+        if task.error:
+            error += f"; before that: {task.error}"
+        return self._settled(task, Verb.RECOVER, TaskStatus.FAILURE, now, error=cut(error))
+
+    def promoted(self, task: Task, now: float) -> Task:
+        """Return a delayed task as claimable."""
+        return self._next(task, Verb.PROMOTE, TaskStatus.PENDING, now, not_before=None)
+
+    def cancelled(self, task: Task, now: float) -> Task:
+        """Return the task cancelled."""
+        return self._next(task, Verb.CANCEL, TaskStatus.CANCELLED, now, not_before=None)
+
+    def touched(self, task: Task, now: float, created: float) -> Task:
+        """Return the task as if it were put now, with the max age it was put with."""
+        deadline = round(now + task.deadline - task.created, 6)
+        return self._next(task, Verb.TOUCH, TaskStatus.PENDING, now, created=created, deadline=deadline)
+
+    def reprioritized(self, task: Task, now: float, priority: int) -> Task:
+        """Return the task in another priority level."""
+        return self._next(task, Verb.REPRIORITIZE, TaskStatus.PENDING, now, priority=priority)
+
+    def redriven(self, task: Task, now: float) -> Task:
+        """Return a dead letter as waiting, no attempt counted.
+
+        Raises:
+            IllegalTransition: Also if it is past its deadline: nobody would claim it.
+        """
+        if task.status is TaskStatus.FAILURE and task.deadline <= now:
+            raise IllegalTransition(task.task_id, Verb.REDRIVE, TaskStatus.SHED, TaskStatus.FAILURE)
+        return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0)
+
+    def expires(self, useful_until: float) -> int:
+        """Return when the store may delete what is useful until then, in whole seconds."""
+        return ceil(useful_until + self.config.retention_seconds)
+
+    def _settled(self, task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:  # noqa: ANN401 - fields
+        return self._next(task, verb, to, now, **UNHELD, **changes)
+
+    def _next(self, task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:  # noqa: ANN401 - fields
+        return self._version(advance(task, verb, to, now, **changes))
+
+    def _version(self, task: Task) -> Task:
+        """Return the task with what every new version gets."""
+        if task.status is TaskStatus.PENDING:
+            useful_until = task.deadline
+        elif task.status is TaskStatus.TAKEN:
+            useful_until = max(task.deadline, task.lease_until or 0.0)
+        else:
+            useful_until = task.updated
+        return replace(task, expires=self.expires(useful_until), request_token=new_token())
+
+
+def cut(error: str | None) -> str | None:
+    """Return an error text, shortened to `MAX_ERROR_CHARS`."""
+    if error is None or len(error) <= MAX_ERROR_CHARS:
+        return error
+    return error[: MAX_ERROR_CHARS - 1] + "…"

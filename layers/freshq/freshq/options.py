@@ -1,0 +1,78 @@
+"""The options of a queue, checked once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable  # noqa: TC003 - Pydantic reads it at run time
+from typing import Annotated, Any, TypedDict
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from freshq.new_task import first_problem
+from freshq.policy.order import Order
+from freshq.policy.retry import Backoff
+
+
+class QueueOptions(TypedDict, total=False):
+    """Options by name, as the constructors of `Queue` take them; `QueueConfig` says what they mean."""
+
+    name: str
+    order: Order | str
+    max_age_seconds: float
+    max_attempts: int
+    lease_seconds: float
+    retention_seconds: float
+    backoff: Backoff
+    clock: Callable[[], float]
+    rng: random.Random
+
+
+class QueueConfig(BaseModel):
+    """Options of a queue.
+
+    Attributes:
+        name: Queues of other names may share the table.
+        order: Order of service within a priority level.
+        max_age_seconds: A task older than this is stale, unless its own max age is shorter.
+        max_attempts: Claims after which a task that fails is a dead letter.
+        lease_seconds: How long a claimer may go without a word before its task is taken back.
+        retention_seconds: How long a finished or shed task stays readable, and its id taken.
+        backoff: Delay between attempts.
+        clock: Returns the time in seconds since the Unix epoch.
+        rng: Source of the jitter.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "default"
+    order: Annotated[Order, Field(strict=False)] = Order.LIFO
+    max_age_seconds: Annotated[float, Field(gt=0)] = 3600.0
+    max_attempts: Annotated[int, Field(ge=1)] = 5
+    lease_seconds: Annotated[float, Field(gt=0)] = 60.0
+    retention_seconds: Annotated[float, Field(ge=0)] = 86_400.0
+    backoff: Backoff = Backoff()
+    clock: Callable[[], float] = time.time
+    # Jitter spreads retries in time; nothing secret depends on it.
+    rng: random.Random = Field(default_factory=random.Random)
+
+
+def parse_options(options: QueueOptions) -> QueueConfig:
+    """Check the options of a queue.
+
+    Raises:
+        ValueError: One line that names the first wrong option.
+    """
+    arguments: dict[str, Any] = dict(options)
+    unknown = arguments.keys() - QueueConfig.model_fields.keys()
+    if unknown:
+        msg = f"{min(unknown)}: unknown option; known are {', '.join(QueueConfig.model_fields)}"
+        raise ValueError(msg)
+    try:
+        config = QueueConfig.model_validate(arguments)
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from None
+    config.backoff.validate()
+    return config

@@ -1,0 +1,535 @@
+"""The queue: every verb of the contract, for any store."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.checks import (
+    checked_count,
+    checked_id,
+    checked_priority,
+    checked_result,
+    checked_seconds,
+    checked_status,
+)
+from freshq.errors import (
+    FreshqError,
+    IllegalTransition,
+    LeaseLost,
+    PutIncomplete,
+    RefusedError,
+    TaskNotFound,
+)
+from freshq.lifecycle import Lifecycle, new_token
+from freshq.new_task import NewTask, parse_new_task
+from freshq.options import QueueOptions, parse_options
+from freshq.stores.base import ClaimRequest, ConflictError, Guard, Page, Stats
+from freshq.tally import tally
+from freshq.task import Task, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Self, Unpack
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.stores.base import Store
+
+# A verb that reads before it writes starts again so often when the task changes in between.
+MAX_READ_WRITE_TRIES: Final = 10
+
+
+class PutOutcome(StrEnum):
+    """What a put did."""
+
+    CREATED = "CREATED"
+    DUPLICATE = "DUPLICATE"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The answer to a put.
+
+    Attributes:
+        task_id: Id of the task.
+        outcome: CREATED, or DUPLICATE if the id was taken; then nothing was changed.
+    """
+
+    task_id: str
+    outcome: PutOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A task held under a lease.
+
+    Attributes:
+        task: The task as it was when it was claimed.
+        token: Proves who holds it; every settling verb is conditional on it.
+        lease_until: Until when it is held, in seconds since the epoch.
+    """
+
+    task: Task
+    token: str
+    lease_until: float
+
+
+class Queue:
+    """A queue of tasks that lose value with age.
+
+    Thread-safe. A wrong argument raises ValueError before any write; a store that does not answer
+    raises StoreError, and never looks like an empty queue.
+    """
+
+    def __init__(self, store: Store, **options: Unpack[QueueOptions]) -> None:
+        """Use a store.
+
+        Args:
+            store: Home of the tasks.
+            **options: See `freshq.options.QueueConfig`.
+
+        Raises:
+            ValueError: If an option is wrong.
+        """
+        self._config = parse_options(options)
+        self._lifecycle = Lifecycle(self._config)
+        self._store = store
+        self._stamp_lock = threading.Lock()
+        self._last_created_us = 0
+
+    @classmethod
+    def memory(cls, **options: Unpack[QueueOptions]) -> Self:
+        """Return a queue in this process's memory, for tests and trials."""
+        from freshq.stores.memory import MemoryStore  # noqa: PLC0415 - only the store in use is loaded
+
+        return cls(MemoryStore(), **options)
+
+    @classmethod
+    def dynamodb(
+        cls,
+        table: str,
+        client: DynamoDBClient | None = None,
+        *,
+        shards: int = 1,
+        **options: Unpack[QueueOptions],
+    ) -> Self:
+        """Return a queue on a DynamoDB table.
+
+        Args:
+            table: Name of the table.
+            client: A low-level boto3 client; None for one from the environment.
+            shards: Partitions of the index of claimable tasks. One keeps strict order; N lift the
+                write limit N-fold, and a claim merges the newest of each.
+            **options: See `freshq.options.QueueConfig`.
+        """
+        from freshq.stores.dynamodb import DynamoDBStore  # noqa: PLC0415 - only the store in use is loaded
+
+        return cls(DynamoDBStore(table, client, shards=shards), **options)
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self._config.name
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long a claim is held unless it says otherwise."""
+        return self._config.lease_seconds
+
+    def now(self) -> float:
+        """Return the time of the queue's clock, in seconds since the epoch, to the microsecond."""
+        return round(self._config.clock(), 6)
+
+    def create_table(self) -> None:
+        """Make what the store needs, unless it is there; return once it can be used."""
+        self._store.create_table()
+
+    # --- tasks in
+
+    def put(
+        self,
+        payload: Any,  # noqa: ANN401 - any JSON value
+        task_id: str | None = None,
+        priority: int = 0,
+        delay_seconds: float = 0,
+        max_age_seconds: float | None = None,
+        group: str | None = None,
+    ) -> Receipt:
+        """Add a task.
+
+        Args:
+            payload: The work: any JSON value.
+            task_id: The caller's id; None for a UUID. An id that the table still knows is a duplicate.
+            priority: 0 to 9, higher first.
+            delay_seconds: Not claimable before so many seconds from now.
+            max_age_seconds: Stale so many seconds from now; at most the queue's max age.
+            group: Tenant or key.
+
+        Raises:
+            ValueError: If an argument is wrong; nothing was written.
+            StoreError: If the store did not take it.
+        """
+        arguments = {
+            "payload": payload,
+            "task_id": task_id,
+            "priority": priority,
+            "delay_seconds": delay_seconds,
+            "max_age_seconds": max_age_seconds,
+            "group": group,
+        }
+        return self._put([self._created(parse_new_task(arguments))])[0]
+
+    def put_many(self, tasks: Iterable[Mapping[str, Any] | NewTask]) -> list[Receipt]:
+        """Add several tasks, each given as the arguments of `put`.
+
+        Returns:
+            One receipt a task, in order.
+
+        Raises:
+            ValueError: If any task is wrong; nothing was written.
+            PutIncomplete: If the store took only some of them.
+        """
+        places = [(f"tasks[{index}].", task) for index, task in enumerate(tasks)]
+        return self._put([self._created(parse_new_task(task, where), where) for where, task in places])
+
+    def check(self, task: Mapping[str, Any] | NewTask) -> NewTask:
+        """Return the task if this queue would take it, without writing anything.
+
+        Raises:
+            ValueError: One line that names the field and what is allowed.
+        """
+        new = parse_new_task(task)
+        self._lifecycle.created(new, now=0.0, created=0.0)
+        return new
+
+    def _created(self, new: NewTask, where: str = "") -> Task:
+        return self._lifecycle.created(new, self.now(), self._stamp(), where)
+
+    def _put(self, tasks: list[Task]) -> list[Receipt]:
+        outcomes: list[Receipt | FreshqError] = []
+        for task, added in zip(tasks, self._store.insert(tasks), strict=True):
+            if isinstance(added, FreshqError):
+                outcomes.append(added)
+            else:
+                outcomes.append(Receipt(task.task_id, PutOutcome.CREATED if added else PutOutcome.DUPLICATE))
+        errors = [outcome for outcome in outcomes if isinstance(outcome, FreshqError)]
+        if errors:
+            raise errors[0] if len(tasks) == 1 else PutIncomplete(list(outcomes))
+        return [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
+
+    def _stamp(self) -> float:
+        """Return a creation time that no other task of this producer has."""
+        with self._stamp_lock:
+            self._last_created_us = max(round(self._config.clock() * 1e6), self._last_created_us + 1)
+            return self._last_created_us / 1e6
+
+    # --- tasks out
+
+    def claim(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
+        """Take tasks to work on, in the queue's order.
+
+        When fewer tasks wait than were asked for, what is due (delays that are over, leases that
+        ran out) is brought in first.
+
+        Args:
+            limit: How many at the most: as many as can be started now.
+            lease_seconds: How long they are held; None for the queue's own.
+
+        Returns:
+            The claims; empty if nothing is claimable or the queue is paused.
+
+        Raises:
+            StoreError: If the store did not answer; what it had given before that is returned instead,
+                and the next call fails.
+        """
+        checked_count("limit", limit)
+        if lease_seconds is None:
+            lease_seconds = self._config.lease_seconds
+        checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+        if self._store.paused(self.name):
+            return []
+        claims = self._claim(limit, lease_seconds)
+        if len(claims) < limit and self.recover():
+            claims += self._claim(limit - len(claims), lease_seconds)
+        return claims
+
+    def _claim(self, limit: int, lease_seconds: float) -> list[Claim]:
+        now = self.now()
+        lease_until = round(now + lease_seconds, 6)
+        request = ClaimRequest(
+            queue=self.name,
+            order=self._config.order,
+            limit=limit,
+            now=now,
+            created_after=now - self._config.max_age_seconds,
+            lease_until=lease_until,
+            # Past the lease and past every deadline that a claimed task can have.
+            expires=self._lifecycle.expires(max(lease_until, now + self._config.max_age_seconds)),
+            tokens=[new_token() for _ in range(limit)],
+        )
+        return [Claim(task, task.lease_token or "", lease_until) for task in self._store.claim(request)]
+
+    def complete(self, claim: Claim, result: Any = None) -> Task:  # noqa: ANN401 - any JSON value
+        """Settle a claim as SUCCESS.
+
+        Args:
+            claim: What `claim` returned.
+            result: Any JSON value to keep with the task.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+            ValueError: If the result is not JSON, or too large to be kept.
+        """
+        checked_result(result, claim.task.payload)
+        return self._settle(claim, self._lifecycle.completed(_held(claim), self.now(), result))
+
+    def fail(self, claim: Claim, error: str | None = None) -> Task:
+        """Settle a claim as FAILURE, a dead letter, whatever attempts are left.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+        """
+        return self._settle(claim, self._lifecycle.failed(_held(claim), self.now(), error))
+
+    def retry(self, claim: Claim, error: str | None = None, delay_seconds: float | None = None) -> Task:
+        """Give a task back to be tried again later, or make it a dead letter after its last attempt.
+
+        Args:
+            claim: What `claim` returned.
+            error: Why it failed.
+            delay_seconds: Not claimable before so many seconds; None: exponential backoff, full jitter.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+        """
+        if delay_seconds is not None:
+            checked_seconds("delay_seconds", delay_seconds)
+        uniform = self._config.rng.random()
+        return self._settle(
+            claim, self._lifecycle.retried(_held(claim), self.now(), error, delay_seconds, uniform)
+        )
+
+    def release(self, claim: Claim) -> Task:
+        """Give a task back untried: claimable at once, the attempt not counted.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+        """
+        return self._settle(claim, self._lifecycle.released(_held(claim), self.now()))
+
+    def extend(self, claim: Claim, lease_seconds: float) -> Claim:
+        """Hold a task for `lease_seconds` from now.
+
+        Returns:
+            The claim with its new end; the token stays.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+        """
+        checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+        lease_until = round(self.now() + lease_seconds, 6)
+        task = self._settle(claim, self._lifecycle.extended(_held(claim), self.now(), lease_until))
+        return Claim(task, claim.token, lease_until)
+
+    def _settle(self, claim: Claim, changed: Task) -> Task:
+        try:
+            return self._store.replace(changed, Guard(TaskStatus.TAKEN, lease_token=claim.token))
+        except ConflictError as conflict:
+            now = conflict.current
+            why = f"it is {now.status_at(self.now())} now" if now is not None else "it was deleted"
+            raise LeaseLost(claim.task.task_id, why) from None
+
+    # --- upkeep
+
+    def recover(self) -> int:
+        """Bring back tasks whose lease ran out, and bring in delayed ones whose time has come.
+
+        A task whose last attempt ran out becomes a dead letter.
+
+        Returns:
+            How many tasks were moved.
+        """
+        moved = 0
+        while due := self._store.due(self.name, self.now()):
+            before = moved
+            for task in due:
+                moved += self._recover(task)
+            if moved == before:
+                break  # others move the same tasks, or the index lags: the next call sees what is left
+        return moved
+
+    def _recover(self, task: Task) -> int:
+        verb = self._lifecycle.recovered if task.status is TaskStatus.TAKEN else self._lifecycle.promoted
+        try:
+            self._store.replace(verb(task, self.now()), Guard(task.status, request_token=task.request_token))
+        except ConflictError:
+            return 0
+        return 1
+
+    def cancel(self, task_id: str) -> Task:
+        """Cancel a waiting task.
+
+        Raises:
+            TaskNotFound: If there is no such task.
+            IllegalTransition: If it does not wait.
+        """
+        return self._change(task_id, self._lifecycle.cancelled)
+
+    def touch(self, task_id: str) -> Task:
+        """Make a waiting task new: created now, with the max age it was put with.
+
+        Raises:
+            TaskNotFound: If there is no such task.
+            IllegalTransition: If it does not wait, or is stale.
+        """
+        return self._change(task_id, lambda task, now: self._lifecycle.touched(task, now, self._stamp()))
+
+    def reprioritize(self, task_id: str, priority: int) -> Task:
+        """Change the priority of a waiting task; its place in time stays.
+
+        Raises:
+            ValueError: If the priority is not 0 to 9.
+            TaskNotFound: If there is no such task.
+            IllegalTransition: If it does not wait, or is stale.
+        """
+        checked_priority(priority)
+        return self._change(task_id, lambda task, now: self._lifecycle.reprioritized(task, now, priority))
+
+    def redrive(self, limit: int | None = None, task_id: str | None = None) -> int:
+        """Bring dead letters back, with no attempts counted and their place in time kept.
+
+        Dead letters past their deadline stay where they are: nobody would claim them.
+
+        Args:
+            limit: How many at the most; None for all.
+            task_id: Only this one.
+
+        Returns:
+            How many were brought back.
+
+        Raises:
+            TaskNotFound: If `task_id` names no task.
+            IllegalTransition: If the task it names is no dead letter, or is past its deadline.
+        """
+        if task_id is not None:
+            self._change(task_id, self._lifecycle.redriven)
+            return 1
+        if limit is not None:
+            checked_count("limit", limit)
+        brought_back = 0
+        for task in self._store.scan(self.name):
+            if brought_back == limit:
+                break
+            if task.status is TaskStatus.FAILURE and task.deadline > self.now():
+                brought_back += self._redrive_if_still_dead(task.task_id)
+        return brought_back
+
+    def _redrive_if_still_dead(self, task_id: str) -> int:
+        try:
+            self._change(task_id, self._lifecycle.redriven)
+        except (TaskNotFound, IllegalTransition):
+            return 0  # somebody else changed it first: not ours to count
+        return 1
+
+    def _change(self, task_id: str, verb: Callable[[Task, float], Task]) -> Task:
+        """Read a task, compute its next version, and write it unless it changed in between."""
+        for _ in range(MAX_READ_WRITE_TRIES):
+            task = self._stored(task_id)
+            guard = Guard(task.status, request_token=task.request_token)
+            try:
+                return self._store.replace(verb(task, self.now()), guard)
+            except ConflictError:
+                continue
+        msg = f"task {task_id!r}: changed at each of {MAX_READ_WRITE_TRIES} tries to change it; try again"
+        raise RefusedError(msg)
+
+    # --- looking
+
+    def get(self, task_id: str) -> Task | None:
+        """Return a task as it is now, None if the queue has none of this id."""
+        try:
+            return self._seen(self._stored(task_id))
+        except TaskNotFound:
+            return None
+
+    def _stored(self, task_id: str) -> Task:
+        task = self._store.get(checked_id(task_id))
+        if task is None or task.queue != self.name:
+            raise TaskNotFound(task_id, self.name)
+        return task
+
+    def _seen(self, task: Task) -> Task:
+        return replace(task, status=task.status_at(self.now()))
+
+    def list(
+        self, status: TaskStatus | str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        """Return part of the queue's tasks, in an order of the store's own.
+
+        Args:
+            status: Only tasks in this state.
+            limit: How many at the most.
+            cursor: `cursor` of the page before; None to start.
+        """
+        wanted = checked_status(status)
+        checked_count("limit", limit)
+        found: list[Task] = []
+        for task in map(self._seen, self._store.scan(self.name, start_after=cursor)):
+            if wanted in (None, task.status):
+                if len(found) == limit:
+                    return Page(tuple(found), found[-1].task_id)
+                found.append(task)
+        return Page(tuple(found), None)
+
+    def stats(self, *, approximate: bool = False) -> Stats:
+        """Count the tasks by state.
+
+        Args:
+            approximate: Read at most a page per shard whatever the backlog; `Stats.bounded` says what
+                each count is then. Otherwise the counts are exact, and every task is read.
+        """
+        now = self.now()
+        if approximate:
+            return self._store.approximate_stats(self.name, now, now - self._config.max_age_seconds)
+        return tally(self._store.scan(self.name), now)
+
+    # --- the queue as a whole
+
+    def purge(self, confirm: str) -> int:
+        """Delete every task of the queue, those in work included.
+
+        Args:
+            confirm: The queue's name.
+
+        Returns:
+            How many were deleted.
+        """
+        if confirm != self.name:
+            msg = f"confirm: must be the queue's name {self.name!r}, got {confirm!r}; nothing was deleted"
+            raise ValueError(msg)
+        return self._store.purge(self.name)
+
+    def pause(self) -> None:
+        """Suspend claims, here at once and elsewhere within seconds; puts and settling go on."""
+        self._store.set_paused(self.name, paused=True)
+
+    def resume(self) -> None:
+        """Allow claims again."""
+        self._store.set_paused(self.name, paused=False)
+
+    @property
+    def paused(self) -> bool:
+        """Whether claims are suspended."""
+        return self._store.paused(self.name)
+
+    def close(self) -> None:
+        """Give back what is held for this process; claims that are still held stay safe."""
+        self._store.close()
+
+
+def _held(claim: Claim) -> Task:
+    """Return the task as its holder knows it."""
+    return replace(claim.task, status=TaskStatus.TAKEN)

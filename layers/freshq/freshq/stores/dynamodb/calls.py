@@ -1,0 +1,251 @@
+"""Calls to one DynamoDB table, with freshq's errors and with writes that may be repeated."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, WaiterError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+
+from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable
+from freshq.policy.retry import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.stores.dynamodb.items import Item
+
+THROTTLING_CODES: Final = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "ThrottlingException",
+        "LimitExceededException",
+    }
+)
+CONNECTION_CODES: Final = frozenset(
+    {
+        "AccessDeniedException",
+        "ExpiredTokenException",
+        "InternalServerError",
+        "InvalidSignatureException",
+        "MissingAuthenticationTokenException",
+        "ServiceUnavailable",
+        "UnrecognizedClientException",
+    }
+)
+# Service quotas of BatchGetItem and BatchWriteItem.
+BATCH_GET_KEYS: Final = 100
+BATCH_WRITE_ITEMS: Final = 25
+# For the keys that a batch call hands back unprocessed, which the SDK does not retry by itself.
+BATCH_BACKOFF: Final = Backoff(base_seconds=0.05, cap_seconds=2.0)
+BATCH_TRIES: Final = 10
+
+
+class ConditionFailed(FreshqError):  # noqa: N818 - an outcome that every caller handles
+    """A conditional write found the item otherwise.
+
+    Attributes:
+        item: The item as it is; None if there is none.
+    """
+
+    def __init__(self, item: Item | None) -> None:
+        """Keep the item that stood in the way."""
+        super().__init__("the condition did not hold")
+        self.item = item
+
+
+def default_client() -> DynamoDBClient:
+    """Return a client from the environment, with timeouts that fit a claim well inside its lease."""
+    client: DynamoDBClient = boto3.client(
+        "dynamodb",
+        config=Config(
+            connect_timeout=2,
+            read_timeout=5,
+            retries={"mode": "standard", "total_max_attempts": 5},
+            max_pool_connections=50,
+        ),
+    )
+    return client
+
+
+class TableCalls:
+    """The calls that the store makes to its table."""
+
+    def __init__(self, client: DynamoDBClient, table: str) -> None:
+        """Use a client for a table."""
+        self.client = client
+        self.table = table
+
+    def put(self, item: Item, condition: Item | None = None) -> None:
+        """Write an item.
+
+        Args:
+            item: The item, with a requestToken.
+            condition: Further arguments of PutItem.
+
+        Raises:
+            ConditionFailed: If the condition did not hold, unless this very write made the item.
+        """
+        token = item["requestToken"]["S"]
+        try:
+            self._write(
+                lambda: self.client.put_item(TableName=self.table, Item=item, **self._all_old(condition))
+            )
+        except ConditionFailed as failed:
+            if not _made_by(failed.item, token):
+                raise
+
+    def update(self, arguments: Item) -> Item | None:
+        """Change an item and return the new version.
+
+        Args:
+            arguments: Arguments of UpdateItem, which set a requestToken.
+
+        Raises:
+            ConditionFailed: If the condition did not hold, unless this very write made the item.
+        """
+        token = arguments["ExpressionAttributeValues"][":requestToken"]["S"]
+        try:
+            response = self._write(
+                lambda: self.client.update_item(
+                    TableName=self.table, ReturnValues="ALL_NEW", **self._all_old(arguments)
+                )
+            )
+        except ConditionFailed as failed:
+            if not _made_by(failed.item, token):
+                raise
+            return failed.item
+        return dict(response["Attributes"])
+
+    def delete(self, item_id: str, condition: Item | None = None) -> None:
+        """Delete an item; one that is not there is no error.
+
+        Raises:
+            ConditionFailed: If the condition did not hold.
+        """
+        key = {"taskId": {"S": item_id}}
+        self._write(lambda: self.client.delete_item(TableName=self.table, Key=key, **(condition or {})))
+
+    def get(self, item_id: str) -> Item | None:
+        """Return an item, strongly consistent."""
+        with translated(self.table):
+            response = self.client.get_item(
+                TableName=self.table, Key={"taskId": {"S": item_id}}, ConsistentRead=True
+            )
+        return dict(response["Item"]) if "Item" in response else None
+
+    def get_many(self, item_ids: Sequence[str]) -> list[Item]:
+        """Return those of the items that are there, strongly consistent, in no order."""
+        found: list[Item] = []
+
+        def read(keys: Any) -> Any:  # noqa: ANN401 - the client's own form
+            response = self.client.batch_get_item(
+                RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}}
+            )
+            found.extend(map(dict, response["Responses"].get(self.table, [])))
+            left = response["UnprocessedKeys"].get(self.table)
+            return left["Keys"] if left else []
+
+        self._in_batches([{"taskId": {"S": item_id}} for item_id in item_ids], BATCH_GET_KEYS, read)
+        return found
+
+    def delete_many(self, item_ids: Sequence[str]) -> None:
+        """Delete items whatever they are now."""
+
+        def write(requests: Any) -> Any:  # noqa: ANN401 - the client's own form
+            response = self.client.batch_write_item(RequestItems={self.table: requests})
+            return response["UnprocessedItems"].get(self.table, [])
+
+        deletions = [{"DeleteRequest": {"Key": {"taskId": {"S": item_id}}}} for item_id in item_ids]
+        self._in_batches(deletions, BATCH_WRITE_ITEMS, write)
+
+    def query(self, arguments: Item) -> Item:
+        """Return one page of a Query."""
+        with translated(self.table):
+            return dict(self.client.query(TableName=self.table, **arguments))
+
+    def scan(self, arguments: Item) -> Iterator[Item]:
+        """Yield the items of a strongly consistent Scan, page by page."""
+        pages = self.client.get_paginator("scan").paginate(
+            TableName=self.table, ConsistentRead=True, **arguments
+        )
+        iterator = iter(pages)
+        while True:
+            with translated(self.table):
+                page = next(iterator, None)
+            if page is None:
+                return
+            yield from map(dict, page["Items"])
+
+    @staticmethod
+    def _all_old(arguments: Item | None) -> Item:
+        return {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **(arguments or {})}
+
+    def _write(self, send: Callable[[], Any]) -> Any:  # noqa: ANN401 - the client's response
+        """Send a conditional write, once more if no reply came: the second finds what the first did."""
+        with translated(self.table):
+            try:
+                return send()
+            except (BotoConnectionError, HTTPClientError):
+                return send()
+
+    def _in_batches(self, entries: list[Item], size: int, send: Callable[[Any], Any]) -> None:
+        for start in range(0, len(entries), size):
+            left: Any = entries[start : start + size]
+            for attempt in range(1, BATCH_TRIES + 1):
+                with translated(self.table):
+                    left = send(left)
+                if not left:
+                    break
+                time.sleep(BATCH_BACKOFF.delay_seconds(attempt, random.random()))  # noqa: S311 - jitter
+            else:
+                msg = f"table {self.table!r}: {len(left)} keys stayed unprocessed after {BATCH_TRIES} tries"
+                raise Throttled(msg)
+
+
+def _made_by(item: Item | None, token: str) -> bool:
+    return item is not None and item.get("requestToken", {}).get("S") == token
+
+
+@contextmanager
+def translated(table: str) -> Iterator[None]:
+    """Turn the SDK's errors into freshq's."""
+    try:
+        yield
+    except ClientError as error:
+        raise _translated_client_error(error, table) from error
+    except WaiterError as error:
+        msg = f"table {table!r}: not ready in time ({error})"
+        raise StoreError(msg) from error
+    except BotoCoreError as error:
+        msg = f"table {table!r}: DynamoDB did not answer ({error}); check network, region and credentials"
+        raise Unreachable(msg) from error
+
+
+def _translated_client_error(error: ClientError, table: str) -> FreshqError:
+    code = error.response["Error"]["Code"]
+    message = error.response["Error"].get("Message", "")
+    if code == "ConditionalCheckFailedException":
+        response: Item = dict(error.response)
+        return ConditionFailed(response.get("Item"))
+    if code == "ResourceNotFoundException":
+        return TableMissing(
+            f"table {table!r}: it or an index of it does not exist; deploy the stack or create_table()"
+        )
+    if code in THROTTLING_CODES:
+        return Throttled(
+            f"table {table!r}: throttled ({code}: {message}); try again later or raise its limits"
+        )
+    if code in CONNECTION_CODES:
+        return Unreachable(
+            f"table {table!r}: DynamoDB refused the call ({code}: {message}); check credentials"
+        )
+    return StoreError(f"table {table!r}: {code}: {message}")

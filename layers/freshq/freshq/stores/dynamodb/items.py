@@ -1,0 +1,204 @@
+"""How a task is written as an item: attributes, index keys and update expressions."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from freshq.new_task import RESERVED_ID_PREFIX, json_text
+from freshq.task import Task, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from freshq.stores.base import ClaimRequest, Guard
+
+# An item or attribute value in the low-level client's form, such as {"taskId": {"S": "a"}}.
+Item: TypeAlias = dict[str, Any]
+
+LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
+CONTROL_PREFIX: Final = f"{RESERVED_ID_PREFIX}control#"
+
+
+@dataclass(frozen=True, slots=True)
+class Keyspace:
+    """Names of the index partitions of one table.
+
+    Attributes:
+        shards: Over how many partitions each priority level, and what is due, is spread.
+    """
+
+    shards: int
+
+    def shard_of(self, item_id: str) -> int:
+        """Return the shard of an item: a hash that is the same in every process."""
+        return zlib.crc32(item_id.encode()) % self.shards
+
+    def pending(self, queue: str, priority: int, shard: int) -> str:
+        """Return the partition of the claimable tasks of a level."""
+        return f"{queue}#{TaskStatus.PENDING}#{priority}#{shard}"
+
+    def due(self, queue: str, shard: int) -> str:
+        """Return the partition of what needs attention at a time: delayed tasks, lease records."""
+        return f"{queue}#DUE#{shard}"
+
+    def index_attributes(self, task: Task) -> Item:
+        """Return the index keys of a task as it is at `task.updated`; those that it must not have are None.
+
+        A task is in the status index while it is claimable, in the due index while it is delayed, and
+        in neither once it is stale.
+        """
+        keys: Item = dict.fromkeys(("pendingShard", "dueShard", "dueAt"))
+        shard = self.shard_of(task.task_id)
+        if task.status_at(task.updated) is not TaskStatus.PENDING:
+            return keys
+        if task.not_before is not None:
+            return keys | {
+                "dueShard": {"S": self.due(task.queue, shard)},
+                "dueAt": milliseconds(task.not_before),
+            }
+        return keys | {"pendingShard": {"S": self.pending(task.queue, task.priority, shard)}}
+
+
+def milliseconds(seconds: float) -> Item:
+    """Return a time as a number of milliseconds, with the microseconds as its fraction."""
+    return {"N": f"{seconds * 1000:.3f}"}
+
+
+def seconds(attribute: Item) -> float:
+    """Return the time that an attribute holds in milliseconds, in seconds to the microsecond."""
+    return round(float(attribute["N"]) / 1000, 6)
+
+
+def mutable_attributes(task: Task) -> Item:
+    """Return what a change of a task may change, but for index keys; absent values are None."""
+    return {
+        "taskStatus": {"S": task.status.value},
+        "taskCreated": milliseconds(task.created),
+        "taskUpdated": milliseconds(task.updated),
+        "deadline": milliseconds(task.deadline),
+        "ttl": {"N": str(task.expires)},
+        "requestToken": {"S": task.request_token},
+        "priority": {"N": str(task.priority)},
+        "attempts": {"N": str(task.attempts)},
+        "notBefore": None if task.not_before is None else milliseconds(task.not_before),
+        "leaseToken": None if task.lease_token is None else {"S": task.lease_token},
+        "leaseUntil": None if task.lease_until is None else milliseconds(task.lease_until),
+        "error": None if task.error is None else {"S": task.error},
+        "result": None if task.result is None else {"S": json_text(task.result)},
+    }
+
+
+def encode(task: Task, keyspace: Keyspace) -> Item:
+    """Return the whole item of a task."""
+    item = mutable_attributes(task) | keyspace.index_attributes(task)
+    item |= {
+        "taskId": {"S": task.task_id},
+        "taskQueue": {"S": task.queue},
+        "payload": {"S": json_text(task.payload)},
+        "taskGroup": None if task.group is None else {"S": task.group},
+    }
+    return {name: value for name, value in item.items() if value is not None}
+
+
+def is_task(item: Item) -> bool:
+    """Return whether an item is a task, not one of the store's own records."""
+    return "taskStatus" in item
+
+
+def decode(item: Item) -> Task:
+    """Return the task that an item holds."""
+    return Task(
+        task_id=item["taskId"]["S"],
+        queue=item["taskQueue"]["S"],
+        status=TaskStatus(item["taskStatus"]["S"]),
+        created=seconds(item["taskCreated"]),
+        updated=seconds(item["taskUpdated"]),
+        deadline=seconds(item["deadline"]),
+        expires=int(item["ttl"]["N"]),
+        request_token=item["requestToken"]["S"],
+        payload=json.loads(item["payload"]["S"]),
+        priority=int(item["priority"]["N"]),
+        group=item["taskGroup"]["S"] if "taskGroup" in item else None,
+        attempts=int(item["attempts"]["N"]),
+        not_before=seconds(item["notBefore"]) if "notBefore" in item else None,
+        lease_token=item["leaseToken"]["S"] if "leaseToken" in item else None,
+        lease_until=seconds(item["leaseUntil"]) if "leaseUntil" in item else None,
+        error=item["error"]["S"] if "error" in item else None,
+        result=json.loads(item["result"]["S"]) if "result" in item else None,
+    )
+
+
+def _clauses(changes: Mapping[str, Item | None]) -> str:
+    assigned = [f"#{name} = :{name}" for name, value in changes.items() if value is not None]
+    removed = [f"#{name}" for name, value in changes.items() if value is None]
+    return ("SET " + ", ".join(assigned) if assigned else "") + (
+        " REMOVE " + ", ".join(removed) if removed else ""
+    )
+
+
+def _names(names: Sequence[str]) -> dict[str, str]:
+    return {f"#{name}": name for name in names}
+
+
+def replace_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
+    """Return the arguments of the UpdateItem that stores a new version of a task if a guard holds."""
+    changes = mutable_attributes(task) | keyspace.index_attributes(task)
+    conditions = ["#taskStatus = :guardStatus", "#taskQueue = :guardQueue"]
+    values: Item = {f":{name}": value for name, value in changes.items() if value is not None}
+    values |= {":guardStatus": {"S": guard.status.value}, ":guardQueue": {"S": task.queue}}
+    if guard.lease_token is not None:
+        conditions.append("#leaseToken = :guardLease")
+        values[":guardLease"] = {"S": guard.lease_token}
+    if guard.request_token is not None:
+        conditions.append("#requestToken = :guardRequest")
+        values[":guardRequest"] = {"S": guard.request_token}
+    return {
+        "Key": {"taskId": {"S": task.task_id}},
+        "UpdateExpression": _clauses(changes),
+        "ConditionExpression": " AND ".join(conditions),
+        "ExpressionAttributeNames": _names([*changes, "taskQueue"]),
+        "ExpressionAttributeValues": values,
+    }
+
+
+def claim_arguments(task_id: str, token: str, request: ClaimRequest) -> Item:
+    """Return the arguments of the UpdateItem that claims a task: still pending, live, its time come.
+
+    The version it makes bears the lease token, so that a claim repeated after a lost reply is known.
+    """
+    changes: Item = {
+        "taskStatus": {"S": TaskStatus.TAKEN.value},
+        "taskUpdated": milliseconds(request.now),
+        "leaseToken": {"S": token},
+        "leaseUntil": milliseconds(request.lease_until),
+        "ttl": {"N": str(request.expires)},
+        "requestToken": {"S": token},
+        "pendingShard": None,
+        "dueShard": None,
+        "dueAt": None,
+    }
+    condition = (
+        "#taskStatus = :pending AND #taskQueue = :queue AND #deadline > :now "
+        "AND #taskCreated > :createdAfter AND (attribute_not_exists(#notBefore) OR #notBefore <= :now)"
+    )
+    return {
+        "Key": {"taskId": {"S": task_id}},
+        "UpdateExpression": _clauses(changes) + ", #notBefore ADD #attempts :one",
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": _names(
+            [*changes, "notBefore", "attempts", "taskQueue", "deadline", "taskCreated"]
+        ),
+        "ExpressionAttributeValues": {
+            f":{name}": value for name, value in changes.items() if value is not None
+        }
+        | {
+            ":pending": {"S": TaskStatus.PENDING.value},
+            ":queue": {"S": request.queue},
+            ":now": milliseconds(request.now),
+            ":createdAfter": milliseconds(request.created_after),
+            ":one": {"N": "1"},
+        },
+    }

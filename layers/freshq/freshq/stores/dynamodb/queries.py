@@ -1,0 +1,166 @@
+"""Reads of the two indexes and of the whole table."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from freshq.stores.base import Stats
+from freshq.stores.dynamodb.calls import ConditionFailed
+from freshq.stores.dynamodb.items import LEASE_PREFIX, Item, is_task, milliseconds, seconds
+from freshq.stores.dynamodb.leases import named_ids
+from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from freshq.stores.base import ClaimRequest
+    from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.items import Keyspace
+
+logger = logging.getLogger(__name__)
+
+# Keys read beyond the free slots, for candidates that others take first. Twenty keys of 100 bytes
+# still cost one half read unit, the least a query can cost.
+LOOKAHEAD_KEYS: Final = 10
+# Entries of the due index handled at a time.
+DUE_PAGE_KEYS: Final = 25
+
+
+def claimable(calls: TableCalls, shard: str, request: ClaimRequest) -> Iterator[tuple[float, str]]:
+    """Yield creation time and id of the tasks of a partition that are not stale, best first.
+
+    The pages are read as they are needed.
+    """
+    arguments: Item = {
+        "IndexName": STATUS_INDEX,
+        "KeyConditionExpression": "pendingShard = :shard AND taskCreated > :createdAfter",
+        "ExpressionAttributeValues": {
+            ":shard": {"S": shard},
+            ":createdAfter": milliseconds(request.created_after),
+        },
+        "ScanIndexForward": not request.order.newest_first,
+        "Limit": request.limit + LOOKAHEAD_KEYS,
+    }
+    while True:
+        page = calls.query(arguments)
+        for item in page["Items"]:
+            yield seconds(item["taskCreated"]), item["taskId"]["S"]
+        if "LastEvaluatedKey" not in page:
+            return
+        arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+
+
+def due(calls: TableCalls, shard: str, now: float) -> list[str]:
+    """Return the ids of what a partition of the due index has for `now` or before, the first page of it."""
+    page = calls.query(
+        {
+            "IndexName": DUE_INDEX,
+            "KeyConditionExpression": "dueShard = :shard AND dueAt <= :now",
+            "ExpressionAttributeValues": {":shard": {"S": shard}, ":now": milliseconds(now)},
+            "Limit": DUE_PAGE_KEYS,
+        }
+    )
+    return [item["taskId"]["S"] for item in page["Items"]]
+
+
+def tidy_lease_record(calls: TableCalls, record: Item, next_due_at: float | None) -> None:
+    """Move a lease record to the next end of a lease, or delete it if it names nothing that is held.
+
+    Nothing happens if its process has rewritten it since it was read.
+    """
+    unchanged: Item = {
+        "ConditionExpression": "requestToken = :seen",
+        "ExpressionAttributeValues": {":seen": record["requestToken"]},
+    }
+    try:
+        if next_due_at is None:
+            calls.delete(record["taskId"]["S"], unchanged)
+        else:
+            calls.put(record | {"dueAt": milliseconds(next_due_at)}, unchanged)
+    except ConditionFailed:
+        logger.debug("lease record %s was rewritten by its process", record["taskId"]["S"])
+
+
+def all_tasks(calls: TableCalls, queue: str, start_after: str | None = None) -> Iterator[Item]:
+    """Yield the items of all tasks of a queue, in the order of the table."""
+    arguments: Item = {
+        "FilterExpression": "taskQueue = :queue",
+        "ExpressionAttributeValues": {":queue": {"S": queue}},
+    }
+    if start_after is not None:
+        arguments["ExclusiveStartKey"] = {"taskId": {"S": start_after}}
+    return filter(is_task, calls.scan(arguments))
+
+
+class ApproximateCounts:
+    """Counts of a queue by at most one page of each partition and kind."""
+
+    def __init__(self, calls: TableCalls, keyspace: Keyspace, queue: str) -> None:
+        """Count nothing yet."""
+        self._calls = calls
+        self._keyspace = keyspace
+        self._queue = queue
+        self._bounded = dict.fromkeys(("success", "failure", "cancelled"), "not counted")
+        # A task that went stale before its queue's max age is in no index any more.
+        self._bounded |= {"shed": "at least", "taken": "at most"}
+
+    def stats(self, levels: Iterable[int], now: float, created_after: float) -> Stats:
+        """Return the counts.
+
+        Args:
+            levels: Priority levels that may hold tasks.
+            now: Current time in seconds.
+            created_after: Tasks created at or before this time are stale.
+        """
+        shards = range(self._keyspace.shards)
+        partitions = [
+            self._keyspace.pending(self._queue, level, shard) for level in levels for shard in shards
+        ]
+        ends = [end for partition in partitions for end in self._ends(partition, created_after)]
+        pending = sum(self._count("pending", partition, ">", created_after) for partition in partitions)
+        shed = sum(self._count("shed", partition, "<=", created_after) for partition in partitions)
+        waiting = [item_id for shard in shards for item_id in self._waiting(shard)]
+        leases = [item_id for item_id in waiting if item_id.startswith(LEASE_PREFIX)]
+        held = {task_id for record in self._calls.get_many(leases) for task_id in named_ids(record)}
+        return Stats(
+            pending=pending,
+            delayed=len(waiting) - len(leases),
+            taken=len(held),
+            shed=shed,
+            oldest_pending_seconds=max(0.0, now - min(ends)) if ends else None,
+            newest_pending_seconds=max(0.0, now - max(ends)) if ends else None,
+            bounded=self._bounded,
+        )
+
+    def _pending_query(self, partition: str, relation: str, created: float) -> Item:
+        return {
+            "IndexName": STATUS_INDEX,
+            "KeyConditionExpression": f"pendingShard = :shard AND taskCreated {relation} :created",
+            "ExpressionAttributeValues": {":shard": {"S": partition}, ":created": milliseconds(created)},
+        }
+
+    def _ends(self, partition: str, created_after: float) -> list[float]:
+        """Return the creation times of the oldest and of the newest claimable task, if there is one."""
+        query = self._pending_query(partition, ">", created_after) | {"Limit": 1}
+        pages = [self._calls.query(query | {"ScanIndexForward": forward}) for forward in (True, False)]
+        return [seconds(item["taskCreated"]) for page in pages for item in page["Items"]]
+
+    def _count(self, field: str, partition: str, relation: str, created: float) -> int:
+        page = self._calls.query(self._pending_query(partition, relation, created) | {"Select": "COUNT"})
+        if "LastEvaluatedKey" in page:
+            self._bounded[field] = "at least"
+        return int(page["Count"])
+
+    def _waiting(self, shard: int) -> list[str]:
+        """Return the ids of the delayed tasks and of the lease records of a shard."""
+        page = self._calls.query(
+            {
+                "IndexName": DUE_INDEX,
+                "KeyConditionExpression": "dueShard = :shard",
+                "ExpressionAttributeValues": {":shard": {"S": self._keyspace.due(self._queue, shard)}},
+            }
+        )
+        if "LastEvaluatedKey" in page:
+            self._bounded["delayed"] = "at least"
+        return [item["taskId"]["S"] for item in page["Items"]]

@@ -1,0 +1,69 @@
+"""The table as template.yaml declares it; a template test holds the two together."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+    from types_boto3_dynamodb.type_defs import CreateTableInputTypeDef, WaiterConfigTypeDef
+
+STATUS_INDEX: Final = "status-created-index"
+DUE_INDEX: Final = "due-index"
+TTL_ATTRIBUTE: Final = "ttl"
+# A waiter's poll and patience: 1 s apart, 2 minutes in all.
+WAITER_CONFIG: Final[WaiterConfigTypeDef] = {"Delay": 1, "MaxAttempts": 120}
+
+
+def table_definition(table: str) -> CreateTableInputTypeDef:
+    """Return the arguments of CreateTable.
+
+    Args:
+        table: Name of the table.
+    """
+    return {
+        "TableName": table,
+        "BillingMode": "PAY_PER_REQUEST",
+        "AttributeDefinitions": [
+            {"AttributeName": "taskId", "AttributeType": "S"},
+            {"AttributeName": "pendingShard", "AttributeType": "S"},
+            {"AttributeName": "taskCreated", "AttributeType": "N"},
+            {"AttributeName": "dueShard", "AttributeType": "S"},
+            {"AttributeName": "dueAt", "AttributeType": "N"},
+        ],
+        "KeySchema": [{"AttributeName": "taskId", "KeyType": "HASH"}],
+        "GlobalSecondaryIndexes": [
+            {
+                "IndexName": STATUS_INDEX,
+                "KeySchema": [
+                    {"AttributeName": "pendingShard", "KeyType": "HASH"},
+                    {"AttributeName": "taskCreated", "KeyType": "RANGE"},
+                ],
+                "Projection": {"ProjectionType": "KEYS_ONLY"},
+            },
+            {
+                "IndexName": DUE_INDEX,
+                "KeySchema": [
+                    {"AttributeName": "dueShard", "KeyType": "HASH"},
+                    {"AttributeName": "dueAt", "KeyType": "RANGE"},
+                ],
+                "Projection": {"ProjectionType": "KEYS_ONLY"},
+            },
+        ],
+        "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+        "SSESpecification": {"Enabled": True},
+    }
+
+
+def create_table(client: DynamoDBClient, table: str) -> None:
+    """Create the table unless it is there, and return once it can be used."""
+    # Where it is there, only what is left to do is done, which may be repeated.
+    with suppress(client.exceptions.ResourceInUseException):
+        client.create_table(**table_definition(table))
+    client.get_waiter("table_exists").wait(TableName=table, WaiterConfig=WAITER_CONFIG)
+    ttl = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
+    if ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+        client.update_time_to_live(
+            TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": TTL_ATTRIBUTE}
+        )

@@ -1,0 +1,219 @@
+"""The store on one DynamoDB table."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import FreshqError, StoreError
+from freshq.stores.base import ConflictError, Guard, Stats
+from freshq.stores.dynamodb import queries
+from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client, translated
+from freshq.stores.dynamodb.control import ControlRecords
+from freshq.stores.dynamodb.items import (
+    Item,
+    Keyspace,
+    claim_arguments,
+    decode,
+    encode,
+    is_task,
+    replace_arguments,
+)
+from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids
+from freshq.stores.dynamodb.schema import create_table
+from freshq.task import Task, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.stores.base import ClaimRequest
+
+logger = logging.getLogger(__name__)
+
+# Puts of one batch in flight at a time: a batch of 25 takes about four round trips.
+PUT_THREADS: Final = 8
+MAX_SHARDS: Final = 64
+
+
+class DynamoDBStore:
+    """Tasks as items of a table; claimable ones in a sparse index, newest first."""
+
+    def __init__(self, table: str, client: DynamoDBClient | None = None, *, shards: int = 1) -> None:
+        """Use a table.
+
+        Args:
+            table: Its name.
+            client: A low-level boto3 client; None for one from the environment.
+            shards: Partitions that each priority level is spread over.
+
+        Raises:
+            ValueError: If the name is empty or the number of shards is wrong.
+        """
+        if not table:
+            msg = "table: must be the name of a DynamoDB table, got an empty text"
+            raise ValueError(msg)
+        if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
+            msg = f"shards: must be a whole number from 1 to {MAX_SHARDS}, got {shards!r}"
+            raise ValueError(msg)
+        with translated(table):
+            self._calls = TableCalls(client or default_client(), table)
+        self._keyspace = Keyspace(shards)
+        self._control = ControlRecords(self._calls)
+        self._leases = LeaseLedger(self._calls, self._keyspace)
+
+    def create_table(self) -> None:
+        """Make the table unless it is there; return once it can be used."""
+        with translated(self._calls.table):
+            create_table(self._calls.client, self._calls.table)
+
+    def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
+        """Add the tasks whose ids are free, several at a time."""
+        for queue, level in {(task.queue, task.priority) for task in tasks}:
+            self._control.use_level(queue, level)
+        if len(tasks) == 1:
+            return [self._insert(tasks[0])]
+        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
+            return list(pool.map(self._insert, tasks))
+
+    def _insert(self, task: Task) -> bool | FreshqError:
+        try:
+            self._calls.put(
+                encode(task, self._keyspace), {"ConditionExpression": "attribute_not_exists(taskId)"}
+            )
+        except ConditionFailed:
+            return False
+        except FreshqError as error:
+            return error  # the caller reports it beside the outcome of the others
+        return True
+
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        """Take up to `request.limit` claimable tasks, best first, each by one conditional write."""
+        candidates = self._candidates(request)
+        taken: list[Task] = []
+        while wanted := list(islice(candidates, request.limit - len(taken))):
+            try:
+                self._leases.cover(request.queue, wanted, request.lease_until, request.now)
+                for task_id in wanted:
+                    token = request.tokens[len(taken)]
+                    if (task := self._take(task_id, token, request)) is not None:
+                        taken.append(task)
+            except StoreError:
+                if not taken:
+                    raise
+                # What was taken must reach its worker. A store that is still failing fails the next call.
+                logger.warning(
+                    "claim cut short after %d of %d tasks", len(taken), request.limit, exc_info=True
+                )
+                break
+        return taken
+
+    def _candidates(self, request: ClaimRequest) -> Iterator[str]:
+        """Yield the ids of tasks that the index shows as claimable, best first, reading pages as needed."""
+        sign = -1 if request.order.newest_first else 1
+        for level in sorted(self._control.read(request.queue).levels, reverse=True):
+            shards = [
+                queries.claimable(self._calls, self._keyspace.pending(request.queue, level, shard), request)
+                for shard in range(self._keyspace.shards)
+            ]
+            for _created, task_id in heapq.merge(*shards, key=lambda entry: sign * entry[0]):
+                yield task_id
+
+    def _take(self, task_id: str, token: str, request: ClaimRequest) -> Task | None:
+        """Claim one task; None if it is no longer there to be claimed."""
+        try:
+            item = self._calls.update(claim_arguments(task_id, token, request))
+        except ConditionFailed as failed:
+            self._leases.drop(request.queue, task_id)
+            if failed.item is not None:
+                self._leave_index_if_stale(decode(failed.item), request.now)
+            return None
+        return None if item is None else decode(item)
+
+    def _leave_index_if_stale(self, task: Task, now: float) -> None:
+        """Take a task that went stale before its queue's max age out of the way of later claims."""
+        if task.status_at(now) is not TaskStatus.SHED:
+            return
+        try:
+            guard = Guard(TaskStatus.PENDING, request_token=task.request_token)
+            self._calls.update(replace_arguments(replace(task, updated=now), guard, self._keyspace))
+        except ConditionFailed:
+            logger.debug("task %s changed while it was taken out of the index", task.task_id)
+
+    def replace(self, task: Task, guard: Guard) -> Task:
+        """Store the new version of a task if the guard holds."""
+        if task.priority and task.status is TaskStatus.PENDING:
+            self._control.use_level(task.queue, task.priority)
+        if task.status is TaskStatus.TAKEN and task.lease_until is not None:
+            self._leases.extend(task.queue, task.task_id, task.lease_until, task.updated)
+        try:
+            self._calls.update(replace_arguments(task, guard, self._keyspace))
+        except ConditionFailed as failed:
+            self._leases.drop(task.queue, task.task_id)
+            raise ConflictError(decode(failed.item) if failed.item else None) from None
+        if task.status is not TaskStatus.TAKEN:
+            self._leases.drop(task.queue, task.task_id)
+        return task
+
+    def due(self, queue: str, now: float) -> list[Task]:
+        """Return tasks whose delay is over or whose lease ran out, and tidy the lease records up."""
+        ids = [
+            item_id
+            for shard in range(self._keyspace.shards)
+            for item_id in queries.due(self._calls, self._keyspace.due(queue, shard), now)
+        ]
+        items = self._calls.get_many(ids)
+        found = [decode(item) for item in items if is_task(item)]
+        due = [task for task in found if task.delayed and (task.not_before or 0.0) <= now]
+        for record in items:
+            if not is_task(record) and due_at(record) <= now:
+                due += self._expired(record, now)
+        return due
+
+    def _expired(self, record: Item, now: float) -> list[Task]:
+        """Return the tasks of a lease record whose lease ran out; if there is none, tidy it up."""
+        named = [decode(item) for item in self._calls.get_many(named_ids(record))]
+        held = [
+            (task, task.lease_until) for task in named if task.status is TaskStatus.TAKEN and task.lease_until
+        ]
+        expired = [task for task, until in held if until <= now]
+        if not expired:
+            queries.tidy_lease_record(self._calls, record, min((until for _, until in held), default=None))
+        return expired
+
+    def get(self, task_id: str) -> Task | None:
+        """Return a task by its id, strongly consistent."""
+        item = self._calls.get(task_id)
+        return decode(item) if item is not None and is_task(item) else None
+
+    def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
+        """Yield every task of the queue."""
+        return map(decode, queries.all_tasks(self._calls, queue, start_after))
+
+    def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
+        """Return counts that cost at most a page per shard and level whatever the backlog."""
+        levels = self._control.read(queue).levels
+        return queries.ApproximateCounts(self._calls, self._keyspace, queue).stats(levels, now, created_after)
+
+    def purge(self, queue: str) -> int:
+        """Delete every task of the queue."""
+        ids = [item["taskId"]["S"] for item in queries.all_tasks(self._calls, queue)]
+        self._calls.delete_many(ids)
+        return len(ids)
+
+    def paused(self, queue: str) -> bool:
+        """Return whether claims are suspended."""
+        return self._control.read(queue).paused
+
+    def set_paused(self, queue: str, *, paused: bool) -> None:
+        """Suspend claims, or allow them again."""
+        self._control.set_paused(queue, paused=paused)
+
+    def close(self) -> None:
+        """Delete this process's lease record if it names nothing held."""
+        self._leases.close()

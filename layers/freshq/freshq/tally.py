@@ -1,0 +1,48 @@
+"""Exact counts from the tasks themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from freshq.stores.base import Stats
+from freshq.task import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from freshq.task import Task
+
+
+def tally(tasks: Iterable[Task], now: float) -> Stats:
+    """Count tasks by state; their sum is the number of tasks.
+
+    Args:
+        tasks: Every task of a queue.
+        now: The time to count at, in seconds.
+    """
+    counts: Counter[TaskStatus] = Counter()
+    delayed = 0
+    oldest: float | None = None
+    newest: float | None = None
+    for task in tasks:
+        status = task.status_at(now)
+        counts[status] += 1
+        if status is not TaskStatus.PENDING:
+            continue
+        if task.delayed:
+            delayed += 1
+            continue
+        oldest = task.created if oldest is None else min(oldest, task.created)
+        newest = task.created if newest is None else max(newest, task.created)
+    return Stats(
+        pending=counts[TaskStatus.PENDING] - delayed,
+        delayed=delayed,
+        taken=counts[TaskStatus.TAKEN],
+        success=counts[TaskStatus.SUCCESS],
+        failure=counts[TaskStatus.FAILURE],
+        cancelled=counts[TaskStatus.CANCELLED],
+        shed=counts[TaskStatus.SHED],
+        oldest_pending_seconds=None if oldest is None else max(0.0, now - oldest),
+        newest_pending_seconds=None if newest is None else max(0.0, now - newest),
+    )

@@ -1,0 +1,141 @@
+"""A task, its states, and the one table of transitions between them.
+
+Times are seconds since the Unix epoch, rounded to the microsecond, which is what a store keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.errors import IllegalTransition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_PRIORITY: Final = 9
+
+
+class TaskStatus(StrEnum):
+    """Where a task stands. SHED is never stored: it is a PENDING task whose deadline has passed."""
+
+    PENDING = "PENDING"
+    TAKEN = "TAKEN"
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+    CANCELLED = "CANCELLED"
+    SHED = "SHED"
+
+
+class Verb(StrEnum):
+    """What can be done to a task once it is in the queue."""
+
+    CLAIM = "claim"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    RETRY = "retry"
+    RELEASE = "release"
+    EXTEND = "extend"
+    RECOVER = "recover"
+    PROMOTE = "promote"
+    CANCEL = "cancel"
+    TOUCH = "touch"
+    REPRIORITIZE = "reprioritize"
+    REDRIVE = "redrive"
+
+
+# The state each verb needs, and the states it may leave the task in.
+TRANSITIONS: Final[Mapping[Verb, tuple[TaskStatus, frozenset[TaskStatus]]]] = {
+    Verb.CLAIM: (TaskStatus.PENDING, frozenset({TaskStatus.TAKEN})),
+    Verb.COMPLETE: (TaskStatus.TAKEN, frozenset({TaskStatus.SUCCESS})),
+    Verb.FAIL: (TaskStatus.TAKEN, frozenset({TaskStatus.FAILURE})),
+    Verb.RETRY: (TaskStatus.TAKEN, frozenset({TaskStatus.PENDING, TaskStatus.FAILURE})),
+    Verb.RELEASE: (TaskStatus.TAKEN, frozenset({TaskStatus.PENDING})),
+    Verb.EXTEND: (TaskStatus.TAKEN, frozenset({TaskStatus.TAKEN})),
+    Verb.RECOVER: (TaskStatus.TAKEN, frozenset({TaskStatus.PENDING, TaskStatus.FAILURE})),
+    Verb.PROMOTE: (TaskStatus.PENDING, frozenset({TaskStatus.PENDING})),
+    Verb.CANCEL: (TaskStatus.PENDING, frozenset({TaskStatus.CANCELLED})),
+    Verb.TOUCH: (TaskStatus.PENDING, frozenset({TaskStatus.PENDING})),
+    Verb.REPRIORITIZE: (TaskStatus.PENDING, frozenset({TaskStatus.PENDING})),
+    Verb.REDRIVE: (TaskStatus.FAILURE, frozenset({TaskStatus.PENDING})),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One unit of work as a store keeps it.
+
+    Attributes:
+        task_id: The caller's id, or a UUID.
+        queue: Name of the queue it belongs to.
+        status: The stored state; `status_at` adds SHED.
+        created: Its place in time; kept through retry, release, lease expiry and redrive.
+        updated: When it last changed.
+        deadline: From then on it is stale and never claimed.
+        expires: When the store may delete it, in whole seconds.
+        request_token: Names the write that made this version, so that a write repeated after a lost
+            reply is recognised, and a change in between is noticed.
+        payload: The work: any JSON value.
+        priority: 0 to 9, higher first.
+        group: Tenant or key.
+        attempts: Claims so far.
+        not_before: While set, the task is delayed until then.
+        lease_token: Who may settle it.
+        lease_until: Until when.
+        error: Why the last attempt failed.
+        result: What the runner returned.
+    """
+
+    task_id: str
+    queue: str
+    status: TaskStatus
+    created: float
+    updated: float
+    deadline: float
+    expires: int
+    request_token: str
+    payload: Any = None
+    priority: int = 0
+    group: str | None = None
+    attempts: int = 0
+    not_before: float | None = None
+    lease_token: str | None = None
+    lease_until: float | None = None
+    error: str | None = None
+    result: Any = None
+
+    def status_at(self, now: float) -> TaskStatus:
+        """Return the state at `now`: the stored one, or SHED if it waited past its deadline."""
+        if self.status is TaskStatus.PENDING and self.deadline <= now:
+            return TaskStatus.SHED
+        return self.status
+
+    @property
+    def delayed(self) -> bool:
+        """Whether it waits for its time to come rather than for a free slot."""
+        return self.status is TaskStatus.PENDING and self.not_before is not None
+
+
+def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:  # noqa: ANN401 - the fields of Task
+    """Return the task after `verb`.
+
+    Args:
+        task: The task before.
+        verb: What is done to it.
+        to: The state it enters.
+        now: Time of the change.
+        **changes: Other fields that change.
+
+    Raises:
+        IllegalTransition: If the verb does not apply to the state that the task is in at `now`.
+    """
+    source, targets = TRANSITIONS[verb]
+    status = task.status_at(now)
+    # A delayed task that went stale is still promoted, out of the index of delayed ones.
+    if status is not source and not (verb is Verb.PROMOTE and status is TaskStatus.SHED):
+        raise IllegalTransition(task.task_id, verb, status, source)
+    if to not in targets:
+        msg = f"{verb} cannot lead to {to}"
+        raise AssertionError(msg)
+    return replace(task, status=to, updated=now, **changes)

@@ -1,0 +1,118 @@
+"""What all tests share: a clock that stands still, and the stores."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from freshq import Queue
+from freshq.stores.dynamodb import DynamoDBStore
+from freshq.stores.memory import MemoryStore
+from tests.support.dynamodb_local import DynamoDBLocal, Unavailable, is_required
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.stores.base import Store
+
+# No test may reach an account: these name none.
+os.environ.update(
+    AWS_ACCESS_KEY_ID="test",
+    AWS_SECRET_ACCESS_KEY="test",  # noqa: S106 - names no account
+    AWS_DEFAULT_REGION="eu-west-1",
+    AWS_EC2_METADATA_DISABLED="true",
+)
+os.environ.pop("AWS_PROFILE", None)
+START = 1_700_000_000.0
+
+
+@dataclass
+class Clock:
+    """A clock that moves only when it is told to."""
+
+    now: float = START
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass
+class StoreUnderTest:
+    """One empty store, and queues on it that share its clock."""
+
+    kind: str
+    make_store: Callable[[int], Store]
+    clock: Clock = field(default_factory=Clock)
+    client: DynamoDBClient | None = None
+    table: str | None = None
+
+    def queue(self, *, shards: int = 1, **options: Any) -> Queue:
+        """Return a new queue on the store, as another process would have it."""
+        options = {"clock": self.clock, "rng": random.Random(7), **options}
+        return Queue(self.make_store(shards), **options)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(scope="session")
+def dynamodb_local() -> Iterator[DynamoDBClient]:
+    """Return a client of Amazon's DynamoDB Local; skip visibly where it cannot be had."""
+    try:
+        with DynamoDBLocal() as server:
+            yield server.client()
+    except Unavailable as missing:
+        if is_required():
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def moto_client() -> Iterator[DynamoDBClient]:
+    with mock_aws():
+        yield boto3.client("dynamodb")
+
+
+def on_table(kind: str, client: DynamoDBClient) -> StoreUnderTest:
+    """Return a store on a new table."""
+    table = f"tasks-{uuid.uuid4().hex}"
+    store = StoreUnderTest(
+        kind, lambda shards: DynamoDBStore(table, client, shards=shards), client=client, table=table
+    )
+    store.queue().create_table()
+    return store
+
+
+@pytest.fixture(params=["memory", "moto", "dynamodb_local"])
+def store(request: pytest.FixtureRequest) -> StoreUnderTest:
+    """Return an empty store of each kind."""
+    if request.param == "memory":
+        memory = MemoryStore()
+        return StoreUnderTest("memory", lambda _shards: memory)
+    name = "moto_client" if request.param == "moto" else "dynamodb_local"
+    return on_table(request.param, request.getfixturevalue(name))
+
+
+@pytest.fixture
+def queue(store: StoreUnderTest) -> Queue:
+    return store.queue()
+
+
+@pytest.fixture
+def table_store(dynamodb_local: DynamoDBClient) -> StoreUnderTest:
+    """Return a store on DynamoDB Local."""
+    return on_table("dynamodb_local", dynamodb_local)

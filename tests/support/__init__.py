@@ -1,0 +1,1 @@
+"""Harnesses that more than one test module needs."""
