@@ -12,23 +12,30 @@ from freshq.errors import (
     Throttled,
     Unreachable,
 )
+from freshq.outcomes import Busy, Reject, Retry
 from freshq.policy.order import Order
 from freshq.queue import Claim, PutOutcome, Queue, Receipt
 from freshq.stores.base import Page, Stats
 from freshq.task import Task, TaskStatus
+from freshq.worker import Outcome, RunReport, Worker
 
 __all__ = [
+    "Busy",
     "Claim",
     "FreshqError",
     "IllegalTransition",
     "LeaseLost",
     "Order",
+    "Outcome",
     "Page",
     "PutIncomplete",
     "PutOutcome",
     "Queue",
     "Receipt",
     "RefusedError",
+    "Reject",
+    "Retry",
+    "RunReport",
     "Stats",
     "StoreError",
     "TableMissing",
@@ -37,4 +44,5 @@ __all__ = [
     "TaskStatus",
     "Throttled",
     "Unreachable",
+    "Worker",
 ]

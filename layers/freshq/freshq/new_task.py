@@ -116,15 +116,14 @@ def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> N
         raise ValueError(msg) from error
 
 
-def first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError, model: type[BaseModel] = NewTask) -> str:
     """Return the first problem of a validation as ``field: what is wrong, what was given``."""
     problem = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in problem["loc"]) or "input"
     if problem["type"] == "extra_forbidden":
-        return f"{field}: unknown field; known are {', '.join(NewTask.model_fields)}"
+        return f"{field}: unknown field; known are {', '.join(model.model_fields)}"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     given = repr(problem["input"])
-    return f"{field}: {message}" + (
-        f", got {given}" if len(given) <= MAX_QUOTED_CHARS and field != "payload" else ""
-    )
+    quoted = len(given) <= MAX_QUOTED_CHARS and field not in ("payload", "input")
+    return f"{field}: {message}" + (f", got {given}" if quoted else "")

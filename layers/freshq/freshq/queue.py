@@ -143,6 +143,10 @@ class Queue:
         """Return the time of the queue's clock, in seconds since the epoch, to the microsecond."""
         return round(self._config.clock(), 6)
 
+    def uniform(self) -> float:
+        """Return a random number from [0, 1), for jitter."""
+        return self._config.rng.random()
+
     def create_table(self) -> None:
         """Make what the store needs, unless it is there; return once it can be used."""
         self._store.create_table()
@@ -307,10 +311,8 @@ class Queue:
         """
         if delay_seconds is not None:
             checked_seconds("delay_seconds", delay_seconds)
-        uniform = self._config.rng.random()
-        return self._settle(
-            claim, self._lifecycle.retried(_held(claim), self.now(), error, delay_seconds, uniform)
-        )
+        changed = self._lifecycle.retried(_held(claim), self.now(), error, delay_seconds, self.uniform())
+        return self._settle(claim, changed)
 
     def release(self, claim: Claim) -> Task:
         """Give a task back untried: claimable at once, the attempt not counted.

@@ -1,0 +1,45 @@
+"""Puts tasks in: from the console, a schedule or another service.
+
+Events: ``{}`` for a small demonstration load; ``{"count": 100, "rate_per_second": 10}`` (or
+``duration_seconds``) for a synthetic one; ``{"tasks": [{"payload": ..., "task_id": ...}]}`` for real ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.observability import count, logger, metrics, tracer
+from freshq.producer import parse_load_request, produce
+from freshq.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+    from freshq.queue import Queue
+
+# Kept at the end of the function's timeout, so that a batch under way ends and the answer gets out.
+RESERVE_SECONDS: Final = 10.0
+
+
+@cache
+def _queue() -> Queue:
+    return QueueSettings.load().queue()
+
+
+@logger.inject_lambda_context
+@tracer.capture_lambda_handler(capture_response=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Put what the event asks for, and answer with what became of it."""
+    request = parse_load_request(event)
+    report = produce(
+        _queue(), request, lambda: context.get_remaining_time_in_millis() / 1000 - RESERVE_SECONDS
+    )
+    for name in ("created", "duplicates", "refused", "failed"):
+        count(f"Tasks{name.capitalize()}OnPut", getattr(report, name))
+    answer = asdict(report)
+    log = logger.warning if report.refused or report.failed or report.stopped_early else logger.info
+    log("tasks put", extra=answer)
+    return answer

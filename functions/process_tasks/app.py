@@ -1,0 +1,114 @@
+"""One worker pass: claim the newest tasks, run and settle them, and call the successor if work is left."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from aws_lambda_powertools.utilities.data_classes import SNSEvent
+
+from freshq.doorbell import Doorbell, KillSwitch, Ring, parse_ring
+from freshq.observability import MetricsObserver, count, logger, metrics, tracer
+from freshq.runner import load_runner
+from freshq.settings import WorkerSettings
+from freshq.stores.dynamodb.passes import WorkerPasses
+from freshq.worker import Worker
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+    from freshq.queue import Queue
+    from freshq.runner import Runner
+    from freshq.worker import RunReport
+
+
+@dataclass(frozen=True)
+class Connections:
+    """What this function talks to."""
+
+    settings: WorkerSettings
+    queue: Queue
+    runner: Runner
+    doorbell: Doorbell
+    switch: KillSwitch
+    passes: WorkerPasses
+
+
+@cache
+def _connections() -> Connections:
+    settings = WorkerSettings.load()
+    return Connections(
+        settings,
+        settings.queue(),
+        load_runner(settings.runner),
+        Doorbell(boto3.client("sns"), settings.trigger_topic_arn),
+        KillSwitch(boto3.client("ssm"), settings.kill_switch_parameter),
+        WorkerPasses(settings.table, settings.queue_name, settings.worker_passes),
+    )
+
+
+@logger.inject_lambda_context
+@tracer.capture_lambda_handler(capture_response=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Make a pass unless enough of them are under way."""
+    hop = max((parse_ring(record.sns.message).hop for record in SNSEvent(event).records), default=0)
+    logger.append_keys(hop=hop)
+    to = _connections()
+    if to.switch.stops():
+        return _skipped("the kill switch says stop")
+    now = time.time()
+    ends = now + context.get_remaining_time_in_millis() / 1000
+    if not to.passes.enter(context.aws_request_id, now, ends):
+        return _skipped("enough worker passes are under way")
+    try:
+        report = _work(now, ends)
+    finally:
+        to.passes.leave(context.aws_request_id)
+    # Only now: a task put from here on finds a free place, one put before is seen here.
+    called = _tail_call(hop, report)
+    answer = {"claimed": report.claimed, "tail_call": called, "unfinished": report.unfinished}
+    answer |= {outcome.value: number for outcome, number in report.outcomes.items()}
+    logger.info("pass ended", extra=answer)
+    return answer
+
+
+def _skipped(reason: str) -> dict[str, Any]:
+    logger.info("no pass", skipped=reason)
+    return {"claimed": 0, "skipped": reason}
+
+
+def _work(now: float, ends: float) -> RunReport:
+    to = _connections()
+    settings = to.settings
+    worker = Worker(
+        to.queue,
+        to.runner,
+        concurrency=settings.concurrency,
+        idle_exit_seconds=settings.idle_exit_seconds,
+        # A few seconds remain after that for the tail call and the last log lines.
+        drain_seconds=max(1.0, settings.settle_seconds - 5),
+        observer=MetricsObserver(),
+    )
+    return worker.run(until=min(now + settings.pass_seconds, ends - settings.settle_seconds))
+
+
+def _tail_call(hop: int, report: RunReport) -> bool:
+    """Call the successor if claimable work is left, this pass got something done, and nothing says stop."""
+    to = _connections()
+    stats = to.queue.stats(approximate=True)
+    if stats.pending == 0 or report.progress == 0 or to.queue.paused:
+        return False
+    if hop >= to.settings.max_hops:
+        logger.warning("too many tail calls in a row: the sweep starts the next one", max_hops=hop)
+        count("TailCallsCapped")
+        return False
+    if to.switch.stops():
+        logger.warning("no tail call: the kill switch says stop")
+        return False
+    to.doorbell.ring(Ring(hop=hop + 1, reason="tail_call"))
+    count("TailCalls")
+    return True

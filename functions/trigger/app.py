@@ -1,0 +1,84 @@
+"""Rings for a worker pass: when tasks were inserted, and when a pass left work behind."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from aws_lambda_powertools.utilities.data_classes import DynamoDBStreamEvent, SNSEvent
+from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecordEventName
+
+from freshq.doorbell import Doorbell, KillSwitch, Ring, parse_ring
+from freshq.observability import count, logger, metrics, tracer
+from freshq.settings import DoorbellSettings
+from freshq.stores.dynamodb.passes import WorkerPasses
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
+    from aws_lambda_powertools.utilities.typing import LambdaContext
+
+
+@dataclass(frozen=True)
+class Connections:
+    """What this function talks to."""
+
+    doorbell: Doorbell
+    switch: KillSwitch
+    passes: WorkerPasses
+
+
+@cache
+def _connections() -> Connections:
+    settings = DoorbellSettings.load()
+    return Connections(
+        Doorbell(boto3.client("sns"), settings.process_tasks_topic_arn),
+        KillSwitch(boto3.client("ssm"), settings.kill_switch_parameter),
+        WorkerPasses(settings.table, settings.queue_name, settings.worker_passes),
+    )
+
+
+@logger.inject_lambda_context
+@tracer.capture_lambda_handler(capture_response=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
+    """Ring, or say why not; every failure is raised, so that the event source tries again."""
+    ring = _ring_for(event)
+    skipped = _reason_to_skip(ring)
+    if ring is not None and skipped is None:
+        _connections().doorbell.ring(ring)
+    count("RingsSkipped" if skipped else "Rings")
+    logger.info("no ring" if skipped else "rang", skipped=skipped, hop=ring.hop if ring else None)
+    return {"rang": skipped is None, "skipped": skipped}
+
+
+def _ring_for(event: dict[str, Any]) -> Ring | None:
+    """Return what the event asks for; None for a stream batch without claimable tasks."""
+    records = event.get("Records") or [{}]
+    source = records[0].get("eventSource") or records[0].get("EventSource")
+    if source == "aws:dynamodb":
+        inserted = any(_is_claimable_insert(record) for record in DynamoDBStreamEvent(event).records)
+        return Ring(reason="insert") if inserted else None
+    if source == "aws:sns":
+        rings = [parse_ring(record.sns.message) for record in SNSEvent(event).records]
+        return max(rings, key=lambda ring: ring.hop)
+    msg = f"event: neither a DynamoDB stream nor an SNS event (Records[0] comes from {source!r})"
+    raise ValueError(msg)
+
+
+def _is_claimable_insert(record: DynamoDBRecord) -> bool:
+    image = (record.dynamodb.new_image if record.dynamodb else None) or {}
+    inserted = record.event_name is DynamoDBRecordEventName.INSERT
+    return inserted and image.get("taskStatus") == "PENDING" and "pendingShard" in image
+
+
+def _reason_to_skip(ring: Ring | None) -> str | None:
+    if ring is None:
+        return "nothing claimable was inserted"
+    if _connections().switch.stops():
+        return "the kill switch says stop"
+    if ring.reason == "insert" and _connections().passes.full(time.time()):
+        return "worker passes are under way, and look at the queue again"
+    return None

@@ -1,0 +1,209 @@
+"""Puts tasks on request: given ones, or a synthetic load at a steady rate."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from freshq.errors import PutIncomplete, StoreError
+from freshq.new_task import first_problem
+from freshq.queue import PutOutcome, Receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from freshq.new_task import NewTask
+    from freshq.queue import Queue
+
+# What `{}` makes: enough to watch, over in seconds.
+DEMO_COUNT: Final = 20
+DEMO_RATE_PER_SECOND: Final = 4.0
+# Tasks put in one go, between looks at the time that is left.
+BATCH_TASKS: Final = 25
+# A load of a given rate is put in steps of so long.
+STEP_SECONDS: Final = 0.1
+# In an answer, errors are listed up to this number; all are counted.
+MAX_LISTED_ERRORS: Final = 100
+
+
+class LoadRequest(BaseModel):
+    """What to put: `tasks`, or a synthetic load by any two of its three figures, or nothing for a small one.
+
+    Attributes:
+        tasks: Tasks, each with the arguments of `Queue.put`.
+        count: How many tasks the load has.
+        rate_per_second: How many a second; left out with `count` alone: as fast as possible.
+        duration_seconds: How long the load lasts.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    tasks: list[Any] | None = None
+    count: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    rate_per_second: Annotated[float, Field(gt=0)] | None = None
+    duration_seconds: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _one_kind_of_load(self) -> LoadRequest:
+        load = (self.count, self.rate_per_second, self.duration_seconds)
+        if self.tasks is not None and any(figure is not None for figure in load):
+            raise ValueError("tasks: give either tasks or count, rate_per_second and duration_seconds")
+        if None not in load:
+            raise ValueError(
+                "count: with rate_per_second and duration_seconds the count follows; leave one out"
+            )
+        if self.duration_seconds is not None and self.count is None and self.rate_per_second is None:
+            raise ValueError("duration_seconds: needs count or rate_per_second beside it")
+        if self.rate_per_second is not None and self.count is None and self.duration_seconds is None:
+            raise ValueError("rate_per_second: needs count or duration_seconds beside it")
+        return self
+
+    def schedule(self) -> tuple[int, float]:
+        """Return how many tasks the synthetic load has, and how many a second (infinite: at once)."""
+        if self.count is None and self.rate_per_second is None:
+            return DEMO_COUNT, DEMO_RATE_PER_SECOND
+        if self.count is None:
+            rate = self.rate_per_second or DEMO_RATE_PER_SECOND
+            return max(1, round(rate * (self.duration_seconds or 0.0))), rate
+        if self.duration_seconds is not None:
+            return self.count, self.count / self.duration_seconds
+        return self.count, self.rate_per_second or float("inf")
+
+
+def parse_load_request(event: Any) -> LoadRequest:  # noqa: ANN401 - what a caller sent
+    """Return the request that an event holds; a scheduled event without input asks for the small load.
+
+    Raises:
+        ValueError: One line that names the field and what is allowed.
+    """
+    if not isinstance(event, dict):
+        msg = f"event: must be a JSON object, got {type(event).__name__}"
+        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+    if event.get("detail-type") == "Scheduled Event":
+        return LoadRequest()
+    try:
+        return LoadRequest.model_validate(event)
+    except ValidationError as error:
+        raise ValueError(first_problem(error, LoadRequest).removeprefix("input: ")) from None
+
+
+@dataclass
+class LoadReport:
+    """What became of a request.
+
+    Attributes:
+        requested: Tasks asked for.
+        created: Tasks that are in the queue now.
+        duplicates: Tasks whose id the table knew already.
+        refused: Tasks that were wrong; nothing of them was written.
+        failed: Tasks that the store did not take; to put them again with the same task_id is safe.
+        not_attempted: Tasks left when time was up.
+        stopped_early: Whether time was up.
+        errors: Why tasks were refused or failed, the first `MAX_LISTED_ERRORS` of them.
+    """
+
+    requested: int
+    created: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    failed: int = 0
+    not_attempted: int = 0
+    stopped_early: bool = False
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    def note(self, index: int, outcome: object) -> None:
+        """Count the outcome of the task at `index`."""
+        if isinstance(outcome, Receipt):
+            self.created += outcome.outcome is PutOutcome.CREATED
+            self.duplicates += outcome.outcome is PutOutcome.DUPLICATE
+            return
+        self.refused += isinstance(outcome, ValueError)
+        self.failed += not isinstance(outcome, ValueError)
+        if len(self.errors) < MAX_LISTED_ERRORS:
+            self.errors.append({"index": index, "error": str(outcome)})
+
+
+def produce(
+    queue: Queue,
+    request: LoadRequest,
+    seconds_left: Callable[[], float],
+    sleep: Callable[[float], None] = time.sleep,
+) -> LoadReport:
+    """Put what was asked for, as long as time is left.
+
+    Args:
+        queue: Where to put it.
+        request: What to put.
+        seconds_left: Returns how long this may still take.
+        sleep: Waits for some seconds.
+
+    Raises:
+        StoreError: If the store took none of the first tasks.
+    """
+    if request.tasks is not None:
+        return _put_given(queue, request.tasks, seconds_left)
+    return _put_load(queue, *request.schedule(), seconds_left, sleep)
+
+
+def _put_given(queue: Queue, tasks: Sequence[Any], seconds_left: Callable[[], float]) -> LoadReport:
+    report = LoadReport(requested=len(tasks))
+    for start in range(0, len(tasks), BATCH_TASKS):
+        if seconds_left() <= 0:
+            return _out_of_time(report, len(tasks) - start)
+        good: list[tuple[int, NewTask]] = []
+        for index, task in enumerate(tasks[start : start + BATCH_TASKS], start):
+            try:
+                good.append((index, queue.check(task)))
+            except ValueError as error:
+                report.note(index, error)
+        _put_batch(queue, good, report)
+    return report
+
+
+def _put_load(
+    queue: Queue,
+    total: int,
+    rate_per_second: float,
+    seconds_left: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> LoadReport:
+    report = LoadReport(requested=total)
+    new = queue.check({"payload": {"demo": True}})
+    began = time.monotonic()
+    done = 0
+    while done < total:
+        if seconds_left() <= 0:
+            return _out_of_time(report, total - done)
+        elapsed_seconds = time.monotonic() - began
+        due = min(total, BATCH_TASKS + done, int(min(elapsed_seconds * rate_per_second, total)) + 1)
+        if due > done:
+            _put_batch(queue, [(index, new) for index in range(done, due)], report)
+            done = due
+        else:
+            sleep(min(STEP_SECONDS, (done + 1) / rate_per_second - elapsed_seconds))
+    return report
+
+
+def _put_batch(queue: Queue, batch: Sequence[tuple[int, NewTask]], report: LoadReport) -> None:
+    if not batch:
+        return
+    try:
+        outcomes: Sequence[object] = queue.put_many([new for _index, new in batch])
+    except PutIncomplete as incomplete:
+        outcomes = incomplete.receipts
+    except StoreError as error:
+        outcomes = [error]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
+    if len(errors) == len(outcomes) and report.created + report.duplicates == 0:
+        raise errors[0]
+    for (index, _new), outcome in zip(batch, outcomes, strict=True):
+        report.note(index, outcome)
+
+
+def _out_of_time(report: LoadReport, left: int) -> LoadReport:
+    report.not_attempted = left
+    report.stopped_early = True
+    return report

@@ -1,0 +1,340 @@
+"""The worker: outcomes, slots, leases, and what it does when the store fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Busy, Claim, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
+from freshq.runner import load_runner
+from freshq.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from freshq import RunReport, Task
+    from freshq.stores.base import ClaimRequest
+
+PATIENCE_SECONDS = 20.0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def work_off(queue: Queue, runner: Callable[[Task], Any], **options: Any) -> RunReport:
+    """Run a worker until nothing is left."""
+    options = {"poll_seconds": 0.01, "idle_exit_seconds": 0.05, **options}
+    return Worker(queue, runner, **options).run()
+
+
+class Quiet:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.ages: list[float] = []
+        self.settlements: list[tuple[str, Outcome, str | None]] = []
+
+    def claimed(self, claim: Claim, age_seconds: float) -> None:
+        del claim
+        self.ages.append(age_seconds)
+
+    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+        assert run_seconds >= 0
+        self.settlements.append((claim.task.task_id, outcome, error))
+
+
+class TestOutcomes:
+    def run_one(self, runner: Callable[[Task], Any], **options: Any) -> tuple[Queue, RunReport, Task, Quiet]:
+        queue = Queue.memory(**options)
+        queue.put("work", task_id="a")
+        observer = Quiet()
+        report = work_off(queue, runner, observer=observer)
+        task = queue.get("a")
+        assert task is not None
+        return queue, report, task, observer
+
+    def test_a_result_is_success(self) -> None:
+        _, report, task, observer = self.run_one(lambda task: {"echo": task.payload})
+        assert (task.status, task.result) == (TaskStatus.SUCCESS, {"echo": "work"})
+        assert report.outcomes[Outcome.SUCCEEDED] == report.claimed == report.progress == 1
+        assert observer.settlements == [("a", Outcome.SUCCEEDED, None)]
+        assert len(observer.ages) == 1
+
+    def test_retry_waits_as_long_as_it_says(self) -> None:
+        def runner(task: Task) -> None:
+            raise Retry(delay_seconds=500, error=f"no luck with {task.payload}")
+
+        queue, report, task, _ = self.run_one(runner)
+        assert (task.status, task.error) == (TaskStatus.PENDING, "no luck with work")
+        assert task.not_before == pytest.approx(queue.now() + 500, abs=60)
+        assert report.outcomes[Outcome.RETRIED] == 1
+
+    def test_reject_is_a_dead_letter_at_once(self) -> None:
+        def runner(task: Task) -> None:
+            raise Reject("makes no sense: " + task.payload)
+
+        _, report, task, _ = self.run_one(runner)
+        assert (task.status, task.error, task.attempts) == (TaskStatus.FAILURE, "makes no sense: work", 1)
+        assert report.outcomes[Outcome.FAILED] == 1
+
+    def test_an_exception_is_retried_and_after_the_last_attempt_a_dead_letter(self) -> None:
+        def runner(task: Task) -> None:
+            raise KeyError(task.payload)
+
+        _, report, task, observer = self.run_one(runner, max_attempts=1)
+        assert (task.status, task.error) == (TaskStatus.FAILURE, "KeyError: 'work'")
+        assert report.outcomes[Outcome.FAILED] == 1
+        assert observer.settlements == [("a", Outcome.FAILED, "KeyError: 'work'")]
+
+    def test_busy_gives_the_task_back_untried(self) -> None:
+        calls = Counter[str]()
+
+        def runner(task: Task) -> str:
+            calls[task.task_id] += 1
+            if calls[task.task_id] == 1:
+                raise Busy
+            return f"attempt {task.attempts}"
+
+        _, report, task, _ = self.run_one(runner, max_attempts=1)
+        assert (task.status, task.result) == (TaskStatus.SUCCESS, "attempt 1")
+        assert report.outcomes[Outcome.RELEASED] == 1
+
+    @pytest.mark.parametrize("result", [object(), float("nan"), "x" * 500_000])
+    def test_a_result_that_cannot_be_kept_is_a_dead_letter_not_an_endless_retry(self, result: object) -> None:
+        _, report, task, _ = self.run_one(lambda _task: result)
+        assert task.status is TaskStatus.FAILURE
+        assert (task.error or "").startswith("result: ")
+        assert report.outcomes[Outcome.FAILED] == 1
+
+
+class TestSlots:
+    def test_never_more_in_work_than_slots_and_never_more_claimed_than_can_start(self) -> None:
+        queue = Queue.memory()
+        queue.put_many([{"payload": number} for number in range(60)])
+        in_work, most, taken = Counter[str](), [0], [0]
+        lock = threading.Lock()
+
+        def runner(_task: Task) -> None:
+            with lock:
+                in_work["now"] += 1
+                most[0] = max(most[0], in_work["now"])
+                taken[0] = max(taken[0], queue.stats().taken)
+            time.sleep(0.002)
+            with lock:
+                in_work["now"] -= 1
+
+        report = work_off(queue, runner, concurrency=4)
+        assert report.outcomes[Outcome.SUCCEEDED] == 60
+        assert most[0] == 4
+        assert taken[0] <= 4
+
+    def test_a_slot_is_refilled_with_the_newest_while_another_is_still_in_use(self) -> None:
+        queue = Queue.memory()
+        queue.put("slow")
+        slow_started, fast_done, release = threading.Event(), threading.Event(), threading.Event()
+
+        def runner(task: Task) -> None:
+            if task.payload == "slow":
+                slow_started.set()
+                assert release.wait(PATIENCE_SECONDS)
+            else:
+                fast_done.set()
+
+        worker = Worker(queue, runner, concurrency=2, poll_seconds=0.01, idle_exit_seconds=0.05)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        assert slow_started.wait(PATIENCE_SECONDS)
+        queue.put("fast")
+        assert fast_done.wait(PATIENCE_SECONDS)
+        release.set()
+        thread.join(PATIENCE_SECONDS)
+        assert queue.stats().success == 2
+
+    def test_the_rate_bounds_what_is_started(self) -> None:
+        queue = Queue.memory()
+        queue.put_many([{"payload": number} for number in range(40)])
+        starts: list[float] = []
+        work_off(queue, lambda _task: starts.append(time.monotonic()), rate_per_second=100, concurrency=50)
+        queue.put_many([{"payload": number} for number in range(200)])
+        starts.clear()
+        began = time.monotonic()
+        work_off(queue, lambda _task: starts.append(time.monotonic()), rate_per_second=100, concurrency=50)
+        assert len(starts) == 200
+        for moment in starts:
+            admitted = sum(start <= moment for start in starts)
+            assert admitted <= 100 + 100 * (moment - began) + 1
+
+
+class TestEnd:
+    def test_idle(self) -> None:
+        assert work_off(Queue.memory(), lambda task: task).idle
+
+    def test_stop_settles_what_is_in_work_and_claims_no_more(self) -> None:
+        queue = Queue.memory()
+        queue.put_many([{"payload": number} for number in range(10)])
+        started, release = threading.Event(), threading.Event()
+
+        def runner(_task: Task) -> None:
+            started.set()
+            assert release.wait(PATIENCE_SECONDS)
+
+        worker = Worker(queue, runner, concurrency=2, poll_seconds=0.01)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        assert started.wait(PATIENCE_SECONDS)
+        worker.stop()
+        release.set()
+        thread.join(PATIENCE_SECONDS)
+        stats = queue.stats()
+        assert stats.taken == 0
+        assert stats.success + stats.pending == 10
+        assert 1 <= stats.success <= 2
+
+    def test_at_a_time_of_the_queues_clock(self) -> None:
+        queue = Queue.memory(clock=lambda: 1000.0)
+        queue.put("work")
+        assert Worker(queue, lambda task: task).run(until=1000.0).claimed == 0
+
+    def test_by_a_condition(self) -> None:
+        queue = Queue.memory()
+        queue.put_many([{"payload": number} for number in range(10)])
+        worker = Worker(queue, lambda task: task.payload, concurrency=1, poll_seconds=0.01)
+        report = worker.run(until=lambda: queue.stats().success >= 3)
+        assert report.outcomes[Outcome.SUCCEEDED] >= 3
+        assert not report.idle
+
+    def test_what_does_not_end_in_time_is_named_and_stays_taken(self) -> None:
+        queue = Queue.memory()
+        queue.put("endless", task_id="endless")
+        release = threading.Event()
+        worker = Worker(
+            queue, lambda _task: release.wait(PATIENCE_SECONDS), drain_seconds=0.05, poll_seconds=0.01
+        )
+        try:
+            report = worker.run(until=lambda: queue.stats().taken == 1)
+            assert report.unfinished == ["endless"]
+            assert queue.stats().taken == 1
+        finally:
+            release.set()
+        wait_until(lambda: queue.stats().success == 1)
+
+
+class TestLeases:
+    def test_a_lease_is_extended_while_its_task_runs(self) -> None:
+        queue = Queue.memory(lease_seconds=0.3)
+        queue.put("long")
+        stranger_got: list[Claim] = []
+
+        def runner(_task: Task) -> str:
+            end = time.monotonic() + 1.0
+            while time.monotonic() < end:
+                stranger_got.extend(queue.claim())
+                time.sleep(0.02)
+            return "done"
+
+        report = work_off(queue, runner, concurrency=1)
+        assert stranger_got == []
+        assert report.outcomes[Outcome.SUCCEEDED] == 1
+
+    def test_a_lost_lease_is_counted_and_changes_nothing(self) -> None:
+        queue = Queue.memory()
+        queue.put("work", task_id="a")
+
+        def runner(_task: Task) -> str:
+            queue.purge(confirm="default")
+            return "too late"
+
+        report = work_off(queue, runner)
+        assert report.outcomes[Outcome.LEASE_LOST] == 1
+        assert report.progress == 0
+        assert queue.get("a") is None
+
+
+class FailingStore(MemoryStore):
+    """A store that does not answer for some calls."""
+
+    def __init__(self, claims_that_fail: int = 0, changes_that_fail: int = 0) -> None:
+        super().__init__()
+        self.claims_that_fail = claims_that_fail
+        self.changes_that_fail = changes_that_fail
+
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        if self.claims_that_fail:
+            self.claims_that_fail -= 1
+            raise Unreachable("no answer")
+        return super().claim(request)
+
+    def replace(self, task: Task, guard: Any) -> Task:
+        if self.changes_that_fail:
+            self.changes_that_fail -= 1
+            raise Unreachable("no answer")
+        return super().replace(task, guard)
+
+
+class TestFailingStore:
+    def test_some_failed_claims_are_borne_and_not_taken_for_an_empty_queue(self) -> None:
+        queue = Queue(FailingStore(claims_that_fail=2))
+        queue.put("work")
+        report = work_off(queue, lambda task: task.payload, idle_exit_seconds=0)
+        assert report.outcomes[Outcome.SUCCEEDED] == 1
+
+    def test_a_store_that_keeps_failing_surfaces(self) -> None:
+        queue = Queue(FailingStore(claims_that_fail=1000))
+        queue.put("work")
+        with pytest.raises(Unreachable):
+            work_off(queue, lambda task: task.payload)
+
+    def test_settling_is_tried_again_while_the_lease_lasts(self) -> None:
+        queue = Queue(FailingStore(changes_that_fail=2))
+        queue.put("work")
+        report = work_off(queue, lambda task: task.payload)
+        assert report.outcomes[Outcome.SUCCEEDED] == 1
+
+    def test_a_task_that_cannot_be_settled_stays_taken_and_is_counted(self) -> None:
+        queue = Queue(FailingStore(changes_that_fail=1000), lease_seconds=0.3)
+        queue.put("work")
+        report = work_off(queue, lambda task: task.payload)
+        assert report.outcomes[Outcome.UNSETTLED] >= 1
+        assert queue.stats().success == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": 0}, "concurrency: "),
+        ({"rate_per_second": 0}, "rate_per_second: "),
+        ({"poll_seconds": -1}, "poll_seconds: "),
+        ({"idle_exit_seconds": float("nan")}, "idle_exit_seconds: "),
+        ({"drain_seconds": -1}, "drain_seconds: "),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Worker(Queue.memory(), lambda task: task, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_colon", "not of the form 'module:function'"),
+        (":run", "not of the form"),
+        ("no.such.module:run", "cannot be imported"),
+        ("json:no_such_function", "has no function 'no_such_function'"),
+        ("json:__name__", "has no function"),
+    ],
+)
+def test_a_wrong_runner_is_named_with_what_to_do(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"runner: .*{message}"):
+        load_runner(name)
+
+
+def test_a_runner_is_found_by_its_name() -> None:
+    assert load_runner("json:dumps")({"a": 1}) == '{"a": 1}'  # type: ignore[arg-type]
