@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from freshq.stores.base import Store
 
 # No test may reach an account: these name none.
+REGION = "eu-west-1"
 os.environ.update(
     AWS_ACCESS_KEY_ID="test",
     AWS_SECRET_ACCESS_KEY="test",  # noqa: S106 - names no account
-    AWS_DEFAULT_REGION="eu-west-1",
+    AWS_DEFAULT_REGION=REGION,
     AWS_EC2_METADATA_DISABLED="true",
+    POWERTOOLS_SERVICE_NAME="freshq",
+    POWERTOOLS_METRICS_NAMESPACE="freshq",
+    POWERTOOLS_TRACE_DISABLED="1",
 )
 os.environ.pop("AWS_PROFILE", None)
 START = 1_700_000_000.0

@@ -37,9 +37,11 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     report = produce(
         _queue(), request, lambda: context.get_remaining_time_in_millis() / 1000 - RESERVE_SECONDS
     )
-    for name in ("created", "duplicates", "refused", "failed"):
-        count(f"Tasks{name.capitalize()}OnPut", getattr(report, name))
+    count("TasksCreated", report.created)
+    count("TasksDuplicate", report.duplicates)
+    count("TasksRefused", report.refused)
+    count("TasksNotWritten", report.failed)
     answer = asdict(report)
     log = logger.warning if report.refused or report.failed or report.stopped_early else logger.info
-    log("tasks put", extra=answer)
+    log("tasks put", report=answer)
     return answer

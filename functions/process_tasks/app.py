@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from aws_lambda_powertools.utilities.data_classes import SNSEvent
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
     from freshq.queue import Queue
     from freshq.runner import Runner
     from freshq.worker import RunReport
+
+
+# Kept for the tail call and the last log lines, out of the time to settle.
+TAIL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,28 +63,26 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     to = _connections()
     if to.switch.stops():
         return _skipped("the kill switch says stop")
-    now = time.time()
-    ends = now + context.get_remaining_time_in_millis() / 1000
-    if not to.passes.enter(context.aws_request_id, now, ends):
-        return _skipped("enough worker passes are under way")
-    try:
-        report = _work(now, ends)
-    finally:
-        to.passes.leave(context.aws_request_id)
+    with to.passes.hold(context.aws_request_id) as entered:
+        if not entered:
+            return _skipped("enough worker passes are under way")
+        report = _work(context.get_remaining_time_in_millis() / 1000)
+    count("Passes")
     # Only now: a task put from here on finds a free place, one put before is seen here.
     called = _tail_call(hop, report)
     answer = {"claimed": report.claimed, "tail_call": called, "unfinished": report.unfinished}
     answer |= {outcome.value: number for outcome, number in report.outcomes.items()}
-    logger.info("pass ended", extra=answer)
+    logger.info("pass ended", report=answer)
     return answer
 
 
 def _skipped(reason: str) -> dict[str, Any]:
+    count("PassesSkipped")
     logger.info("no pass", skipped=reason)
     return {"claimed": 0, "skipped": reason}
 
 
-def _work(now: float, ends: float) -> RunReport:
+def _work(remaining_seconds: float) -> RunReport:
     to = _connections()
     settings = to.settings
     worker = Worker(
@@ -89,11 +90,11 @@ def _work(now: float, ends: float) -> RunReport:
         to.runner,
         concurrency=settings.concurrency,
         idle_exit_seconds=settings.idle_exit_seconds,
-        # A few seconds remain after that for the tail call and the last log lines.
-        drain_seconds=max(1.0, settings.settle_seconds - 5),
+        drain_seconds=settings.settle_seconds - TAIL_SECONDS,
         observer=MetricsObserver(),
     )
-    return worker.run(until=min(now + settings.pass_seconds, ends - settings.settle_seconds))
+    claiming_seconds = min(settings.pass_seconds, remaining_seconds - settings.settle_seconds)
+    return worker.run(until=to.queue.now() + claiming_seconds)
 
 
 def _tail_call(hop: int, report: RunReport) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -56,7 +55,7 @@ def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     if skipped is None:
         to.doorbell.ring(Ring(reason="sweep"))
     answer = {"recovered": recovered, "rang": skipped is None, "skipped": skipped, "stats": asdict(stats)}
-    logger.info("swept", extra=answer)
+    logger.info("swept", found=answer)
     return answer
 
 
@@ -68,6 +67,6 @@ def _reason_not_to_ring(stats: Stats) -> str | None:
         return "the queue is paused"
     if to.switch.stops():
         return "the kill switch says stop"
-    if to.passes.full(time.time()):
+    if to.passes.full():
         return "worker passes are under way, and look at the queue again"
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -79,6 +78,6 @@ def _reason_to_skip(ring: Ring | None) -> str | None:
         return "nothing claimable was inserted"
     if _connections().switch.stops():
         return "the kill switch says stop"
-    if ring.reason == "insert" and _connections().passes.full(time.time()):
+    if ring.reason == "insert" and _connections().passes.full():
         return "worker passes are under way, and look at the queue again"
     return None

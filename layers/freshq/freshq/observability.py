@@ -7,6 +7,7 @@ namespace come from POWERTOOLS_SERVICE_NAME and POWERTOOLS_METRICS_NAMESPACE.
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import TYPE_CHECKING, Final
 
 from aws_lambda_powertools import Logger, Metrics, Tracer
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 logger: Final = Logger()
 tracer: Final = Tracer()
 metrics: Final = Metrics()
+
+# A handler that fails before it has anything to measure says so by its error.
+warnings.filterwarnings("ignore", "No application metrics to publish")
 
 # Metrics are kept in one structure that the worker's threads share.
 _lock: Final = threading.Lock()

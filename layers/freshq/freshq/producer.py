@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # What `{}` makes: enough to watch, over in seconds.
 DEMO_COUNT: Final = 20
-DEMO_RATE_PER_SECOND: Final = 4.0
+DEMO_RATE_PER_SECOND: Final = 10.0
 # Tasks put in one go, between looks at the time that is left.
 BATCH_TASKS: Final = 25
 # A load of a given rate is put in steps of so long.
@@ -30,13 +30,14 @@ MAX_LISTED_ERRORS: Final = 100
 
 
 class LoadRequest(BaseModel):
-    """What to put: `tasks`, or a synthetic load by any two of its three figures, or nothing for a small one.
+    """What to put: `tasks`, or a synthetic load by its figures, or nothing for a small one.
 
     Attributes:
         tasks: Tasks, each with the arguments of `Queue.put`.
-        count: How many tasks the load has.
-        rate_per_second: How many a second; left out with `count` alone: as fast as possible.
-        duration_seconds: How long the load lasts.
+        count: How many tasks the load has, at the most.
+        rate_per_second: How many a second; left out: what count and duration make of it, or, with
+            count alone, as fast as possible.
+        duration_seconds: How long the load lasts, at the most.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -48,29 +49,24 @@ class LoadRequest(BaseModel):
 
     @model_validator(mode="after")
     def _one_kind_of_load(self) -> LoadRequest:
-        load = (self.count, self.rate_per_second, self.duration_seconds)
-        if self.tasks is not None and any(figure is not None for figure in load):
+        ends = self.count is not None or self.duration_seconds is not None
+        if self.tasks is not None and (ends or self.rate_per_second is not None):
             raise ValueError("tasks: give either tasks or count, rate_per_second and duration_seconds")
-        if None not in load:
-            raise ValueError(
-                "count: with rate_per_second and duration_seconds the count follows; leave one out"
-            )
-        if self.duration_seconds is not None and self.count is None and self.rate_per_second is None:
-            raise ValueError("duration_seconds: needs count or rate_per_second beside it")
-        if self.rate_per_second is not None and self.count is None and self.duration_seconds is None:
-            raise ValueError("rate_per_second: needs count or duration_seconds beside it")
+        if self.rate_per_second is not None and not ends:
+            raise ValueError("rate_per_second: needs count or duration_seconds beside it, to end")
         return self
 
     def schedule(self) -> tuple[int, float]:
         """Return how many tasks the synthetic load has, and how many a second (infinite: at once)."""
-        if self.count is None and self.rate_per_second is None:
+        if self.count is None and self.duration_seconds is None:
             return DEMO_COUNT, DEMO_RATE_PER_SECOND
-        if self.count is None:
-            rate = self.rate_per_second or DEMO_RATE_PER_SECOND
-            return max(1, round(rate * (self.duration_seconds or 0.0))), rate
-        if self.duration_seconds is not None:
+        if self.duration_seconds is None:
+            return self.count or DEMO_COUNT, self.rate_per_second or float("inf")
+        if self.rate_per_second is None and self.count is not None:
             return self.count, self.count / self.duration_seconds
-        return self.count, self.rate_per_second or float("inf")
+        rate_per_second = self.rate_per_second or DEMO_RATE_PER_SECOND
+        fitting = max(1, round(rate_per_second * self.duration_seconds))
+        return fitting if self.count is None else min(self.count, fitting), rate_per_second
 
 
 def parse_load_request(event: Any) -> LoadRequest:  # noqa: ANN401 - what a caller sent

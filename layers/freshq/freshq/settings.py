@@ -110,4 +110,4 @@ class WorkerSettings(QueueSettings):
     concurrency: Count = 3
     pass_seconds: Positive = 60.0
     idle_exit_seconds: Positive = 2.0
-    settle_seconds: Positive = 30.0
+    settle_seconds: Annotated[float, Field(ge=2)] = 30.0

@@ -1,0 +1,244 @@
+"""`make demo`: deploy to the embedded emulator, overload the queue on purpose, and show what became of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import boto3
+from botocore.config import Config
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from freshq import Queue
+from local.deploy import DeployError, build, deploy
+from local.emulator import Emulator, EmulatorError, stop_on_signals
+from local.facts import (
+    count_fates,
+    duplicates_run,
+    goodput_per_second,
+    lives_of,
+    newest_first_ratio,
+    percentile,
+    waits_of_done,
+)
+from local.history import read_changes, versions_by_task
+from local.picture import draw
+from local.watch import live_view
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from local.facts import Life
+    from local.history import Change
+
+FOLDER: Final = Path(__file__).resolve().parent.parent / "build" / "demo"
+LOAD_SECONDS: Final = 30
+OVERLOAD: Final = 3
+MAX_AGE_SECONDS: Final = 8
+CAPACITY: Final = 4
+TASK_SECONDS: Final = 0.5
+CAPACITY_PER_SECOND: Final = CAPACITY / TASK_SECONDS
+RATE_PER_SECOND: Final = OVERLOAD * CAPACITY_PER_SECOND
+# What is left when the load ends is served or stale after its max age; the rest is patience.
+DRAIN_SECONDS: Final = MAX_AGE_SECONDS + 45
+FRAME_SECONDS: Final = 0.5
+PARAMETERS: Final[dict[str, str | int]] = {
+    "MaxAgeSeconds": MAX_AGE_SECONDS,
+    "Concurrency": CAPACITY,
+    "DemoCapacity": CAPACITY,
+    "DemoTaskSeconds": str(TASK_SECONDS),
+    "PassSeconds": 15,
+    "SettleSeconds": 5,
+}
+# What a shell expects of a command that Ctrl-C ended.
+INTERRUPTED_STATUS: Final = 130
+FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep")
+
+
+@dataclass
+class Load:
+    """The load, offered in the background by invoking CreateTasks.
+
+    Attributes:
+        answer: What CreateTasks answered.
+        error: Why it did not.
+        started: When the load began, in seconds since the epoch.
+    """
+
+    emulator: Emulator
+    function: str
+    answer: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    started: float = 0.0
+
+    def offer(self) -> threading.Thread:
+        """Start the load, and return the thread that waits for its end."""
+        self.started = time.time()
+        thread = threading.Thread(target=self._invoke, daemon=True)
+        thread.start()
+        return thread
+
+    def _invoke(self) -> None:
+        event = {"rate_per_second": RATE_PER_SECOND, "duration_seconds": LOAD_SECONDS}
+        patient = Config(read_timeout=LOAD_SECONDS * 3, retries={"total_max_attempts": 1})
+        client = boto3.client("lambda", config=patient, **self.emulator.connection)
+        response = client.invoke(FunctionName=self.function, Payload=json.dumps(event))
+        body = json.loads(response["Payload"].read())
+        if response.get("FunctionError"):
+            self.error = json.dumps(body)
+        else:
+            self.answer = body
+
+
+class DemoError(RuntimeError):
+    """The demonstration did not go as it must."""
+
+
+def main() -> int:
+    """Run the demonstration; return the exit status."""
+    console = Console()
+    try:
+        with stop_on_signals():
+            _demonstrate(console)
+    except KeyboardInterrupt:
+        console.print("stopped; nothing is left running")
+        return INTERRUPTED_STATUS
+    except (DemoError, DeployError, EmulatorError) as error:
+        console.print(f"[red]demo failed:[/red] {error}", highlight=False)
+        return 1
+    return 0
+
+
+def _demonstrate(console: Console) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with console.status("building the application (sam build)"):
+        template = build(FOLDER.parent / "local")
+    with Emulator(FOLDER / "emulator.log") as emulator:
+        with console.status("deploying template.yaml to the embedded emulator (sam deploy)"):
+            outputs = deploy(emulator, template, PARAMETERS)
+        console.print(
+            f"offering {RATE_PER_SECOND:g} tasks a second for {LOAD_SECONDS} s to a downstream that can do "
+            f"{CAPACITY_PER_SECOND:g} a second; a task is stale after {MAX_AGE_SECONDS} s"
+        )
+        queue = Queue.dynamodb(
+            outputs["QueueTableName"],
+            boto3.client("dynamodb", **emulator.connection),
+            max_age_seconds=MAX_AGE_SECONDS,
+        )
+        load = Load(emulator, outputs["CreateTasksFunctionName"])
+        _watch(console, queue, load)
+        ended = time.time()
+        changes = list(
+            read_changes(boto3.client("dynamodbstreams", **emulator.connection), outputs["QueueTableName"])
+        )
+        invocations = _invocations(emulator, outputs)
+    _report(console, load, changes, ended, invocations)
+
+
+def _watch(console: Console, queue: Queue, load: Load) -> None:
+    """Offer the load and show the queue until nothing is left to be served."""
+    thread = load.offer()
+    patience_ends = time.monotonic() + LOAD_SECONDS + DRAIN_SECONDS
+    with Live(console=console, refresh_per_second=4, transient=False) as live:
+        while True:
+            stats = queue.stats()
+            live.update(live_view(stats, time.time() - load.started, LOAD_SECONDS, MAX_AGE_SECONDS))
+            if not thread.is_alive() and stats.pending + stats.delayed + stats.taken == 0:
+                break
+            if time.monotonic() > patience_ends:
+                msg = f"after {LOAD_SECONDS + DRAIN_SECONDS} s there still is work: {stats}"
+                raise DemoError(msg)
+            time.sleep(FRAME_SECONDS)
+    if load.error is not None:
+        msg = f"CreateTasks failed: {load.error}"
+        raise DemoError(msg)
+
+
+def _invocations(emulator: Emulator, outputs: dict[str, str]) -> dict[str, int]:
+    """Return how often each function was invoked: each invocation's log begins with a START line."""
+    client = boto3.client("logs", **emulator.connection)
+    pages = client.get_paginator("filter_log_events")
+    return {
+        function: sum(
+            event["message"].startswith("START RequestId")
+            for page in pages.paginate(logGroupName=outputs[f"{function}LogGroupName"])
+            for event in page["events"]
+        )
+        for function in FUNCTIONS
+    }
+
+
+def summarize(
+    load: Load, lives: Sequence[Life], changes: Sequence[Change], invocations: dict[str, int]
+) -> dict[str, Any]:
+    """Return the figures of the demonstration."""
+    fates = count_fates(lives)
+    waits = waits_of_done(lives)
+    write_units = sum(change.write_units() for change in changes)
+    return {
+        "created": load.answer["created"],
+        **fates,
+        "duplicates_run": duplicates_run(lives),
+        "newest_first_ratio": newest_first_ratio(lives),
+        "wait_p50_seconds": percentile(waits, 50),
+        "wait_p99_seconds": percentile(waits, 99),
+        "goodput_per_second": goodput_per_second(lives, load.started, load.started + LOAD_SECONDS),
+        "capacity_per_second": CAPACITY_PER_SECOND,
+        "write_units_per_success": write_units / fates["success"] if fates["success"] else None,
+        "lambda_invocations": sum(invocations.values()),
+        "lambda_invocations_by_function": invocations,
+        "load_seconds": LOAD_SECONDS,
+        "max_age_seconds": MAX_AGE_SECONDS,
+        "offered_per_second": RATE_PER_SECOND,
+    }
+
+
+def _report(
+    console: Console, load: Load, changes: list[Change], now: float, invocations: dict[str, int]
+) -> None:
+    lives = lives_of(versions_by_task(changes), now)
+    summary = summarize(load, lives, changes, invocations)
+    (FOLDER / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+    picture = FOLDER / "picture.png"
+    subtitle = (
+        f"{RATE_PER_SECOND:g} tasks/s offered for {LOAD_SECONDS} s, "
+        f"{CAPACITY_PER_SECOND:g}/s can be served, stale after {MAX_AGE_SECONDS} s"
+    )
+    draw(lives, load.started, MAX_AGE_SECONDS, subtitle, picture)
+    console.print(_table(summary))
+    for file in (picture, FOLDER / "summary.json"):
+        console.print(f"{file}", highlight=False)
+    _check(summary, lives)
+
+
+def _table(summary: dict[str, Any]) -> Table:
+    table = Table("", "", title="What became of the tasks", show_header=False)
+    table.columns[1].justify = "right"
+    hidden = {"lambda_invocations_by_function", "load_seconds", "max_age_seconds", "offered_per_second"}
+    for name, value in summary.items():
+        if name in hidden:
+            continue
+        shown = "-" if value is None else f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
+        table.add_row(name.replace("_", " "), shown)
+        if name == "taken":
+            table.add_section()
+    return table
+
+
+def _check(summary: dict[str, Any], lives: Sequence[Life]) -> None:
+    """Raise unless every task that was created has one fate."""
+    fates = sum(count_fates(lives).values())
+    if fates != summary["created"]:
+        msg = f"{summary['created']} tasks were created, but {fates} have a fate"
+        raise DemoError(msg)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Build the application with SAM and deploy it, template.yaml as it is, to the emulator."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import boto3
+
+from local.emulator import REGION, end_group
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from local.emulator import Connection, Emulator
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+STACK: Final = "freshq-local"
+# Starting a function's process holds the whole emulator up for half a second. Without a limit, a burst
+# of doorbells starts so many at once that no worker gets to work for half a minute. The emulator drops
+# what is above the limit, where Lambda would deliver it later.
+_LOCAL_VALUES: Final[Mapping[str, str | int]] = {"ReservedConcurrency": 3}
+_SOURCES: Final = ("template.yaml", "functions", "layers")
+_STAMP: Final = "sources.sha256"
+_TOOL_SECONDS: Final = 600
+_LINES_SHOWN: Final = 30
+
+
+class DeployError(RuntimeError):
+    """A build or a deployment failed; the message ends with what the tool said last."""
+
+
+def runtime() -> str:
+    """Return Lambda's name for the version of this interpreter."""
+    return f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def architecture() -> str:
+    """Return Lambda's name for the processor of this machine."""
+    return "arm64" if platform.machine().lower() in {"arm64", "aarch64"} else "x86_64"
+
+
+def build(folder: Path, project: Path = PROJECT) -> Path:
+    """Build the application for this interpreter and this machine.
+
+    Nothing is done if the folder holds a build of the same sources already.
+
+    Args:
+        folder: Where the build goes.
+        project: Folder of the template.
+
+    Returns:
+        The built template.
+
+    Raises:
+        DeployError: The build failed.
+    """
+    built, stamp, digest = folder / "application", folder / _STAMP, _digest(project)
+    template = built / "template.yaml"
+    if template.exists() and stamp.exists() and stamp.read_text("utf-8") == digest:
+        return template
+    stamp.unlink(missing_ok=True)
+    settings = {"LAYER_RUNTIME": "native", "LAYER_PYTHON": sys.executable, "AWS_DEFAULT_REGION": REGION}
+    paths = ["--template-file", str(project / "template.yaml"), "--build-dir", str(built)]
+    _sam(["build", *_environment(project), *paths, *_overrides({})], os.environ | settings)
+    stamp.write_text(digest, "utf-8")
+    return template
+
+
+def deploy(
+    emulator: Emulator,
+    template: Path,
+    parameters: Mapping[str, str | int] | None = None,
+    project: Path = PROJECT,
+) -> dict[str, str]:
+    """Deploy a built application to the emulator, or update it there.
+
+    Args:
+        emulator: A running emulator.
+        template: The built template.
+        parameters: Parameters of the template that are not to have their local default.
+        project: Folder of samconfig.toml.
+
+    Returns:
+        The outputs of the stack.
+
+    Raises:
+        DeployError: The deployment failed.
+    """
+    values = {**_LOCAL_VALUES, **(parameters or {})}
+    arguments = [*_environment(project), "--template-file", str(template), "--stack-name", STACK]
+    _sam(["deploy", *arguments, *_overrides(values)], emulator.environment)
+    client = boto3.client("cloudformation", **emulator.connection)
+    stack = client.describe_stacks(StackName=STACK)["Stacks"][0]
+    outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
+    _complete(outputs, int(values["ReservedConcurrency"]), emulator.connection)
+    return outputs
+
+
+def _complete(outputs: Mapping[str, str], reserved_concurrency: int, connection: Connection) -> None:
+    """Do what the template says and the emulator's CloudFormation passes over."""
+    boto3.client("dynamodb", **connection).update_time_to_live(
+        TableName=outputs["QueueTableName"],
+        TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"},
+    )
+    if reserved_concurrency:
+        boto3.client("lambda", **connection).put_function_concurrency(
+            FunctionName=outputs["ProcessTasksFunctionName"],
+            ReservedConcurrentExecutions=reserved_concurrency,
+        )
+
+
+def _digest(project: Path) -> str:
+    """Return a digest of all that a build is made from."""
+    digest = hashlib.sha256(f"{sys.version} {architecture()}".encode())
+    for source in _SOURCES:
+        for file in sorted([project / source, *(project / source).rglob("*")]):
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(f"\0{file.relative_to(project)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _environment(project: Path) -> list[str]:
+    return ["--config-file", str(project / "samconfig.toml"), "--config-env", "local"]
+
+
+def _overrides(parameters: Mapping[str, str | int]) -> list[str]:
+    here = {"Stage": "local", "Runtime": runtime(), "Architecture": architecture()}
+    values = here | dict(parameters)
+    return ["--parameter-overrides", *(f"{name}={value}" for name, value in values.items())]
+
+
+def _sam(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run the SAM CLI; raise a DeployError with its last lines if it fails."""
+    with tempfile.TemporaryDirectory(prefix="freshq-sam-") as temporary:
+        settings = {"SAM_CLI_TELEMETRY": "0", "SAM_CLI_POLL_DELAY": "0.2", "TMPDIR": temporary}
+        process = subprocess.Popen(  # noqa: S603 - this interpreter, arguments made here
+            [sys.executable, "-m", "samcli", *arguments],
+            env={**environment, **settings},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=_TOOL_SECONDS)
+        except subprocess.TimeoutExpired:
+            msg = f"sam {arguments[0]} took more than {_TOOL_SECONDS} s"
+            raise DeployError(msg) from None
+        finally:
+            end_group(process)
+    if process.returncode != 0:
+        lines = output.decode(errors="replace").splitlines()[-_LINES_SHOWN:]
+        raise DeployError("\n".join([f"sam {arguments[0]} failed:", *lines]))

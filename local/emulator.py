@@ -1,0 +1,216 @@
+"""An AWS emulator of one's own: started on a free port, stopped without a trace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn, Self, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+REGION: Final = "us-east-1"
+_HOST: Final = "127.0.0.1"
+_BACKLOG: Final = 1024
+_PROCESS: Final = Path(__file__).with_name("ministack_process.py")
+_STOP_SECONDS: Final = 1
+_HTTP_OK: Final = 200
+# What must not reach the emulator, its functions or its clients from the caller's environment.
+_FOREIGN: Final = ("AWS_", "FRESHQ_", "LAMBDA_", "MINISTACK_", "POWERTOOLS_", "PYTHON", "SAM_CLI_")
+_PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy")
+
+
+class EmulatorError(RuntimeError):
+    """The emulator did not start."""
+
+
+class Connection(TypedDict):
+    """Arguments that point a boto3 client to the emulator."""
+
+    endpoint_url: str
+    region_name: str
+    aws_access_key_id: str
+    aws_secret_access_key: str
+
+
+class Emulator:
+    """A running emulator, from the start to the end of a `with` block.
+
+    The functions have the rights that their roles give them, and no others. At the end of the
+    block, Ctrl-C included, the emulator's process group is ended, with every function process in
+    it, and its files are deleted. Should this process be killed, the group ends all the same and
+    only the files stay.
+
+    Attributes:
+        log: The file that the emulator writes its log to.
+        endpoint_url: Where it answers.
+    """
+
+    def __init__(self, log: Path, *, start_seconds: float = 60) -> None:
+        """Prepare an emulator.
+
+        Args:
+            log: File for its log, which is made anew.
+            start_seconds: How long its start may take.
+        """
+        self.log = log
+        self.endpoint_url = ""
+        self._start_seconds = start_seconds
+        self._folder = Path()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Id of its process, and of the group of its function processes."""
+        if self._process is None:
+            raise EmulatorError("the emulator does not run")
+        return self._process.pid
+
+    @property
+    def connection(self) -> Connection:
+        """What `boto3.client` must be told beside the name of a service."""
+        return {
+            "endpoint_url": self.endpoint_url,
+            "region_name": REGION,
+            "aws_access_key_id": "test",
+            "aws_secret_access_key": "test",
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a process whose AWS calls are to go to the emulator, and nowhere else."""
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(_FOREIGN) and name.lower() not in _PROXIES
+        }
+        return inherited | {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": self.connection["aws_access_key_id"],
+            "AWS_SECRET_ACCESS_KEY": self.connection["aws_secret_access_key"],
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def __enter__(self) -> Self:
+        """Start the emulator and wait until it answers.
+
+        Raises:
+            EmulatorError: It ended, or did not answer in time.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix="freshq-emulator-"))
+        try:
+            self._start()
+            self._wait_until_ready()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the emulator and delete its files."""
+        self._stop()
+
+    def _start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with socket.create_server((_HOST, 0), backlog=_BACKLOG) as server, self.log.open("wb") as log:
+            port = int(server.getsockname()[1])
+            self.endpoint_url = f"http://{_HOST}:{port}"
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, a file beside this one
+                [sys.executable, "-P", str(_PROCESS), str(server.fileno())],
+                env=self.environment | self._settings(port),
+                cwd=self._folder,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[server.fileno()],
+                start_new_session=True,
+            )
+
+    def _settings(self, port: int) -> dict[str, str]:
+        temporary = self._folder / "tmp"
+        temporary.mkdir()
+        return {
+            "GATEWAY_PORT": str(port),
+            "MINISTACK_HOST": _HOST,
+            "MINISTACK_REGION": REGION,
+            "AUTH": "true",
+            "LAMBDA_EXECUTOR": "local",
+            "IOT_MTLS_ENABLED": "0",
+            "SFTP_ENABLED": "0",
+            "TMPDIR": str(temporary),
+            "STATE_DIR": str(self._folder / "state"),
+            "S3_DATA_DIR": str(self._folder / "s3"),
+            # Should there be a Docker, its containers are none of the emulator's business.
+            "DOCKER_HOST": f"unix://{self._folder / 'no-docker'}",
+        }
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self._start_seconds
+        while time.monotonic() < deadline:
+            if self._process is None or self._process.poll() is not None:
+                msg = f"the emulator ended as it started; end of {self.log}:\n{_tail(self.log)}"
+                raise EmulatorError(msg)
+            if _answers(f"{self.endpoint_url}/_ministack/ready"):
+                return
+            time.sleep(0.05)
+        msg = f"the emulator did not answer within {self._start_seconds} s; see {self.log}"
+        raise EmulatorError(msg)
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            end_group(process)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads a group, and the group; return when all of it is gone."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    with suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(0.01)
+
+
+def _answers(url: str) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=5) as response:
+            return bool(response.status == _HTTP_OK)
+    except OSError:
+        return False
+
+
+def _tail(file: Path) -> str:
+    return "\n".join(file.read_text("utf-8", errors="replace").splitlines()[-20:])
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP leave a `with` block as Ctrl-C does, so that it cleans up behind itself."""
+    before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

@@ -1,0 +1,96 @@
+"""The demonstration's picture: wait of the tasks done, and fate of every task, over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import altair as alt
+
+from freshq import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from local.facts import Life
+
+# Colours that differ in brightness too, so that they can be told apart in print and by everyone.
+COLOURS: Final = {
+    TaskStatus.SUCCESS: "#1b7837",
+    TaskStatus.SHED: "#c8c8c8",
+    TaskStatus.FAILURE: "#b2182b",
+    TaskStatus.CANCELLED: "#762a83",
+    TaskStatus.PENDING: "#f4a582",
+    TaskStatus.TAKEN: "#4393c3",
+}
+WIDTH: Final = 720
+
+
+def _fates(lives: Sequence[Life], start: float) -> alt.Chart:
+    present = [status for status in COLOURS if any(life.fate is status for life in lives)]
+    rows: list[dict[str, Any]] = [
+        {"put": life.created - start, "fate": life.fate.value, "rank": present.index(life.fate)}
+        for life in lives
+    ]
+    chart: alt.Chart = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("put:Q", bin=alt.Bin(step=1), title="second in which the task was put"),
+            y=alt.Y("count():Q", title="tasks"),
+            color=alt.Color(
+                "fate:N",
+                scale=alt.Scale(domain=present, range=[COLOURS[status] for status in present]),
+                legend=alt.Legend(title="fate", orient="right"),
+            ),
+            order=alt.Order("rank:Q"),
+        )
+        .properties(width=WIDTH, height=190, title="What became of the tasks")
+    )
+    return chart
+
+
+def _waits(lives: Sequence[Life], start: float, max_age_seconds: float) -> alt.LayerChart:
+    rows = [
+        {"claimed": life.runs[0].taken - start, "wait": life.wait_seconds}
+        for life in lives
+        if life.fate is TaskStatus.SUCCESS and life.runs
+    ]
+    points = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_circle(size=22, opacity=0.6, color=COLOURS[TaskStatus.SUCCESS])
+        .encode(
+            x=alt.X("claimed:Q", title="second in which the task was claimed", axis=alt.Axis(grid=True)),
+            y=alt.Y("wait:Q", title="wait (s)", scale=alt.Scale(domain=[0, max_age_seconds * 1.08])),
+        )
+    )
+    line = alt.Chart(alt.InlineData(values=[{"age": max_age_seconds}])).mark_rule(
+        strokeDash=[6, 4], color=COLOURS[TaskStatus.FAILURE]
+    )
+    label = alt.Chart(
+        alt.InlineData(values=[{"age": max_age_seconds, "text": "stale from here on"}])
+    ).mark_text(align="right", baseline="bottom", dy=-3, x=WIDTH - 4, color=COLOURS[TaskStatus.FAILURE])
+    layers: alt.LayerChart = alt.LayerChart(
+        layer=[points, line.encode(y="age:Q"), label.encode(y="age:Q", text="text:N")],
+        title="How long the tasks that were done had waited",
+        width=WIDTH,
+        height=190,
+    )
+    return layers
+
+
+def draw(lives: Sequence[Life], start: float, max_age_seconds: float, subtitle: str, file: Path) -> None:
+    """Draw the picture into a file; its ending says in which format (png, svg, html).
+
+    Args:
+        lives: All tasks.
+        start: When the load began, in seconds.
+        max_age_seconds: From what age on a task was stale.
+        subtitle: One line below the title.
+        file: Where to write it.
+    """
+    title = alt.TitleParams(
+        "freshq under three times the load it can serve", subtitle=subtitle, anchor="start", fontSize=17
+    )
+    chart = alt.vconcat(_waits(lives, start, max_age_seconds), _fates(lives, start), title=title)
+    chart.configure_view(stroke=None).save(str(file), scale_factor=2)

@@ -1,0 +1,48 @@
+"""The handlers, loaded as Lambda loads them, with a context of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+PROJECT = Path(__file__).resolve().parents[2]
+EVENTS = PROJECT / "events"
+
+
+@dataclass
+class Context:
+    """What Lambda tells a handler about its invocation."""
+
+    function_name: str = "function"
+    memory_limit_in_mb: int = 256
+    invoked_function_arn: str = "arn:aws:lambda:eu-west-1:123456789012:function:function"
+    aws_request_id: str = "request-1"
+    remaining_seconds: float = 120.0
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int(self.remaining_seconds * 1000)
+
+
+def load_function(name: str) -> ModuleType:
+    """Return a new copy of a function's module, with nothing remembered from before."""
+    module_name = f"function_{name}"
+    spec = importlib.util.spec_from_file_location(module_name, PROJECT / "functions" / name / "app.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up by its name
+    spec.loader.exec_module(module)
+    return module
+
+
+def load_event(name: str) -> dict[str, Any]:
+    """Return an event of events/."""
+    event: dict[str, Any] = json.loads((EVENTS / f"{name}.json").read_text("utf-8"))
+    return event

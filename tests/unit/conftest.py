@@ -1,0 +1,65 @@
+"""An application in moto: the table, the topics, the kill switch, and the functions' environment."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.sns.models import sns_backends
+
+from freshq import Queue
+from tests.conftest import REGION
+from tests.support.functions import Context, load_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+
+@dataclass
+class Application:
+    """The application's parts, and a way to look at what it rang."""
+
+    queue: Queue
+    trigger_topic_arn: str
+    process_tasks_topic_arn: str
+
+    def invoke(self, function: str, event: Any, context: Context | None = None) -> dict[str, Any]:
+        """Invoke a function that has just been started."""
+        answer: dict[str, Any] = load_function(function).handler(event, context or Context())
+        return answer
+
+    def rings(self, topic_arn: str) -> list[dict[str, Any]]:
+        """Return what was published to a topic."""
+        topic = sns_backends[DEFAULT_ACCOUNT_ID][REGION].topics[topic_arn]
+        return [json.loads(message) for _id, message, *_rest in topic.sent_notifications]
+
+    def set_switch(self, value: str) -> None:
+        """Set the kill switch."""
+        boto3.client("ssm").put_parameter(Name="/freshq/switch", Value=value, Type="String", Overwrite=True)
+
+
+@pytest.fixture
+def application(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[Application]:
+    topics = [boto3.client("sns").create_topic(Name=name)["TopicArn"] for name in ("Trigger", "ProcessTasks")]
+    environment = {
+        "FRESHQ_TABLE": "QueueTable",
+        "FRESHQ_TRIGGER_TOPIC_ARN": topics[0],
+        "FRESHQ_PROCESS_TASKS_TOPIC_ARN": topics[1],
+        "FRESHQ_KILL_SWITCH_PARAMETER": "/freshq/switch",
+        "FRESHQ_DEMO_TASK_SECONDS": "0.001",
+        "FRESHQ_IDLE_EXIT_SECONDS": "0.1",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    queue = Queue.dynamodb("QueueTable", moto_client)
+    queue.create_table()
+    application = Application(queue, *topics)
+    application.set_switch("run")
+    yield application
+    queue.close()

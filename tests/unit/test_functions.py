@@ -1,0 +1,379 @@
+"""The handlers on moto: what each does, what it refuses, and that no failure looks like success."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from freshq import TableMissing
+from freshq.stores.dynamodb.passes import WorkerPasses
+from tests.support.functions import EVENTS, Context, load_event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.unit.conftest import Application
+
+# A handler that raises at once has no metrics to publish, which Powertools remarks upon.
+nothing_to_measure = pytest.mark.filterwarnings("ignore:No application metrics to publish")
+
+
+def ring(**fields: Any) -> dict[str, Any]:
+    event = load_event("process_tasks-doorbell")
+    event["Records"][0]["Sns"]["Message"] = json.dumps(fields)
+    return event
+
+
+def places(application: Application) -> WorkerPasses:
+    return WorkerPasses("QueueTable", application.queue.name, places=1)
+
+
+@pytest.fixture
+def occupied(application: Application) -> Iterator[None]:
+    """Have a worker pass under way."""
+    with places(application).hold("somebody else") as entered:
+        assert entered
+        yield
+
+
+class TestCreateTasks:
+    def test_a_count_alone_is_put_at_once(self, application: Application) -> None:
+        answer = application.invoke("create_tasks", {"count": 30})
+        assert (answer["requested"], answer["created"], answer["stopped_early"]) == (30, 30, False)
+        assert application.queue.stats().pending == 30
+
+    @pytest.mark.parametrize(
+        ("event", "created"),
+        [
+            ({"count": 5, "rate_per_second": 100, "duration_seconds": 10}, 5),
+            ({"count": 500, "rate_per_second": 50, "duration_seconds": 0.1}, 5),
+            ({"rate_per_second": 50, "duration_seconds": 0.2}, 10),
+            ({"count": 10, "duration_seconds": 0.1}, 10),
+            ({"count": 10, "rate_per_second": 100}, 10),
+            ({"duration_seconds": 0.5}, 5),
+        ],
+    )
+    def test_a_load_is_described_by_its_figures(
+        self, application: Application, event: dict[str, Any], created: int
+    ) -> None:
+        assert application.invoke("create_tasks", event)["created"] == created
+
+    def test_given_tasks_are_put_and_each_outcome_is_counted(self, application: Application) -> None:
+        tasks = [
+            {"task_id": "a", "payload": {"n": 1}, "priority": 3, "group": "g"},
+            {"task_id": "a", "payload": {"n": 2}},
+            {"payload": 3, "delay_seconds": -1},
+            "no task",
+        ]
+        answer = application.invoke("create_tasks", {"tasks": tasks})
+        counted = {name: answer[name] for name in ("requested", "created", "duplicates", "refused", "failed")}
+        assert counted == {"requested": 4, "created": 1, "duplicates": 1, "refused": 2, "failed": 0}
+        assert [error["index"] for error in answer["errors"]] == [2, 3]
+        assert "delay_seconds: " in answer["errors"][0]["error"]
+        assert "must be an object" in answer["errors"][1]["error"]
+
+    def test_it_stops_in_time_and_says_so(self, application: Application) -> None:
+        context = Context(remaining_seconds=10.5)
+        real = context.get_remaining_time_in_millis
+        began = time.monotonic()
+        context.get_remaining_time_in_millis = (  # type: ignore[method-assign]
+            lambda: real() - int((time.monotonic() - began) * 1000)
+        )
+        answer = application.invoke("create_tasks", {"rate_per_second": 20, "duration_seconds": 60}, context)
+        assert answer["stopped_early"]
+        assert answer["created"] + answer["not_attempted"] == answer["requested"] == 1200
+        assert 0 < answer["created"] < 60
+
+    @nothing_to_measure
+    @pytest.mark.parametrize(
+        ("event", "message"),
+        [
+            ({"count": "many"}, "^count: "),
+            ({"count": 0}, "^count: "),
+            ({"rate_per_second": 5}, "^rate_per_second: needs"),
+            ({"duration_seconds": 0}, "^duration_seconds: "),
+            ({"count": 1, "tasks": []}, "^tasks: give either"),
+            ({"tasks": 5}, "^tasks: "),
+            ({"colour": "red"}, "^colour: unknown field"),
+            ([], "^event: must be a JSON object"),
+        ],
+    )
+    def test_a_malformed_event_is_refused_before_anything_is_written(
+        self, application: Application, event: Any, message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=message):
+            application.invoke("create_tasks", event)
+        assert application.queue.stats().pending == 0
+
+    @nothing_to_measure
+    def test_a_missing_table_is_an_error_that_names_it(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FRESHQ_TABLE", "NoSuchTable")
+        with pytest.raises(TableMissing, match="NoSuchTable"):
+            application.invoke("create_tasks", {"tasks": [{"payload": 1}]})
+        with pytest.raises(TableMissing, match="NoSuchTable"):
+            application.invoke("create_tasks", {"count": 5})
+        assert application.queue.stats().pending == 0
+
+
+@nothing_to_measure
+@pytest.mark.parametrize(
+    ("function", "variable", "value"),
+    [
+        ("create_tasks", "FRESHQ_TABLE", ""),
+        ("create_tasks", "FRESHQ_MAX_AGE_SECONDS", "-1"),
+        ("create_tasks", "FRESHQ_ORDER", "sideways"),
+        ("process_tasks", "FRESHQ_RUNNER", "no.such:runner"),
+        ("process_tasks", "FRESHQ_CONCURRENCY", "0"),
+        ("trigger", "FRESHQ_PROCESS_TASKS_TOPIC_ARN", "not an arn"),
+        ("sweep", "FRESHQ_SHARDS", "none"),
+    ],
+)
+def test_a_wrong_setting_is_named(
+    application: Application,
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    variable: str,
+    value: str,
+) -> None:
+    monkeypatch.setenv(variable, value)
+    events = {
+        "create_tasks": {},
+        "trigger": load_event("trigger-insert"),
+        "process_tasks": ring(),
+        "sweep": {},
+    }
+    name = "runner" if variable == "FRESHQ_RUNNER" else variable
+    with pytest.raises(ValueError, match=name):
+        application.invoke(function, events[function])
+
+
+class TestTrigger:
+    def test_it_rings_once_for_a_batch_with_an_insert(self, application: Application) -> None:
+        assert application.invoke("trigger", load_event("trigger-insert"))["rang"]
+        assert application.rings(application.process_tasks_topic_arn) == [{"hop": 0, "reason": "insert"}]
+
+    def test_it_does_not_ring_for_anything_else_of_the_stream(self, application: Application) -> None:
+        answer = application.invoke("trigger", load_event("trigger-no-insert"))
+        assert (answer["rang"], answer["skipped"]) == (False, "nothing claimable was inserted")
+
+    @pytest.mark.usefixtures("occupied")
+    def test_it_passes_a_tail_call_on_with_its_hop(self, application: Application) -> None:
+        assert application.invoke("trigger", load_event("trigger-tail_call"))["rang"]
+        assert application.rings(application.process_tasks_topic_arn) == [{"hop": 3, "reason": "tail_call"}]
+
+    @pytest.mark.usefixtures("occupied")
+    def test_it_need_not_ring_for_new_tasks_while_a_pass_is_under_way(self, application: Application) -> None:
+        answer = application.invoke("trigger", load_event("trigger-insert"))
+        assert "under way" in answer["skipped"]
+
+    @pytest.mark.parametrize("event", ["trigger-insert", "trigger-tail_call"])
+    def test_the_kill_switch_silences_it(self, application: Application, event: str) -> None:
+        application.set_switch("stop")
+        assert "kill switch" in application.invoke("trigger", load_event(event))["skipped"]
+        assert application.rings(application.process_tasks_topic_arn) == []
+
+    @nothing_to_measure
+    @pytest.mark.parametrize("event", [load_event("trigger-unknown"), {}, {"Records": []}])
+    def test_it_rejects_what_it_does_not_know(self, application: Application, event: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match="neither a DynamoDB stream nor an SNS event"):
+            application.invoke("trigger", event)
+
+    @nothing_to_measure
+    def test_it_rejects_a_malformed_ring(self, application: Application) -> None:
+        with pytest.raises(ValueError, match="a ring is JSON such as"):
+            application.invoke("trigger", load_event("trigger-malformed_ring"))
+
+    @nothing_to_measure
+    def test_a_topic_that_fails_fails_the_batch_so_that_it_is_tried_again(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FRESHQ_PROCESS_TASKS_TOPIC_ARN", application.trigger_topic_arn + "-gone")
+        with pytest.raises(ClientError):
+            application.invoke("trigger", load_event("trigger-insert"))
+
+
+class TestProcessTasks:
+    def test_it_does_all_the_work_there_is(self, application: Application) -> None:
+        application.queue.put_many([{"payload": number} for number in range(10)])
+        application.queue.put({"reject": True})
+        answer = application.invoke("process_tasks", load_event("process_tasks-doorbell"))
+        assert (answer["claimed"], answer["succeeded"], answer["failed"]) == (11, 10, 1)
+        assert not answer["tail_call"]
+        stats = application.queue.stats()
+        assert (stats.success, stats.failure, stats.pending, stats.taken) == (10, 1, 0, 0)
+
+    def leave_work(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FRESHQ_PASS_SECONDS", "0.4")
+        monkeypatch.setenv("FRESHQ_DEMO_TASK_SECONDS", "0.2")
+        application.queue.put_many([{"payload": number} for number in range(40)])
+
+    def test_it_calls_its_successor_if_work_is_left(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.leave_work(application, monkeypatch)
+        answer = application.invoke("process_tasks", ring(hop=4, reason="tail_call"))
+        assert answer["tail_call"]
+        assert application.rings(application.trigger_topic_arn) == [{"hop": 5, "reason": "tail_call"}]
+        stats = application.queue.stats()
+        assert stats.taken == 0
+        assert stats.success == answer["succeeded"] > 0
+
+    def test_not_after_too_many_hops(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.leave_work(application, monkeypatch)
+        monkeypatch.setenv("FRESHQ_MAX_HOPS", "4")
+        assert not application.invoke("process_tasks", ring(hop=4))["tail_call"]
+        assert application.rings(application.trigger_topic_arn) == []
+
+    def test_not_after_a_pass_without_progress(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.leave_work(application, monkeypatch)
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:busy")
+        answer = application.invoke("process_tasks", ring())
+        assert (answer["tail_call"], answer["succeeded"]) == (False, 0)
+        assert answer["released"] > 0
+        assert application.queue.stats().pending == 40
+
+    def test_the_kill_switch_is_read_before_every_tail_call(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.leave_work(application, monkeypatch)
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:pull_the_switch")
+        answer = application.invoke("process_tasks", ring())
+        assert answer["succeeded"] > 0
+        assert not answer["tail_call"]
+
+    def test_the_kill_switch_stops_a_pass_before_it_starts(self, application: Application) -> None:
+        application.queue.put("work")
+        application.set_switch("stop")
+        assert "kill switch" in application.invoke("process_tasks", ring())["skipped"]
+        assert application.queue.stats().pending == 1
+
+    @nothing_to_measure
+    def test_a_switch_that_says_neither_is_an_error(self, application: Application) -> None:
+        application.set_switch("perhaps")
+        with pytest.raises(ValueError, match="must be 'run' or 'stop', is 'perhaps'"):
+            application.invoke("process_tasks", ring())
+
+    @pytest.mark.usefixtures("occupied")
+    def test_one_pass_at_a_time(self, application: Application) -> None:
+        application.queue.put("work")
+        assert "under way" in application.invoke("process_tasks", ring())["skipped"]
+        assert application.queue.stats().pending == 1
+
+    def test_a_paused_queue_is_left_alone(self, application: Application) -> None:
+        application.queue.put("work")
+        application.queue.pause()
+        answer = application.invoke("process_tasks", ring())
+        assert (answer["claimed"], answer["tail_call"]) == (0, False)
+
+    def test_the_pass_gives_its_place_back_even_if_it_fails(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        application.queue.put("work")
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:leave_the_process")
+        with pytest.raises(SystemExit):
+            application.invoke("process_tasks", ring())
+        assert not places(application).full()
+
+    @nothing_to_measure
+    def test_it_rejects_a_malformed_ring(self, application: Application) -> None:
+        with pytest.raises(ValueError, match="hop: "):
+            application.invoke("process_tasks", load_event("process_tasks-malformed_ring"))
+
+
+class TestSweep:
+    def test_it_brings_orphans_and_due_tasks_back_and_rings(self, application: Application) -> None:
+        application.queue.put("orphan")
+        application.queue.claim(lease_seconds=0.01)
+        application.queue.put("due", delay_seconds=0.01)
+        time.sleep(0.02)  # the handlers have the real clock
+        answer = application.invoke("sweep", load_event("sweep-schedule"))
+        assert (answer["recovered"], answer["rang"]) == (2, True)
+        assert application.rings(application.process_tasks_topic_arn) == [{"hop": 0, "reason": "sweep"}]
+
+    def test_it_does_not_ring_for_an_empty_queue(self, application: Application) -> None:
+        assert application.invoke("sweep", {})["skipped"] == "nothing claimable waits"
+
+    @pytest.mark.usefixtures("occupied")
+    def test_nor_while_a_pass_is_under_way(self, application: Application) -> None:
+        application.queue.put("work")
+        assert "under way" in application.invoke("sweep", {})["skipped"]
+
+    def test_nor_while_the_queue_is_paused_or_stopped(self, application: Application) -> None:
+        application.queue.put("work")
+        application.set_switch("stop")
+        assert "kill switch" in application.invoke("sweep", {})["skipped"]
+        application.queue.pause()
+        assert "paused" in application.invoke("sweep", {})["skipped"]
+
+    def test_it_emits_the_state_of_the_queue(
+        self, application: Application, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        application.queue.put_many([{"payload": number} for number in range(3)])
+        application.queue.claim()
+        application.invoke("sweep", {})
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
+        assert len(lines) == 1
+        emitted = {name: lines[0][name] for name in ("TasksPending", "TasksTaken", "TasksDelayed")}
+        assert emitted == {"TasksPending": [2.0], "TasksTaken": [1.0], "TasksDelayed": [0.0]}
+        assert lines[0]["OldestPendingSeconds"][0] >= lines[0]["NewestPendingSeconds"][0] >= 0
+
+
+ACCEPTED: dict[str, dict[str, Any]] = {
+    "create_tasks-demo": {"created": 20},
+    "create_tasks-load": {"created": 30},
+    "create_tasks-refused": {"created": 1, "refused": 2},
+    "create_tasks-schedule": {"created": 20},
+    "create_tasks-tasks": {"created": 2},
+    "process_tasks-doorbell": {"claimed": 0},
+    "sweep-schedule": {"rang": False},
+    "trigger-insert": {"rang": True},
+    "trigger-no-insert": {"rang": False},
+    "trigger-tail_call": {"rang": True},
+}
+REFUSED = {
+    "create_tasks-malformed": "count: ",
+    "process_tasks-malformed_ring": "hop: ",
+    "trigger-malformed_ring": "a ring is JSON",
+    "trigger-unknown": "neither",
+}
+
+
+@nothing_to_measure
+@pytest.mark.parametrize("name", sorted(file.stem for file in EVENTS.glob("*.json")))
+def test_every_event_file_does_what_it_is_there_to_show(application: Application, name: str) -> None:
+    function = name.split("-", maxsplit=1)[0]
+    if name in REFUSED:
+        with pytest.raises(ValueError, match=REFUSED[name]):
+            application.invoke(function, load_event(name))
+    else:
+        answer = application.invoke(function, load_event(name))
+        assert ACCEPTED[name].items() <= answer.items()
+
+
+def busy(task: Any) -> None:
+    """Be a runner without capacity."""
+    from freshq import Busy  # noqa: PLC0415 - this function is loaded by its name
+
+    raise Busy(task.task_id)
+
+
+def pull_the_switch(task: Any) -> str:
+    """Be a runner during which somebody sets the kill switch."""
+    import boto3  # noqa: PLC0415 - this function is loaded by its name
+
+    boto3.client("ssm").put_parameter(Name="/freshq/switch", Value="stop", Type="String", Overwrite=True)
+    time.sleep(0.2)
+    return str(task.task_id)
+
+
+def leave_the_process(task: Any) -> None:
+    """Be a runner that ends the process."""
+    raise SystemExit(task.task_id)
