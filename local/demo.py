@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 
 from freshq import Queue
+from freshq.doorbell import Ring
 from local.deploy import DeployError, build, deploy
 from local.emulator import Emulator, EmulatorError, stop_on_signals
 from local.facts import (
@@ -49,6 +50,7 @@ RATE_PER_SECOND: Final = OVERLOAD * CAPACITY_PER_SECOND
 # What is left when the load ends is served or stale after its max age; the rest is patience.
 DRAIN_SECONDS: Final = MAX_AGE_SECONDS + 45
 FRAME_SECONDS: Final = 0.5
+WARM_UP_SECONDS: Final = 30
 PARAMETERS: Final[dict[str, str | int]] = {
     "MaxAgeSeconds": MAX_AGE_SECONDS,
     "Concurrency": CAPACITY,
@@ -132,6 +134,7 @@ def _demonstrate(console: Console) -> None:
             boto3.client("dynamodb", **emulator.connection),
             max_age_seconds=MAX_AGE_SECONDS,
         )
+        _warm_up(emulator, outputs)
         load = Load(emulator, outputs["CreateTasksFunctionName"])
         _watch(console, queue, load)
         ended = time.time()
@@ -140,6 +143,20 @@ def _demonstrate(console: Console) -> None:
         )
         invocations = _invocations(emulator, outputs)
     _report(console, load, changes, ended, invocations)
+
+
+def _warm_up(emulator: Emulator, outputs: dict[str, str]) -> None:
+    """Have the functions started, as they are where there is traffic: ring once for an empty queue."""
+    boto3.client("sns", **emulator.connection).publish(
+        TopicArn=outputs["TriggerTopicArn"], Message=Ring(reason="manual").model_dump_json()
+    )
+    logs = boto3.client("logs", **emulator.connection)
+    deadline = time.monotonic() + WARM_UP_SECONDS
+    while not logs.describe_log_streams(logGroupName=outputs["ProcessTasksLogGroupName"])["logStreams"]:
+        if time.monotonic() > deadline:
+            msg = f"no worker started within {WARM_UP_SECONDS} s of a ring; see {emulator.log}"
+            raise DemoError(msg)
+        time.sleep(FRAME_SECONDS)
 
 
 def _watch(console: Console, queue: Queue, load: Load) -> None:
@@ -180,6 +197,7 @@ def summarize(
 ) -> dict[str, Any]:
     """Return the figures of the demonstration."""
     fates = count_fates(lives)
+    start = lives[0].created
     waits = waits_of_done(lives)
     write_units = sum(change.write_units() for change in changes)
     return {
@@ -189,7 +207,7 @@ def summarize(
         "newest_first_ratio": newest_first_ratio(lives),
         "wait_p50_seconds": percentile(waits, 50),
         "wait_p99_seconds": percentile(waits, 99),
-        "goodput_per_second": goodput_per_second(lives, load.started, load.started + LOAD_SECONDS),
+        "goodput_per_second": goodput_per_second(lives, start, start + LOAD_SECONDS),
         "capacity_per_second": CAPACITY_PER_SECOND,
         "write_units_per_success": write_units / fates["success"] if fates["success"] else None,
         "lambda_invocations": sum(invocations.values()),
@@ -204,6 +222,8 @@ def _report(
     console: Console, load: Load, changes: list[Change], now: float, invocations: dict[str, int]
 ) -> None:
     lives = lives_of(versions_by_task(changes), now)
+    if not lives:
+        raise DemoError("the change stream holds no task; see the emulator's log")
     summary = summarize(load, lives, changes, invocations)
     (FOLDER / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     picture = FOLDER / "picture.png"
@@ -211,7 +231,8 @@ def _report(
         f"{RATE_PER_SECOND:g} tasks/s offered for {LOAD_SECONDS} s, "
         f"{CAPACITY_PER_SECOND:g}/s can be served, stale after {MAX_AGE_SECONDS} s"
     )
-    draw(lives, load.started, MAX_AGE_SECONDS, subtitle, picture)
+    draw(lives, lives[0].created, MAX_AGE_SECONDS, CAPACITY_PER_SECOND, subtitle, picture)
+    console.print()
     console.print(_table(summary))
     for file in (picture, FOLDER / "summary.json"):
         console.print(f"{file}", highlight=False)

@@ -23,21 +23,27 @@ COLOURS: Final = {
     TaskStatus.PENDING: "#f4a582",
     TaskStatus.TAKEN: "#4393c3",
 }
+LIMIT_COLOUR: Final = "#404040"
 WIDTH: Final = 720
 
 
-def _fates(lives: Sequence[Life], start: float) -> alt.Chart:
+def _fates(lives: Sequence[Life], start: float, capacity_per_second: float) -> alt.LayerChart:
     present = [status for status in COLOURS if any(life.fate is status for life in lives)]
     rows: list[dict[str, Any]] = [
         {"put": life.created - start, "fate": life.fate.value, "rank": present.index(life.fate)}
         for life in lives
     ]
-    chart: alt.Chart = (
+    bars = (
         alt.Chart(alt.InlineData(values=rows))
         .mark_bar()
         .encode(
-            x=alt.X("put:Q", bin=alt.Bin(step=1), title="second in which the task was put"),
-            y=alt.Y("count():Q", title="tasks"),
+            x=alt.X(
+                "put:Q",
+                bin=alt.Bin(step=1),
+                title="second in which the task was put",
+                axis=alt.Axis(format="d", grid=False),
+            ),
+            y=alt.Y("count():Q", title="tasks a second"),
             color=alt.Color(
                 "fate:N",
                 scale=alt.Scale(domain=present, range=[COLOURS[status] for status in present]),
@@ -45,9 +51,28 @@ def _fates(lives: Sequence[Life], start: float) -> alt.Chart:
             ),
             order=alt.Order("rank:Q"),
         )
-        .properties(width=WIDTH, height=190, title="What became of the tasks")
     )
-    return chart
+    layers: alt.LayerChart = alt.LayerChart(
+        layer=[bars, *_limit(capacity_per_second, "can be served")],
+        title="What became of the tasks",
+        width=WIDTH,
+        height=190,
+    )
+    return layers
+
+
+def _limit(value: float, text: str) -> list[alt.Chart]:
+    """Return a dashed line across a chart, and what it stands for."""
+    data = alt.InlineData(values=[{"limit": value, "text": text}])
+    line = alt.Chart(data).mark_rule(strokeDash=[6, 4], color=LIMIT_COLOUR).encode(y="limit:Q")
+    label = (
+        alt.Chart(data)
+        .mark_text(
+            align="right", baseline="bottom", dy=-3, x=WIDTH - 4, color=LIMIT_COLOUR, fontWeight="bold"
+        )
+        .encode(y="limit:Q", text="text:N")
+    )
+    return [line, label]
 
 
 def _waits(lives: Sequence[Life], start: float, max_age_seconds: float) -> alt.LayerChart:
@@ -61,17 +86,11 @@ def _waits(lives: Sequence[Life], start: float, max_age_seconds: float) -> alt.L
         .mark_circle(size=22, opacity=0.6, color=COLOURS[TaskStatus.SUCCESS])
         .encode(
             x=alt.X("claimed:Q", title="second in which the task was claimed", axis=alt.Axis(grid=True)),
-            y=alt.Y("wait:Q", title="wait (s)", scale=alt.Scale(domain=[0, max_age_seconds * 1.08])),
+            y=alt.Y("wait:Q", title="wait (s)", scale=alt.Scale(domain=[0, max_age_seconds * 1.15])),
         )
     )
-    line = alt.Chart(alt.InlineData(values=[{"age": max_age_seconds}])).mark_rule(
-        strokeDash=[6, 4], color=COLOURS[TaskStatus.FAILURE]
-    )
-    label = alt.Chart(
-        alt.InlineData(values=[{"age": max_age_seconds, "text": "stale from here on"}])
-    ).mark_text(align="right", baseline="bottom", dy=-3, x=WIDTH - 4, color=COLOURS[TaskStatus.FAILURE])
     layers: alt.LayerChart = alt.LayerChart(
-        layer=[points, line.encode(y="age:Q"), label.encode(y="age:Q", text="text:N")],
+        layer=[points, *_limit(max_age_seconds, "stale from here on")],
         title="How long the tasks that were done had waited",
         width=WIDTH,
         height=190,
@@ -79,18 +98,28 @@ def _waits(lives: Sequence[Life], start: float, max_age_seconds: float) -> alt.L
     return layers
 
 
-def draw(lives: Sequence[Life], start: float, max_age_seconds: float, subtitle: str, file: Path) -> None:
+def draw(
+    lives: Sequence[Life],
+    start: float,
+    max_age_seconds: float,
+    capacity_per_second: float,
+    subtitle: str,
+    file: Path,
+) -> None:
     """Draw the picture into a file; its ending says in which format (png, svg, html).
 
     Args:
         lives: All tasks.
         start: When the load began, in seconds.
         max_age_seconds: From what age on a task was stale.
+        capacity_per_second: How many tasks a second can be served.
         subtitle: One line below the title.
         file: Where to write it.
     """
     title = alt.TitleParams(
         "freshq under three times the load it can serve", subtitle=subtitle, anchor="start", fontSize=17
     )
-    chart = alt.vconcat(_waits(lives, start, max_age_seconds), _fates(lives, start), title=title)
+    chart = alt.vconcat(
+        _waits(lives, start, max_age_seconds), _fates(lives, start, capacity_per_second), title=title
+    )
     chart.configure_view(stroke=None).save(str(file), scale_factor=2)

@@ -1,0 +1,159 @@
+"""The application on the embedded emulator, deployed by `sam deploy` from the very template."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from local.deploy import PROJECT, build, deploy
+from local.emulator import Emulator
+from local.history import read_changes, versions_by_task
+
+from freshq import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from local.history import Change
+
+    from freshq import Task
+
+PATIENCE_SECONDS = 60.0
+
+
+def wait_until(condition: Callable[[], Any], patience_seconds: float = PATIENCE_SECONDS) -> Any:
+    """Return what a condition returns as soon as it is true."""
+    deadline = time.monotonic() + patience_seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"not within {patience_seconds} s"
+        time.sleep(0.2)
+    return result
+
+
+@dataclass
+class Deployment:
+    """The deployed application, and what a test does with it."""
+
+    emulator: Emulator
+    outputs: dict[str, str]
+    max_age_seconds: float
+    clients: dict[str, Any] = field(default_factory=dict)
+
+    def client(self, service: Any) -> Any:
+        """Return a client of a service of the emulator; an invocation may take its time."""
+        if service not in self.clients:
+            patient = Config(read_timeout=150, retries={"total_max_attempts": 1})
+            self.clients[service] = boto3.client(service, config=patient, **self.emulator.connection)
+        return self.clients[service]
+
+    @property
+    def queue(self) -> Queue:
+        """The application's queue, as a program outside sees it."""
+        return Queue.dynamodb(
+            self.outputs["QueueTableName"], self.client("dynamodb"), max_age_seconds=self.max_age_seconds
+        )
+
+    def invoke(self, function: str, event: Any) -> Any:
+        """Invoke a function and return its answer."""
+        response = self.client("lambda").invoke(
+            FunctionName=self.outputs[f"{function}FunctionName"], Payload=json.dumps(event)
+        )
+        answer = json.loads(response["Payload"].read())
+        assert not response.get("FunctionError"), answer
+        return answer
+
+    def put(self, *tasks: dict[str, Any]) -> None:
+        """Put tasks by invoking CreateTasks."""
+        answer = self.invoke("CreateTasks", {"tasks": list(tasks)})
+        assert answer["created"] == len(tasks), answer
+
+    def log(self, function: str) -> list[dict[str, Any]]:
+        """Return the structured lines of a function's log, but for the metrics."""
+        pages = self.client("logs").get_paginator("filter_log_events")
+        messages = [
+            event["message"]
+            for page in pages.paginate(logGroupName=self.outputs[f"{function}LogGroupName"])
+            for event in page["events"]
+        ]
+        lines = [json.loads(message) for message in messages if message.startswith("{")]
+        return [line for line in lines if "message" in line]
+
+    def changes(self) -> list[Change]:
+        """Return all changes of the table, oldest first."""
+        return list(read_changes(self.client("dynamodbstreams"), self.outputs["QueueTableName"]))
+
+    def versions(self) -> dict[str, list[Task]]:
+        """Return the versions of each task."""
+        return versions_by_task(self.changes())
+
+    def runs(self) -> Counter[str]:
+        """Return how often each task was settled as done."""
+        return Counter(
+            task_id
+            for task_id, versions in self.versions().items()
+            for version in versions
+            if version.status == "SUCCESS"
+        )
+
+    def processes(self, function: str) -> list[int]:
+        """Return the processes that run a function, which are in the emulator's group."""
+        name = f"AWS_LAMBDA_FUNCTION_NAME={self.outputs[f'{function}FunctionName']}".encode()
+        return [pid for pid in group(self.emulator.pid) if name in _environment(pid)]
+
+
+def group(leader: int) -> list[int]:
+    """Return the processes of a group."""
+    members: list[int] = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if os.getpgid(int(folder.name)) == leader:
+                    members.append(int(folder.name))
+            except ProcessLookupError:
+                continue  # it ended while the list was read
+    return members
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # it ended while the list was read
+
+
+@pytest.fixture(scope="session")
+def template() -> Path:
+    """Return the application as `sam build` builds it for this interpreter."""
+    return build(PROJECT / "build" / "local")
+
+
+@pytest.fixture
+def deployed(template: Path, tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
+    """Return a way to deploy the application, with given parameters, to an emulator of one's own."""
+    with Emulator(tmp_path / "emulator.log") as emulator:
+        yield partial(deploy_application, emulator, template)
+
+
+def deploy_application(emulator: Emulator, template: Path, **parameters: Any) -> Deployment:
+    """Deploy the application with some of its parameters."""
+    outputs = deploy(emulator, template, {name: str(value) for name, value in parameters.items()})
+    return Deployment(emulator, outputs, float(parameters.get("MaxAgeSeconds", 3600)))
+
+
+@pytest.fixture(scope="session")
+def left_alone(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Return an application with a delayed task, deployed early, for the schedule to find by itself."""
+    with Emulator(tmp_path_factory.mktemp("left-alone") / "emulator.log") as emulator:
+        application = deploy_application(emulator, template, MaxAgeSeconds=900)
+        # No stream record rings for a task whose delay is over.
+        application.put({"payload": 1, "delay_seconds": 0.5})
+        yield application

@@ -1,0 +1,159 @@
+"""The deployed application: real functions, stream, topics and rights, on the embedded emulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import TaskStatus
+from tests.e2e.conftest import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.e2e.conftest import Deployment
+
+# The schedule's minute passes while the other tests run.
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("left_alone")]
+
+
+def test_what_is_put_is_done_once_and_what_is_delayed_when_it_is_due(
+    deployed: Callable[..., Deployment],
+) -> None:
+    application = deployed(DemoTaskSeconds=0.02, Concurrency=4, DemoCapacity=4)
+    application.put(
+        *({"task_id": f"task-{number}", "payload": number} for number in range(40)),
+        {"task_id": "bad", "payload": {"reject": True}},
+        {"task_id": "later", "payload": 0, "delay_seconds": 3},
+    )
+    wait_until(lambda: application.queue.stats().success >= 40)
+    assert application.queue.stats().failure == 1
+    # In an account the schedule does this every minute.
+    wait_until(lambda: application.invoke("Sweep", {}) and application.queue.stats().success == 41)
+    assert set(application.runs().values()) == {1}
+    later = application.queue.get("later")
+    assert later is not None
+    assert later.updated >= later.created + 3
+    stats = application.queue.stats()
+    assert (stats.pending, stats.delayed, stats.taken, stats.shed) == (0, 0, 0, 0)
+
+
+def test_every_claim_is_logged_and_no_payload_is(deployed: Callable[..., Deployment]) -> None:
+    application = deployed(DemoTaskSeconds=0.02)
+    ids = {f"task-{number}" for number in range(10)}
+    application.put(*({"task_id": task_id, "payload": {"secret": "s3cr3t"}} for task_id in ids))
+
+    def logged(message: str) -> set[str]:
+        return {line["task_id"] for line in application.log("ProcessTasks") if line["message"] == message}
+
+    wait_until(lambda: logged("task settled") == ids)  # the log comes when an invocation has ended
+    assert logged("task claimed") == ids
+    assert "s3cr3t" not in json.dumps([application.log(name) for name in ("CreateTasks", "ProcessTasks")])
+
+
+def test_a_task_comes_back_from_a_worker_that_is_killed_in_the_middle_of_it(
+    deployed: Callable[..., Deployment],
+) -> None:
+    application = deployed(DemoTaskSeconds=4, LeaseSeconds=5, MaxAgeSeconds=300)
+    application.put({"task_id": "survivor", "payload": {}})
+
+    def taken() -> bool:
+        task = application.queue.get("survivor")
+        return task is not None and task.status is TaskStatus.TAKEN
+
+    wait_until(taken)
+    victims = application.processes("ProcessTasks")
+    assert victims
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    # The lease runs out after 5 s, the dead worker's place after 15 s; then the sweep finds the task
+    # and rings for another worker.
+    wait_until(lambda: application.invoke("Sweep", {})["rang"])
+    wait_until(lambda: application.queue.stats().success == 1)
+    task = application.queue.get("survivor")
+    assert task is not None
+    assert task.attempts == 2
+    assert application.runs() == {"survivor": 1}
+
+
+def test_a_backlog_is_worked_off_over_more_than_twenty_tail_calls(
+    deployed: Callable[..., Deployment],
+) -> None:
+    application = deployed(PassSeconds=1, SettleSeconds=2, Concurrency=1, DemoCapacity=1, DemoTaskSeconds=0.6)
+    application.put(*({"payload": number} for number in range(46)))
+    wait_until(lambda: application.queue.stats().success == 46, patience_seconds=150)
+    hops = [line["report"] for line in application.log("ProcessTasks") if line["message"] == "pass ended"]
+    assert sum(report["tail_call"] for report in hops) >= 20
+    assert max(line.get("hop", 0) for line in application.log("ProcessTasks")) >= 20
+    assert set(application.runs().values()) == {1}
+
+
+def test_the_chain_of_tail_calls_ends_at_its_cap_and_the_kill_switch_stops_it(
+    deployed: Callable[..., Deployment],
+) -> None:
+    application = deployed(
+        PassSeconds=1, SettleSeconds=2, Concurrency=1, DemoCapacity=1, DemoTaskSeconds=0.4, MaxHops=2
+    )
+    application.put(*({"payload": number} for number in range(60)))
+
+    def capped() -> bool:
+        messages = [line["message"] for line in application.log("ProcessTasks")]
+        return "too many tail calls in a row: the sweep starts the next one" in messages
+
+    wait_until(capped)
+    assert application.queue.stats().pending > 0
+    application.client("ssm").put_parameter(
+        Name=application.outputs["KillSwitchParameterName"], Value="stop", Type="String", Overwrite=True
+    )
+    assert application.invoke("Sweep", {})["skipped"] == "the kill switch says stop"
+    application.client("ssm").put_parameter(
+        Name=application.outputs["KillSwitchParameterName"], Value="run", Type="String", Overwrite=True
+    )
+    assert application.invoke("Sweep", {})["rang"]
+
+
+def stream_event(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of the stream as Lambda delivers it."""
+    images = {name: image for name, image in record["dynamodb"].items() if name.endswith("Image")}
+    return {
+        "eventName": record["eventName"],
+        "eventSource": "aws:dynamodb",
+        "dynamodb": {**images, "Keys": record["dynamodb"]["Keys"]},
+    }
+
+
+def test_duplicate_and_reordered_stream_records_make_no_task_run_twice(
+    deployed: Callable[..., Deployment],
+) -> None:
+    application = deployed(DemoTaskSeconds=0.05, WorkerPasses=2)
+    application.put(*({"payload": number} for number in range(60)))
+    inserts = [
+        stream_event(
+            {
+                "eventName": "INSERT" if change.old is None else "MODIFY",
+                "dynamodb": {"Keys": {}, "NewImage": change.new},
+            }
+        )
+        for change in application.changes()
+        if change.new is not None
+    ]
+    shuffled = random.Random(11).sample(inserts * 2, len(inserts) * 2)
+    batches = [{"Records": shuffled[start : start + 10]} for start in range(0, len(shuffled), 10)]
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda batch: application.invoke("Trigger", batch), batches[:12]))
+    assert len(answers) == min(12, len(batches))
+    wait_until(lambda: application.queue.stats().success == 60)
+    assert set(application.runs().values()) == {1}
+    assert {task.attempts for task in application.queue.list(limit=100)} == {1}
+
+
+def test_the_schedule_runs_the_sweep_by_itself(left_alone: Deployment) -> None:
+    wait_until(lambda: left_alone.queue.stats().success == 1, patience_seconds=150)
+    sweeps = [line["found"] for line in left_alone.log("Sweep") if line["message"] == "swept"]
+    assert sum(found["recovered"] for found in sweeps) == 1

@@ -1,0 +1,72 @@
+"""The demonstration, run as a newcomer runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local.demo import FOLDER, LOAD_SECONDS, OVERLOAD
+from local.deploy import PROJECT
+
+from tests.e2e.conftest import group, wait_until
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("template")]
+
+COMMAND = [sys.executable, "-m", "local.demo"]
+
+
+def start() -> subprocess.Popen[str]:
+    return subprocess.Popen(  # noqa: S603 - this interpreter, this project's module
+        COMMAND,
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below one, whatever group they are in."""
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, children.read_text("utf-8").split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def test_it_accounts_for_every_task_and_serves_the_newest() -> None:
+    process = start()
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert group(process.pid) == []
+    summary: dict[str, Any] = json.loads((FOLDER / "summary.json").read_text("utf-8"))
+    fates = ("success", "failure", "cancelled", "shed", "pending", "taken")
+    assert sum(summary[fate] for fate in fates) == summary["created"] > 0
+    assert (summary["pending"], summary["taken"], summary["duplicates_run"]) == (0, 0, 0)
+    assert summary["created"] == pytest.approx(
+        OVERLOAD * LOAD_SECONDS * summary["capacity_per_second"], rel=0.01
+    )
+    assert summary["shed"] > summary["success"] > 0
+    assert summary["newest_first_ratio"] >= 0.95
+    assert summary["wait_p50_seconds"] < summary["max_age_seconds"] / 4
+    assert summary["goodput_per_second"] <= summary["capacity_per_second"] * 1.01
+    assert summary["goodput_per_second"] >= summary["capacity_per_second"] / 2
+    assert (FOLDER / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert "summary.json" in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_leaves_nothing_running_when_it_is_stopped(number: signal.Signals) -> None:
+    process = start()
+    below = wait_until(lambda: descendants(process.pid))
+    os.kill(process.pid, number)
+    process.communicate(timeout=30)
+    assert process.returncode == (130 if number is signal.SIGINT else 128 + number)
+    assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []

@@ -1,0 +1,292 @@
+"""The template, as SAM translates it: what would be deployed, and with which rights."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from samtranslator.public.translator import ManagedPolicyLoader
+from samtranslator.translator.transform import transform
+from samtranslator.yaml_helper import yaml_parse
+
+from freshq.settings import DoorbellSettings, QueueSettings, WorkerSettings
+from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROJECT = Path(__file__).resolve().parents[2]
+TEMPLATE = PROJECT / "template.yaml"
+FUNCTIONS = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep")
+
+
+class NoManagedPolicies(ManagedPolicyLoader):  # type: ignore[misc]  # samtranslator has no types
+    """The template names no managed policy of AWS, so none needs to be looked up."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def load(self) -> dict[str, str]:
+        return {}
+
+
+@cache
+def source() -> dict[str, Any]:
+    """Return the template as it is written."""
+    parsed: dict[str, Any] = yaml_parse(TEMPLATE.read_text("utf-8"))
+    return parsed
+
+
+@cache
+def translated() -> dict[str, Any]:
+    """Return the resources that CloudFormation would make."""
+    template = yaml_parse(TEMPLATE.read_text("utf-8"))
+    for resource in template["Resources"].values():
+        for key in ("CodeUri", "ContentUri"):
+            if key in resource.get("Properties", {}):
+                resource["Properties"][key] = "s3://bucket/key"
+    result = transform(template, {}, NoManagedPolicies())
+    resources: dict[str, Any] = result["Resources"]
+    return resources
+
+
+def of_type(kind: str) -> dict[str, dict[str, Any]]:
+    return {
+        name: resource["Properties"] for name, resource in translated().items() if resource["Type"] == kind
+    }
+
+
+def statements(function: str) -> list[dict[str, Any]]:
+    role = translated()[f"{function}Role"]["Properties"]
+    return [statement for policy in role["Policies"] for statement in policy["PolicyDocument"]["Statement"]]
+
+
+def actions(function: str) -> set[str]:
+    return {
+        action
+        for statement in statements(function)
+        for action in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
+    }
+
+
+def test_the_template_is_valid(tmp_path: Path) -> None:
+    settings = {"SAM_CLI_TELEMETRY": "0", "HOME": str(tmp_path), "AWS_DEFAULT_REGION": "us-east-1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "samcli", "validate", "--lint"],
+        cwd=PROJECT,
+        env=settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class TestTable:
+    def table(self) -> dict[str, Any]:
+        (table,) = of_type("AWS::DynamoDB::Table").values()
+        return table
+
+    @pytest.mark.parametrize(
+        "part", ["KeySchema", "BillingMode", "AttributeDefinitions", "GlobalSecondaryIndexes"]
+    )
+    def test_create_table_makes_the_table_that_the_template_declares(self, part: str) -> None:
+        here = dict(table_definition("QueueTable"))[part]
+
+        def by_name(entries: Any) -> Any:
+            if isinstance(entries, str):
+                return entries
+            return sorted(
+                (json.dumps(entry, sort_keys=True) for entry in entries),
+            )
+
+        assert by_name(self.table()[part]) == by_name(here)
+
+    def test_ttl_stream_and_encryption(self) -> None:
+        table = self.table()
+        assert table["TimeToLiveSpecification"] == {"AttributeName": TTL_ATTRIBUTE, "Enabled": True}
+        assert table["StreamSpecification"]["StreamViewType"] == "NEW_AND_OLD_IMAGES"
+        assert table["SSESpecification"]["SSEEnabled"] is True
+
+    def test_production_keeps_its_table(self) -> None:
+        resource = source()["Resources"]["QueueTable"]
+        for policy in ("DeletionPolicy", "UpdateReplacePolicy"):
+            assert resource[policy] == {"Fn::If": ["IsProd", "Retain", "Delete"]}
+
+
+class TestFunctions:
+    def test_recursion_is_allowed_by_the_literal_that_cloudformation_knows(self) -> None:
+        loops = {name: properties.get("RecursiveLoop") for name, properties in self.functions().items()}
+        assert loops == {
+            "CreateTasksFunction": None,
+            "TriggerFunction": "Allow",
+            "ProcessTasksFunction": "Allow",
+            "SweepFunction": None,
+        }
+
+    def functions(self) -> dict[str, dict[str, Any]]:
+        return of_type("AWS::Lambda::Function")
+
+    def test_the_runtime_is_a_parameter(self) -> None:
+        assert source()["Parameters"]["Runtime"]["Default"] == "python3.13"
+        assert {json.dumps(function["Runtime"]) for function in self.functions().values()} == {
+            json.dumps({"Ref": "Runtime"})
+        }
+
+    def test_the_layer_is_built_for_the_same_default_runtime(self) -> None:
+        makefile = (PROJECT / "layers" / "freshq" / "Makefile").read_text("utf-8")
+        parameters = source()["Parameters"]
+        assert f"LAYER_RUNTIME ?= {parameters['Runtime']['Default']}\n" in makefile
+        assert f"LAYER_ARCHITECTURE ?= {parameters['Architecture']['Default']}\n" in makefile
+
+    @pytest.mark.parametrize(
+        ("function", "settings"),
+        [
+            ("CreateTasks", QueueSettings),
+            ("Trigger", DoorbellSettings),
+            ("ProcessTasks", WorkerSettings),
+            ("Sweep", DoorbellSettings),
+        ],
+    )
+    def test_every_setting_is_given_and_every_variable_is_read(
+        self, function: str, settings: type[QueueSettings]
+    ) -> None:
+        given = self.functions()[f"{function}Function"]["Environment"]["Variables"]
+        ours = {name for name in given if name.startswith("FRESHQ_") and not name.startswith("FRESHQ_DEMO_")}
+        read = {f"FRESHQ_{field.upper()}" for field in settings.model_fields}
+        assert ours <= read, "a variable that nothing reads"
+        optional = {"FRESHQ_IDLE_EXIT_SECONDS"}
+        assert read - optional <= ours, "a setting that no parameter can change"
+
+    def test_every_function_has_a_role_of_its_own(self) -> None:
+        roles = [json.dumps(function["Role"]) for function in self.functions().values()]
+        assert len(set(roles)) == len(roles) == len(FUNCTIONS)
+
+    def test_no_wake_up_is_lost_unnoticed(self) -> None:
+        for name, config in of_type("AWS::Lambda::EventInvokeConfig").items():
+            assert config["DestinationConfig"]["OnFailure"]["Destination"], name
+        for name, subscription in of_type("AWS::SNS::Subscription").items():
+            assert subscription["RedrivePolicy"]["deadLetterTargetArn"], name
+
+
+class TestStream:
+    def mapping(self) -> dict[str, Any]:
+        (mapping,) = of_type("AWS::Lambda::EventSourceMapping").values()
+        return mapping
+
+    def test_only_inserts_of_claimable_tasks_ring(self) -> None:
+        (entry,) = self.mapping()["FilterCriteria"]["Filters"]
+        assert json.loads(entry["Pattern"]) == {
+            "eventName": ["INSERT"],
+            "dynamodb": {
+                "NewImage": {
+                    "taskStatus": {"S": ["PENDING"]},
+                    "pendingShard": {"S": [{"exists": True}]},
+                }
+            },
+        }
+
+    def test_a_failing_batch_is_retried_then_kept(self) -> None:
+        mapping = self.mapping()
+        assert mapping["MaximumRetryAttempts"] > 0
+        assert mapping["DestinationConfig"]["OnFailure"]["Destination"]
+
+
+class TestRights:
+    """Least privilege: what each function may do is what its code calls, on its own resources."""
+
+    @pytest.mark.parametrize(
+        ("function", "on_table"),
+        [
+            ("CreateTasks", {"PutItem", "UpdateItem"}),
+            ("Trigger", {"BatchGetItem"}),
+            ("ProcessTasks", {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "DeleteItem"}),
+            ("Sweep", {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "DeleteItem"}),
+        ],
+    )
+    def test_on_the_table(self, function: str, on_table: set[str]) -> None:
+        stream_reading = {"DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"}
+        allowed = {action.removeprefix("dynamodb:") for action in actions(function) if "dynamodb:" in action}
+        assert allowed - stream_reading == on_table
+
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_nothing_is_allowed_everywhere_but_tracing(self, function: str) -> None:
+        for statement in statements(function):
+            assert statement["Effect"] == "Allow"
+            assert statement["Sid"]
+            assert "*" not in json.dumps(statement["Action"])
+            if statement["Resource"] == "*":
+                assert {action.split(":")[0] for action in statement["Action"]} == {"xray"}
+
+    def test_only_who_rings_may_publish_and_only_to_one_topic(self) -> None:
+        topics = {
+            function: [
+                json.dumps(statement["Resource"])
+                for statement in statements(function)
+                if statement["Action"] == "sns:Publish"
+            ]
+            for function in FUNCTIONS
+        }
+        assert topics == {
+            "CreateTasks": [],
+            "Trigger": ['{"Ref": "ProcessTasksTopic"}'],
+            "ProcessTasks": ['{"Ref": "TriggerTopic"}'],
+            "Sweep": ['{"Ref": "ProcessTasksTopic"}'],
+        }
+
+
+def test_the_sweep_runs_every_minute_under_a_name_that_two_stacks_do_not_share() -> None:
+    (schedule,) = of_type("AWS::Scheduler::Schedule").values()
+    assert schedule["ScheduleExpression"] == "rate(1 minute)"
+    assert "Name" not in schedule
+
+
+def test_every_resource_says_why_it_is_there() -> None:
+    lines = TEMPLATE.read_text("utf-8").splitlines()
+    start = lines.index("Resources:")
+    end = lines.index("Outputs:")
+    unexplained = [
+        lines[index].strip()
+        for index in range(start + 1, end)
+        if re.fullmatch(r"  [A-Z]\w+:", lines[index]) and not explained(lines, index)
+    ]
+    assert unexplained == []
+
+
+def explained(lines: list[str], index: int) -> bool:
+    """Return whether the comment above a resource gives a reason."""
+    return any("Why" in line for line in comment_above(lines, index))
+
+
+def comment_above(lines: list[str], index: int) -> Iterator[str]:
+    while lines[index - 1].startswith("  #"):
+        index -= 1
+        yield lines[index]
+
+
+def test_the_layer_is_locked_with_hashes_to_the_versions_that_are_tested() -> None:
+    pattern = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
+    tested = dict(pattern.findall((PROJECT / "requirements" / "dev.txt").read_text("utf-8")))
+    layer_file = (PROJECT / "layers" / "freshq" / "requirements.txt").read_text("utf-8")
+    layer = dict(pattern.findall(layer_file))
+    assert {"aws-lambda-powertools", "pydantic", "pydantic-settings"} <= layer.keys()
+    assert "boto3" not in layer
+    assert {name: tested.get(name) for name in layer} == layer
+    assert layer_file.count("--hash=sha256:") >= len(layer)
+
+
+def test_every_environment_of_samconfig_names_its_stack() -> None:
+    config = tomllib.loads((PROJECT / "samconfig.toml").read_text("utf-8"))
+    stacks = {
+        name: config[name]["deploy"]["parameters"]["stack_name"]
+        for name in ("default", "local", "dev", "prod")
+    }
+    assert len(set(stacks.values())) == 4
+    assert config["prod"]["deploy"]["parameters"]["confirm_changeset"] is True
