@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-import boto3
 from aws_lambda_powertools.utilities.data_classes import SNSEvent
 
-from freshq.doorbell import Doorbell, KillSwitch, Ring, parse_ring
 from freshq.observability import MetricsObserver, count, logger, metrics, tracer
 from freshq.runner import load_runner
 from freshq.settings import WorkerSettings
-from freshq.stores.dynamodb.passes import WorkerPasses
+from freshq.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_ring
 from freshq.worker import Worker
 
 if TYPE_CHECKING:
@@ -35,22 +33,14 @@ class Connections:
     settings: WorkerSettings
     queue: Queue
     runner: Runner
-    doorbell: Doorbell
-    switch: KillSwitch
-    passes: WorkerPasses
+    wakeup: WakeUp
 
 
 @cache
 def _connections() -> Connections:
     settings = WorkerSettings.load()
-    return Connections(
-        settings,
-        settings.queue(),
-        load_runner(settings.runner),
-        Doorbell(boto3.client("sns"), settings.trigger_topic_arn),
-        KillSwitch(boto3.client("ssm"), settings.kill_switch_parameter),
-        WorkerPasses(settings.table, settings.queue_name, settings.worker_passes),
-    )
+    wakeup = WakeUp.connect(settings, settings.trigger_topic_arn)
+    return Connections(settings, settings.queue(), load_runner(settings.runner), wakeup)
 
 
 @logger.inject_lambda_context
@@ -61,9 +51,9 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     hop = max((parse_ring(record.sns.message).hop for record in SNSEvent(event).records), default=0)
     logger.append_keys(hop=hop)
     to = _connections()
-    if to.switch.stops():
-        return _skipped("the kill switch says stop")
-    with to.passes.hold(context.aws_request_id) as entered:
+    if to.wakeup.switch.stops():
+        return _skipped(SWITCHED_OFF)
+    with to.wakeup.passes.hold(context.aws_request_id) as entered:
         if not entered:
             return _skipped("enough worker passes are under way")
         report = _work(context.get_remaining_time_in_millis() / 1000)
@@ -107,9 +97,9 @@ def _tail_call(hop: int, report: RunReport) -> bool:
         logger.warning("too many tail calls in a row: the sweep starts the next one", max_hops=hop)
         count("TailCallsCapped")
         return False
-    if to.switch.stops():
-        logger.warning("no tail call: the kill switch says stop")
+    if to.wakeup.switch.stops():
+        logger.warning("no tail call: " + SWITCHED_OFF)
         return False
-    to.doorbell.ring(Ring(hop=hop + 1, reason="tail_call"))
+    to.wakeup.ring(Ring(hop=hop + 1, reason="tail_call"))
     count("TailCalls")
     return True

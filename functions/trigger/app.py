@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import boto3
 from aws_lambda_powertools.utilities.data_classes import DynamoDBStreamEvent, SNSEvent
 from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecordEventName
 
-from freshq.doorbell import Doorbell, KillSwitch, Ring, parse_ring
 from freshq.observability import count, logger, metrics, tracer
 from freshq.settings import DoorbellSettings
-from freshq.stores.dynamodb.passes import WorkerPasses
+from freshq.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_ring
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
 
-@dataclass(frozen=True)
-class Connections:
-    """What this function talks to."""
-
-    doorbell: Doorbell
-    switch: KillSwitch
-    passes: WorkerPasses
-
-
 @cache
-def _connections() -> Connections:
+def _wakeup() -> WakeUp:
     settings = DoorbellSettings.load()
-    return Connections(
-        Doorbell(boto3.client("sns"), settings.process_tasks_topic_arn),
-        KillSwitch(boto3.client("ssm"), settings.kill_switch_parameter),
-        WorkerPasses(settings.table, settings.queue_name, settings.worker_passes),
-    )
+    return WakeUp.connect(settings, settings.process_tasks_topic_arn)
 
 
 @logger.inject_lambda_context
@@ -47,7 +31,7 @@ def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     ring = _ring_for(event)
     skipped = _reason_to_skip(ring)
     if ring is not None and skipped is None:
-        _connections().doorbell.ring(ring)
+        _wakeup().ring(ring)
     count("RingsSkipped" if skipped else "Rings")
     logger.info("no ring" if skipped else "rang", skipped=skipped, hop=ring.hop if ring else None)
     return {"rang": skipped is None, "skipped": skipped}
@@ -76,8 +60,6 @@ def _is_claimable_insert(record: DynamoDBRecord) -> bool:
 def _reason_to_skip(ring: Ring | None) -> str | None:
     if ring is None:
         return "nothing claimable was inserted"
-    if _connections().switch.stops():
-        return "the kill switch says stop"
-    if ring.reason == "insert" and _connections().passes.full():
-        return "worker passes are under way, and look at the queue again"
-    return None
+    if ring.reason == "tail_call":  # the pass that calls may still be under way, and looks no more
+        return SWITCHED_OFF if _wakeup().switch.stops() else None
+    return _wakeup().needless()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq import RunReport, Task
-    from freshq.stores.base import ClaimRequest
+    from freshq.stores.base import ClaimRequest, Guard
 
 PATIENCE_SECONDS = 20.0
 
@@ -272,8 +272,8 @@ class FailingStore(MemoryStore):
             raise Unreachable("no answer")
         return super().claim(request)
 
-    def replace(self, task: Task, guard: Any) -> Task:
-        if self.changes_that_fail:
+    def replace(self, task: Task, guard: Guard) -> Task:
+        if guard.lease_token is not None and self.changes_that_fail:  # a settling call
             self.changes_that_fail -= 1
             raise Unreachable("no answer")
         return super().replace(task, guard)
@@ -298,12 +298,14 @@ class TestFailingStore:
         report = work_off(queue, lambda task: task.payload)
         assert report.outcomes[Outcome.SUCCEEDED] == 1
 
-    def test_a_task_that_cannot_be_settled_stays_taken_and_is_counted(self) -> None:
-        queue = Queue(FailingStore(changes_that_fail=1000), lease_seconds=0.3)
-        queue.put("work")
-        report = work_off(queue, lambda task: task.payload)
-        assert report.outcomes[Outcome.UNSETTLED] >= 1
-        assert queue.stats().success == 0
+    def test_a_task_that_cannot_be_settled_stays_taken_until_its_lease_runs_out(self) -> None:
+        queue = Queue(FailingStore(changes_that_fail=1000), lease_seconds=0.3, max_attempts=1)
+        queue.put("work", task_id="a")
+        report = work_off(queue, lambda task: task.payload, idle_exit_seconds=0.5)
+        assert report.outcomes[Outcome.UNSETTLED] == report.claimed == 1
+        task = queue.get("a")
+        assert task is not None
+        assert (task.status, task.error) == (TaskStatus.FAILURE, "lease ran out in attempt 1 of 1")
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,6 @@ Everything else derives from `FreshqError`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from freshq.task import TaskStatus
-
 
 class FreshqError(Exception):
     """Base class of every error that freshq raises on purpose, bad arguments aside."""
@@ -41,7 +36,7 @@ class TaskNotFound(RefusedError):  # noqa: N818 - reads as the outcome that it i
 class IllegalTransition(RefusedError):  # noqa: N818 - reads as the outcome that it is
     """The verb does not apply to a task in this state."""
 
-    def __init__(self, task_id: str, verb: str, status: TaskStatus, allowed: TaskStatus) -> None:
+    def __init__(self, task_id: str, verb: str, status: str, allowed: str) -> None:
         """Name the task, the verb, the state the task is in and the one the verb needs."""
         super().__init__(f"task {task_id!r}: cannot {verb} a task that is {status}; {verb} needs {allowed}")
         self.task_id = task_id

@@ -77,24 +77,31 @@ class QueueSettings(BaseSettings):
         )
 
 
-class DoorbellSettings(QueueSettings):
+class WakeUpSettings(QueueSettings):
+    """What every function of the wake-up loop needs besides.
+
+    Attributes:
+        kill_switch_parameter: Name of the SSM parameter that stops all passes.
+    """
+
+    kill_switch_parameter: str
+
+
+class DoorbellSettings(WakeUpSettings):
     """What a function that rings for a worker pass needs besides.
 
     Attributes:
         process_tasks_topic_arn: Topic that starts a worker pass.
-        kill_switch_parameter: Name of the SSM parameter that stops all passes.
     """
 
     process_tasks_topic_arn: Arn
-    kill_switch_parameter: str
 
 
-class WorkerSettings(QueueSettings):
+class WorkerSettings(WakeUpSettings):
     """What a worker pass needs besides.
 
     Attributes:
         trigger_topic_arn: Topic of the tail calls.
-        kill_switch_parameter: Name of the SSM parameter that stops all passes.
         max_hops: Tail calls in a row, at the most; the sweep starts a new row.
         runner: The user's runner, as ``module:function``.
         concurrency: Tasks in work at a time.
@@ -104,7 +111,6 @@ class WorkerSettings(QueueSettings):
     """
 
     trigger_topic_arn: Arn
-    kill_switch_parameter: str
     max_hops: Count = 100
     runner: str = "freshq.demo_runner:run"
     concurrency: Count = 3
