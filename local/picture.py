@@ -67,9 +67,7 @@ def _limit(value: float, text: str) -> list[alt.Chart]:
     line = alt.Chart(data).mark_rule(strokeDash=[6, 4], color=LIMIT_COLOUR).encode(y="limit:Q")
     label = (
         alt.Chart(data)
-        .mark_text(
-            align="right", baseline="bottom", dy=-3, x=WIDTH - 4, color=LIMIT_COLOUR, fontWeight="bold"
-        )
+        .mark_text(align="left", baseline="bottom", dy=-3, x=4, color=LIMIT_COLOUR, fontWeight="bold")
         .encode(y="limit:Q", text="text:N")
     )
     return [line, label]

@@ -1,0 +1,140 @@
+"""The demonstration's figures, from histories whose answers are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from local.facts import (
+    Life,
+    Run,
+    count_fates,
+    duplicates_run,
+    goodput_per_second,
+    life_of,
+    lives_of,
+    newest_first_ratio,
+    percentile,
+    waits_of_done,
+)
+from local.history import Change, read_changes, versions_by_task
+from local.picture import draw
+
+from freshq import Queue, Task, TaskStatus
+from tests.conftest import START, Clock, StoreUnderTest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def life(created: float, *taken: float, fate: TaskStatus = TaskStatus.SUCCESS, **fields: Any) -> Life:
+    runs = tuple(Run(moment, counted=True) for moment in taken)
+    values: dict[str, Any] = {"task_id": "a", "deadline": created + 10, "ended": None} | fields
+    return Life(created=created, runs=runs, fate=fate, **values)
+
+
+def history(*steps: str) -> list[Task]:
+    """Return the versions of a task that goes through some steps, one second apart."""
+    clock = Clock()
+    queue = Queue.memory(clock=clock, max_age_seconds=100)
+    queue.put("work", task_id="a")
+    versions = [queue.get("a")]
+    claim: Any = None
+    for step in steps:
+        clock.advance(1)
+        if step == "claim":
+            (claim,) = queue.claim(lease_seconds=0.5)
+        elif step == "recover":
+            queue.recover()
+        else:
+            getattr(queue, step)(claim)
+        versions.append(queue.get("a"))
+    return [version for version in versions if version is not None]
+
+
+class TestLife:
+    def test_a_task_that_is_done(self) -> None:
+        done = life_of(history("claim", "complete"), START + 50)
+        assert (done.fate, done.wait_seconds, done.ended) == (TaskStatus.SUCCESS, 1.0, START + 2)
+        assert duplicates_run([done]) == 0
+
+    def test_a_task_given_back_untried_was_not_run(self) -> None:
+        done = life_of(history("claim", "release", "claim", "complete"), START + 50)
+        assert [run.counted for run in done.runs] == [False, True]
+        assert duplicates_run([done]) == 0
+
+    def test_a_task_whose_worker_died_was_run_twice(self) -> None:
+        done = life_of(history("claim", "recover", "claim", "complete"), START + 50)
+        assert [run.counted for run in done.runs] == [True, True]
+        assert duplicates_run([done]) == 1
+
+    def test_an_extended_lease_is_no_second_run(self) -> None:
+        versions = history("claim", "complete")
+        extended = replace(versions[1], lease_until=START + 99)
+        assert len(life_of([versions[0], versions[1], extended, versions[2]], START + 50).runs) == 1
+
+    def test_a_task_that_is_never_claimed_is_shed_at_its_deadline(self) -> None:
+        shed = life_of(history(), START + 200)
+        assert (shed.fate, shed.ended, shed.wait_seconds) == (TaskStatus.SHED, START + 100, None)
+        assert life_of(history(), START + 99).fate is TaskStatus.PENDING
+
+
+def test_the_newest_first_ratio_counts_claims_that_passed_over_a_newer_task() -> None:
+    old, new = life(0, 5), life(2, 6)
+    assert newest_first_ratio([old, new]) == 0.5  # at 5, the newer one had waited for 3 s
+    assert newest_first_ratio([life(0, 5), life(2, 4)]) == 1.0  # it was taken before
+    assert newest_first_ratio([life(0, 5), life(4.5, 6)]) == 1.0  # the index may not show it yet
+    assert newest_first_ratio([life(0, 5), life(0.5, 6)]) == 1.0  # newer by less than the lag
+    assert newest_first_ratio([life(4, 5), life(-20, 30, deadline=40)]) == 1.0
+    assert newest_first_ratio([life(0, fate=TaskStatus.SHED)]) is None
+
+
+def test_counts_and_rates() -> None:
+    lives = [life(0, 1, ended=2), life(0, 3, ended=12), life(0, fate=TaskStatus.SHED, ended=10)]
+    assert count_fates(lives) == {
+        "pending": 0, "taken": 0, "success": 2, "failure": 0, "cancelled": 0, "shed": 1,
+    }  # fmt: skip
+    assert goodput_per_second(lives, 0, 10) == pytest.approx(0.1)
+    assert waits_of_done(lives) == [1, 3]
+
+
+def test_percentiles() -> None:
+    assert percentile([], 50) is None
+    assert percentile([3.0], 99) == 3.0
+    assert percentile([float(value) for value in range(101)], 99) == pytest.approx(99)
+
+
+def test_the_history_is_read_from_the_stream_with_what_each_change_cost(table_store: StoreUnderTest) -> None:
+    import boto3  # noqa: PLC0415 - for a second client of the same server
+
+    assert table_store.client is not None
+    assert table_store.table is not None
+    queue = table_store.queue()
+    queue.put("work", task_id="a")
+    (claim,) = queue.claim()
+    queue.complete(claim)
+    queue.close()
+    streams = boto3.client(
+        "dynamodbstreams",
+        endpoint_url=table_store.client.meta.endpoint_url,
+        region_name=table_store.client.meta.region_name,
+        aws_access_key_id="local",
+        aws_secret_access_key="local",  # noqa: S106 - names no account
+    )
+    changes = list(read_changes(streams, table_store.table))
+    assert [task.status for task in versions_by_task(changes)["a"]] == ["PENDING", "TAKEN", "SUCCESS"]
+    of_task = [change.write_units() for change in changes if change.task_after() is not None]
+    assert of_task == [2, 2, 1]
+    assert sum(change.write_units() for change in changes) == 2 + 2 + 1 + 4  # and one lease record
+    assert Change(None, changes[0].new).task_before() is None
+    (done,) = lives_of(versions_by_task(changes), START + 1)
+    assert done.fate is TaskStatus.SUCCESS
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    lives = [life(0, 1, ended=2), life(1, fate=TaskStatus.SHED), life(2, 3, fate=TaskStatus.FAILURE)]
+    for ending, start in ((".png", b"\x89PNG"), (".svg", b"<svg")):
+        file = tmp_path / f"picture{ending}"
+        draw(lives, 0, 10, 1, "three tasks", file)
+        assert file.read_bytes().startswith(start)
