@@ -1,0 +1,34 @@
+"""The layer as it is built: with what Lambda's own runtime has, it is all that the functions need."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+# What AWS's Python runtimes bring along.
+RUNTIME_PACKAGES = ("boto3", "botocore", "s3transfer", "dateutil", "six.py", "urllib3")
+
+
+@pytest.mark.parametrize("function", ["create_tasks", "trigger", "process_tasks", "sweep"])
+def test_a_function_finds_everything_it_imports(template: Path, tmp_path: Path, function: str) -> None:
+    installed = Path(sysconfig.get_paths()["purelib"])
+    for package in RUNTIME_PACKAGES:
+        (tmp_path / package).symlink_to(installed / package)
+    application = template.parent
+    logical_id = "".join(part.title() for part in function.split("_")) + "Function"
+    paths = [application / "FreshqLayer" / "python", application / logical_id, tmp_path]
+    program = f"import sys; sys.path[:0] = {[str(path) for path in paths]}; import app; print(app.handler)"
+    done = subprocess.run(  # noqa: S603 - this interpreter, without its site-packages
+        [sys.executable, "-I", "-S", "-c", program],
+        env={"AWS_DEFAULT_REGION": "us-east-1", "POWERTOOLS_TRACE_DISABLED": "1", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "handler" in done.stdout
