@@ -85,10 +85,17 @@ def dynamodb_local() -> Iterator[DynamoDBClient]:
         pytest.skip(str(missing))
 
 
+@pytest.fixture(scope="session")
+def default_client() -> DynamoDBClient:
+    """Return a client as an account would have it; to make one takes longer than most tests."""
+    client: DynamoDBClient = boto3.client("dynamodb")
+    return client
+
+
 @pytest.fixture
-def moto_client() -> Iterator[DynamoDBClient]:
+def moto_client(default_client: DynamoDBClient) -> Iterator[DynamoDBClient]:
     with mock_aws():
-        yield boto3.client("dynamodb")
+        yield default_client
 
 
 def on_table(kind: str, client: DynamoDBClient) -> StoreUnderTest:

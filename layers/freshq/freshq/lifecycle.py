@@ -97,7 +97,9 @@ class Lifecycle:
             return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, error=cut(error))
         if delay_seconds is None:
             delay_seconds = self.config.backoff.delay_seconds(task.attempts, uniform)
-        not_before = round(now + delay_seconds, 6) if delay_seconds else None
+        # A stale task has nothing to wait for.
+        waits = delay_seconds and task.deadline > now
+        not_before = round(now + delay_seconds, 6) if waits else None
         return self._settled(
             task, Verb.RETRY, TaskStatus.PENDING, now, error=cut(error), not_before=not_before
         )

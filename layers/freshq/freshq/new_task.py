@@ -21,6 +21,8 @@ RESERVED_ID_PREFIX: Final = "freshq#"
 # DynamoDB's limits of a hash key, and a sane one for a name.
 MAX_ID_BYTES: Final = 1024
 MAX_GROUP_BYTES: Final = 256
+# Readers have stacks of different depths; within this all of them can read what any of them wrote.
+MAX_JSON_DEPTH: Final = 100
 # A wrong value is quoted in an error up to this length.
 MAX_QUOTED_CHARS: Final = 60
 
@@ -49,14 +51,15 @@ class NewTask(BaseModel):
     @field_validator("payload")
     @classmethod
     def _payload_is_json(cls, payload: Any) -> Any:  # noqa: ANN401 - any JSON value
-        size_bytes = len(json_text(payload).encode())
+        text = json_text(payload)
+        size_bytes = len(text.encode())
         if size_bytes > MAX_PAYLOAD_BYTES:
             msg = (
                 f"{size_bytes} bytes of JSON, more than the {MAX_PAYLOAD_BYTES} that fit into one item; "
                 "keep large data elsewhere (S3) and put a reference"
             )
             raise ValueError(msg)
-        return payload
+        return json.loads(text)  # what every store gives back, and no longer the caller's to change
 
     @field_validator("task_id")
     @classmethod
@@ -83,7 +86,8 @@ def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
     """Return the JSON text of a value.
 
     Raises:
-        ValueError: If it is not a JSON value: another type, NaN or infinity, a lone surrogate.
+        ValueError: If it is not a JSON value: another type, NaN or infinity, a lone surrogate; or if it
+            is nested too deep.
     """
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -91,7 +95,19 @@ def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
     except (TypeError, ValueError, RecursionError) as error:
         msg = f"not a JSON value ({error}); use dict, list, str, int, float, bool and None"
         raise ValueError(msg) from error
+    # Counting brackets is cheap, and too few of them settle it.
+    if text.count("[") + text.count("{") > MAX_JSON_DEPTH and not _nested_within(value, MAX_JSON_DEPTH):
+        msg = f"nested deeper than {MAX_JSON_DEPTH} levels; flatten it"
+        raise ValueError(msg)
     return text
+
+
+def _nested_within(value: Any, levels: int) -> bool:  # noqa: ANN401 - any JSON value
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return True
+    return levels > 0 and all(_nested_within(inner, levels - 1) for inner in value)
 
 
 def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> NewTask:
@@ -124,6 +140,5 @@ def first_problem(error: ValidationError, model: type[BaseModel] = NewTask) -> s
         return f"{field}: unknown field; known are {', '.join(model.model_fields)}"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
-    given = repr(problem["input"])
-    quoted = len(given) <= MAX_QUOTED_CHARS and field not in ("payload", "input")
-    return f"{field}: {message}" + (f", got {given}" if quoted else "")
+    given = repr(problem["input"]) if field not in ("payload", "input") else ""
+    return f"{field}: {message}" + (f", got {given}" if 0 < len(given) <= MAX_QUOTED_CHARS else "")

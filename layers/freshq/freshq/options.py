@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from freshq.new_task import first_problem
 from freshq.policy.order import Order
 from freshq.policy.retry import Backoff
+from freshq.task import MAX_SECONDS
 
 
 class QueueOptions(TypedDict, total=False):
@@ -49,10 +50,10 @@ class QueueConfig(BaseModel):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "default"
     order: Annotated[Order, Field(strict=False)] = Order.LIFO
-    max_age_seconds: Annotated[float, Field(gt=0)] = 3600.0
+    max_age_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 3600.0
     max_attempts: Annotated[int, Field(ge=1)] = 5
-    lease_seconds: Annotated[float, Field(gt=0)] = 60.0
-    retention_seconds: Annotated[float, Field(ge=0)] = 86_400.0
+    lease_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 60.0
+    retention_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 86_400.0
     backoff: Backoff = Backoff()
     clock: Callable[[], float] = time.time
     # Jitter spreads retries in time; nothing secret depends on it.
@@ -74,5 +75,10 @@ def parse_options(options: QueueOptions) -> QueueConfig:
         config = QueueConfig.model_validate(arguments)
     except ValidationError as error:
         raise ValueError(first_problem(error)) from None
-    config.backoff.validate()
+    for bound in ("base_seconds", "cap_seconds"):
+        seconds = getattr(config.backoff, bound)
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not number or not 0 < seconds <= MAX_SECONDS:
+            msg = f"backoff.{bound}: must be greater than 0 and at most {MAX_SECONDS:.0f}, got {seconds!r}"
+            raise ValueError(msg)
     return config

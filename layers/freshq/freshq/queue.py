@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.checks import (
     checked_count,
+    checked_error,
     checked_id,
     checked_priority,
     checked_result,
@@ -21,6 +23,8 @@ from freshq.errors import (
     LeaseLost,
     PutIncomplete,
     RefusedError,
+    StoreError,
+    TableMissing,
     TaskNotFound,
 )
 from freshq.lifecycle import Lifecycle, new_token
@@ -38,8 +42,12 @@ if TYPE_CHECKING:
 
     from freshq.stores.base import Store
 
+logger = logging.getLogger(__name__)
+
 # A verb that reads before it writes starts again so often when the task changes in between.
 MAX_READ_WRITE_TRIES: Final = 10
+# Far more than a process can start at once; the record of what it holds must stay within one item.
+MAX_CLAIM: Final = 1000
 
 
 class PutOutcome(StrEnum):
@@ -196,7 +204,12 @@ class Queue:
             ValueError: If any task is wrong; nothing was written.
             PutIncomplete: If the store took only some of them.
         """
-        places = [(f"tasks[{index}].", task) for index, task in enumerate(tasks)]
+        try:
+            numbered = enumerate(tasks)
+        except TypeError as error:
+            msg = f"tasks: must be a list of tasks, got {tasks!r}"
+            raise ValueError(msg) from error
+        places = [(f"tasks[{index}].", task) for index, task in numbered]
         return self._put([self._created(parse_new_task(task, where), where) for where, task in places])
 
     def check(self, task: Mapping[str, Any] | NewTask) -> NewTask:
@@ -221,7 +234,8 @@ class Queue:
                 outcomes.append(Receipt(task.task_id, PutOutcome.CREATED if added else PutOutcome.DUPLICATE))
         errors = [outcome for outcome in outcomes if isinstance(outcome, FreshqError)]
         if errors:
-            raise errors[0] if len(tasks) == 1 else PutIncomplete(list(outcomes))
+            nothing_written = len(tasks) == 1 or isinstance(errors[0], TableMissing)
+            raise errors[0] if nothing_written else PutIncomplete(list(outcomes))
         return [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
 
     def _stamp(self) -> float:
@@ -249,15 +263,21 @@ class Queue:
             StoreError: If the store did not answer; what it had given before that is returned instead,
                 and the next call fails.
         """
-        checked_count("limit", limit)
+        checked_count("limit", limit, at_most=MAX_CLAIM)
         if lease_seconds is None:
             lease_seconds = self._config.lease_seconds
         checked_seconds("lease_seconds", lease_seconds, above_zero=True)
         if self._store.paused(self.name):
             return []
         claims = self._claim(limit, lease_seconds)
-        if len(claims) < limit and self.recover():
-            claims += self._claim(limit - len(claims), lease_seconds)
+        if len(claims) < limit:
+            try:
+                if self.recover():
+                    claims += self._claim(limit - len(claims), lease_seconds)
+            except StoreError:
+                if not claims:
+                    raise
+                logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
         return claims
 
     def _claim(self, limit: int, lease_seconds: float) -> list[Claim]:
@@ -287,7 +307,7 @@ class Queue:
             LeaseLost: If the claim no longer holds its task.
             ValueError: If the result is not JSON, or too large to be kept.
         """
-        checked_result(result, claim.task.payload)
+        result = checked_result(result, _held(claim).payload)
         return self._settle(claim, self._lifecycle.completed(_held(claim), self.now(), result))
 
     def fail(self, claim: Claim, error: str | None = None) -> Task:
@@ -296,7 +316,7 @@ class Queue:
         Raises:
             LeaseLost: If the claim no longer holds its task.
         """
-        return self._settle(claim, self._lifecycle.failed(_held(claim), self.now(), error))
+        return self._settle(claim, self._lifecycle.failed(_held(claim), self.now(), checked_error(error)))
 
     def retry(self, claim: Claim, error: str | None = None, delay_seconds: float | None = None) -> Task:
         """Give a task back to be tried again later, or make it a dead letter after its last attempt.
@@ -311,6 +331,7 @@ class Queue:
         """
         if delay_seconds is not None:
             checked_seconds("delay_seconds", delay_seconds)
+        error = checked_error(error)
         changed = self._lifecycle.retried(_held(claim), self.now(), error, delay_seconds, self.uniform())
         return self._settle(claim, changed)
 
@@ -416,11 +437,11 @@ class Queue:
             TaskNotFound: If `task_id` names no task.
             IllegalTransition: If the task it names is no dead letter, or is past its deadline.
         """
+        if limit is not None:
+            checked_count("limit", limit)
         if task_id is not None:
             self._change(task_id, self._lifecycle.redriven)
             return 1
-        if limit is not None:
-            checked_count("limit", limit)
         brought_back = 0
         for task in self._store.scan(self.name):
             if brought_back == limit:
@@ -478,6 +499,8 @@ class Queue:
         """
         wanted = checked_status(status)
         checked_count("limit", limit)
+        if cursor is not None:
+            checked_id(cursor, "cursor")
         found: list[Task] = []
         for task in map(self._seen, self._store.scan(self.name, start_after=cursor)):
             if wanted in (None, task.status):
@@ -532,6 +555,9 @@ class Queue:
         self._store.close()
 
 
-def _held(claim: Claim) -> Task:
+def _held(claim: object) -> Task:
     """Return the task as its holder knows it."""
+    if not isinstance(claim, Claim):
+        msg = f"claim: must be what claim() returned, got {type(claim).__name__}"
+        raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
     return replace(claim.task, status=TaskStatus.TAKEN)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_PRIORITY: Final = 9
+# A century. Longer spans are mistakes, and in the end do not fit into a store's numbers.
+MAX_SECONDS: Final = 100 * 365 * 86_400.0
 
 
 class TaskStatus(StrEnum):

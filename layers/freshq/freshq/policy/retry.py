@@ -31,10 +31,3 @@ class Backoff:
         # 2**63 is past every cap in use; the bound keeps the power within a float.
         ceiling_seconds = min(self.cap_seconds, self.base_seconds * 2.0 ** min(attempts - 1, 63))
         return uniform * ceiling_seconds
-
-    def validate(self) -> None:
-        """Raise ValueError unless both bounds are positive."""
-        for name in ("base_seconds", "cap_seconds"):
-            if not getattr(self, name) > 0:
-                msg = f"backoff.{name}: must be greater than 0, got {getattr(self, name)}"
-                raise ValueError(msg)

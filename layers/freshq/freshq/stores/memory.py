@@ -6,6 +6,7 @@ import heapq
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
+from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -93,7 +94,7 @@ class MemoryStore:
             request_token=token,
         )
         self._store(taken)
-        return taken
+        return replace(taken, payload=deepcopy(taken.payload))
 
     def replace(self, task: Task, guard: Guard) -> Task:
         """Store the new version of a task if the guard holds."""
@@ -101,7 +102,7 @@ class MemoryStore:
             current = self._tasks.get(task.task_id)
             if current is None or not guard.admits(current):
                 raise ConflictError(current)
-            self._store(task)
+            self._store(replace(task, payload=current.payload, group=current.group, queue=current.queue))
             return task
 
     def due(self, queue: str, now: float) -> list[Task]:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, WaiterError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    ParamValidationError,
+    WaiterError,
+)
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable
@@ -212,7 +218,10 @@ class TableCalls:
 
 
 def _made_by(item: Item | None, token: str) -> bool:
-    return item is not None and item.get("requestToken", {}).get("S") == token
+    """Return whether the write of this token made an item, or made the task that it still is."""
+    if item is None:
+        return False
+    return {"S": token} in (item.get("requestToken"), item.get("putToken"))
 
 
 @contextmanager
@@ -224,6 +233,9 @@ def translated(table: str) -> Iterator[None]:
         raise _translated_client_error(error, table) from error
     except WaiterError as error:
         msg = f"table {table!r}: not ready in time ({error})"
+        raise StoreError(msg) from error
+    except ParamValidationError as error:
+        msg = f"table {table!r}: not sent, since the SDK refused it: {error}"
         raise StoreError(msg) from error
     except BotoCoreError as error:
         msg = f"table {table!r}: DynamoDB did not answer ({error}); check network, region and credentials"

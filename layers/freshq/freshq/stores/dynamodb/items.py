@@ -98,6 +98,9 @@ def encode(task: Task, keyspace: Keyspace) -> Item:
         "taskId": {"S": task.task_id},
         "taskQueue": {"S": task.queue},
         "payload": {"S": json_text(task.payload)},
+        "putToken": {
+            "S": task.request_token
+        },  # kept when a worker has changed the task before its put was answered
         "taskGroup": None if task.group is None else {"S": task.group},
     }
     return {name: value for name, value in item.items() if value is not None}

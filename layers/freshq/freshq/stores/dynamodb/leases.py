@@ -11,24 +11,31 @@ import threading
 import uuid
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.stores.dynamodb.items import LEASE_PREFIX, Item, milliseconds, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
 
 # A record whose process died is deleted by the sweep; TTL is only the last resort, a week later.
 RECORD_TTL_SECONDS: Final = 7 * 86_400
+# A process may stall between naming a task and taking it. DynamoDB refuses requests that were signed
+# longer ago than this, so that a record this much older than its leases names nothing that can be taken.
+LATE_CLAIM_SECONDS: Final = 900.0
+
+# A task and the lease token that it is held by: a process may hold a task anew while it still has to
+# settle, in vain, a lease of the same task that it lost.
+Hold: TypeAlias = tuple[str, str]
 
 
 @dataclass
 class _Record:
     record_id: str
-    held: dict[str, float] = field(default_factory=dict)
+    held: dict[Hold, float] = field(default_factory=dict)
     due_at: float = float("inf")
 
 
@@ -42,41 +49,43 @@ class LeaseLedger:
         self._lock = threading.Lock()
         self._records: dict[str, _Record] = {}
 
-    def cover(self, queue: str, task_ids: Sequence[str], lease_until: float, now: float) -> None:
+    def cover(self, queue: str, holds: Sequence[Hold], lease_until: float, now: float) -> None:
         """Name tasks in the record, before they are claimed or their lease is shortened.
 
         Args:
             queue: Name of the queue.
-            task_ids: The tasks.
+            holds: The tasks, each with its lease token.
             lease_until: Until when they will be held, in seconds.
             now: Current time in seconds.
         """
         with self._lock:
             record = self._usable_record(queue, now)
-            held = record.held | dict.fromkeys(task_ids, lease_until)
+            held = record.held | dict.fromkeys(holds, lease_until)
             earliest = min(held.values())
             # Moving a record in its index costs two more write units than rewriting it in place, so
             # it is looked at too early now and then, but never late.
             halfway = now + (lease_until - now) / 2
             due_at = record.due_at if halfway <= record.due_at <= earliest else earliest
-            self._calls.put(self._item(queue, record.record_id, sorted(held), due_at))
+            self._calls.put(self._item(queue, record.record_id, held, due_at))
             record.held, record.due_at = held, due_at
 
-    def extend(self, queue: str, task_id: str, lease_until: float, now: float) -> None:
+    def extend(self, queue: str, hold: Hold, lease_until: float, now: float) -> None:
         """Take note that a lease will end at `lease_until`, before it is changed."""
         with self._lock:
             record = self._records.get(queue)
-            named = record is not None and task_id in record.held and record.due_at <= lease_until
+            # The sweep may have moved the record to the end that a lease has now, but not past it.
+            lengthened = record is not None and record.held.get(hold, float("inf")) <= lease_until
+            named = lengthened and record is not None and record.due_at <= lease_until
             if named and record is not None:
-                record.held[task_id] = lease_until
+                record.held[hold] = lease_until
         if not named:
-            self.cover(queue, [task_id], lease_until, now)
+            self.cover(queue, [hold], lease_until, now)
 
-    def drop(self, queue: str, task_id: str) -> None:
+    def drop(self, queue: str, hold: Hold) -> None:
         """Take note that a task is held no more; the record itself is corrected at its next writing."""
         with self._lock:
             if queue in self._records:
-                self._records[queue].held.pop(task_id, None)
+                self._records[queue].held.pop(hold, None)
 
     def close(self) -> None:
         """Delete the records that name nothing held; the others stay for the sweep."""
@@ -91,28 +100,43 @@ class LeaseLedger:
         record = self._records.get(queue)
         if record is None or any(until <= now for until in record.held.values()):
             live = (
-                {}
-                if record is None
-                else {task_id: until for task_id, until in record.held.items() if until > now}
+                {} if record is None else {hold: until for hold, until in record.held.items() if until > now}
             )
             record = _Record(f"{LEASE_PREFIX}{queue}#{uuid.uuid4().hex}", live)
             self._records[queue] = record
         return record
 
-    def _item(self, queue: str, record_id: str, task_ids: Sequence[str], due_at: float) -> Item:
+    def _item(self, queue: str, record_id: str, held: dict[Hold, float], due_at: float) -> Item:
         return {
             "taskId": {"S": record_id},
-            "taskIds": {"SS": list(task_ids)},
+            "taskIds": {"SS": sorted({task_id for task_id, _token in held})},
+            "heldUntil": milliseconds(max(held.values())),
             "dueShard": {"S": self._keyspace.due(queue, self._keyspace.shard_of(record_id))},
-            "dueAt": milliseconds(due_at),
             "requestToken": {"S": uuid.uuid4().hex},
-            "ttl": {"N": str(ceil(due_at) + RECORD_TTL_SECONDS)},
-        }
+        } | due_attributes(due_at)
 
 
 def named_ids(record: Item) -> list[str]:
     """Return the ids that a lease record names."""
     return list(record["taskIds"]["SS"])
+
+
+def due_attributes(due_at: float) -> Item:
+    """Return the attributes of a lease record that is to be looked at then, in seconds."""
+    return {"dueAt": milliseconds(due_at), "ttl": {"N": str(ceil(due_at) + RECORD_TTL_SECONDS)}}
+
+
+def next_look(record: Item, ends: Collection[float], now: float) -> float | None:
+    """Return when to look at a lease record again, in seconds; None if it can go.
+
+    Args:
+        record: The record, as it was written by its process.
+        ends: When the leases of the tasks end that it names and that are held; all after `now`.
+        now: Current time in seconds.
+    """
+    held_until = seconds(record["heldUntil"])
+    moments = [*ends, held_until, held_until + LATE_CLAIM_SECONDS]
+    return min((moment for moment in moments if moment > now), default=None)
 
 
 def due_at(record: Item) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from freshq.stores.base import Stats
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import LEASE_PREFIX, Item, is_task, milliseconds, seconds
-from freshq.stores.dynamodb.leases import named_ids
+from freshq.stores.dynamodb.leases import due_attributes, named_ids
 from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX
 
 if TYPE_CHECKING:
@@ -51,21 +51,27 @@ def claimable(calls: TableCalls, shard: str, request: ClaimRequest) -> Iterator[
         arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
 
-def due(calls: TableCalls, shard: str, now: float) -> list[str]:
-    """Return the ids of what a partition of the due index has for `now` or before, the first page of it."""
-    page = calls.query(
-        {
-            "IndexName": DUE_INDEX,
-            "KeyConditionExpression": "dueShard = :shard AND dueAt <= :now",
-            "ExpressionAttributeValues": {":shard": {"S": shard}, ":now": milliseconds(now)},
-            "Limit": DUE_PAGE_KEYS,
-        }
-    )
-    return [item["taskId"]["S"] for item in page["Items"]]
+def due(calls: TableCalls, shard: str, now: float) -> Iterator[list[str]]:
+    """Yield the ids of what a partition of the due index has for `now` or before, page by page.
+
+    The pages are read as they are needed.
+    """
+    arguments: Item = {
+        "IndexName": DUE_INDEX,
+        "KeyConditionExpression": "dueShard = :shard AND dueAt <= :now",
+        "ExpressionAttributeValues": {":shard": {"S": shard}, ":now": milliseconds(now)},
+        "Limit": DUE_PAGE_KEYS,
+    }
+    while True:
+        page = calls.query(arguments)
+        yield [item["taskId"]["S"] for item in page["Items"]]
+        if "LastEvaluatedKey" not in page:
+            return
+        arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
 
 def tidy_lease_record(calls: TableCalls, record: Item, next_due_at: float | None) -> None:
-    """Move a lease record to the next end of a lease, or delete it if it names nothing that is held.
+    """Move a lease record to when it is to be looked at again, or delete it if it need not be.
 
     Nothing happens if its process has rewritten it since it was read.
     """
@@ -77,7 +83,7 @@ def tidy_lease_record(calls: TableCalls, record: Item, next_due_at: float | None
         if next_due_at is None:
             calls.delete(record["taskId"]["S"], unchanged)
         else:
-            calls.put(record | {"dueAt": milliseconds(next_due_at)}, unchanged)
+            calls.put(record | due_attributes(next_due_at), unchanged)
     except ConditionFailed:
         logger.debug("lease record %s was rewritten by its process", record["taskId"]["S"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -23,7 +24,7 @@ from freshq.stores.dynamodb.items import (
     is_task,
     replace_arguments,
 )
-from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids
+from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids, next_look
 from freshq.stores.dynamodb.schema import create_table
 from freshq.task import Task, TaskStatus
 
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 # Puts of one batch in flight at a time: a batch of 25 takes about four round trips.
 PUT_THREADS: Final = 8
 MAX_SHARDS: Final = 64
+# DynamoDB's rule; a table of another account is named by its ARN.
+TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:\S+:table/\S+")
 
 
 class DynamoDBStore:
@@ -55,8 +58,10 @@ class DynamoDBStore:
         Raises:
             ValueError: If the name is empty or the number of shards is wrong.
         """
-        if not table:
-            msg = "table: must be the name of a DynamoDB table, got an empty text"
+        if not isinstance(table, str) or not TABLE_NAME.fullmatch(table):
+            msg = (
+                f"table: must be the name of a DynamoDB table (3 to 255 of A-Z a-z 0-9 _ . -), got {table!r}"
+            )
             raise ValueError(msg)
         if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
             msg = f"shards: must be a whole number from 1 to {MAX_SHARDS}, got {shards!r}"
@@ -96,13 +101,15 @@ class DynamoDBStore:
         """Take up to `request.limit` claimable tasks, best first, each by one conditional write."""
         candidates = self._candidates(request)
         taken: list[Task] = []
-        while wanted := list(islice(candidates, request.limit - len(taken))):
+        free_tokens = list(request.tokens)
+        while wanted := list(islice(candidates, len(free_tokens))):
+            holds = list(zip(wanted, free_tokens, strict=False))
             try:
-                self._leases.cover(request.queue, wanted, request.lease_until, request.now)
-                for task_id in wanted:
-                    token = request.tokens[len(taken)]
+                self._leases.cover(request.queue, holds, request.lease_until, request.now)
+                for task_id, token in holds:
                     if (task := self._take(task_id, token, request)) is not None:
                         taken.append(task)
+                        free_tokens.remove(token)
             except StoreError:
                 if not taken:
                     raise
@@ -129,7 +136,7 @@ class DynamoDBStore:
         try:
             item = self._calls.update(claim_arguments(task_id, token, request))
         except ConditionFailed as failed:
-            self._leases.drop(request.queue, task_id)
+            self._leases.drop(request.queue, (task_id, token))
             if failed.item is not None:
                 self._leave_index_if_stale(decode(failed.item), request.now)
             return None
@@ -149,24 +156,28 @@ class DynamoDBStore:
         """Store the new version of a task if the guard holds."""
         if task.priority and task.status is TaskStatus.PENDING:
             self._control.use_level(task.queue, task.priority)
-        if task.status is TaskStatus.TAKEN and task.lease_until is not None:
-            self._leases.extend(task.queue, task.task_id, task.lease_until, task.updated)
+        hold = None if guard.lease_token is None else (task.task_id, guard.lease_token)
+        if hold is not None and task.lease_until is not None:
+            self._leases.extend(task.queue, hold, task.lease_until, task.updated)
         try:
             self._calls.update(replace_arguments(task, guard, self._keyspace))
         except ConditionFailed as failed:
-            self._leases.drop(task.queue, task.task_id)
+            if hold is not None:
+                self._leases.drop(task.queue, hold)
             raise ConflictError(decode(failed.item) if failed.item else None) from None
-        if task.status is not TaskStatus.TAKEN:
-            self._leases.drop(task.queue, task.task_id)
+        if hold is not None and task.lease_until is None:
+            self._leases.drop(task.queue, hold)
         return task
 
     def due(self, queue: str, now: float) -> list[Task]:
         """Return tasks whose delay is over or whose lease ran out, and tidy the lease records up."""
-        ids = [
-            item_id
-            for shard in range(self._keyspace.shards)
-            for item_id in queries.due(self._calls, self._keyspace.due(queue, shard), now)
-        ]
+        for shard in range(self._keyspace.shards):
+            for ids in queries.due(self._calls, self._keyspace.due(queue, shard), now):
+                if due := self._due_among(ids, now):
+                    return due
+        return []
+
+    def _due_among(self, ids: Sequence[str], now: float) -> list[Task]:
         items = self._calls.get_many(ids)
         found = [decode(item) for item in items if is_task(item)]
         due = [task for task in found if task.delayed and (task.not_before or 0.0) <= now]
@@ -183,7 +194,9 @@ class DynamoDBStore:
         ]
         expired = [task for task, until in held if until <= now]
         if not expired:
-            queries.tidy_lease_record(self._calls, record, min((until for _, until in held), default=None))
+            queries.tidy_lease_record(
+                self._calls, record, next_look(record, [until for _, until in held], now)
+            )
         return expired
 
     def get(self, task_id: str) -> Task | None:

@@ -1,0 +1,271 @@
+"""A wrong argument is a ValueError that names the argument, and nothing was written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Queue, TableMissing
+from freshq.checks import checked_result
+from freshq.new_task import MAX_PAYLOAD_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
+from freshq.policy.retry import Backoff
+from freshq.stores.memory import MemoryStore
+from tests.support.faults import counted, items
+from tests.support.readings import known, total
+from tests.support.verbs import VERBS, prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq import Claim
+    from tests.conftest import StoreUnderTest
+
+
+class Unspeakable:
+    """No JSON value."""
+
+
+def nested(levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+NOT_SECONDS: list[Any] = [-1, -0.001, math.nan, math.inf, 1e300, "5", True]
+# The arguments of put by name: values that are wrong.
+PUT: dict[str, list[Any]] = {
+    "payload": [
+        *("x" * MAX_PAYLOAD_BYTES, "é" * (MAX_PAYLOAD_BYTES // 2), math.nan, [math.inf], {1}, b"bytes"),
+        *(Unspeakable(), {(1, 2): 3}, "\ud800", nested(101), nested(5000)),
+    ],
+    "task_id": ["", 5, b"a", True, "x" * 1025, "é" * 513, "freshq#lease#1", "\ud800"],
+    "priority": [-1, 10, 1.0, 0.5, "1", True, False, None, math.nan],
+    "delay_seconds": [*NOT_SECONDS, None, 3600, 4000],
+    "max_age_seconds": [*NOT_SECONDS, 0, 3600.001],
+    "group": ["", 5, "x" * 257, "\ud800"],
+}
+BATCHES: list[tuple[Any, str]] = [
+    (None, "tasks"),
+    (5, "tasks"),
+    ("ab", "tasks[0]"),
+    ({"payload": 1}, "tasks[0]"),
+    ([{"payload": 1}, None], "tasks[1]"),
+    ([{"payload": 1}, {"payload": 2, "paylod": 3}], "tasks[1].paylod"),
+    ([{"payload": 1}, {"payload": 2, 5: 3}], "tasks[1].5"),
+    ([{"payload": 1}, {"payload": 2, "priority": 10}, {"payload": 3, "priority": 11}], "tasks[1].priority"),
+    ([{"payload": 1, "task_id": "x"}, {"payload": math.nan}], "tasks[1].payload"),
+    ([{"payload": 1, "priority": 8}, {"payload": 1, "max_age_seconds": 4000}], "tasks[1].max_age_seconds"),
+    ([{"payload": 1}, {"payload": 1, "delay_seconds": 10, "max_age_seconds": 10}], "tasks[1].delay_seconds"),
+]
+NOT_CLAIMS: list[Any] = [None, "t0", 5, ()]
+NOT_IDS: list[Any] = [None, "", 5, b"t0", "x" * 1025]
+NOT_COUNTS: list[Any] = [0, -1, 1.5, "1", True, None, math.nan]
+# Verb, argument, what is called, and the values that are wrong.
+CALLS: list[tuple[str, str, Callable[[Queue, Claim, Any], object], list[Any]]] = [
+    ("claim", "limit", lambda queue, _, value: queue.claim(value), [*NOT_COUNTS, 1001]),
+    (
+        "claim",
+        "lease_seconds",
+        lambda queue, _, value: queue.claim(1, lease_seconds=value),
+        [*NOT_SECONDS, 0],
+    ),
+    ("complete", "claim", lambda queue, _, value: queue.complete(value), NOT_CLAIMS),
+    (
+        "complete",
+        "result",
+        lambda queue, claim, value: queue.complete(claim, value),
+        [math.nan, {1}, Unspeakable(), "\ud800", nested(101), "x" * MAX_RESULT_AND_PAYLOAD_BYTES],
+    ),
+    ("fail", "claim", lambda queue, _, value: queue.fail(value), NOT_CLAIMS),
+    ("fail", "error", lambda queue, claim, value: queue.fail(claim, value), [5, KeyError("x"), b"x"]),
+    ("retry", "claim", lambda queue, _, value: queue.retry(value), NOT_CLAIMS),
+    ("retry", "error", lambda queue, claim, value: queue.retry(claim, value), [5, KeyError("x"), b"x"]),
+    (
+        "retry",
+        "delay_seconds",
+        lambda queue, claim, value: queue.retry(claim, delay_seconds=value),
+        NOT_SECONDS,
+    ),
+    ("release", "claim", lambda queue, _, value: queue.release(value), NOT_CLAIMS),
+    ("extend", "claim", lambda queue, _, value: queue.extend(value, 5), NOT_CLAIMS),
+    (
+        "extend",
+        "lease_seconds",
+        lambda queue, claim, value: queue.extend(claim, value),
+        [*NOT_SECONDS, 0, None],
+    ),
+    ("get", "task_id", lambda queue, _, value: queue.get(value), NOT_IDS),
+    ("cancel", "task_id", lambda queue, _, value: queue.cancel(value), NOT_IDS),
+    ("touch", "task_id", lambda queue, _, value: queue.touch(value), NOT_IDS),
+    ("reprioritize", "task_id", lambda queue, _, value: queue.reprioritize(value, 1), NOT_IDS),
+    ("reprioritize", "priority", lambda queue, _, value: queue.reprioritize("t0", value), PUT["priority"]),
+    ("redrive", "task_id", lambda queue, _, value: queue.redrive(task_id=value), NOT_IDS[1:]),
+    ("redrive", "limit", lambda queue, _, value: queue.redrive(limit=value), NOT_COUNTS[:5]),
+    (
+        "redrive",
+        "limit",
+        lambda queue, _, value: queue.redrive(limit=value, task_id="dead"),
+        NOT_COUNTS[:5],
+    ),
+    ("list", "limit", lambda queue, _, value: queue.list(limit=value), NOT_COUNTS),
+    ("list", "status", lambda queue, _, value: queue.list(status=value), ["DONE", "pending", "", 5]),
+    ("list", "cursor", lambda queue, _, value: queue.list(cursor=value), NOT_IDS[1:]),
+    ("purge", "confirm", lambda queue, _, value: queue.purge(confirm=value), ["", "other", None, True]),
+]
+OPTIONS: dict[str, list[Any]] = {
+    "name": ["", "a b", "a#b", "a\n", "x" * 65, 5, None],
+    "order": ["newest", "", 5, None],
+    "max_age_seconds": [*NOT_SECONDS, 0, None],
+    "max_attempts": NOT_COUNTS,
+    "lease_seconds": [*NOT_SECONDS, 0, None],
+    "retention_seconds": [*NOT_SECONDS, None],
+    "backoff": [5, None, {"base_seconds": 1}],
+    "backoff.base_seconds": [Backoff(base_seconds=value) for value in [*NOT_SECONDS, 0, None]],
+    "backoff.cap_seconds": [Backoff(cap_seconds=value) for value in [*NOT_SECONDS, 0, None]],
+    "clock": [5, None],
+    "rng": [5, None],
+    "lease": [60],
+}
+
+
+def contents(store: StoreUnderTest) -> object:
+    """Return all that the store keeps, its own records included."""
+    if store.client is not None:
+        return items(store.client, str(store.table))
+    kept = store.make_store(1)
+    assert isinstance(kept, MemoryStore)
+    return dict(kept._tasks)
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(ValueError, match=r"(?s).") as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("argument", PUT)
+def test_put(store: StoreUnderTest, argument: str) -> None:
+    queue = store.queue()
+    arguments: dict[str, Any] = {"payload": "work", "task_id": "new"}
+    before = contents(store)
+    for value in PUT[argument]:
+        wrong = arguments | {argument: value}
+        for call in (lambda: queue.put(**wrong), lambda: queue.check(wrong)):  # noqa: B023 - called at once
+            message = refusal(call)
+            assert message.startswith(f"{argument}: ")
+            assert len(message) < 250
+        assert refusal(lambda: queue.put_many([arguments, wrong])).startswith(f"tasks[1].{argument}: ")  # noqa: B023
+    assert contents(store) == before
+
+
+def test_put_many_writes_all_or_nothing(store: StoreUnderTest) -> None:
+    queue = store.queue()
+    before = contents(store)
+    for tasks, where in BATCHES:
+        assert re.match(rf"{re.escape(where)}: .", refusal(lambda: queue.put_many(tasks)))  # noqa: B023
+    assert contents(store) == before
+    assert queue.put_many([]) == []
+
+
+def test_an_unknown_field_is_answered_with_the_known_ones(queue: Queue) -> None:
+    assert refusal(lambda: queue.put_many([{"paylod": 1}])) == (
+        "tasks[0].paylod: unknown field; known are payload, task_id, priority, delay_seconds, "
+        "max_age_seconds, group"
+    )
+
+
+def test_every_other_verb(store: StoreUnderTest) -> None:
+    queue = store.queue()
+    claim = prepared(queue)
+    before = contents(store)
+    for verb, argument, call, values in CALLS:
+        for value in values:
+            message = refusal(lambda: call(queue, claim, value))  # noqa: B023 - called at once
+            assert message.startswith(f"{argument}: "), (verb, value)
+            assert len(message) < 300
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options(option: str) -> None:
+    for value in OPTIONS[option]:
+        options = {option.partition(".")[0]: value}
+        assert refusal(lambda: Queue.memory(**options)).startswith(f"{option}: ")  # noqa: B023
+
+
+def test_options_of_a_table(default_client: DynamoDBClient) -> None:
+    tables: list[Any] = ["", "ab", "with space", "x" * 256, None, 5, b"Tasks"]
+    for table in tables:
+        assert refusal(lambda: Queue.dynamodb(table, default_client)).startswith("table: ")  # noqa: B023
+    counts: list[Any] = [0, -1, 65, True, 1.0, "2", None]
+    for shards in counts:
+        assert refusal(lambda: Queue.dynamodb("Tasks", default_client, shards=shards)).startswith("shards: ")  # noqa: B023
+    Queue.dynamodb("arn:aws:dynamodb:eu-west-1:123456789012:table/Tasks", default_client)
+
+
+def test_the_largest_of_everything_fits(table_store: StoreUnderTest) -> None:
+    """On Amazon's own DynamoDB Local: moto draws the line elsewhere."""
+    queue = table_store.queue()
+    payload = "x" * (MAX_PAYLOAD_BYTES - 2)
+    queue.put(payload, task_id="é" * 512, group="g" * 256, priority=9, delay_seconds=0.001)
+    queue.put(nested(100), task_id="deep")
+    assert known(queue, "deep").payload == nested(100)
+    queue.cancel("deep")
+    table_store.clock.advance(0.001)
+    (claim,) = queue.claim(lease_seconds=3e9)
+    queue.retry(claim, "é" * 1000, delay_seconds=0)
+    (claim,) = queue.claim()
+    result = "r" * (MAX_RESULT_AND_PAYLOAD_BYTES - MAX_PAYLOAD_BYTES - 2)
+    assert checked_result(result, payload) == result
+    queue.complete(claim, result)
+    done = known(queue, "é" * 512)
+    assert (done.payload, done.result) == (payload, result)
+
+
+def test_an_error_that_cannot_be_stored_as_it_is_does_not_keep_a_task_from_failing(queue: Queue) -> None:
+    queue.put("work", task_id="a")
+    (claim,) = queue.claim()
+    queue.fail(claim, "file \udcff not found")
+    error = known(queue, "a").error
+    assert error == "file ? not found"
+    json.dumps(error).encode()
+
+
+class TestMissingTable:
+    @pytest.fixture
+    def queue(self, client: DynamoDBClient) -> Queue:
+        return Queue.dynamodb("NoSuchTable", client)
+
+    def test_every_verb_names_it(self, queue: Queue) -> None:
+        claimed = Queue.memory()
+        claim = prepared(claimed)
+        for verb in VERBS.values():
+            with pytest.raises(TableMissing, match=r"'NoSuchTable'.*create_table\(\)"):
+                verb(queue, claim)
+
+    def test_it_can_be_made(self, client: DynamoDBClient, table: StoreUnderTest) -> None:
+        name = f"{table.table}-new"
+        queue = Queue.dynamodb(name, client)
+        with pytest.raises(TableMissing):
+            queue.claim()
+        queue.create_table()
+        queue.create_table()
+        queue.put("work")
+        assert total(queue) == len(queue.claim()) == 1
+
+
+def test_nothing_is_even_sent(table: StoreUnderTest, client: DynamoDBClient) -> None:
+    queue = table.queue()
+    claim = prepared(queue)
+    with counted(client) as sent:
+        for _verb, _argument, call, values in CALLS:
+            for value in values:
+                refusal(lambda: call(queue, claim, value))  # noqa: B023 - called at once
+    assert sent.operations == []

@@ -1,0 +1,162 @@
+"""Threads that want the same tasks at the same time, on Amazon's DynamoDB Local.
+
+Each thread has a Queue of its own, as another process would.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from freshq import IllegalTransition, LeaseLost, PutOutcome, TaskStatus
+from tests.support.readings import counts, ids, known, payloads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from freshq import Queue
+    from tests.conftest import StoreUnderTest
+
+T = TypeVar("T")
+THREADS = 8
+
+
+def at_once(*actions: Callable[[], T]) -> list[T]:
+    """Start all actions at the same moment, each in a thread, and return what they returned."""
+    barrier = threading.Barrier(len(actions))
+
+    def run(action: Callable[[], T]) -> T:
+        barrier.wait()
+        return action()
+
+    with ThreadPoolExecutor(len(actions)) as pool:
+        return list(pool.map(run, actions))
+
+
+def drain(queue: Queue, limit: int) -> list[str]:
+    """Claim until nothing is left; return the ids."""
+    claimed: list[str] = []
+    while claims := queue.claim(limit=limit):
+        assert len(claims) <= limit
+        claimed += ids(claims)
+    return claimed
+
+
+def fill(store: StoreUnderTest, tasks: int) -> None:
+    store.queue().put_many([{"payload": number, "task_id": str(number)} for number in range(tasks)])
+
+
+def test_each_of_500_tasks_is_claimed_by_one_of_8_threads(table_store: StoreUnderTest) -> None:
+    fill(table_store, 500)
+    limits = [1, 7] * (THREADS // 2)
+    claimed = at_once(*(lambda limit=limit: drain(table_store.queue(), limit) for limit in limits))
+    assert Counter(chain(*claimed)) == {str(number): 1 for number in range(500)}
+    assert all(claimed)
+    assert counts(table_store.queue().stats()) == {"taken": 500}
+    table_store.clock.advance(60)
+    assert table_store.queue().recover() == 500  # every one of them is named in a lease record
+
+
+def test_threads_that_share_a_queue_claim_and_settle_each_task_once(table_store: StoreUnderTest) -> None:
+    fill(table_store, 150)
+    queue = table_store.queue()
+
+    def work() -> list[str]:
+        done: list[str] = []
+        while claims := queue.claim(limit=3):
+            done += [queue.complete(claim).task_id for claim in claims[:-1]]
+            if len(done) % 4:
+                done.append(queue.complete(queue.extend(claims[-1], 90)).task_id)
+            # else: its runner hangs, and the lease runs out
+        return done
+
+    done = Counter(chain(*at_once(*[work] * 4)))
+    assert set(done.values()) == {1}
+    left = 150 - done.total()
+    assert counts(queue.stats()) == {"success": done.total(), "taken": left}
+    assert left
+    table_store.clock.advance(60)
+    assert table_store.queue().recover() == left
+    assert counts(queue.stats()) == {"success": done.total(), "pending": left}
+
+
+def test_sweeps_at_once_recover_each_task_once(table_store: StoreUnderTest) -> None:
+    fill(table_store, 120)
+    table_store.queue().claim(limit=80, lease_seconds=10)
+    table_store.queue().put_many([{"payload": number, "delay_seconds": 5} for number in range(40)])
+    table_store.clock.advance(10)
+    moved = at_once(*[lambda: table_store.queue().recover()] * 4)
+    assert sum(moved) + table_store.queue().recover() == 120
+    assert counts(table_store.queue().stats()) == {"pending": 160}
+    assert Counter(task.attempts for task in table_store.queue().list(limit=200)) == {1: 80, 0: 80}
+
+
+def test_of_puts_of_the_same_id_one_creates_the_task(table_store: StoreUnderTest) -> None:
+    for number in range(10):
+        receipts = at_once(
+            *(
+                lambda thread=thread: table_store.queue().put(thread, task_id=str(number))  # noqa: B023
+                for thread in range(THREADS)
+            )
+        )
+        outcomes = [receipt.outcome for receipt in receipts]
+        assert Counter(outcomes) == {PutOutcome.CREATED: 1, PutOutcome.DUPLICATE: THREADS - 1}
+        creator = outcomes.index(PutOutcome.CREATED)
+        assert known(table_store.queue(), str(number)).payload == creator
+
+
+@pytest.mark.parametrize("verb", ["cancel", "touch", "reprioritize"])
+def test_of_a_claim_and_a_change_one_wins(table_store: StoreUnderTest, verb: str) -> None:
+    def change() -> str:
+        arguments = ("a", 0) if verb == "reprioritize" else ("a",)
+        try:
+            getattr(table_store.queue(), verb)(*arguments)
+        except IllegalTransition as refused:
+            return "refused" if refused.status is TaskStatus.TAKEN else str(refused)
+        return "changed"
+
+    def claim() -> str:
+        return "claimed" if table_store.queue().claim() else "nothing"
+
+    queue = table_store.queue()
+    seen = set()
+    for number in range(20):
+        queue.put(number, task_id="a")
+        outcome = tuple(at_once(change, claim))
+        seen.add(outcome)
+        status = known(queue, "a").status
+        if verb == "cancel":
+            assert (*outcome, str(status)) in {
+                ("changed", "nothing", "CANCELLED"),
+                ("refused", "claimed", "TAKEN"),
+            }
+        else:
+            # A claim may find a touched task at its new place, or leave it for the next one.
+            assert outcome in {("changed", "claimed"), ("changed", "nothing"), ("refused", "claimed")}
+            assert status is (TaskStatus.TAKEN if outcome[1] == "claimed" else TaskStatus.PENDING)
+        queue.purge(confirm="default")
+    assert seen
+
+
+def test_of_a_sweep_and_a_settlement_one_wins(table_store: StoreUnderTest) -> None:
+    for number in range(10):
+        queue = table_store.queue()
+        queue.put(number, task_id=str(number))
+        (claim,) = queue.claim(lease_seconds=10)
+        table_store.clock.advance(10)
+
+        def complete(queue: Queue = queue, claim: object = claim) -> int:
+            try:
+                queue.complete(claim)  # type: ignore[arg-type]
+            except LeaseLost:
+                return 0
+            return 1
+
+        assert sum(at_once(complete, table_store.queue().recover)) == 1
+        if known(queue, str(number)).status is TaskStatus.PENDING:
+            assert payloads(queue.claim()) == [number]

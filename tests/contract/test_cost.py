@@ -1,0 +1,104 @@
+"""What freshq costs, in DynamoDB's own units and calls; the figures in the documentation come from here."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from benchmarks import capacity
+from benchmarks.capacity import Bench, metered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.capacity import Cost
+    from types_boto3_dynamodb import DynamoDBClient
+
+
+def by_step(costs: list[Cost]) -> dict[str, Cost]:
+    return {cost.step: cost for cost in costs}
+
+
+@pytest.mark.parametrize(("claim_size", "write_units", "calls"), [(10, 6, 4), (5, 6, 4), (1, 6.5, 5.5)])
+def test_a_whole_life(
+    dynamodb_local: DynamoDBClient, claim_size: int, write_units: float, calls: float
+) -> None:
+    cost = capacity.whole_life(dynamodb_local, claim_size, tasks=200)
+    assert cost.write_units <= write_units
+    assert cost.calls <= calls
+    # The limits above are promises; this is what it is: put 2, claim 2, settle 1, and its share of naming.
+    assert cost.write_units == pytest.approx(5 + 1 / claim_size, abs=0.05)
+    assert cost.calls == pytest.approx(3 + 2 / claim_size, abs=0.1)
+
+
+def test_a_shed_task_costs_its_put(dynamodb_local: DynamoDBClient) -> None:
+    cost = capacity.shed_task(dynamodb_local)
+    assert cost.write_units == 2
+
+
+def test_a_task_with_a_shorter_max_age_is_taken_out_of_the_way_once(dynamodb_local: DynamoDBClient) -> None:
+    """Two for the put, one for the claim that found it stale, two to leave the index; its naming aside."""
+    cost = capacity.shed_task(dynamodb_local, max_age_seconds=60)
+    assert cost.write_units == pytest.approx(5, abs=0.2)
+
+
+def test_each_step(dynamodb_local: DynamoDBClient) -> None:
+    costs = by_step(capacity.steps(dynamodb_local))
+    # Named once for ten tasks: a tenth of a unit, or three tenths where the record moves in its index.
+    assert {step: cost.write_units for step, cost in costs.items()} == {
+        "put": 2,
+        "claim of 10, the lease record included": pytest.approx(2.2),
+        "release and claim again": pytest.approx(4.1),
+        "retry, wait, come in and claim again": pytest.approx(7.1),
+        "extend": 1,
+        "complete": 1,
+        "put of an id that is taken": 1,
+        "touch": 3,
+        "cancel": 2,
+        "get": 0,
+        "claim from an empty queue": 0,
+        "sweep with nothing to do": 0,
+        "orphan brought back, 10 of one dead worker": pytest.approx(2.5),
+    }
+    idle = costs["claim from an empty queue"]
+    assert (idle.calls, idle.read_units) == (2, 1)
+    assert costs["sweep with nothing to do"].calls == 1
+
+
+def test_a_lost_race_costs_one_refused_write_and_one_naming(dynamodb_local: DynamoDBClient) -> None:
+    alone, raced = capacity.races(dynamodb_local)
+    assert raced.write_units - alone.write_units == 2
+    assert raced.calls - alone.calls == 2
+    assert raced.read_units == alone.read_units
+
+
+def test_approximate_stats_cost_the_same_calls_whatever_the_backlog(dynamodb_local: DynamoDBClient) -> None:
+    few, many = (capacity.approximate_stats(dynamodb_local, tasks) for tasks in (200, 2000))
+    assert few.calls == many.calls <= 7
+    assert many.read_units <= 128 + few.calls  # a page is 1 MB: 128 units where it is full
+
+
+def test_the_meter_counts_what_is_refused(dynamodb_local: DynamoDBClient) -> None:
+    queue = Bench(dynamodb_local).queue()
+    queue.put("work", task_id="a")
+    with metered(dynamodb_local) as meter:
+        queue.put("work", task_id="a")
+        queue.get("a")
+    assert (meter.write_units, meter.read_units, meter.refused) == (1, 1, 1)
+    assert meter.calls == {"PutItem": 1, "GetItem": 1}
+
+
+def test_the_figures_are_printed_and_written(
+    dynamodb_local: DynamoDBClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    costs = capacity.races(dynamodb_local)
+    monkeypatch.setattr(capacity, "all_costs", lambda _client: costs)
+    monkeypatch.setattr("sys.argv", ["capacity", "--out", str(tmp_path / "new" / "capacity.json")])
+    capacity.main()
+    written = json.loads((tmp_path / "new" / "capacity.json").read_text())
+    assert [entry["step"] for entry in written] == [cost.step for cost in costs]
+    assert "claim of 1 that loses one race" in capsys.readouterr().out

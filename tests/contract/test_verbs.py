@@ -1,0 +1,645 @@
+"""What each verb does, on every store."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import IllegalTransition, LeaseLost, Order, PutOutcome, TaskNotFound, TaskStatus
+from freshq.lifecycle import MAX_ERROR_CHARS
+from freshq.policy.retry import Backoff
+from tests.support.readings import counts, ids, known, payloads, total, within_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from freshq import Claim, Queue
+    from tests.conftest import Clock, StoreUnderTest
+
+
+class Dice(random.Random):
+    """A source of random numbers that always gives the same one."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+def claimed(queue: Queue, **options: Any) -> Claim:
+    (claim,) = queue.claim(**options)
+    return claim
+
+
+class TestRetry:
+    @pytest.mark.parametrize("jitter", [0.25, 1 - 2**-53])
+    def test_the_delay_is_a_random_part_of_an_exponential_bound(
+        self, store: StoreUnderTest, jitter: float
+    ) -> None:
+        backoff = Backoff(base_seconds=2, cap_seconds=10)
+        queue = store.queue(max_attempts=10, backoff=backoff, rng=Dice(jitter), lease_seconds=5)
+        queue.put("work")
+        for bound_seconds in (2, 4, 8, 10, 10):
+            task = queue.retry(claimed(queue), "broken")
+            assert task.not_before == pytest.approx(store.clock.now + jitter * bound_seconds, abs=2e-6)
+            store.clock.advance(jitter * bound_seconds - 0.001)
+            assert queue.claim() == []
+            store.clock.advance(0.002)
+
+    def test_no_delay_is_a_fair_throw_too(self, store: StoreUnderTest) -> None:
+        queue = store.queue(rng=Dice(0.0))
+        queue.put("work")
+        assert queue.retry(claimed(queue)).not_before is None
+        assert claimed(queue).task.attempts == 2
+
+    def test_the_jitter_is_the_queues_own(self, store: StoreUnderTest) -> None:
+        queue = store.queue(rng=random.Random(3), backoff=Backoff(base_seconds=8))
+        queue.put("work")
+        delay_seconds = 8 * random.Random(3).random()
+        assert queue.retry(claimed(queue)).not_before == pytest.approx(
+            store.clock.now + delay_seconds, abs=2e-6
+        )
+
+    @pytest.mark.parametrize("delay_seconds", [0, 0.5, 40])
+    def test_an_explicit_delay_is_kept_to(
+        self, queue: Queue, store: StoreUnderTest, delay_seconds: float
+    ) -> None:
+        queue.put("work")
+        queue.retry(claimed(queue), "broken", delay_seconds=delay_seconds)
+        if delay_seconds:
+            assert counts(queue.stats()) == {"delayed": 1}
+            store.clock.advance(delay_seconds - 0.001)
+            assert queue.claim() == []
+            store.clock.advance(0.001)
+        assert payloads(queue.claim()) == ["work"]
+
+    def test_the_error_stays_readable_until_the_task_succeeds(self, queue: Queue) -> None:
+        queue.put("work", task_id="a")
+        queue.retry(claimed(queue), "broken", delay_seconds=0)
+        assert known(queue, "a").error == "broken"
+        claim = claimed(queue)
+        assert claim.task.error == "broken"
+        assert queue.complete(claim).error is None
+
+    def test_a_long_error_is_cut(self, queue: Queue) -> None:
+        queue.put("x" * 390_000, task_id="a")
+        queue.retry(claimed(queue), "é" * 400_000, delay_seconds=0)
+        error = known(queue, "a").error
+        assert error == "é" * (MAX_ERROR_CHARS - 1) + "…"
+
+    def test_the_last_attempt_makes_a_dead_letter_with_its_error(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_attempts=3)
+        queue.put("poison", task_id="a")
+        for attempt in (1, 2, 3):
+            queue.retry(claimed(queue), f"error {attempt}", delay_seconds=0)
+        task = known(queue, "a")
+        assert (task.status, task.attempts, task.error) == (TaskStatus.FAILURE, 3, "error 3")
+        assert (task.lease_token, task.lease_until, task.not_before) == (None, None, None)
+        assert queue.claim() == []
+
+    @pytest.mark.parametrize("order", Order)
+    @pytest.mark.parametrize("delay_seconds", [None, 0])
+    def test_poison_never_blocks_newer_or_older_work(
+        self, store: StoreUnderTest, order: Order, delay_seconds: float | None
+    ) -> None:
+        queue = store.queue(max_attempts=3, order=order)
+        for payload in ("older", "poison", "newer"):
+            queue.put(payload)
+            store.clock.advance(1)
+        runs: list[object] = []
+        while counts(queue.stats()).keys() & {"pending", "delayed"}:
+            for claim in queue.claim(limit=2):
+                runs.append(claim.task.payload)
+                if claim.task.payload == "poison":
+                    queue.retry(claim, "poisonous", delay_seconds)
+                else:
+                    queue.complete(claim)
+            store.clock.advance(1)
+            assert len(runs) <= 5
+        assert sorted(map(str, runs)) == ["newer", "older", "poison", "poison", "poison"]
+        assert counts(queue.stats()) == {"success": 2, "failure": 1}
+
+
+class TestRelease:
+    def test_the_attempt_is_not_counted(self, queue: Queue) -> None:
+        queue.put("work", task_id="a")
+        before = known(queue, "a")
+        released = queue.release(claimed(queue))
+        assert replace(released, updated=before.updated, request_token=before.request_token) == before
+
+    def test_however_often(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_attempts=2)
+        queue.put("work")
+        for _ in range(5):
+            claim = claimed(queue)
+            assert claim.task.attempts == 1
+            queue.release(claim)
+        assert counts(queue.stats()) == {"pending": 1}
+
+    def test_earlier_attempts_stay_counted(self, queue: Queue) -> None:
+        queue.put("work")
+        queue.retry(claimed(queue), "broken", delay_seconds=0)
+        assert queue.release(claimed(queue)).attempts == 1
+        assert claimed(queue).task.attempts == 2
+
+
+def test_fail_makes_a_dead_letter_whatever_attempts_are_left(queue: Queue) -> None:
+    queue.put("work", task_id="a")
+    queue.fail(claimed(queue), "hopeless")
+    task = known(queue, "a")
+    assert (task.status, task.attempts, task.error) == (TaskStatus.FAILURE, 1, "hopeless")
+    assert task.lease_token is None
+    assert queue.claim() == []
+    assert queue.recover() == 0
+
+
+def make_pending(queue: Queue, _clock: Clock) -> None:
+    queue.put("work", task_id="a")
+
+
+def make_delayed(queue: Queue, _clock: Clock) -> None:
+    queue.put("work", task_id="a", delay_seconds=100)
+
+
+def make_taken(queue: Queue, _clock: Clock) -> None:
+    queue.put("work", task_id="a")
+    claimed(queue)
+
+
+def make_success(queue: Queue, _clock: Clock) -> None:
+    queue.put("work", task_id="a")
+    queue.complete(claimed(queue), "result")
+
+
+def make_failure(queue: Queue, _clock: Clock) -> None:
+    queue.put("work", task_id="a")
+    queue.fail(claimed(queue), "error")
+
+
+def make_stale_failure(queue: Queue, clock: Clock) -> None:
+    queue.put("work", task_id="a", max_age_seconds=10)
+    queue.fail(claimed(queue), "error")
+    clock.advance(10)
+
+
+def make_cancelled(queue: Queue, _clock: Clock) -> None:
+    queue.put("work", task_id="a")
+    queue.cancel("a")
+
+
+def make_shed(queue: Queue, clock: Clock) -> None:
+    queue.put("work", task_id="a", max_age_seconds=10)
+    clock.advance(10)
+
+
+# How a task gets into a state, the state, and the verbs on its id that the state allows.
+STATES: list[tuple[Callable[[Queue, Clock], None], str, set[str]]] = [
+    (make_pending, "pending", {"cancel", "touch", "reprioritize"}),
+    (make_delayed, "delayed", {"cancel", "touch", "reprioritize"}),
+    (make_taken, "taken", set()),
+    (make_success, "success", set()),
+    (make_failure, "failure", {"redrive"}),
+    (make_stale_failure, "failure", set()),
+    (make_cancelled, "cancelled", set()),
+    (make_shed, "shed", set()),
+]
+VERBS: dict[str, Callable[[Queue], object]] = {
+    "cancel": lambda queue: queue.cancel("a"),
+    "touch": lambda queue: queue.touch("a"),
+    "reprioritize": lambda queue: queue.reprioritize("a", 4),
+    "redrive": lambda queue: queue.redrive(task_id="a"),
+}
+
+
+@pytest.mark.parametrize(("make", "state", "allowed"), STATES, ids=[make.__name__ for make, *_ in STATES])
+def test_in_each_state_only_what_applies_changes_a_task(
+    store: StoreUnderTest, make: Callable[[Queue, Clock], None], state: str, allowed: set[str]
+) -> None:
+    queue = store.queue()
+    make(queue, store.clock)
+    before = known(queue, "a")
+    assert counts(queue.stats()) == {state: 1}
+    assert before.status is (TaskStatus.PENDING if state == "delayed" else TaskStatus(state.upper()))
+    for status in TaskStatus:
+        assert list(queue.list(status=status)) == ([before] if status is before.status else [])
+    assert list(queue.list(status=str(before.status))) == [before]
+    assert queue.put("other work", task_id="a", priority=9).outcome is PutOutcome.DUPLICATE
+    for name in VERBS.keys() - allowed:
+        with pytest.raises(IllegalTransition, match=f"'a': cannot {name} a task that is [A-Z]+; "):
+            VERBS[name](queue)
+    assert known(queue, "a") == before
+    for name in allowed:
+        VERBS[name](store.queue())
+        assert known(queue, "a") != before
+        queue.purge(confirm="default")
+        make(queue, store.clock)
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
+def test_a_task_that_is_not_there_is_an_error(store: StoreUnderTest, verb: Callable[[Queue], object]) -> None:
+    queue = store.queue(name="here")
+    store.queue(name="elsewhere").put("work", task_id="a")
+    with pytest.raises(TaskNotFound, match="'a': not in queue 'here'"):
+        verb(queue)
+    assert total(queue) == 0
+
+
+class TestRedrive:
+    @pytest.fixture
+    def dead(self, queue: Queue, store: StoreUnderTest) -> list[str]:
+        """Return the ids of three dead letters, oldest first; a stale one is there too."""
+        queue.put("stale", task_id="stale", max_age_seconds=10)
+        queue.put_many([{"payload": number, "task_id": str(number)} for number in range(3)])
+        for claim in queue.claim(limit=4):
+            queue.fail(claim, "hopeless")
+        store.clock.advance(10)
+        return ["0", "1", "2"]
+
+    def test_all_but_the_stale(self, queue: Queue, dead: list[str]) -> None:
+        assert queue.redrive() == 3
+        assert counts(queue.stats()) == {"pending": 3, "failure": 1}
+        assert known(queue, "stale").status is TaskStatus.FAILURE
+        assert ids(queue.claim(limit=5)) == dead[::-1]
+        assert queue.redrive() == 0
+
+    def test_some(self, queue: Queue, dead: list[str]) -> None:
+        assert queue.redrive(limit=2) == 2
+        assert counts(queue.stats()) == {"pending": 2, "failure": 2}
+        assert queue.redrive(limit=2) == 1
+        assert len(queue.claim(limit=5)) == len(dead)
+
+    def test_one(self, queue: Queue, dead: list[str]) -> None:
+        assert queue.redrive(task_id=dead[1]) == 1
+        assert ids(queue.claim(limit=5)) == [dead[1]]
+
+    def test_it_has_all_its_attempts_again(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_attempts=2)
+        queue.put("work", task_id="a")
+        for _ in range(2):
+            queue.retry(claimed(queue), "broken", delay_seconds=0)
+        queue.redrive()
+        task = known(queue, "a")
+        assert (task.attempts, task.status, task.error) == (0, TaskStatus.PENDING, "broken")
+        queue.retry(claimed(queue), "broken", delay_seconds=0)
+        assert known(queue, "a").status is TaskStatus.PENDING
+
+    def test_a_stale_one_says_so(self, queue: Queue, dead: list[str]) -> None:
+        assert dead
+        with pytest.raises(IllegalTransition, match="cannot redrive a task that is SHED"):
+            queue.redrive(task_id="stale")
+
+
+class TestCancel:
+    def test_it_is_never_claimed(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("work", task_id="a")
+        queue.put("later", task_id="b", delay_seconds=5)
+        for task_id in ("a", "b"):
+            assert queue.cancel(task_id).status is TaskStatus.CANCELLED
+        store.clock.advance(5)
+        assert queue.recover() == 0
+        assert queue.claim() == []
+        assert counts(queue.stats()) == {"cancelled": 2}
+
+    def test_a_task_that_was_released_can_be_cancelled(self, queue: Queue) -> None:
+        queue.put("work", task_id="a")
+        queue.release(claimed(queue))
+        queue.cancel("a")
+        assert queue.claim() == []
+
+
+class TestTouch:
+    def test_it_is_new_and_keeps_all_else(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("work", task_id="a", priority=2, group="g", max_age_seconds=60)
+        queue.retry(claimed(queue), "broken", delay_seconds=0)
+        before = known(queue, "a")
+        store.clock.advance(30)
+        touched = queue.touch("a")
+        assert known(queue, "a") == touched
+        assert touched.created == pytest.approx(store.clock.now, abs=1e-3)
+        assert touched.deadline == pytest.approx(store.clock.now + 60, abs=1e-3)
+        assert (touched.attempts, touched.priority, touched.group, touched.error) == (1, 2, "g", "broken")
+        assert touched.expires > before.expires
+        store.clock.advance(59)
+        assert payloads(queue.claim()) == ["work"]
+
+    def test_a_delayed_task_stays_delayed(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("work", task_id="a", delay_seconds=50)
+        store.clock.advance(20)
+        queue.touch("a")
+        assert queue.claim() == []
+        store.clock.advance(30)
+        assert payloads(queue.claim()) == ["work"]
+
+    def test_again_and_again_keeps_the_max_age(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("work", task_id="a", max_age_seconds=1)
+        for _ in range(20):
+            store.clock.advance(0.9)
+            touched = queue.touch("a")
+        assert touched.deadline - touched.created == pytest.approx(1, abs=1e-3)
+
+
+class TestReprioritize:
+    def test_it_moves_between_levels_and_not_in_time(self, queue: Queue, store: StoreUnderTest) -> None:
+        for task_id in ("old", "young", "urgent"):
+            queue.put(task_id, task_id=task_id)
+        assert queue.reprioritize("urgent", 5).priority == 5
+        assert queue.reprioritize("old", 5).priority == 5
+        assert payloads(store.queue().claim(limit=3)) == ["urgent", "old", "young"]
+
+    def test_back_to_the_lowest(self, queue: Queue) -> None:
+        queue.put("a", task_id="a", priority=9)
+        queue.put("b", task_id="b", priority=1)
+        queue.reprioritize("a", 0)
+        assert payloads(queue.claim(limit=2)) == ["b", "a"]
+
+    def test_a_delayed_task_stays_delayed(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("later", task_id="a", delay_seconds=5)
+        queue.put("now")
+        queue.reprioritize("a", 3)
+        assert payloads(queue.claim(limit=2)) == ["now"]
+        store.clock.advance(5)
+        assert [claim.task.priority for claim in queue.claim()] == [3]
+
+    def test_a_level_that_is_new_to_another_process_is_seen_there(self, store: StoreUnderTest) -> None:
+        worker, producer = store.queue(), store.queue()
+        producer.put("old", task_id="old")
+        producer.put("new")
+        assert payloads(worker.claim()) == ["new"]
+        producer.reprioritize("old", 8)
+        found: list[Claim] = []
+
+        def claim() -> bool:
+            found.extend(worker.claim())
+            return bool(found)
+
+        assert within_seconds(5, claim)
+        assert payloads(found) == ["old"]
+
+
+class TestPriorities:
+    def test_each_of_the_ten_levels(self, queue: Queue) -> None:
+        queue.put_many([{"payload": level, "priority": level} for level in (3, 0, 9, 1, 8, 2, 7, 4, 6, 5)])
+        assert payloads(queue.claim(limit=20)) == list(range(9, -1, -1))
+
+    def test_with_shards_and_pages(self, store: StoreUnderTest) -> None:
+        queue = store.queue(shards=3)
+        queue.put_many([{"payload": number, "priority": number % 3} for number in range(60)])
+        expected = [number for level in (2, 1, 0) for number in range(59, -1, -1) if number % 3 == level]
+        assert payloads(queue.claim(limit=25)) + payloads(queue.claim(limit=60)) == expected
+
+    def test_a_priority_survives_every_way_back(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("urgent", priority=6)
+        queue.put("idle", delay_seconds=1)
+        queue.release(claimed(queue))
+        queue.retry(claimed(queue), delay_seconds=3)
+        store.clock.advance(3)
+        claim = claimed(queue, lease_seconds=10)
+        assert claim.task.payload == "urgent"
+        store.clock.advance(10)
+        queue.recover()
+        queue.fail(claimed(queue))
+        queue.redrive()
+        assert claimed(queue).task.priority == 6
+
+
+class TestDelay:
+    def test_a_delayed_put_from_another_process_comes_in_with_a_claim(self, store: StoreUnderTest) -> None:
+        store.queue().put("later", delay_seconds=10, priority=4)
+        worker = store.queue()
+        assert worker.claim() == []
+        store.clock.advance(10)
+        assert payloads(worker.claim()) == ["later"]
+
+    def test_more_of_them_than_fit_on_a_page(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put_many([{"payload": number, "delay_seconds": 5} for number in range(60)])
+        store.clock.advance(5)
+        assert queue.recover() == 60
+        assert counts(queue.stats()) == {"pending": 60}
+
+    def test_each_at_its_own_time(self, queue: Queue, store: StoreUnderTest) -> None:
+        for seconds in (30, 10, 20):
+            queue.put(seconds, delay_seconds=seconds)
+        came: list[object] = []
+        for _ in range(3):
+            store.clock.advance(10)
+            came += payloads(queue.claim(limit=3))
+        assert came == [10, 20, 30]
+
+
+class TestLease:
+    def test_a_claim_may_say_how_long(self, store: StoreUnderTest) -> None:
+        queue = store.queue(lease_seconds=40)
+        queue.put_many([{"payload": number} for number in range(2)])
+        assert claimed(queue).lease_until == store.clock.now + 40
+        assert claimed(queue, lease_seconds=0.5).lease_until == store.clock.now + 0.5
+        store.clock.advance(0.5)
+        assert store.queue().recover() == 1
+
+    def test_extend_counts_from_now(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("work", task_id="a")
+        claim = claimed(queue, lease_seconds=100)
+        store.clock.advance(30)
+        extended = queue.extend(claim, 100)
+        assert extended.lease_until == store.clock.now + 100 == known(queue, "a").lease_until
+        assert extended.token == claim.token
+        assert extended.task.attempts == 1
+
+    @pytest.mark.parametrize("which", ["before", "after"])
+    def test_both_claims_of_an_extended_lease_can_settle(self, queue: Queue, which: str) -> None:
+        queue.put("work", task_id="a")
+        claim = claimed(queue)
+        extended = queue.extend(claim, 500)
+        assert queue.complete(claim if which == "before" else extended).status is TaskStatus.SUCCESS
+
+    def test_a_lease_that_ran_out_can_be_extended_until_somebody_noticed(
+        self, queue: Queue, store: StoreUnderTest
+    ) -> None:
+        queue.put("work")
+        claim = claimed(queue, lease_seconds=10)
+        store.clock.advance(15)
+        claim = queue.extend(claim, 10)
+        assert store.queue().recover() == 0
+        store.clock.advance(10)
+        store.queue().recover()
+        with pytest.raises(LeaseLost, match="PENDING"):
+            queue.extend(claim, 10)
+
+    def test_a_heartbeat_keeps_a_long_task(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put_many([{"payload": number} for number in range(3)])
+        claim, *_done = queue.claim(limit=3, lease_seconds=30)
+        for _ in range(20):
+            store.clock.advance(10)
+            claim = queue.extend(claim, 30)
+            store.queue().recover()
+        store.clock.advance(10)
+        assert queue.complete(claim).status is TaskStatus.SUCCESS
+
+
+class TestList:
+    @pytest.mark.parametrize("limit", [1, 3, 7, 8])
+    def test_pages_visit_each_task_once(self, queue: Queue, limit: int) -> None:
+        queue.put_many([{"payload": number} for number in range(7)])
+        seen: list[object] = []
+        cursor: str | None = None
+        for _ in range(8):
+            page = queue.list(limit=limit, cursor=cursor)
+            assert len(page) <= limit
+            seen += [task.payload for task in page]
+            if (cursor := page.cursor) is None:
+                break
+        assert sorted(seen, key=str) == list(range(7))
+        assert cursor is None
+
+    def test_pages_of_one_state(self, queue: Queue) -> None:
+        queue.put_many([{"payload": number} for number in range(10)])
+        done = {queue.complete(claim).task_id for claim in queue.claim(limit=5)}
+        first = queue.list(status="SUCCESS", limit=3)
+        rest = queue.list(status=TaskStatus.SUCCESS, limit=3, cursor=first.cursor)
+        assert {task.task_id for task in first} | {task.task_id for task in rest} == done
+        assert (len(first), len(rest), rest.cursor) == (3, 2, None)
+
+    def test_pages_while_tasks_change(self, queue: Queue) -> None:
+        queue.put_many([{"payload": number, "task_id": str(number)} for number in range(9)])
+        first = queue.list(limit=4)
+        queue.cancel(first[-1].task_id)
+        queue.claim(limit=4)
+        rest = queue.list(limit=9, cursor=first.cursor)
+        assert sorted(task.task_id for task in (*first, *rest)) == list("012345678")
+
+    def test_an_empty_queue(self, queue: Queue) -> None:
+        page = queue.list()
+        assert (page.tasks, page.cursor) == ((), None)
+
+
+class TestGet:
+    def test_an_unknown_id(self, queue: Queue) -> None:
+        assert queue.get("nobody") is None
+
+    def test_the_stores_own_records_are_no_tasks(self, queue: Queue) -> None:
+        queue.put("work", priority=5)
+        queue.pause()
+        assert queue.get("freshq#control#default") is None
+        assert [task.payload for task in queue.list()] == ["work"]
+        assert total(queue) == 1
+
+
+class TestValues:
+    """What was put comes back as JSON keeps it, whatever happens to the caller's object."""
+
+    def test_the_callers_object_may_change_after_a_put(self, queue: Queue) -> None:
+        payload = {"list": [1]}
+        queue.put(payload, task_id="a")
+        payload["list"].append(2)
+        assert known(queue, "a").payload == {"list": [1]}
+
+    def test_a_runner_may_change_what_it_got(self, queue: Queue) -> None:
+        queue.put({"list": [1]})
+        claim = claimed(queue)
+        claim.task.payload["list"].append(2)
+        queue.retry(claim, delay_seconds=0)
+        assert claimed(queue).task.payload == {"list": [1]}
+
+    def test_what_json_cannot_tell_apart_is_the_same_on_every_store(self, queue: Queue) -> None:
+        queue.put({1: (2, 3)}, task_id="a")
+        assert known(queue, "a").payload == {"1": [2, 3]}
+        result = {1: [4]}
+        settled = queue.complete(claimed(queue), result)
+        result[1].append(5)
+        assert known(queue, "a").result == settled.result == {"1": [4]}
+
+
+class TestPurge:
+    def test_everything_goes_what_is_held_included(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put_many([{"payload": number} for number in range(30)])
+        queue.put("later", delay_seconds=10)
+        queue.complete(claimed(queue))
+        queue.claim(limit=3)
+        assert queue.purge(confirm="default") == 31
+        assert total(queue) == 0
+        assert queue.claim(limit=5) == []
+        store.clock.advance(100)
+        assert queue.recover() == 0
+
+    @pytest.mark.parametrize("confirm", ["", "Default", "yes", None, True])
+    def test_a_wrong_confirmation_deletes_nothing(self, queue: Queue, confirm: Any) -> None:
+        queue.put("work")
+        with pytest.raises(ValueError, match=r"^confirm: .* queue's name 'default'.*nothing was deleted"):
+            queue.purge(confirm)
+        assert total(queue) == 1
+
+    def test_the_queue_can_be_used_again(self, queue: Queue) -> None:
+        queue.put("old", task_id="a", priority=3)
+        queue.purge(confirm="default")
+        assert queue.put("new", task_id="a").outcome is PutOutcome.CREATED
+        assert payloads(queue.claim()) == ["new"]
+
+    def test_a_pause_outlives_it(self, queue: Queue) -> None:
+        queue.pause()
+        queue.purge(confirm="default")
+        assert queue.paused
+
+
+class TestPause:
+    def test_claims_are_suspended_and_all_else_goes_on(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put_many([{"payload": number} for number in range(3)])
+        first, second = queue.claim(limit=2, lease_seconds=10)
+        queue.pause()
+        assert queue.claim(limit=5) == []
+        queue.put("more")
+        queue.complete(first)
+        store.clock.advance(10)
+        assert queue.recover() == 1
+        assert counts(queue.stats()) == {"pending": 3, "success": 1}
+        queue.resume()
+        assert payloads(queue.claim(limit=5)) == ["more", second.task.payload, 0]
+
+    def test_another_process_sees_it(self, store: StoreUnderTest) -> None:
+        here, there = store.queue(), store.queue()
+        there.put_many([{"payload": number} for number in range(2)])
+        assert len(there.claim()) == 1  # and knows now that nothing was paused
+        here.pause()
+        assert within_seconds(5, lambda: there.paused)
+        assert there.claim() == []
+        here.resume()
+        assert within_seconds(5, lambda: not there.paused)
+        assert len(there.claim()) == 1
+
+    def test_only_the_queue_of_that_name(self, store: StoreUnderTest) -> None:
+        one, other = store.queue(name="one"), store.queue(name="other")
+        other.put("work")
+        one.pause()
+        assert payloads(other.claim()) == ["work"]
+
+
+class TestStats:
+    def test_an_empty_queue(self, queue: Queue) -> None:
+        for stats in (queue.stats(), queue.stats(approximate=True)):
+            assert counts(stats) == {}
+            assert stats.oldest_pending_seconds is stats.newest_pending_seconds is None
+
+    def test_only_what_can_be_claimed_has_an_age(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("taken")
+        queue.claim()
+        queue.put("delayed", delay_seconds=1000)
+        queue.put("stale", max_age_seconds=5)
+        store.clock.advance(6)
+        assert queue.stats().oldest_pending_seconds is None
+        queue.put("fresh")
+        store.clock.advance(2)
+        stats = queue.stats()
+        assert stats.oldest_pending_seconds == stats.newest_pending_seconds == pytest.approx(2, abs=1e-3)
+        assert counts(stats) == {"taken": 1, "delayed": 1, "shed": 1, "pending": 1}
+
+    def test_a_due_delay_counts_as_delayed_until_it_is_brought_in(
+        self, queue: Queue, store: StoreUnderTest
+    ) -> None:
+        queue.put("later", delay_seconds=5)
+        store.clock.advance(5)
+        assert counts(queue.stats()) == {"delayed": 1}
+        queue.recover()
+        assert counts(queue.stats()) == {"pending": 1}

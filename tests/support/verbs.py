@@ -1,0 +1,45 @@
+"""Every verb of a queue, for what must hold of all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from freshq import Claim, Queue
+
+
+def prepared(queue: Queue) -> Claim:
+    """Fill a queue so that every verb has something to do; return a claim."""
+    queue.put_many([{"payload": number, "task_id": f"t{number}"} for number in range(3)])
+    queue.put("dead letter", task_id="dead")
+    queue.fail(queue.claim()[0])
+    return queue.claim()[0]
+
+
+# Each is called with a queue and a claim that `prepared` has returned.
+VERBS: Final[dict[str, Callable[[Queue, Claim], object]]] = {
+    "put": lambda queue, _: queue.put("new"),
+    "put_many": lambda queue, _: queue.put_many([{"payload": 1}, {"payload": 2}]),
+    "put of a new priority": lambda queue, _: queue.put("urgent", priority=7),
+    "claim": lambda queue, _: queue.claim(),
+    "complete": lambda queue, claim: queue.complete(claim),
+    "fail": lambda queue, claim: queue.fail(claim),
+    "retry": lambda queue, claim: queue.retry(claim),
+    "release": lambda queue, claim: queue.release(claim),
+    "extend": lambda queue, claim: queue.extend(claim, 90),
+    "recover": lambda queue, _: queue.recover(),
+    "cancel": lambda queue, _: queue.cancel("t0"),
+    "touch": lambda queue, _: queue.touch("t0"),
+    "reprioritize": lambda queue, _: queue.reprioritize("t0", 3),
+    "redrive": lambda queue, _: queue.redrive(),
+    "redrive one": lambda queue, _: queue.redrive(task_id="dead"),
+    "get": lambda queue, _: queue.get("t0"),
+    "list": lambda queue, _: queue.list(),
+    "stats": lambda queue, _: queue.stats(),
+    "approximate stats": lambda queue, _: queue.stats(approximate=True),
+    "purge": lambda queue, _: queue.purge(confirm="default"),
+    "pause": lambda queue, _: queue.pause(),
+    "resume": lambda queue, _: queue.resume(),
+}
