@@ -473,7 +473,7 @@ class TestLeaseRecord:
     def test_records_without_tasks_do_not_delay_the_others(self, table: StoreUnderTest) -> None:
         """More empty records than the sweep reads at a time are due before one that matters."""
         producer = table.queue()
-        for number in range(60):
+        for number in range(30):
             worker = table.queue()
             producer.put(number)
             worker.complete(worker.claim(lease_seconds=10)[0])

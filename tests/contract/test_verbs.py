@@ -11,6 +11,7 @@ import pytest
 from freshq import IllegalTransition, LeaseLost, Order, PutOutcome, TaskNotFound, TaskStatus
 from freshq.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
+from freshq.stores.dynamodb import control
 from tests.support.readings import counts, ids, known, payloads, total, within_seconds
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
     from freshq import Claim, Queue
     from tests.conftest import Clock, StoreUnderTest
+
+
+@pytest.fixture
+def quick_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have processes notice sooner what others changed, so that the test need not wait for it."""
+    monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 0.05)
 
 
 class Dice(random.Random):
@@ -365,6 +372,7 @@ class TestReprioritize:
         store.clock.advance(5)
         assert [claim.task.priority for claim in queue.claim()] == [3]
 
+    @pytest.mark.usefixtures("quick_look")
     def test_a_level_that_is_new_to_another_process_is_seen_there(self, store: StoreUnderTest) -> None:
         worker, producer = store.queue(), store.queue()
         producer.put("old", task_id="old")
@@ -598,6 +606,7 @@ class TestPause:
         queue.resume()
         assert payloads(queue.claim(limit=5)) == ["more", second.task.payload, 0]
 
+    @pytest.mark.usefixtures("quick_look")
     def test_another_process_sees_it(self, store: StoreUnderTest) -> None:
         here, there = store.queue(), store.queue()
         there.put_many([{"payload": number} for number in range(2)])

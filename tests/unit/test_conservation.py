@@ -1,0 +1,359 @@
+"""Whatever is done in whatever order: no task is lost, none is held twice, the newest is served first.
+
+Hypothesis does random things to a queue and to a model of it, which is a dictionary.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from freshq import IllegalTransition, LeaseLost, PutOutcome, Queue, TaskStatus
+from freshq.stores.dynamodb import control
+from freshq.stores.memory import MemoryStore
+from tests.conftest import Clock
+from tests.support.readings import counts, ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from freshq import Claim
+    from freshq.stores.base import Store
+    from tests.conftest import StoreUnderTest
+
+SETTLEMENTS: Final = ["complete", "fail", "retry", "release", "extend"]
+CHANGES: Final = ["cancel", "touch", "reprioritize", "redrive"]
+MAX_ATTEMPTS: Final = 3
+MAX_AGE_SECONDS: Final = 120.0
+
+
+@dataclass
+class Expected:
+    """What a task must be."""
+
+    status: TaskStatus
+    created: float
+    deadline: float
+    priority: int
+    not_before: float | None
+    attempts: int = 0
+    token: str | None = None
+    lease_until: float = 0.0
+
+    def state(self, now: float) -> str:
+        """Return the field of the stats that counts it."""
+        if self.status is TaskStatus.PENDING:
+            if self.deadline <= now:
+                return "shed"
+            return "delayed" if self.not_before is not None else "pending"
+        return self.status.lower()
+
+    def due(self, now: float) -> bool:
+        """Return whether a sweep has to move it."""
+        if self.status is TaskStatus.TAKEN:
+            return self.lease_until <= now
+        return self.status is TaskStatus.PENDING and self.not_before is not None and self.not_before <= now
+
+    def let_go(self, status: TaskStatus) -> None:
+        self.status, self.token = status, None
+
+
+class Conservation(RuleBasedStateMachine):
+    """Two processes and a sweep on one queue."""
+
+    made: ClassVar = count()
+
+    @staticmethod
+    def make_store() -> Store:
+        raise NotImplementedError
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = f"queue-{next(self.made)}"
+        self.clock = Clock()
+        self.producer = self.new_process()
+        self.processes = [self.new_process(), self.new_process()]
+        self.model: dict[str, Expected] = {}
+        self.claims: list[Claim] = []
+
+    def new_process(self) -> Queue:
+        return Queue(
+            self.make_store(),
+            name=self.name,
+            clock=self.clock,
+            rng=random.Random(1),
+            max_attempts=MAX_ATTEMPTS,
+            max_age_seconds=MAX_AGE_SECONDS,
+        )
+
+    @rule(
+        priority=st.sampled_from([0, 0, 0, 4]),
+        delay_seconds=st.sampled_from([0, 0, 5, 40]),
+        max_age_seconds=st.sampled_from([None, None, 45]),
+        number=st.integers(1, 3),
+    )
+    def put(self, priority: int, delay_seconds: float, max_age_seconds: float | None, number: int) -> None:
+        for _ in range(number):
+            task_id = f"{self.name}-{len(self.model)}"
+            receipt = self.producer.put(
+                "work", task_id, priority, delay_seconds=delay_seconds, max_age_seconds=max_age_seconds
+            )
+            assert receipt.outcome is PutOutcome.CREATED
+            assert self.producer.put("other", task_id).outcome is PutOutcome.DUPLICATE
+            task = self.producer.get(task_id)
+            assert task is not None
+            self.model[task_id] = Expected(
+                TaskStatus.PENDING, task.created, task.deadline, priority, task.not_before
+            )
+
+    @rule(seconds=st.sampled_from([0.5, 4, 10, 31]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(process=st.integers(0, 1), limit=st.integers(1, 4), lease_seconds=st.sampled_from([4, 10, 50]))
+    def claim(self, process: int, limit: int, lease_seconds: float) -> None:
+        claims = self.processes[process].claim(limit, lease_seconds)
+        expected = self.expect_claimed(limit)
+        if len(expected) < limit and self.expect_recovered():
+            expected += self.expect_claimed(limit - len(expected))
+        assert ids(claims) == expected
+        for claim in claims:
+            self.model[claim.task.task_id].token = claim.token
+            self.model[claim.task.task_id].lease_until = claim.lease_until
+        self.claims += claims
+
+    def expect_claimed(self, limit: int) -> list[str]:
+        now = self.clock.now
+        claimable = [task_id for task_id, task in self.model.items() if task.state(now) == "pending"]
+        claimable.sort(key=lambda task_id: (self.model[task_id].priority, self.model[task_id].created))
+        newest = claimable[::-1][:limit]
+        for task_id in newest:
+            self.model[task_id].status = TaskStatus.TAKEN
+            self.model[task_id].attempts += 1
+            self.model[task_id].lease_until = float("inf")
+        return newest
+
+    def expect_recovered(self) -> int:
+        due = [task for task in self.model.values() if task.due(self.clock.now)]
+        for task in due:
+            if task.status is TaskStatus.PENDING:
+                task.not_before = None
+            else:
+                task.let_go(TaskStatus.PENDING if task.attempts < MAX_ATTEMPTS else TaskStatus.FAILURE)
+        return len(due)
+
+    @rule()
+    def sweep(self) -> None:
+        assert self.new_process().recover() == self.expect_recovered()
+
+    @precondition(lambda self: self.claims)
+    @rule(
+        process=st.integers(0, 1),
+        index=st.integers(0, 9),
+        verb=st.sampled_from(SETTLEMENTS),
+        seconds=st.sampled_from([1, 20]),
+    )
+    def settle(self, process: int, index: int, verb: str, seconds: float) -> None:
+        claim = self.claims[-1 - index % len(self.claims)]
+        task = self.model[claim.task.task_id]
+        with self.refused_unless(task.token == claim.token, LeaseLost):
+            self.run_settlement(self.processes[process], claim, verb, seconds)
+            self.expect_settled(task, verb, seconds)
+
+    def run_settlement(self, queue: Queue, claim: Claim, verb: str, seconds: float) -> None:
+        match verb:
+            case "retry":
+                queue.retry(claim, "broken", delay_seconds=seconds)
+            case "extend":
+                queue.extend(claim, seconds)
+            case _:
+                getattr(queue, verb)(claim)
+
+    def expect_settled(self, task: Expected, verb: str, seconds: float) -> None:
+        match verb:
+            case "complete":
+                task.let_go(TaskStatus.SUCCESS)
+            case "fail":
+                task.let_go(TaskStatus.FAILURE)
+            case "release":
+                task.let_go(TaskStatus.PENDING)
+                task.attempts -= 1
+            case "extend":
+                task.lease_until = round(self.clock.now + seconds, 6)
+            case _ if task.attempts >= MAX_ATTEMPTS:
+                task.let_go(TaskStatus.FAILURE)
+            case _:
+                task.let_go(TaskStatus.PENDING)
+                if task.deadline > self.clock.now:
+                    task.not_before = round(self.clock.now + seconds, 6)
+
+    @precondition(lambda self: self.model)
+    @rule(index=st.integers(0, 50), verb=st.sampled_from(CHANGES))
+    def change(self, index: int, verb: str) -> None:
+        task_id = self.known_id(index)
+        task = self.model[task_id]
+        state = task.state(self.clock.now)
+        if verb == "redrive":
+            allowed = state == "failure" and task.deadline > self.clock.now
+        else:
+            allowed = state in ("pending", "delayed")
+        with self.refused_unless(allowed, IllegalTransition):
+            match verb:
+                case "cancel":
+                    self.producer.cancel(task_id)
+                    task.let_go(TaskStatus.CANCELLED)
+                    task.not_before = None
+                case "touch":
+                    touched = self.producer.touch(task_id)
+                    assert touched.created == pytest.approx(self.clock.now, abs=1e-3)
+                    task.created, task.deadline = touched.created, touched.deadline
+                case "reprioritize":
+                    self.producer.reprioritize(task_id, 9)
+                    task.priority = 9
+                case _:
+                    assert self.producer.redrive(task_id=task_id) == 1
+                    task.let_go(TaskStatus.PENDING)
+                    task.attempts = 0
+
+    @rule(process=st.integers(0, 1), orderly=st.booleans())
+    def restart(self, process: int, orderly: bool) -> None:  # noqa: FBT001 - drawn by name
+        """Forget what the process knows; what it holds must come back."""
+        if orderly:
+            self.processes[process].close()
+        self.processes[process] = self.new_process()
+
+    @invariant()
+    def check(self) -> None:
+        """Every task is what it must be, in what was put and in what the states add up to."""
+        now = self.clock.now
+        listed = {task.task_id: task for task in self.producer.list(limit=5000)}
+        assert listed.keys() == self.model.keys()
+        for task_id, task in listed.items():
+            expected = self.model[task_id]
+            state = expected.state(now)
+            assert task.status == ("PENDING" if state == "delayed" else state.upper())
+            assert (task.created, task.deadline, task.priority, task.attempts, task.not_before) == (
+                *(expected.created, expected.deadline, expected.priority, expected.attempts),
+                expected.not_before,
+            )
+            assert task.lease_token == expected.token
+            assert task.attempts <= MAX_ATTEMPTS
+        counted = counts(self.producer.stats())
+        assert counted == Counter(task.state(now) for task in self.model.values())
+        assert sum(counted.values()) == len(self.model)
+        held = [claim for claim in self.claims if listed[claim.task.task_id].lease_token == claim.token]
+        assert len(set(ids(held))) == len(held) == counted.get("taken", 0)
+
+    def known_id(self, index: int) -> str:
+        return list(self.model)[index % len(self.model)]
+
+    @contextmanager
+    def refused_unless(self, allowed: bool, error: type[Exception]) -> Iterator[None]:  # noqa: FBT001 - read as a sentence
+        if allowed:
+            yield
+        else:
+            with pytest.raises(error):
+                yield
+
+    def teardown(self) -> None:
+        """Let everything end: nothing may be stuck."""
+        for _ in range(MAX_ATTEMPTS + 1):
+            self.clock.advance(60)
+            self.sweep()
+            for claim in self.new_process().claim(100, lease_seconds=10):
+                assert self.model[claim.task.task_id].state(self.clock.now) == "pending"
+                self.producer.complete(claim)
+                self.model[claim.task.task_id].let_go(TaskStatus.SUCCESS)
+        assert counts(self.producer.stats()).keys() <= {"success", "failure", "cancelled", "shed"}
+        assert sum(counts(self.producer.stats()).values()) == len(self.model)
+
+
+def bound(new_store: Callable[[], Store]) -> type[Conservation]:
+    """Return the machine for a store."""
+
+    class Bound(Conservation):
+        make_store = staticmethod(new_store)
+
+    return Bound
+
+
+def explore(machine: type[Conservation], examples: int, phases: Collection[Phase] = tuple(Phase)) -> None:
+    """Have Hypothesis look for trouble."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            phases=phases,
+            stateful_step_count=40,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def walk(machine: Conservation, steps: int, seed: int) -> None:
+    """Do what a busy queue sees, in proportion: Hypothesis's short examples seldom get that far."""
+    dice = random.Random(seed)
+    actions: dict[Callable[[], None], int] = {
+        lambda: machine.put(
+            dice.choice([0, 0, 4]), dice.choice([0, 0, 5, 40]), dice.choice([None, 45]), dice.randint(1, 3)
+        ): 20,
+        lambda: machine.claim(dice.randrange(2), dice.randint(1, 4), dice.choice([4, 10, 50])): 25,
+        lambda: machine.settle(dice.randrange(2), dice.randrange(8), dice.choice(SETTLEMENTS), 5): 30,
+        lambda: machine.change(dice.randrange(500), dice.choice(CHANGES)): 10,
+        lambda: machine.time_passes(dice.choice([0.5, 4, 10, 31])): 15,
+        machine.sweep: 5,
+        lambda: machine.restart(dice.randrange(2), dice.random() < 0.5): 5,
+    }
+    for act in dice.choices(list(actions), list(actions.values()), k=steps):
+        if machine.model and (machine.claims or act is not list(actions)[2]):
+            act()
+        else:
+            machine.put(0, 0, None, 3)
+            machine.claim(0, 1, 10)
+        machine.check()
+    machine.teardown()
+
+
+class TestInMemory:
+    @pytest.fixture
+    def machine(self) -> type[Conservation]:
+        store = MemoryStore()
+        return bound(lambda: store)
+
+    def test_explored(self, machine: type[Conservation]) -> None:
+        explore(machine, examples=200)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_walked(self, machine: type[Conservation], seed: int) -> None:
+        walk(machine(), 300, seed)
+
+
+class TestOnDynamoDBLocal:
+    @pytest.fixture
+    def machine(self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> type[Conservation]:
+        monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", -1.0)  # each process knows every level at once
+        return bound(lambda: table_store.make_store(2))
+
+    def test_explored(self, machine: type[Conservation]) -> None:
+        explore(machine, examples=8, phases=[Phase.generate])  # to shrink takes minutes here
+
+    def test_walked(self, machine: type[Conservation]) -> None:
+        walk(machine(), 200, seed=1)
