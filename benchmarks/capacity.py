@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.table import Table
-from tests.support.dynamodb_local import DynamoDBLocal
+from tests.support.dynamodb_local import DynamoDBLocal, stop_stream
 from tests.support.faults import AFTER, client_at, hooked, meanwhile
 
 from freshq import Queue
@@ -132,6 +132,7 @@ class Bench:
         self.clock = Clock()
         self.table = f"bench-{uuid.uuid4().hex}"
         self.queue().create_table()
+        stop_stream(client, self.table)
 
     def queue(self) -> Queue:
         """Return a queue as another process would have it."""

@@ -15,7 +15,7 @@ from moto import mock_aws
 from freshq import Queue
 from freshq.stores.dynamodb import DynamoDBStore
 from freshq.stores.memory import MemoryStore
-from tests.support.dynamodb_local import DynamoDBLocal, Unavailable, is_required
+from tests.support.dynamodb_local import DynamoDBLocal, Unavailable, is_required, stop_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,13 +98,15 @@ def moto_client(default_client: DynamoDBClient) -> Iterator[DynamoDBClient]:
         yield default_client
 
 
-def on_table(kind: str, client: DynamoDBClient) -> StoreUnderTest:
+def on_table(kind: str, client: DynamoDBClient, *, streamed: bool = False) -> StoreUnderTest:
     """Return a store on a new table."""
     table = f"tasks-{uuid.uuid4().hex}"
     store = StoreUnderTest(
         kind, lambda shards: DynamoDBStore(table, client, shards=shards), client=client, table=table
     )
     store.queue().create_table()
+    if kind == "dynamodb_local" and not streamed:
+        stop_stream(client, table)
     return store
 
 
@@ -127,3 +129,9 @@ def queue(store: StoreUnderTest) -> Queue:
 def table_store(dynamodb_local: DynamoDBClient) -> StoreUnderTest:
     """Return a store on DynamoDB Local."""
     return on_table("dynamodb_local", dynamodb_local)
+
+
+@pytest.fixture
+def streamed_store(dynamodb_local: DynamoDBClient) -> StoreUnderTest:
+    """Return a store on DynamoDB Local that keeps its stream of changes."""
+    return on_table("dynamodb_local", dynamodb_local, streamed=True)

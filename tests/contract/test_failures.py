@@ -68,9 +68,7 @@ class TestLostReplyAfterTheSDK:
     def test_put_says_created_even_if_a_worker_was_faster(
         self, queue: Queue, client: DynamoDBClient, table: StoreUnderTest
     ) -> None:
-        worker = table.queue()
-
-        with replies_lost(client, "PutItem"), meanwhile_after_put(client, worker):
+        with replies_lost(client, "PutItem"), done_before_the_second_put(client, table.queue()):
             assert queue.put("work", task_id="a").outcome is PutOutcome.CREATED
         assert counts(queue.stats()) == {"success": 1}
 
@@ -125,8 +123,8 @@ class TestLostReplyAfterTheSDK:
         assert [claim.task.attempts for claim in recovered_claims(table)] == [2]
 
 
-def meanwhile_after_put(client: DynamoDBClient, worker: Queue) -> Any:
-    """Have a worker do the task between a put and the SDK's second try of it."""
+def done_before_the_second_put(client: DynamoDBClient, worker: Queue) -> Any:
+    """Have a worker do the task between a put and the second try of it."""
     puts = 0
 
     def work(**_rest: Any) -> None:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 import pytest
 
 from freshq import LeaseLost, Order, PutOutcome, TaskStatus
+from tests.support.readings import payloads, total
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq import Claim, Queue
     from tests.conftest import Clock, StoreUnderTest
-
-
-def payloads(claims: list[Claim]) -> list[object]:
-    return [claim.task.payload for claim in claims]
-
-
-def total(queue: Queue) -> int:
-    stats = queue.stats()
-    return sum(
-        getattr(stats, field.name)
-        for field in fields(stats)
-        if field.name in {"pending", "delayed", "taken", "success", "failure", "cancelled", "shed"}
-    )
 
 
 class TestOrder:

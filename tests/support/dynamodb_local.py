@@ -379,6 +379,15 @@ class DynamoDBLocal:
                 return
 
 
+def stop_stream(client: DynamoDBClient, table: str) -> None:
+    """Have a table keep no stream, where a test does not read it.
+
+    DynamoDB Local keeps the records of all tables, deleted ones too, and the more there are the slower
+    every call is: 3 times slower after 6,000 writes.
+    """
+    client.update_table(TableName=table, StreamSpecification={"StreamEnabled": False})
+
+
 def _answers(port: int) -> bool:
     """List the tables: the first such request also loads the native database library."""
     connection = http.client.HTTPConnection(HOST, port, timeout=_STOP_SECONDS)

@@ -105,24 +105,26 @@ def test_percentiles() -> None:
     assert percentile([float(value) for value in range(101)], 99) == pytest.approx(99)
 
 
-def test_the_history_is_read_from_the_stream_with_what_each_change_cost(table_store: StoreUnderTest) -> None:
+def test_the_history_is_read_from_the_stream_with_what_each_change_cost(
+    streamed_store: StoreUnderTest,
+) -> None:
     import boto3  # noqa: PLC0415 - for a second client of the same server
 
-    assert table_store.client is not None
-    assert table_store.table is not None
-    queue = table_store.queue()
+    assert streamed_store.client is not None
+    assert streamed_store.table is not None
+    queue = streamed_store.queue()
     queue.put("work", task_id="a")
     (claim,) = queue.claim()
     queue.complete(claim)
     queue.close()
     streams = boto3.client(
         "dynamodbstreams",
-        endpoint_url=table_store.client.meta.endpoint_url,
-        region_name=table_store.client.meta.region_name,
+        endpoint_url=streamed_store.client.meta.endpoint_url,
+        region_name=streamed_store.client.meta.region_name,
         aws_access_key_id="local",
         aws_secret_access_key="local",  # noqa: S106 - names no account
     )
-    changes = list(read_changes(streams, table_store.table))
+    changes = list(read_changes(streams, streamed_store.table))
     assert [task.status for task in versions_by_task(changes)["a"]] == ["PENDING", "TAKEN", "SUCCESS"]
     of_task = [change.write_units() for change in changes if change.task_after() is not None]
     assert of_task == [2, 2, 1]
