@@ -11,12 +11,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from freshq.cli.simulate import simulate
 from freshq.errors import StoreError
 from freshq.queue import Queue
 
 app = typer.Typer(
     help="A task queue for work that loses value with age.", no_args_is_help=True, add_completion=False
 )
+
+app.command()(simulate)
 
 UNREACHABLE_STATUS = 3
 SCHEME = "dynamodb://"

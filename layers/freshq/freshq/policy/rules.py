@@ -1,0 +1,114 @@
+"""The overload control of one queue, checked as a whole."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from freshq.policy.order import Order, OrderPolicy
+from freshq.policy.pressure import Door  # noqa: TC001 - part of a dataclass
+from freshq.policy.shedding import BacklogLimit, Codel, FixedReserve, QuantileReserve, Reserve
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveRule:
+    """How the reserve is found: a fixed time, or a running quantile of the service time.
+
+    Attributes:
+        seconds: The fixed time.
+        quantile: Used instead if it is set, such as 0.9.
+    """
+
+    seconds: float = 0.0
+    quantile: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> ReserveRule:
+        """Return the rule written as seconds (``0.5``) or as a percentile (``p90``)."""
+        try:
+            return cls(quantile=float(text[1:]) / 100) if text.startswith("p") else cls(float(text))
+        except ValueError:
+            pass
+        msg = f"reserve: must be seconds from 0 on or a percentile such as p90, got {text!r}"
+        raise ValueError(msg)
+
+    def __post_init__(self) -> None:
+        """Check the time and the quantile."""
+        if not 0 <= self.seconds < math.inf:
+            msg = f"reserve: must be 0 seconds or more, got {self.seconds}"
+            raise ValueError(msg)
+        if self.quantile is not None and not 0 < self.quantile < 1:
+            msg = f"reserve: a percentile must be above 0 and below 100, got {100 * self.quantile:g}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class CodelRule:
+    """The constants of CoDel.
+
+    Attributes:
+        target_seconds: Shortest wait that is still good.
+        interval_seconds: How long it is looked for; twice the wake-up latency or more.
+    """
+
+    target_seconds: float
+    interval_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OverloadRules:
+    """What a queue does under overload. One that makes no sense cannot be made.
+
+    Attributes:
+        deadline_seconds: Age at which a task is stale.
+        order: Order of service within a level.
+        reserve: Time that a task must still have when it is claimed.
+        codel: Shed what waited long; only with FIFO.
+        backlog: How many may wait.
+        fair: Whether the groups take turns.
+        door: Refuse new work beyond a multiple of capacity.
+    """
+
+    deadline_seconds: float
+    order: Order = Order.LIFO
+    reserve: ReserveRule = ReserveRule()
+    codel: CodelRule | None = None
+    backlog: BacklogLimit | None = None
+    fair: bool = False
+    door: Door | None = None
+
+    def __post_init__(self) -> None:
+        """Check what each part cannot see alone.
+
+        Raises:
+            ValueError: One line that names the option.
+        """
+        if not 0 < self.deadline_seconds < math.inf:
+            msg = f"deadline_seconds: must be greater than 0, got {self.deadline_seconds}"
+            raise ValueError(msg)
+        if self.reserve.seconds >= self.deadline_seconds:
+            msg = f"reserve: {self.reserve.seconds} s leave no time within the deadline of "
+            raise ValueError(msg + f"{self.deadline_seconds} s; nothing would ever be claimed")
+        if self.backlog is not None and self.backlog.group_share is not None and not self.fair:
+            raise ValueError("group_share: needs fair; only then each group waits in a line of its own")
+        self.new_codel()
+
+    def new_order(self) -> OrderPolicy:
+        """Return the order of one line, to be kept for as long as the line is served."""
+        return OrderPolicy(self.order, self.deadline_seconds)
+
+    def new_reserve(self) -> Reserve:
+        """Return the reserve of the queue."""
+        if self.reserve.quantile is None:
+            return FixedReserve(self.reserve.seconds)
+        return QuantileReserve(self.reserve.quantile, self.deadline_seconds)
+
+    def new_codel(self) -> Codel | None:
+        """Return the CoDel of one line, None if there is none.
+
+        Raises:
+            ValueError: If the order is not FIFO.
+        """
+        if self.codel is None:
+            return None
+        return Codel(self.codel.target_seconds, self.codel.interval_seconds, self.order)

@@ -1,0 +1,118 @@
+"""Recorded arrivals: one JSON object a line."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from random import Random
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from freshq.simulate.load import MAX_TASKS, Load, Service, positive, services
+from freshq.task import MAX_PRIORITY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Arrival(BaseModel):
+    """One line of the file.
+
+    Attributes:
+        at_seconds: When the task arrived, on any clock; the run starts with the first arrival.
+        service_seconds: How long it took; None: drawn.
+        max_age_seconds: Age at which it was stale; None: the deadline of the run.
+        priority: 0 to 9, higher first.
+        group: Tenant or key.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    at_seconds: float
+    service_seconds: Annotated[float, Field(gt=0)] | None = None
+    max_age_seconds: Annotated[float, Field(gt=0)] | None = None
+    priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)] = 0
+    group: str | None = None
+
+
+def read_trace(
+    file: Path,
+    deadline_seconds: float,
+    duration_seconds: float | None = None,
+    service: Service = Service.EXP,
+    service_mean_seconds: float = 1.0,
+    seed: int = 1,
+) -> Load:
+    """Return the load that a file describes, in the order of the arrivals.
+
+    Args:
+        file: The file, JSON lines.
+        deadline_seconds: Age at which a task is stale, unless its line says less.
+        duration_seconds: Arrivals from then on are left out; None: all are taken.
+        service: Distribution of the service times that are not in the file.
+        service_mean_seconds: Mean of these.
+        seed: Of these.
+
+    Raises:
+        ValueError: If a line is broken; its number is named.
+    """
+    positive("deadline_seconds", deadline_seconds)
+    positive("service_mean_seconds", service_mean_seconds)
+    arrivals = sorted(_read(file), key=lambda arrival: arrival.at_seconds)
+    start = arrivals[0].at_seconds
+    if duration_seconds is not None:
+        positive("duration_seconds", duration_seconds)
+        arrivals = [arrival for arrival in arrivals if arrival.at_seconds - start < duration_seconds]
+    else:
+        # Arrivals are counted up to and with the last, so that a single one has a duration, too.
+        duration_seconds = math.nextafter(arrivals[-1].at_seconds - start, math.inf)
+    rng = Random(f"{seed}/services")  # noqa: S311 - a simulation
+    drawn = services(service, service_mean_seconds, len(arrivals), rng)
+    ages = (min(deadline_seconds, arrival.max_age_seconds or deadline_seconds) for arrival in arrivals)
+    levels = bytes(arrival.priority for arrival in arrivals)
+    return Load(
+        created=array("d", [arrival.at_seconds - start for arrival in arrivals]),
+        service=array(
+            "d", [one.service_seconds or other for one, other in zip(arrivals, drawn, strict=True)]
+        ),
+        deadline=array("d", [one.at_seconds - start + age for one, age in zip(arrivals, ages, strict=True)]),
+        duration_seconds=duration_seconds,
+        levels=levels if any(levels) else b"",
+        groups=[arrival.group for arrival in arrivals] if any(arrival.group for arrival in arrivals) else [],
+    )
+
+
+def _read(file: Path) -> list[Arrival]:
+    arrivals = []
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    arrivals.append(_parse(file, number, line))
+                if len(arrivals) > MAX_TASKS:
+                    msg = f"{file}: more than {MAX_TASKS:,} arrivals; split it"
+                    raise ValueError(msg)
+    except OSError as error:
+        msg = f"{file}: cannot be read: {error.strerror}"
+        raise ValueError(msg) from error
+    except UnicodeDecodeError as error:
+        msg = f"{file}: not UTF-8 text: {error.reason}"
+        raise ValueError(msg) from error
+    if not arrivals:
+        msg = f'{file}: no arrivals; give one JSON object a line, such as {{"at_seconds": 0.5}}'
+        raise ValueError(msg)
+    return arrivals
+
+
+def _parse(file: Path, number: int, line: str) -> Arrival:
+    try:
+        return Arrival.model_validate_json(line)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"]
+    if problem["type"] == "extra_forbidden":
+        message = f"unknown field; known are {', '.join(Arrival.model_fields)}"
+    msg = f"{file}, line {number}: " + (f"{name}: " if name else "") + message[0].lower() + message[1:]
+    raise ValueError(msg)
