@@ -70,7 +70,9 @@ def draw(cells: Sequence[Cell], deadline_seconds: float, subtitle: str, file: Pa
         alt.LayerChart(layer=[_panel(rows, p99)], width=WIDTH, height=HEIGHT),
     )
     title = alt.TitleParams("Done in time, under load", subtitle=subtitle, anchor="start", fontSize=17)
-    alt.vconcat(*panels, title=title).configure_view(stroke=None).save(str(file), scale_factor=2)
+    chart = alt.vconcat(*panels, title=title).configure_view(stroke=None)
+    # An HTML page brings the scripts along, so that it opens without a network.
+    chart.save(str(file), scale_factor=2, inline=file.suffix == ".html")
 
 
 def _load_axis() -> alt.X:

@@ -1,0 +1,73 @@
+"""The orders, and when an adaptive one turns round."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from freshq.policy.order import Order, OrderPolicy, OrderSwitch
+
+DEADLINE_SECONDS = 10.0
+ages = st.none() | st.floats(min_value=0, max_value=20)
+
+
+@pytest.mark.parametrize(
+    ("order", "newest_first"), [(Order.LIFO, True), (Order.PRIORITY, True), (Order.FIFO, False)]
+)
+def test_a_fixed_order_never_turns(order: Order, newest_first: bool) -> None:  # noqa: FBT001 - a case
+    policy = OrderPolicy(order, DEADLINE_SECONDS)
+    assert order.newest_first is policy.newest_first is newest_first
+    assert not policy.adaptive
+    assert policy.observe(1.0, 9.9) is None
+    assert policy.newest_first is newest_first
+
+
+def test_adaptive_is_not_an_answer_by_itself() -> None:
+    with pytest.raises(ValueError, match="order: adaptive"):
+        _ = Order.ADAPTIVE.newest_first
+
+
+def test_adaptive_turns_at_its_thresholds_and_says_so() -> None:
+    policy = OrderPolicy(Order.ADAPTIVE, DEADLINE_SECONDS)
+    assert policy.adaptive
+    assert not policy.newest_first
+    assert policy.observe(1.0, 4.0) is None
+    assert policy.observe(2.0, 4.1) == OrderSwitch(2.0, newest_first=True, oldest_age_seconds=4.1)
+    assert policy.observe(3.0, 2.0) is None
+    assert policy.observe(4.0, 1.9) == OrderSwitch(4.0, newest_first=False, oldest_age_seconds=1.9)
+
+
+def test_an_empty_line_is_young() -> None:
+    policy = OrderPolicy(Order.ADAPTIVE, DEADLINE_SECONDS)
+    policy.observe(1.0, 5.0)
+    assert policy.observe(2.0, None) == OrderSwitch(2.0, newest_first=False, oldest_age_seconds=0.0)
+
+
+@given(st.lists(ages, max_size=50))
+def test_adaptive_has_hysteresis(observed: list[float | None]) -> None:
+    policy = OrderPolicy(Order.ADAPTIVE, DEADLINE_SECONDS)
+    for now, age in enumerate(observed):
+        before = policy.newest_first
+        switch = policy.observe(now, age)
+        seconds = age or 0.0
+        assert (switch is not None) is (policy.newest_first is not before)
+        if 2.0 <= seconds <= 4.0:
+            assert switch is None
+        elif seconds > 4.0:
+            assert policy.newest_first
+        else:
+            assert not policy.newest_first
+
+
+@pytest.mark.parametrize(
+    ("deadline", "shares", "name"),
+    [
+        (0.0, (0.4, 0.2), "deadline_seconds"),
+        (10.0, (0.2, 0.4), "fifo_below"),
+        (10.0, (1.0, 0.2), "lifo_above"),
+    ],
+)
+def test_senseless_thresholds(deadline: float, shares: tuple[float, float], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        OrderPolicy(Order.ADAPTIVE, deadline, *shares)

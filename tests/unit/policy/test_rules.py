@@ -1,0 +1,54 @@
+"""Combinations that make sense, and those that do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from freshq.policy.order import Order
+from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from freshq.policy.shedding import BacklogLimit, Codel, FixedReserve, QuantileReserve
+
+CODEL = CodelRule(0.5, 1.0)
+
+
+def test_rules_make_the_objects_that_decide() -> None:
+    rules = OverloadRules(10.0, Order.FIFO, ReserveRule(1.0), CODEL)
+    assert isinstance(rules.new_reserve(), FixedReserve)
+    assert isinstance(rules.new_codel(), Codel)
+    assert not rules.new_order().newest_first
+    assert isinstance(OverloadRules(10.0, reserve=ReserveRule(quantile=0.9)).new_reserve(), QuantileReserve)
+    assert OverloadRules(10.0).new_codel() is None
+
+
+@pytest.mark.parametrize("order", [Order.LIFO, Order.PRIORITY, Order.ADAPTIVE])
+def test_codel_beside_newest_first_cannot_be_configured(order: Order) -> None:
+    with pytest.raises(ValueError, match="codel: works only with order=fifo"):
+        OverloadRules(10.0, order, codel=CODEL)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"deadline_seconds": 0.0}, "deadline_seconds"),
+        ({"deadline_seconds": float("inf")}, "deadline_seconds"),
+        ({"deadline_seconds": 10.0, "reserve": ReserveRule(10.0)}, "reserve"),
+        ({"deadline_seconds": 10.0, "backlog": BacklogLimit(5, group_share=0.5)}, "group_share"),
+        ({"deadline_seconds": 10.0, "order": Order.FIFO, "codel": CodelRule(0.0, 1.0)}, "codel"),
+    ],
+)
+def test_senseless_rules(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}"):
+        OverloadRules(**options)
+
+
+@pytest.mark.parametrize(("text", "rule"), [("0.5", ReserveRule(0.5)), ("p90", ReserveRule(quantile=0.9))])
+def test_a_reserve_is_written_as_seconds_or_as_a_percentile(text: str, rule: ReserveRule) -> None:
+    assert ReserveRule.parse(text) == rule
+
+
+@pytest.mark.parametrize("text", ["", "p", "p0", "p100", "-1", "nan", "inf", "p90%", "soon"])
+def test_a_senseless_reserve(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^reserve: must be seconds .* got "):
+        ReserveRule.parse(text)

@@ -1,0 +1,186 @@
+"""The command `freshq simulate`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from freshq.cli import app
+from freshq.policy.order import Order
+from freshq.policy.rules import OverloadRules
+from freshq.policy.shedding import ShedReason
+from freshq.simulate import Source, policies, run, summarize, sweep
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typer.testing import Result
+
+PNG = b"\x89PNG"
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["simulate", *arguments])
+
+
+def measures(*arguments: str) -> Any:
+    done = invoke(*arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_json_has_the_measures_of_the_library() -> None:
+    printed = measures(
+        "--rate", "30", "--duration", "100", "--order", "fifo", "--reserve", "1", "--seed", "5"
+    )
+    rules = OverloadRules(10.0, Order.FIFO)
+    assert printed.keys() >= {
+        "goodput_ratio", "shed_ratio", "wait_p50_seconds", "wait_p99_seconds", "wasted_ratio",
+        "shed_by_reason", "recovery_seconds",
+    }  # fmt: skip
+    assert printed["shed_by_reason"].keys() == set(ShedReason)
+    assert printed["shed_by_reason"]["reserve"] > 0
+    plain = measures("--rate", "30", "--duration", "100", "--order", "fifo", "--seed", "5")
+    result = summarize(run(Source(30.0, 100.0, 10.0, seed=5).load(), rules, 10))
+    assert plain["goodput_ratio"] == result.goodput_ratio
+
+
+@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize("service", ["exp", "det", "lognormal"])
+def test_every_order_and_service(order: Order, service: str) -> None:
+    done = measures("--rate", "20", "--duration", "50", "--order", order.value, "--service", service)
+    assert 0 < done["served_in_time"] < done["offered"]
+
+
+def test_all_options_together() -> None:
+    done = measures(
+        "--arrivals", "deterministic", "--groups", "quiet=2,flood=30", "--fair",
+        "--priorities", "0=0.9,9=0.1",
+        "--servers", "4", "--service", "det", "--service-mean", "0.5", "--deadline-seconds", "5", "--order",
+        "fifo", "--reserve", "p90", "--codel", "0.3", "--codel-interval", "0.5", "--max-backlog", "20",
+        "--when-full", "refuse-newest", "--group-share", "0.5", "--door", "2", "--burst", "5@30+10",
+        "--duration", "100", "--seed", "3",
+    )  # fmt: skip
+    assert done["by_group"].keys() == {"quiet", "flood"}
+    assert done["shed_by_reason"]["group"] > 0
+
+
+def test_a_table_for_people() -> None:
+    done = invoke("--rate", "20", "--duration", "50")
+    assert done.exit_code == 0
+    assert "goodput ratio" in done.stdout
+    assert "expired" in done.stdout
+
+
+def test_a_file_of_arrivals(tmp_path: Path) -> None:
+    file = tmp_path / "load.jsonl"
+    file.write_text("".join(f'{{"at_seconds": {n / 10}}}\n' for n in range(100)), "utf-8")
+    assert measures("--arrivals", str(file), "--servers", "2")["offered"] == 100
+    file.write_text('{"at_seconds": 0}\n{"at_seconds": oops}\n', "utf-8")
+    done = invoke("--arrivals", str(file))
+    assert done.exit_code == 2
+    assert f"{file}, line 2: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "rate: give either rate, or groups"),
+        (["--rate", "0"], "rate_per_second: must be greater than 0"),
+        (["--rate", "-1"], "rate_per_second: must be greater than 0"),
+        (["--rate", "nan"], "rate_per_second: must be greater than 0"),
+        (["--rate", "1e12"], "duration_seconds: about"),
+        (["--rate", "1", "--deadline-seconds", "0"], "deadline_seconds: must be greater than 0"),
+        (["--rate", "1", "--duration", "0"], "duration_seconds: must be greater than 0"),
+        (["--rate", "1", "--service-mean", "0"], "service_mean_seconds: must be greater than 0"),
+        (["--rate", "1", "--servers", "0"], "servers: must be from 1"),
+        (["--rate", "1", "--groups", "a=1"], "rate: give either rate, or groups"),
+        (["--groups", "a"], "groups: must look like NAME=NUMBER"),
+        (["--groups", "a=1,a=2"], "groups: must look like NAME=NUMBER"),
+        (["--rate", "1", "--priorities", "10=1"], "priorities: a level must be from 0 to 9"),
+        (["--rate", "1", "--codel", "0.5"], "codel: works only with order=fifo"),
+        (["--rate", "1", "--order", "adaptive", "--codel", "0.5"], "codel: works only with order=fifo"),
+        (["--rate", "1", "--codel-interval", "0.5"], "codel_interval: needs codel"),
+        (["--rate", "1", "--reserve", "10"], "reserve: 10.0 s leave no time"),
+        (["--rate", "1", "--reserve", "soon"], "reserve: must be seconds"),
+        (["--rate", "1", "--max-backlog", "0"], "max_waiting: must be 1 or more"),
+        (["--rate", "1", "--group-share", "0.5"], "group_share: needs max_backlog"),
+        (["--rate", "1", "--max-backlog", "5", "--group-share", "0.5"], "group_share: needs fair"),
+        (["--rate", "1", "--fair"], "fair: needs groups"),
+        (["--rate", "1", "--door", "0.5"], "door: must be a multiple"),
+        (["--rate", "1", "--burst", "10"], "burst: must look like FACTOR@START+SECONDS"),
+        (["--rate", "1", "--burst", "2@900+200"], "burst: must end before the run does"),
+        (["--arrivals", "sometimes"], "arrivals: must be poisson, deterministic or a file"),
+        (["--arrivals", "no.jsonl"], "no.jsonl: cannot be read"),
+        (["--arrivals", "no.jsonl", "--rate", "1"], "rate: the file says when what arrives"),
+        (["--sweep", "--rate", "1"], "sweep: compares policies and loads of its own; leave out --rate"),
+        (["--sweep", "--max-backlog", "1"], "leave out --max-backlog"),
+        (["--sweep", "--arrivals", "no.jsonl"], "sweep: sets the rate itself"),
+        (["--sweep", "--plot", "picture.pdf"], "plot: must end in .png, .svg, .html"),
+        (["--sweep", "--plot", "no/such/folder/picture.png"], "plot: there is no folder"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_clear_line(arguments: list[str], why: str) -> None:
+    done = invoke(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("freshq: ")
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_picture_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    done = invoke("--rate", "1", "--plot", "picture.png")
+    assert done.exit_code == 2
+    assert "altair is not installed; try: pip install 'freshq[plot]'" in done.stderr
+
+
+def test_simulate_does_not_load_the_extra() -> None:
+    """Only a picture needs it, and it is slow to load."""
+    program = "import sys, freshq.cli; sys.exit('altair' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)  # noqa: S603 - this interpreter
+
+
+def test_a_sweep_prints_the_grid() -> None:
+    done = invoke("--sweep", "--duration", "30")
+    assert done.exit_code == 0
+    for name in policies(10.0, 10):
+        assert name in done.stdout
+    cells = measures("--sweep", "--duration", "30")
+    assert len(cells) == 9 * len(policies(10.0, 10))
+    assert {cell["load"] for cell in cells} >= {0.5, 10.0}
+    assert cells[0]["result"]["goodput_ratio"] > 0
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "html"])
+def test_a_picture_of_several_policies(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"picture.{suffix}"
+    done = invoke(
+        "--rate", "8", "--order", "fifo", "--reserve", "0.5", "--duration", "20", "--plot", str(file)
+    )
+    assert done.exit_code == 0, done.stderr
+    drawn = file.read_bytes()
+    assert drawn.startswith(PNG) if suffix == "png" else b"as given" in drawn
+    assert len(drawn) > 5000
+    if suffix == "html":
+        assert b"<script src=" not in drawn, "it shall open without a network"
+
+
+def test_a_policy_that_is_compared_anyway_is_drawn_once(tmp_path: Path) -> None:
+    file = tmp_path / "picture.svg"
+    assert invoke("--rate", "8", "--duration", "20", "--plot", str(file)).exit_code == 0
+    assert "as given" not in file.read_text("utf-8")
+
+
+def test_all_policies_of_a_sweep_see_the_same_arrivals() -> None:
+    cells = list(sweep(policies(10.0, 2), 2, duration_seconds=20.0))
+    by_load: dict[float, set[int]] = {}
+    for cell in cells:
+        by_load.setdefault(cell.load, set()).add(cell.result.offered)
+    assert all(len(offered) == 1 for offered in by_load.values())
