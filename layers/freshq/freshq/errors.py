@@ -43,6 +43,26 @@ class IllegalTransition(RefusedError):  # noqa: N818 - reads as the outcome that
         self.status = status
 
 
+class Overloaded(RefusedError):  # noqa: N818 - reads as the outcome that it is
+    """The queue takes no more work for now: nothing was written for this task.
+
+    Attributes:
+        task_id: The task that was refused.
+        reason: What it is counted as, a `ShedReason`.
+        retry_after_seconds: When to try again, different for everyone.
+    """
+
+    def __init__(self, task_id: str, reason: str, retry_after_seconds: float) -> None:
+        """Name the task, the rule that refused it, and when to come back."""
+        super().__init__(
+            f"task {task_id!r}: refused ({reason}), the queue is overloaded; "
+            f"try again in {retry_after_seconds:.1f} s, if it is still worth it then"
+        )
+        self.task_id = task_id
+        self.reason = reason
+        self.retry_after_seconds = retry_after_seconds
+
+
 class StoreError(FreshqError):
     """The store did not carry out a call. Never to be read as an empty answer."""
 

@@ -16,6 +16,7 @@ from freshq.task import Task, TaskStatus, Verb, advance
 if TYPE_CHECKING:
     from freshq.new_task import NewTask
     from freshq.options import QueueConfig
+    from freshq.policy.shedding import ShedReason
 
 # Longer texts are cut: an error must always fit beside the largest payload.
 MAX_ERROR_CHARS: Final = 500
@@ -128,6 +129,14 @@ class Lifecycle:
     def cancelled(self, task: Task, now: float) -> Task:
         """Return the task cancelled."""
         return self._next(task, Verb.CANCEL, TaskStatus.CANCELLED, now, not_before=None)
+
+    def shed(self, task: Task, now: float, reason: ShedReason) -> Task:
+        """Return a waiting task as given up by a rule."""
+        return self._next(task, Verb.SHED, TaskStatus.SHED, now, not_before=None, shed_reason=reason)
+
+    def given_up(self, task: Task, now: float, reason: ShedReason) -> Task:
+        """Return a task that was just claimed as given up by a rule instead of run."""
+        return self._settled(task, Verb.GIVE_UP, TaskStatus.SHED, now, shed_reason=reason)
 
     def touched(self, task: Task, now: float, created: float) -> Task:
         """Return the task as if it were put now, with the max age it was put with."""

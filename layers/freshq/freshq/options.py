@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable  # noqa: TC003 - Pydantic reads it at run time
 from typing import Annotated, Any, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from freshq.new_task import first_problem
 from freshq.policy.order import Order
+from freshq.policy.pressure import Door
 from freshq.policy.retry import Backoff
+from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from freshq.policy.shedding import BacklogLimit
 from freshq.task import MAX_SECONDS
 
 
@@ -25,6 +28,10 @@ class QueueOptions(TypedDict, total=False):
     lease_seconds: float
     retention_seconds: float
     backoff: Backoff
+    reserve: ReserveRule | str | float
+    codel: CodelRule | None
+    backlog: BacklogLimit | None
+    door: Door | None
     clock: Callable[[], float]
     rng: random.Random
 
@@ -40,6 +47,11 @@ class QueueConfig(BaseModel):
         lease_seconds: How long a claimer may go without a word before its task is taken back.
         retention_seconds: How long a finished or shed task stays readable, and its id taken.
         backoff: Delay between attempts.
+        reserve: Time that a task must still have when it is claimed: seconds, or a running percentile
+            of the service times, such as "p90".
+        codel: Shed what waited long while the whole queue is slow; only with order FIFO.
+        backlog: How many tasks may wait, and which give way.
+        door: Refuse new tasks beyond a multiple of what is served.
         clock: Returns the time in seconds since the Unix epoch.
         rng: Source of the jitter.
     """
@@ -55,9 +67,36 @@ class QueueConfig(BaseModel):
     lease_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 60.0
     retention_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 86_400.0
     backoff: Backoff = Backoff()
+    reserve: ReserveRule = ReserveRule()
+    codel: CodelRule | None = None
+    backlog: BacklogLimit | None = None
+    door: Door | None = None
     clock: Callable[[], float] = time.time
     # Jitter spreads retries in time; nothing secret depends on it.
     rng: random.Random = Field(default_factory=random.Random)
+
+    @field_validator("reserve", mode="before")
+    @classmethod
+    def _written_reserve(cls, value: object) -> object:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            return value
+        return ReserveRule.parse(str(value))
+
+    def rules(self) -> OverloadRules:
+        """Return what the queue does under overload.
+
+        Raises:
+            ValueError: If the options make no sense together.
+        """
+        return OverloadRules(
+            deadline_seconds=self.max_age_seconds,
+            order=self.order,
+            reserve=self.reserve,
+            codel=self.codel,
+            backlog=self.backlog,
+            fair=True,
+            door=self.door,
+        )
 
 
 def parse_options(options: QueueOptions) -> QueueConfig:
@@ -81,4 +120,5 @@ def parse_options(options: QueueOptions) -> QueueConfig:
         if not number or not 0 < seconds <= MAX_SECONDS:
             msg = f"backoff.{bound}: must be greater than 0 and at most {MAX_SECONDS:.0f}, got {seconds!r}"
             raise ValueError(msg)
+    config.rules()
     return config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -28,18 +29,27 @@ from freshq.errors import (
     TaskNotFound,
 )
 from freshq.lifecycle import Lifecycle, new_token
+from freshq.lines import LineOrders, LineTurns
 from freshq.new_task import NewTask, parse_new_task
 from freshq.options import QueueOptions, parse_options
+from freshq.policy.order import Order
+from freshq.policy.shedding import ShedReason
+from freshq.shared.admission import BacklogKeeper, Doorkeeper, Gauge
+from freshq.shared.codel import LineCodel
+from freshq.shared.flow import REFUSED, FlowMeter
+from freshq.shared.reserve import SharedReserve
 from freshq.stores.base import ClaimRequest, ConflictError, Guard, Page, Stats
 from freshq.tally import tally
 from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self, Unpack
 
     from types_boto3_dynamodb import DynamoDBClient
 
+    from freshq.policy.order import OrderSwitch
+    from freshq.policy.pressure import Pressure
     from freshq.stores.base import Store
 
 logger = logging.getLogger(__name__)
@@ -48,6 +58,8 @@ logger = logging.getLogger(__name__)
 MAX_READ_WRITE_TRIES: Final = 10
 # Far more than a process can start at once; the record of what it holds must stay within one item.
 MAX_CLAIM: Final = 1000
+# Of claims that CoDel gave up; each finds the next head of the line.
+MAX_CODEL_ROUNDS: Final = 20
 
 
 class PutOutcome(StrEnum):
@@ -105,6 +117,15 @@ class Queue:
         self._config = parse_options(options)
         self._lifecycle = Lifecycle(self._config)
         self._store = store
+        rules = self._config.rules()
+        self._orders = LineOrders(rules.order, rules.deadline_seconds)
+        self._turns = LineTurns()
+        self._reserve = SharedReserve(store, self.name, rules)
+        self._codel = LineCodel(rules)
+        self._meter = FlowMeter(store, self.name, rules.deadline_seconds, self.now())
+        self._gauge = Gauge(store, self.name, rules, self._meter)
+        self._door = Doorkeeper(self._gauge, rules, self.uniform)
+        self._backlog = BacklogKeeper(store, self.name, rules, self._lifecycle, self._meter)
         self._stamp_lock = threading.Lock()
         self._last_created_us = 0
 
@@ -141,6 +162,11 @@ class Queue:
     def name(self) -> str:
         """Name of the queue."""
         return self._config.name
+
+    @property
+    def store(self) -> Store:
+        """Home of the tasks, for what else the queue's processes share."""
+        return self._store
 
     @property
     def lease_seconds(self) -> float:
@@ -182,6 +208,7 @@ class Queue:
 
         Raises:
             ValueError: If an argument is wrong; nothing was written.
+            Overloaded: If the door, or the bound on the backlog, refused it; nothing was written.
             StoreError: If the store did not take it.
         """
         arguments = {
@@ -202,7 +229,7 @@ class Queue:
 
         Raises:
             ValueError: If any task is wrong; nothing was written.
-            PutIncomplete: If the store took only some of them.
+            PutIncomplete: If some were refused, or the store took only some of them.
         """
         try:
             numbered = enumerate(tasks)
@@ -226,17 +253,39 @@ class Queue:
         return self._lifecycle.created(new, self.now(), self._stamp(), where)
 
     def _put(self, tasks: list[Task]) -> list[Receipt]:
-        outcomes: list[Receipt | FreshqError] = []
-        for task, added in zip(tasks, self._store.insert(tasks), strict=True):
-            if isinstance(added, FreshqError):
-                outcomes.append(added)
+        now = self.now()
+        outcomes: dict[int, Receipt | FreshqError] = {}
+        admitted = self._admitted(tasks, now, outcomes)
+        added = self._store.insert([tasks[index] for index in admitted]) if admitted else []
+        for index, result in zip(admitted, added, strict=True):
+            if isinstance(result, FreshqError):
+                outcomes[index] = result
             else:
-                outcomes.append(Receipt(task.task_id, PutOutcome.CREATED if added else PutOutcome.DUPLICATE))
-        errors = [outcome for outcome in outcomes if isinstance(outcome, FreshqError)]
-        if errors:
-            nothing_written = len(tasks) == 1 or isinstance(errors[0], TableMissing)
-            raise errors[0] if nothing_written else PutIncomplete(list(outcomes))
-        return [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
+                outcome = PutOutcome.CREATED if result else PutOutcome.DUPLICATE
+                outcomes[index] = Receipt(tasks[index].task_id, outcome)
+        self._meter.offered(now, len(tasks))
+        self._make_way(sum(result is True for result in added), now)
+        return _receipts([outcomes[index] for index in range(len(tasks))])
+
+    def _admitted(
+        self, tasks: Sequence[Task], now: float, outcomes: dict[int, Receipt | FreshqError]
+    ) -> Sequence[int]:
+        """Return which tasks are let in, noting the refusals among the outcomes."""
+        refusals = [self._door.refusal(task, now) for task in tasks]
+        inside = [index for index, refusal in enumerate(refusals) if refusal is None]
+        full = self._backlog.refusals([tasks[index] for index in inside], now)
+        for index, refusal in [*enumerate(refusals), *zip(inside, full, strict=True)]:
+            if refusal is not None:
+                outcomes[index] = refusal
+                self._meter.refused(now, ShedReason(refusal.reason), 1)
+        return [index for index in inside if index not in outcomes]
+
+    def _make_way(self, created: int, now: float) -> None:
+        """Let the oldest give way to what was put; the tasks are in, so a failure is not theirs."""
+        try:
+            self._backlog.admitted(created, now)
+        except StoreError:
+            logger.warning("the backlog of queue %r was not bounded this time", self.name, exc_info=True)
 
     def _stamp(self) -> float:
         """Return a creation time that no other task of this producer has."""
@@ -281,20 +330,70 @@ class Queue:
         return claims
 
     def _claim(self, limit: int, lease_seconds: float) -> list[Claim]:
+        """Take tasks, giving up those that CoDel does not let through, for a bounded number of rounds."""
+        kept: list[Claim] = []
+        for _ in range(MAX_CODEL_ROUNDS):
+            try:
+                claims = self._take(limit - len(kept), lease_seconds)
+            except StoreError:
+                if not kept:
+                    raise
+                logger.warning("claimed only %d of %d tasks", len(kept), limit, exc_info=True)
+                break
+            doomed = [claim for claim in claims if self._codel.sheds(claim.task, claim.task.updated)]
+            kept += [claim for claim in claims if claim not in doomed]
+            if not doomed:
+                break
+            for claim in doomed:
+                self._give_up(claim, ShedReason.CODEL)
+        return kept
+
+    def _give_up(self, claim: Claim, reason: ShedReason) -> None:
+        """Settle a claim as shed; if that fails, the task comes back when its lease runs out."""
+        now = self.now()
+        try:
+            self._settle(claim, self._lifecycle.given_up(_held(claim), now, reason))
+        except (LeaseLost, StoreError):
+            logger.warning("task %s was not given up", claim.task.task_id, exc_info=True)
+        else:
+            self._meter.turned_away(now, 1)
+
+    def _take(self, limit: int, lease_seconds: float) -> list[Claim]:
         now = self.now()
         lease_until = round(now + lease_seconds, 6)
+        reserve_seconds = self._reserve.seconds(now)
         request = ClaimRequest(
             queue=self.name,
-            order=self._config.order,
+            orders=self._orders,
+            turns=self._turns,
             limit=limit,
             now=now,
-            created_after=now - self._config.max_age_seconds,
+            created_after=now - self._config.max_age_seconds + reserve_seconds,
+            deadline_after=now + reserve_seconds,
             lease_until=lease_until,
             # Past the lease and past every deadline that a claimed task can have.
             expires=self._lifecycle.expires(max(lease_until, now + self._config.max_age_seconds)),
             tokens=[new_token() for _ in range(limit)],
         )
-        return [Claim(task, task.lease_token or "", lease_until) for task in self._store.claim(request)]
+        tasks = self._store.claim(request)
+        self._note_passed_over(request, reserve_seconds, short=len(tasks) < limit)
+        return [Claim(task, task.lease_token or "", lease_until) for task in tasks]
+
+    def _note_passed_over(self, request: ClaimRequest, reserve_seconds: float, *, short: bool) -> None:
+        """Take note of live tasks that this claim would have taken but for the reserve.
+
+        Oldest first they come before all others; else only a claim that found too little tells.
+        """
+        if not self._reserve.note_due(request.now, reserve_seconds):
+            return
+        if short or self._config.order is Order.FIFO:
+            oldest = self._store.oldest(self.name, request.created_after - reserve_seconds)
+            if oldest is not None and oldest <= request.created_after:
+                self._reserve.passed_over(request.now, reserve_seconds)
+
+    def take_order_switches(self) -> list[OrderSwitch]:
+        """Return the times that an adaptive order turned round since the last call, by this process."""
+        return self._orders.take_switches()
 
     def complete(self, claim: Claim, result: Any = None) -> Task:  # noqa: ANN401 - any JSON value
         """Settle a claim as SUCCESS.
@@ -308,7 +407,8 @@ class Queue:
             ValueError: If the result is not JSON, or too large to be kept.
         """
         result = checked_result(result, _held(claim).payload)
-        return self._settle(claim, self._lifecycle.completed(_held(claim), self.now(), result))
+        done = self._settle(claim, self._lifecycle.completed(_held(claim), self.now(), result))
+        return self._served(claim, done)
 
     def fail(self, claim: Claim, error: str | None = None) -> Task:
         """Settle a claim as FAILURE, a dead letter, whatever attempts are left.
@@ -316,7 +416,14 @@ class Queue:
         Raises:
             LeaseLost: If the claim no longer holds its task.
         """
-        return self._settle(claim, self._lifecycle.failed(_held(claim), self.now(), checked_error(error)))
+        failed = self._lifecycle.failed(_held(claim), self.now(), checked_error(error))
+        return self._served(claim, self._settle(claim, failed))
+
+    def _served(self, claim: Claim, done: Task) -> Task:
+        """Count a task that was done, well or not, and how long it took."""
+        self._meter.served(done.updated, in_time=done.updated <= done.deadline)
+        self._reserve.observe(max(0.0, done.updated - claim.task.updated))
+        return done
 
     def retry(self, claim: Claim, error: str | None = None, delay_seconds: float | None = None) -> Task:
         """Give a task back to be tried again later, or make it a dead letter after its last attempt.
@@ -519,7 +626,22 @@ class Queue:
         now = self.now()
         if approximate:
             return self._store.approximate_stats(self.name, now, now - self._config.max_age_seconds)
-        return tally(self._store.scan(self.name), now)
+        self._meter.flush(now)
+        stats = tally(self._store.scan(self.name), now, self._reserve.spans())
+        refused = self._store.read_counts(self.name, REFUSED)
+        return replace(stats, shed_by_reason=Counter(stats.shed_by_reason) + Counter(refused))
+
+    def pressure(self) -> Pressure:
+        """Return how hard the queue is pressed: offered and served rate, and what that means for a task.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        return self._gauge.pressure(self.now(), self.uniform())
+
+    def flush(self) -> None:
+        """Write what was counted since the last second; before a process is frozen or ends."""
+        self._meter.flush(self.now())
 
     # --- the queue as a whole
 
@@ -552,7 +674,22 @@ class Queue:
 
     def close(self) -> None:
         """Give back what is held for this process; claims that are still held stay safe."""
+        self.flush()
         self._store.close()
+
+
+def _receipts(outcomes: list[Receipt | FreshqError]) -> list[Receipt]:
+    """Return the receipts of a put.
+
+    Raises:
+        FreshqError: If a task has none: its own error where it is the only task, or where nothing at
+            all was written since there is no table; else PutIncomplete.
+    """
+    errors = [outcome for outcome in outcomes if isinstance(outcome, FreshqError)]
+    if errors:
+        nothing_written = len(outcomes) == 1 or isinstance(errors[0], TableMissing)
+        raise errors[0] if nothing_written else PutIncomplete(list(outcomes))
+    return [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
 
 
 def _held(claim: object) -> Task:

@@ -11,16 +11,19 @@ from freshq.task import TaskStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from freshq.policy.shedding import ReserveSpans
     from freshq.task import Task
 
 
-def tally(tasks: Iterable[Task], now: float) -> Stats:
+def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans) -> Stats:
     """Count tasks by state; their sum is the number of tasks.
 
     Args:
         tasks: Every task of a queue.
         now: The time to count at, in seconds.
+        spans: When claims left tasks waiting because of the reserve.
     """
+    reasons: Counter[str] = Counter()
     counts: Counter[TaskStatus] = Counter()
     delayed = 0
     oldest: float | None = None
@@ -28,6 +31,8 @@ def tally(tasks: Iterable[Task], now: float) -> Stats:
     for task in tasks:
         status = task.status_at(now)
         counts[status] += 1
+        if status is TaskStatus.SHED:
+            reasons[(task.shed_reason or spans.reason(task.deadline)).value] += 1
         if status is not TaskStatus.PENDING:
             continue
         if task.delayed:
@@ -43,6 +48,7 @@ def tally(tasks: Iterable[Task], now: float) -> Stats:
         failure=counts[TaskStatus.FAILURE],
         cancelled=counts[TaskStatus.CANCELLED],
         shed=counts[TaskStatus.SHED],
+        shed_by_reason=dict(reasons),
         oldest_pending_seconds=None if oldest is None else max(0.0, now - oldest),
         newest_pending_seconds=None if newest is None else max(0.0, now - newest),
     )

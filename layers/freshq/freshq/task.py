@@ -14,13 +14,19 @@ from freshq.errors import IllegalTransition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from freshq.policy.shedding import ShedReason
+
 MAX_PRIORITY: Final = 9
 # A century. Longer spans are mistakes, and in the end do not fit into a store's numbers.
 MAX_SECONDS: Final = 100 * 365 * 86_400.0
 
 
 class TaskStatus(StrEnum):
-    """Where a task stands. SHED is never stored: it is a PENDING task whose deadline has passed."""
+    """Where a task stands.
+
+    SHED is stored where a rule gave a task up before its deadline. Otherwise it is derived: a PENDING
+    task whose deadline has passed is SHED, and nothing is written for it.
+    """
 
     PENDING = "PENDING"
     TAKEN = "TAKEN"
@@ -45,6 +51,8 @@ class Verb(StrEnum):
     TOUCH = "touch"
     REPRIORITIZE = "reprioritize"
     REDRIVE = "redrive"
+    SHED = "shed"
+    GIVE_UP = "give up"
 
 
 # The state each verb needs, and the states it may leave the task in.
@@ -61,6 +69,8 @@ TRANSITIONS: Final[Mapping[Verb, tuple[TaskStatus, frozenset[TaskStatus]]]] = {
     Verb.TOUCH: (TaskStatus.PENDING, frozenset({TaskStatus.PENDING})),
     Verb.REPRIORITIZE: (TaskStatus.PENDING, frozenset({TaskStatus.PENDING})),
     Verb.REDRIVE: (TaskStatus.FAILURE, frozenset({TaskStatus.PENDING})),
+    Verb.SHED: (TaskStatus.PENDING, frozenset({TaskStatus.SHED})),
+    Verb.GIVE_UP: (TaskStatus.TAKEN, frozenset({TaskStatus.SHED})),
 }
 
 
@@ -87,6 +97,7 @@ class Task:
         lease_until: Until when.
         error: Why the last attempt failed.
         result: What the runner returned.
+        shed_reason: Why a rule gave it up before its deadline.
     """
 
     task_id: str
@@ -106,6 +117,7 @@ class Task:
     lease_until: float | None = None
     error: str | None = None
     result: Any = None
+    shed_reason: ShedReason | None = None
 
     def status_at(self, now: float) -> TaskStatus:
         """Return the state at `now`: the stored one, or SHED if it waited past its deadline."""

@@ -12,6 +12,46 @@ if TYPE_CHECKING:
 LARGEST_WEIGHT: Final = 1e12
 
 
+class ServedLately:
+    """How much each group was served lately: a turn counts half after `half_life` more turns."""
+
+    __slots__ = ("_growth", "_served", "_weight")
+
+    def __init__(self, half_life: float = 100.0) -> None:
+        """Start with nothing served.
+
+        Args:
+            half_life: In turns, 1 or more.
+        """
+        if not half_life >= 1:
+            msg = f"half_life: must be 1 or more, got {half_life}"
+            raise ValueError(msg)
+        self._growth = 2.0 ** (1 / half_life)
+        # Instead of shrinking every old turn, each new one weighs more than the one before.
+        self._weight = 1.0
+        self._served: dict[str | None, float] = {}
+
+    def __getitem__(self, group: str | None) -> float:
+        """Return how much a group was served, in a unit that only compares groups at one time."""
+        return self._served.get(group, 0.0)
+
+    def __len__(self) -> int:
+        """Return how many groups are remembered."""
+        return len(self._served)
+
+    def record(self, group: str | None) -> bool:
+        """Count a turn of a group; return whether all values were scaled anew by it."""
+        self._served[group] = self[group] + self._weight
+        self._weight *= self._growth
+        if self._weight <= LARGEST_WEIGHT:
+            return False
+        # What has faded to nothing is forgotten: so the memory follows the groups that are alive.
+        scaled = {group: served / self._weight for group, served in self._served.items()}
+        self._served = {group: served for group, served in scaled.items() if served * LARGEST_WEIGHT > 1}
+        self._weight = 1.0
+        return True
+
+
 class GroupTurns:
     """Gives the next slot to the group that was served least lately; in turn, if several were.
 
@@ -28,7 +68,7 @@ class GroupTurns:
     discard one when a claim in it finds nothing.
     """
 
-    __slots__ = ("_growth", "_queue", "_served", "_tick", "_weight", "_working")
+    __slots__ = ("_queue", "_served", "_tick", "_working")
 
     def __init__(self, groups: Iterable[str | None] = (), half_life: float = 100.0) -> None:
         """Start with these groups, in this order.
@@ -37,13 +77,7 @@ class GroupTurns:
             groups: Groups that have work.
             half_life: After so many more turns a turn counts half, 1 or more.
         """
-        if not half_life >= 1:
-            msg = f"half_life: must be 1 or more, got {half_life}"
-            raise ValueError(msg)
-        self._growth = 2.0 ** (1 / half_life)
-        # Instead of shrinking every old turn, each new one weighs more than the one before.
-        self._weight = 1.0
-        self._served: dict[str | None, float] = {}
+        self._served = ServedLately(half_life)
         # (what it was served, when it was put here, which group); the first may be out of date.
         self._queue: list[tuple[float, int, str | None]] = []
         self._working: dict[str | None, int] = {}
@@ -71,13 +105,12 @@ class GroupTurns:
             LookupError: If no group has work.
         """
         while self._queue:
-            served, tick, group = heappop(self._queue)
+            _served, tick, group = heappop(self._queue)
             if self._working.get(group) != tick:
                 continue  # it was discarded since
-            self._served[group] = served + self._weight
+            scaled_anew = self._served.record(group)
             self._put(group)
-            self._weight *= self._growth
-            if self._weight > LARGEST_WEIGHT:
+            if scaled_anew:
                 self._rescale()
             return group
         raise LookupError("no group has work")
@@ -85,16 +118,12 @@ class GroupTurns:
     def _put(self, group: str | None) -> None:
         self._tick += 1
         self._working[group] = self._tick
-        heappush(self._queue, (self._served.get(group, 0.0), self._tick, group))
+        heappush(self._queue, (self._served[group], self._tick, group))
 
     def _rescale(self) -> None:
-        # What has faded to nothing is forgotten: so the memory follows the groups that are alive.
-        scaled = {group: served / self._weight for group, served in self._served.items()}
-        self._served = {group: served for group, served in scaled.items() if served * LARGEST_WEIGHT > 1}
         self._queue = [
-            (self._served.get(group, 0.0), tick, group)
+            (self._served[group], tick, group)
             for _served, tick, group in self._queue
             if self._working.get(group) == tick
         ]
         heapify(self._queue)
-        self._weight = 1.0

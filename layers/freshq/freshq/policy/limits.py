@@ -274,6 +274,12 @@ class RetryBudget:
         self._cap = cap
         self.balance = float(reserve)
 
+    def at(self, balance: float) -> RetryBudget:
+        """Return a budget of the same rules with this balance."""
+        budget = RetryBudget(self._fraction, 0.0, self._cap)
+        budget.balance = min(self._cap, balance)
+        return budget
+
     def deposit(self, first_attempts: int = 1) -> None:
         """Take note of first attempts."""
         self.balance = min(self._cap, self.balance + self._fraction * first_attempts)

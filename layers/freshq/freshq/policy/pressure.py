@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
 
 from freshq.policy.order import LIFO_ABOVE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # A producer is told to come back after this share of the deadline at the soonest, and this multiple of
 # it at the latest.
 SOONEST_RETRY: Final = 0.1
 LATEST_RETRY: Final = 10.0
+# The flow is measured over the last deadline, but no longer ago than a producer would wait for news.
+LONGEST_WINDOW_SECONDS: Final = 60.0
+# The least time that a rate is taken over, when counting has just begun.
+SHORTEST_WINDOW_SECONDS: Final = 1.0
+
+
+def flow_window_seconds(deadline_seconds: float) -> float:
+    """Return over how long the flow of a queue is measured."""
+    return min(deadline_seconds, LONGEST_WINDOW_SECONDS)
 
 
 class WindowCounter:
@@ -77,6 +89,31 @@ class Flow:
     served: float
     served_in_time: float
     turned_away: float = 0.0
+
+
+def flow_between(
+    window_seconds: float, into_seconds: float, current: Mapping[str, float], before: Mapping[str, float]
+) -> Flow:
+    """Return the flow over the window that ends now, from counts by whole windows.
+
+    The window before counts for the part that is still covered, as in `WindowCounter`. If it counted
+    nothing, counting began in the current one, and the rates are over what has passed of that.
+
+    Args:
+        window_seconds: Length of a window.
+        into_seconds: How much of the current one has passed.
+        current: Counts of the current window, by the names of the fields of `Flow`.
+        before: Counts of the window before.
+    """
+    covered = 1.0 - into_seconds / window_seconds
+    observed_seconds = window_seconds
+    if not any(before.values()):
+        observed_seconds = min(window_seconds, max(into_seconds, SHORTEST_WINDOW_SECONDS))
+    rates = {
+        field.name: (current.get(field.name, 0) + covered * before.get(field.name, 0)) / observed_seconds
+        for field in fields(Flow)
+    }
+    return Flow(**rates)
 
 
 @dataclass(frozen=True, slots=True)

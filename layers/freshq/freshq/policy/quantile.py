@@ -46,6 +46,11 @@ class QuantileSketch:
         self._total = 0.0
         self._buckets: dict[int, float] = {}
 
+    @property
+    def total(self) -> float:
+        """How many values it knows, the old ones counted for less, in units of the newest."""
+        return self._total / self._weight
+
     def add(self, values: Iterable[float]) -> None:
         """Count values, 0 or more each, the newest last."""
         ceil, log, buckets = math.ceil, math.log, self._buckets
@@ -90,4 +95,10 @@ class QuantileSketch:
             (index, weight) for index, weight in counts.items() if weight * LARGEST_WEIGHT > 1
         )
         self._total = sum(self._buckets.values())
+        self._weight = 1.0
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._buckets.clear()
+        self._total = 0.0
         self._weight = 1.0

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.pressure import Door  # noqa: TC001 - part of a dataclass
 from freshq.policy.shedding import BacklogLimit, Codel, FixedReserve, QuantileReserve, Reserve
+
+if TYPE_CHECKING:
+    from freshq.policy.quantile import QuantileSketch
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +101,15 @@ class OverloadRules:
         """Return the order of one line, to be kept for as long as the line is served."""
         return OrderPolicy(self.order, self.deadline_seconds)
 
-    def new_reserve(self) -> Reserve:
-        """Return the reserve of the queue."""
+    def new_reserve(self, sketch: QuantileSketch | None = None) -> Reserve:
+        """Return the reserve of the queue.
+
+        Args:
+            sketch: Service times that are known already.
+        """
         if self.reserve.quantile is None:
             return FixedReserve(self.reserve.seconds)
-        return QuantileReserve(self.reserve.quantile, self.deadline_seconds)
+        return QuantileReserve(self.reserve.quantile, self.deadline_seconds, sketch)
 
     def new_codel(self) -> Codel | None:
         """Return the CoDel of one line, None if there is none.

@@ -11,7 +11,7 @@ from freshq.policy.order import Order
 from freshq.policy.quantile import QuantileSketch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class ShedReason(StrEnum):
@@ -89,19 +89,24 @@ class QuantileReserve:
     LEAST: Final = 20
     EVERY: Final = 100
 
-    def __init__(self, quantile: float, deadline_seconds: float) -> None:
-        """Start with no reserve.
+    def __init__(
+        self, quantile: float, deadline_seconds: float, sketch: QuantileSketch | None = None
+    ) -> None:
+        """Start with no reserve, or with what is known.
 
         Args:
             quantile: Share of the tasks that shall find time enough, such as 0.9.
             deadline_seconds: Age at which a task is stale.
+            sketch: Service times that are known already.
         """
         self.seconds = 0.0
-        self.sketch = QuantileSketch()
+        self.sketch = sketch or QuantileSketch()
         self._quantile = quantile
         self._cap_seconds = deadline_seconds / 2
         self._new: list[float] = []
         self._refresh_at = self.LEAST
+        if self.sketch.total >= self.LEAST:
+            self.refresh()
 
     def observe(self, service_seconds: float) -> None:
         """Take note of how long a task took."""
@@ -110,11 +115,44 @@ class QuantileReserve:
             self.refresh()
 
     def refresh(self) -> None:
-        """Work out the reserve anew, also after what other workers saw was merged into the sketch."""
+        """Work out the reserve anew."""
         self.sketch.add(self._new)
         self._new.clear()
         self._refresh_at = self.EVERY
         self.seconds = min(self._cap_seconds, self.sketch.quantile(self._quantile) or 0.0)
+
+
+# A reserve that was in force in so many separate times is remembered for each of them.
+MOST_SPANS: Final = 50
+
+
+class ReserveSpans:
+    """The times in which claims left tasks waiting because of the reserve.
+
+    A task that goes stale leaves no trace of its own: nothing is written for it. It was shed by the
+    reserve if a claim passed it over in its last moments, and by its age alone if none did.
+    """
+
+    def __init__(self, spans: Iterable[Sequence[float]] = ()) -> None:
+        """Take spans as `extended` returned them: first claim, last claim, largest reserve; in seconds."""
+        self._spans = [tuple(span) for span in spans]
+
+    def extended(self, now: float, reserve_seconds: float) -> list[tuple[float, ...]]:
+        """Return the spans after one more claim, the oldest ones dropped beyond `MOST_SPANS`."""
+        spans = list(self._spans)
+        if spans and now - spans[-1][1] <= reserve_seconds:
+            first, last, largest = spans.pop()
+            spans.append((first, max(now, last), max(largest, reserve_seconds)))
+        else:
+            spans.append((now, now, reserve_seconds))
+        return spans[-MOST_SPANS:]
+
+    def reason(self, deadline: float) -> ShedReason:
+        """Return why a task that waited until its deadline (seconds) was shed."""
+        for first, last, reserve_seconds in self._spans:
+            if first < deadline and last >= deadline - reserve_seconds:
+                return ShedReason.RESERVE
+        return ShedReason.EXPIRED
 
 
 # --- CoDel, for FIFO

@@ -12,7 +12,7 @@ from heapq import heappop, heappush, heapreplace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from freshq.policy.pressure import Flow, WindowCounter, assess
+from freshq.policy.pressure import Flow, WindowCounter, assess, flow_window_seconds
 from freshq.policy.shedding import FixedReserve, ShedReason, Victim
 from freshq.simulate.lines import Ledger, lines_for
 
@@ -170,7 +170,7 @@ class _DoorKeeper:
         self._door = door
         self._deadline_seconds = deadline_seconds
         self._offered, self._served, self._in_time, self._away = (
-            WindowCounter(deadline_seconds, 0.0) for _ in range(4)
+            WindowCounter(flow_window_seconds(deadline_seconds), 0.0) for _ in range(4)
         )
         self._turned_away = 0
         self._refusal = 0.0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from freshq.errors import FreshqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from freshq.policy.order import Order
+    from freshq.lines import LineOrders, LineTurns
     from freshq.task import Task, TaskStatus
 
 
@@ -56,20 +56,25 @@ class ClaimRequest:
 
     Attributes:
         queue: Name of the queue.
-        order: Order of service within a priority level.
+        orders: Which end of each line is served; a line is a group within a priority level.
+        turns: Which line of a level is served next.
         limit: How many tasks at the most.
         now: Current time in seconds.
-        created_after: Tasks created at or before this time are stale by the queue's own max age.
+        created_after: Tasks created at or before this time are too old by the queue's own max age.
+        deadline_after: Tasks whose deadline is at or before this time are too late: now, or later by
+            the time that a task is expected to take.
         lease_until: Until when the claimer will hold what it gets, in seconds.
         expires: When the store may delete what it gets, in whole seconds.
         tokens: One fresh lease token for each task it may get.
     """
 
     queue: str
-    order: Order
+    orders: LineOrders
+    turns: LineTurns
     limit: int
     now: float
     created_after: float
+    deadline_after: float
     lease_until: float
     expires: int
     tokens: Sequence[str]
@@ -101,6 +106,19 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """A small record that the processes of a queue share.
+
+    Attributes:
+        values: What it holds: JSON values by name.
+        version: Names the write that made it.
+    """
+
+    values: Mapping[str, Any]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """How many tasks are in each state, and how old the waiting ones are.
 
@@ -111,9 +129,11 @@ class Stats:
         success: Done.
         failure: Dead letters.
         cancelled: Cancelled by request.
-        shed: Waited past their deadline.
+        shed: Waited past their deadline, or given up by a rule.
         oldest_pending_seconds: Age of the oldest claimable task; None if there is none.
         newest_pending_seconds: Age of the newest claimable task; None if there is none.
+        shed_by_reason: The shed tasks by reason, and besides them those that were refused before they
+            were put; a reason that has none is left out.
         bounded: For each field that is not exact, what it is: "at least", "at most" or "not counted".
     """
 
@@ -126,6 +146,7 @@ class Stats:
     shed: int = 0
     oldest_pending_seconds: float | None = None
     newest_pending_seconds: float | None = None
+    shed_by_reason: Mapping[str, int] = field(default_factory=dict)
     bounded: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -167,6 +188,50 @@ class Store(Protocol):
 
     def purge(self, queue: str) -> int:
         """Delete every task of the queue; return how many."""
+
+    def waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
+        """Count the claimable tasks by group, reading little more than `at_most` of each line."""
+
+    def oldest(self, queue: str, created_after: float) -> float | None:
+        """Return when the oldest claimable task was created; None if there is none."""
+
+    def give_way(
+        self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
+    ) -> list[Task]:
+        """Return the oldest claimable tasks, those of the lowest priority level first.
+
+        Args:
+            queue: Name of the queue.
+            created_after: Tasks created at or before this time are stale.
+            count: How many at the most.
+            groups: Only of these groups; None for all.
+        """
+
+    def read_record(self, queue: str, name: str) -> Record | None:
+        """Return a shared record; None if there is none."""
+
+    def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
+        """Write a shared record unless it changed since it was read; return whether it was written.
+
+        Args:
+            queue: Name of the queue.
+            name: Name of the record.
+            values: What it is to hold.
+            version: The version that was read; None if there was none.
+        """
+
+    def add_counts(self, queue: str, name: str, counts: Mapping[str, int], expires: int | None) -> None:
+        """Add to the numbers of a shared record of counts; after a lost reply, perhaps twice.
+
+        Args:
+            queue: Name of the queue.
+            name: Name of the record.
+            counts: What to add, by name; each name a Python identifier.
+            expires: When the store may delete the record, in whole seconds; None: never.
+        """
+
+    def read_counts(self, queue: str, name: str) -> dict[str, int]:
+        """Return the numbers of a record of counts; empty if there is none."""
 
     def paused(self, queue: str) -> bool:
         """Return whether claims are suspended."""

@@ -5,34 +5,43 @@ from __future__ import annotations
 import heapq
 import threading
 from bisect import bisect_left, bisect_right, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from freshq.stores.base import ConflictError, Guard, Stats
+from freshq.lifecycle import new_token
+from freshq.policy.shedding import ReserveSpans
+from freshq.stores.base import ConflictError, Guard, Record, Stats
 from freshq.tally import tally
 from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from freshq.errors import FreshqError
+    from freshq.lines import Line
     from freshq.stores.base import ClaimRequest
+
+# Counts are kept so much longer than they were asked to be kept for.
+LAPSED_SECONDS: Final = 60
 
 
 class MemoryStore:
-    """Tasks in a dictionary, with the claimable ones of each level kept sorted by creation time."""
+    """Tasks in a dictionary, with the claimable ones of each line kept sorted by creation time."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
-        self._claimable: defaultdict[tuple[str, int], list[tuple[float, str]]] = defaultdict(list)
+        self._claimable: defaultdict[str, dict[Line, list[tuple[float, str]]]] = defaultdict(dict)
         # When to look at which task again; an entry may be out of date, the task itself decides.
         self._agenda: list[tuple[float, str]] = []
         self._paused: set[str] = set()
+        self._records: dict[tuple[str, str], Record] = {}
+        self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self._lapsing: list[tuple[int, tuple[str, str]]] = []
 
     def create_table(self) -> None:
         """Do nothing: there is nothing to make."""
@@ -52,7 +61,8 @@ class MemoryStore:
         self._forget(task.task_id)
         self._tasks[task.task_id] = task
         if task.status is TaskStatus.PENDING and not task.delayed:
-            insort(self._claimable[task.queue, task.priority], (task.created, task.task_id))
+            line = self._claimable[task.queue].setdefault((task.priority, task.group), [])
+            insort(line, (task.created, task.task_id))
         for moment in (task.lease_until, task.not_before, float(task.expires)):
             if moment is not None:
                 heapq.heappush(self._agenda, (moment, task.task_id))
@@ -60,27 +70,41 @@ class MemoryStore:
     def _forget(self, task_id: str) -> None:
         task = self._tasks.pop(task_id, None)
         if task is not None and task.status is TaskStatus.PENDING and not task.delayed:
-            level = self._claimable[task.queue, task.priority]
-            del level[bisect_left(level, (task.created, task_id))]
+            lines = self._claimable[task.queue]
+            line = lines[task.priority, task.group]
+            del line[bisect_left(line, (task.created, task_id))]
+            if not line:
+                del lines[task.priority, task.group]
 
     def claim(self, request: ClaimRequest) -> list[Task]:
         """Take up to `request.limit` claimable tasks, best first."""
         with self._lock:
-            candidates = (self._tasks[task_id] for task_id in self._candidates(request))
-            live = (task for task in candidates if task.deadline > request.now)
-            chosen = list(islice(live, request.limit))
+            chosen = list(islice(self._candidates(request), request.limit))
             return [
                 self._take(task, token, request) for task, token in zip(chosen, request.tokens, strict=False)
             ]
 
-    def _candidates(self, request: ClaimRequest) -> Iterator[str]:
-        levels = sorted((level for queue, level in self._claimable if queue == request.queue), reverse=True)
-        for level in levels:
-            waiting = self._claimable[request.queue, level]
-            first = bisect_right(waiting, (request.created_after, chr(0x10FFFF)))
-            fresh = range(first, len(waiting))
-            for index in reversed(fresh) if request.order.newest_first else fresh:
-                yield waiting[index][1]
+    def _candidates(self, request: ClaimRequest) -> Iterator[Task]:
+        lines = self._claimable[request.queue]
+        for level in sorted({level for level, _group in lines}, reverse=True):
+            groups = [group for line_level, group in lines if line_level == level]
+            yield from request.turns.interleave(
+                level, {group: self._line(request, (level, group)) for group in groups}
+            )
+
+    def _line(self, request: ClaimRequest, line: Line) -> Iterator[Task]:
+        """Yield what may be claimed of a line, best first."""
+        live = self._live(request.queue, line, request.created_after)
+        newest_first = request.orders.newest_first(line, request.now, lambda: live[0][0] if live else None)
+        for _created, task_id in reversed(live) if newest_first else live:
+            task = self._tasks[task_id]
+            if task.deadline > request.deadline_after:
+                yield task
+
+    def _live(self, queue: str, line: Line, created_after: float) -> list[tuple[float, str]]:
+        """Return the creation time and id of what is not too old in a line, oldest first."""
+        waiting = self._claimable[queue].get(line, [])
+        return waiting[bisect_right(waiting, (created_after, chr(0x10FFFF))) :]
 
     def _take(self, task: Task, token: str, request: ClaimRequest) -> Task:
         taken = replace(
@@ -136,7 +160,7 @@ class MemoryStore:
 
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:  # noqa: ARG002 - exact here
         """Return exact counts: here they cost nothing."""
-        return tally(self.scan(queue), now)
+        return tally(self.scan(queue), now, ReserveSpans())
 
     def purge(self, queue: str) -> int:
         """Delete every task of the queue."""
@@ -145,6 +169,64 @@ class MemoryStore:
             for task_id in doomed:
                 self._forget(task_id)
             return len(doomed)
+
+    def waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:  # noqa: ARG002 - exact here
+        """Count the claimable tasks by group."""
+        with self._lock:
+            counts: Counter[str | None] = Counter()
+            for line in self._claimable[queue]:
+                counts[line[1]] += len(self._live(queue, line, created_after))
+            return dict(counts)
+
+    def oldest(self, queue: str, created_after: float) -> float | None:
+        """Return when the oldest claimable task was created."""
+        with self._lock:
+            lines = [self._live(queue, line, created_after) for line in self._claimable[queue]]
+            return min((line[0][0] for line in lines if line), default=None)
+
+    def give_way(
+        self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
+    ) -> list[Task]:
+        """Return the oldest claimable tasks, those of the lowest priority level first."""
+        with self._lock:
+            ranked = sorted(
+                (level, created, task_id)
+                for level, group in self._claimable[queue]
+                if groups is None or group in groups
+                for created, task_id in self._live(queue, (level, group), created_after)
+            )
+            return [self._tasks[task_id] for _level, _created, task_id in ranked[:count]]
+
+    def read_record(self, queue: str, name: str) -> Record | None:
+        """Return a shared record; None if there is none."""
+        return self._records.get((queue, name))
+
+    def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
+        """Write a shared record unless it changed since it was read."""
+        with self._lock:
+            current = self._records.get((queue, name))
+            if (None if current is None else current.version) != version:
+                return False
+            self._records[queue, name] = Record(deepcopy(dict(values)), new_token())
+            return True
+
+    def add_counts(self, queue: str, name: str, counts: Mapping[str, int], expires: int | None) -> None:
+        """Add to the numbers of a shared record of counts."""
+        with self._lock:
+            self._counts[queue, name].update(counts)
+            if expires is not None:
+                heapq.heappush(self._lapsing, (expires, (queue, name)))
+                self._drop_lapsed(expires)
+
+    def _drop_lapsed(self, latest: int) -> None:
+        """Forget counts that lapsed long before the latest ones will, as a store with a TTL would."""
+        while self._lapsing[0][0] < latest - LAPSED_SECONDS:
+            self._counts.pop(heapq.heappop(self._lapsing)[1], None)
+
+    def read_counts(self, queue: str, name: str) -> dict[str, int]:
+        """Return the numbers of a record of counts."""
+        with self._lock:
+            return dict(self._counts.get((queue, name), {}))
 
     def paused(self, queue: str) -> bool:
         """Return whether claims are suspended."""
