@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from freshq.new_task import first_problem
 from freshq.policy.order import Order
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import Door  # noqa: TC001 - Pydantic reads it at run time
 from freshq.policy.retry import Backoff
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
-from freshq.policy.shedding import BacklogLimit
+from freshq.policy.shedding import BacklogLimit  # noqa: TC001 - Pydantic reads it at run time
 from freshq.task import MAX_SECONDS
 
 

@@ -629,7 +629,7 @@ class Queue:
         self._meter.flush(now)
         stats = tally(self._store.scan(self.name), now, self._reserve.spans())
         refused = self._store.read_counts(self.name, REFUSED)
-        return replace(stats, shed_by_reason=Counter(stats.shed_by_reason) + Counter(refused))
+        return replace(stats, shed_by_reason=dict(Counter(stats.shed_by_reason) + Counter(refused)))
 
     def pressure(self) -> Pressure:
         """Return how hard the queue is pressed: offered and served rate, and what that means for a task.
@@ -640,7 +640,7 @@ class Queue:
         return self._gauge.pressure(self.now(), self.uniform())
 
     def flush(self) -> None:
-        """Write what was counted since the last second; before a process is frozen or ends."""
+        """Write what was counted and not written yet; before a process is frozen or ends."""
         self._meter.flush(self.now())
 
     # --- the queue as a whole

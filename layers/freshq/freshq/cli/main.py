@@ -62,9 +62,10 @@ def stats(
         typer.echo(json.dumps(asdict(counts)))
         return
     table = Table("state", "tasks", "", title=f"queue {name}")
-    for field, value in asdict(counts).items():
-        if field != "bounded":
-            shown = "-" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
-            table.add_row(field.replace("_", " "), shown, counts.bounded.get(field, ""))
+    reasons = {f"shed: {reason}": number for reason, number in counts.shed_by_reason.items()}
+    fields = {name: value for name, value in asdict(counts).items() if not isinstance(value, dict)}
+    for field, value in (fields | reasons).items():
+        shown = "-" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+        table.add_row(field.replace("_", " "), shown, counts.bounded.get(field, ""))
     table.columns[1].justify = "right"
     Console().print(table)

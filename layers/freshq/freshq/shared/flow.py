@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Counts are written so often at the most: one write a second for a process, whatever goes through it.
-FLUSH_SECONDS: Final = 1.0
+# A process writes its counts so often in a window, whatever goes through it: every 5 s in one of 60 s.
+FLUSHES_PER_WINDOW: Final = 12
 REFUSED: Final = "refused"
 
 
 class FlowMeter:
-    """Counts tasks in memory, and adds them to the queue's counts every second. Thread-safe.
+    """Counts tasks in memory, and adds them to the queue's counts now and then. Thread-safe.
 
-    What was counted in the last second before a crash is lost: these are rates. The numbers of tasks
+    What was counted since the last time before a crash is lost: these are rates. The numbers of tasks
     in each state come from the tasks themselves.
     """
 
@@ -73,7 +73,7 @@ class FlowMeter:
         self._flush_if_due(now)
 
     def _flush_if_due(self, now: float) -> None:
-        if now - self._flushed_at >= FLUSH_SECONDS:
+        if now - self._flushed_at >= self.window_seconds / FLUSHES_PER_WINDOW:
             self.flush(now)
 
     def flush(self, now: float) -> None:

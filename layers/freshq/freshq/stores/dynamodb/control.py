@@ -1,14 +1,13 @@
-"""The control record of a queue: whether it is paused, and which priority levels were ever used."""
+"""The control record of a queue: whether it is paused, which levels and groups were ever used."""
 
 from __future__ import annotations
 
 import threading
 import time
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from freshq.stores.dynamodb.items import CONTROL_PREFIX, Item
+from freshq.stores.dynamodb.items import CONTROL_PREFIX, Item, new_request_token
 
 if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
@@ -23,12 +22,14 @@ class Control:
 
     Attributes:
         paused: Whether claims are suspended.
-        levels: Priority levels that may hold tasks; always has 0.
+        levels: Priority levels that may hold tasks of no group; always has 0.
+        grouped: Whether there were ever tasks of a group.
         read_at: When it was read, on the monotonic clock.
     """
 
     paused: bool
     levels: frozenset[int]
+    grouped: bool
     read_at: float
 
 
@@ -63,11 +64,19 @@ class ControlRecords:
             values = {":levels": {"NS": [str(level)]}}
             self._update(queue, values, "SET requestToken = :requestToken ADD levels :levels")
 
+    def use_groups(self, queue: str) -> None:
+        """Take note that groups have tasks, before the first one is written."""
+        with self._lock:
+            known = self._known.get(queue)
+        if known is None or not known.grouped:
+            expression = "SET grouped = :grouped, requestToken = :requestToken"
+            self._update(queue, {":grouped": {"BOOL": True}}, expression)
+
     def _update(self, queue: str, values: Item, expression: str) -> None:
         arguments = {
             "Key": {"taskId": {"S": CONTROL_PREFIX + queue}},
             "UpdateExpression": expression,
-            "ExpressionAttributeValues": values | {":requestToken": {"S": uuid.uuid4().hex}},
+            "ExpressionAttributeValues": values | {":requestToken": {"S": new_request_token()}},
         }
         item = self._calls.update(arguments) or {}
         with self._lock:
@@ -76,5 +85,6 @@ class ControlRecords:
     def _remember(self, queue: str, item: Item) -> Control:
         levels = frozenset(map(int, item.get("levels", {}).get("NS", []))) | {0}
         paused = bool(item.get("paused", {}).get("BOOL", False))
-        self._known[queue] = Control(paused, levels, time.monotonic())
+        grouped = bool(item.get("grouped", {}).get("BOOL", False))
+        self._known[queue] = Control(paused, levels, grouped, time.monotonic())
         return self._known[queue]

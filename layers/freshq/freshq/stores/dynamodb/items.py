@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import uuid
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from freshq.new_task import RESERVED_ID_PREFIX, json_text
+from freshq.policy.shedding import ShedReason
 from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from freshq.lines import Line
     from freshq.stores.base import ClaimRequest, Guard
 
 # An item or attribute value in the low-level client's form, such as {"taskId": {"S": "a"}}.
@@ -36,9 +39,11 @@ class Keyspace:
         """Return the shard of an item: a hash that is the same in every process."""
         return zlib.crc32(item_id.encode()) % self.shards
 
-    def pending(self, queue: str, priority: int, shard: int) -> str:
-        """Return the partition of the claimable tasks of a level."""
-        return f"{queue}#{TaskStatus.PENDING}#{priority}#{shard}"
+    def pending(self, queue: str, line: Line, shard: int) -> str:
+        """Return the partition of the claimable tasks of a line: a group within a level."""
+        level, group = line
+        partition = f"{queue}#{TaskStatus.PENDING}#{level}#{shard}"
+        return partition if group is None else f"{partition}#{group}"
 
     def due(self, queue: str, shard: int) -> str:
         """Return the partition of what needs attention at a time: delayed tasks, lease records."""
@@ -59,7 +64,12 @@ class Keyspace:
                 "dueShard": {"S": self.due(task.queue, shard)},
                 "dueAt": milliseconds(task.not_before),
             }
-        return keys | {"pendingShard": {"S": self.pending(task.queue, task.priority, shard)}}
+        return keys | {"pendingShard": {"S": self.pending(task.queue, (task.priority, task.group), shard)}}
+
+
+def new_request_token() -> str:
+    """Return a token that names one write, so that it is known when it is sent twice."""
+    return uuid.uuid4().hex
 
 
 def milliseconds(seconds: float) -> Item:
@@ -88,6 +98,7 @@ def mutable_attributes(task: Task) -> Item:
         "leaseUntil": None if task.lease_until is None else milliseconds(task.lease_until),
         "error": None if task.error is None else {"S": task.error},
         "result": None if task.result is None else {"S": json_text(task.result)},
+        "shedReason": None if task.shed_reason is None else {"S": task.shed_reason.value},
     }
 
 
@@ -131,6 +142,7 @@ def decode(item: Item) -> Task:
         lease_until=seconds(item["leaseUntil"]) if "leaseUntil" in item else None,
         error=item["error"]["S"] if "error" in item else None,
         result=json.loads(item["result"]["S"]) if "result" in item else None,
+        shed_reason=ShedReason(item["shedReason"]["S"]) if "shedReason" in item else None,
     )
 
 
@@ -184,7 +196,7 @@ def claim_arguments(task_id: str, token: str, request: ClaimRequest) -> Item:
         "dueAt": None,
     }
     condition = (
-        "#taskStatus = :pending AND #taskQueue = :queue AND #deadline > :now "
+        "#taskStatus = :pending AND #taskQueue = :queue AND #deadline > :deadlineAfter "
         "AND #taskCreated > :createdAfter AND (attribute_not_exists(#notBefore) OR #notBefore <= :now)"
     )
     return {
@@ -202,6 +214,7 @@ def claim_arguments(task_id: str, token: str, request: ClaimRequest) -> Item:
             ":queue": {"S": request.queue},
             ":now": milliseconds(request.now),
             ":createdAfter": milliseconds(request.created_after),
+            ":deadlineAfter": milliseconds(request.deadline_after),
             ":one": {"N": "1"},
         },
     }

@@ -14,7 +14,7 @@ from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from freshq.stores.base import ClaimRequest
+    from freshq.lines import Line
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
 
@@ -27,20 +27,21 @@ LOOKAHEAD_KEYS: Final = 10
 DUE_PAGE_KEYS: Final = 25
 
 
-def claimable(calls: TableCalls, shard: str, request: ClaimRequest) -> Iterator[tuple[float, str]]:
+def claimable(
+    calls: TableCalls, shard: str, created_after: float, limit: int, *, newest_first: bool
+) -> Iterator[tuple[float, str]]:
     """Yield creation time and id of the tasks of a partition that are not stale, best first.
 
-    The pages are read as they are needed.
+    Args:
+        calls: The calls of the table.
+        shard: The partition.
+        created_after: Tasks created at or before this time are stale.
+        limit: How many tasks are wanted; more pages are read only as they are needed.
+        newest_first: From which end.
     """
-    arguments: Item = {
-        "IndexName": STATUS_INDEX,
-        "KeyConditionExpression": "pendingShard = :shard AND taskCreated > :createdAfter",
-        "ExpressionAttributeValues": {
-            ":shard": {"S": shard},
-            ":createdAfter": milliseconds(request.created_after),
-        },
-        "ScanIndexForward": not request.order.newest_first,
-        "Limit": request.limit + LOOKAHEAD_KEYS,
+    arguments = pending_query(shard, ">", created_after) | {
+        "ScanIndexForward": not newest_first,
+        "Limit": limit + LOOKAHEAD_KEYS,
     }
     while True:
         page = calls.query(arguments)
@@ -49,6 +50,28 @@ def claimable(calls: TableCalls, shard: str, request: ClaimRequest) -> Iterator[
         if "LastEvaluatedKey" not in page:
             return
         arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+
+
+def pending_query(partition: str, relation: str, created: float) -> Item:
+    """Return the arguments of a query of a partition of claimable tasks, by their creation time."""
+    return {
+        "IndexName": STATUS_INDEX,
+        "KeyConditionExpression": f"pendingShard = :shard AND taskCreated {relation} :created",
+        "ExpressionAttributeValues": {":shard": {"S": partition}, ":created": milliseconds(created)},
+    }
+
+
+def count(calls: TableCalls, partition: str, created_after: float, at_most: int) -> int:
+    """Return how many tasks of a partition are not stale, counting no further than `at_most`."""
+    arguments = pending_query(partition, ">", created_after) | {"Select": "COUNT"}
+    total = 0
+    while total < at_most:
+        page = calls.query(arguments | {"Limit": at_most - total})
+        total += page["Count"]
+        if "LastEvaluatedKey" not in page:
+            break
+        arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+    return total
 
 
 def due(calls: TableCalls, shard: str, now: float) -> Iterator[list[str]]:
@@ -107,22 +130,21 @@ class ApproximateCounts:
         self._calls = calls
         self._keyspace = keyspace
         self._queue = queue
-        self._bounded = dict.fromkeys(("success", "failure", "cancelled"), "not counted")
-        # A task that went stale before its queue's max age is in no index any more.
+        not_counted = ("success", "failure", "cancelled", "shed_by_reason")
+        self._bounded = dict.fromkeys(not_counted, "not counted")
+        # One that was given up, or went stale before its queue's max age, is in no index any more.
         self._bounded |= {"shed": "at least", "taken": "at most"}
 
-    def stats(self, levels: Iterable[int], now: float, created_after: float) -> Stats:
+    def stats(self, lines: Iterable[Line], now: float, created_after: float) -> Stats:
         """Return the counts.
 
         Args:
-            levels: Priority levels that may hold tasks.
+            lines: Where tasks may wait.
             now: Current time in seconds.
             created_after: Tasks created at or before this time are stale.
         """
         shards = range(self._keyspace.shards)
-        partitions = [
-            self._keyspace.pending(self._queue, level, shard) for level in levels for shard in shards
-        ]
+        partitions = [self._keyspace.pending(self._queue, line, shard) for line in lines for shard in shards]
         ends = [end for partition in partitions for end in self._ends(partition, created_after)]
         pending = sum(self._count("pending", partition, ">", created_after) for partition in partitions)
         shed = sum(self._count("shed", partition, "<=", created_after) for partition in partitions)
@@ -139,21 +161,14 @@ class ApproximateCounts:
             bounded=self._bounded,
         )
 
-    def _pending_query(self, partition: str, relation: str, created: float) -> Item:
-        return {
-            "IndexName": STATUS_INDEX,
-            "KeyConditionExpression": f"pendingShard = :shard AND taskCreated {relation} :created",
-            "ExpressionAttributeValues": {":shard": {"S": partition}, ":created": milliseconds(created)},
-        }
-
     def _ends(self, partition: str, created_after: float) -> list[float]:
         """Return the creation times of the oldest and of the newest claimable task, if there is one."""
-        query = self._pending_query(partition, ">", created_after) | {"Limit": 1}
+        query = pending_query(partition, ">", created_after) | {"Limit": 1}
         pages = [self._calls.query(query | {"ScanIndexForward": forward}) for forward in (True, False)]
         return [seconds(item["taskCreated"]) for page in pages for item in page["Items"]]
 
     def _count(self, field: str, partition: str, relation: str, created: float) -> int:
-        page = self._calls.query(self._pending_query(partition, relation, created) | {"Select": "COUNT"})
+        page = self._calls.query(pending_query(partition, relation, created) | {"Select": "COUNT"})
         if "LastEvaluatedKey" in page:
             self._bounded[field] = "at least"
         return int(page["Count"])

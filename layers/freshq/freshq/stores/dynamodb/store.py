@@ -5,12 +5,14 @@ from __future__ import annotations
 import heapq
 import logging
 import re
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import FreshqError, StoreError
+from freshq.policy.shedding import too_late
 from freshq.stores.base import ConflictError, Guard, Stats
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client, translated
@@ -25,15 +27,18 @@ from freshq.stores.dynamodb.items import (
     replace_arguments,
 )
 from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids, next_look
+from freshq.stores.dynamodb.lines import LineBook
+from freshq.stores.dynamodb.records import SharedRecords
 from freshq.stores.dynamodb.schema import create_table
 from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.base import ClaimRequest
+    from freshq.lines import Line
+    from freshq.stores.base import ClaimRequest, Record
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +76,8 @@ class DynamoDBStore:
         self._keyspace = Keyspace(shards)
         self._control = ControlRecords(self._calls)
         self._leases = LeaseLedger(self._calls, self._keyspace)
+        self._lines = LineBook(self._calls, self._control)
+        self._records = SharedRecords(self._calls)
 
     def create_table(self) -> None:
         """Make the table unless it is there; return once it can be used."""
@@ -79,8 +86,8 @@ class DynamoDBStore:
 
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
         """Add the tasks whose ids are free, several at a time."""
-        for queue, level in {(task.queue, task.priority) for task in tasks}:
-            self._control.use_level(queue, level)
+        for task in {(task.queue, task.priority, task.group): task for task in tasks}.values():
+            self._lines.announce(task)
         if len(tasks) == 1:
             return [self._insert(tasks[0])]
         with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
@@ -122,14 +129,43 @@ class DynamoDBStore:
 
     def _candidates(self, request: ClaimRequest) -> Iterator[str]:
         """Yield the ids of tasks that the index shows as claimable, best first, reading pages as needed."""
-        sign = -1 if request.order.newest_first else 1
-        for level in sorted(self._control.read(request.queue).levels, reverse=True):
-            shards = [
-                queries.claimable(self._calls, self._keyspace.pending(request.queue, level, shard), request)
-                for shard in range(self._keyspace.shards)
-            ]
-            for _created, task_id in heapq.merge(*shards, key=lambda entry: sign * entry[0]):
-                yield task_id
+        lines = self._lines.lines(request.queue, request.now)
+        for level in sorted({level for level, _group in lines}, reverse=True):
+            groups = [group for of, group in lines if of == level]
+            yield from request.turns.interleave(
+                level, {group: self._line(request, (level, group)) for group in groups}
+            )
+
+    def _line(self, request: ClaimRequest, line: Line) -> Iterator[str]:
+        """Yield the ids of the tasks of a line, best first."""
+        newest_first = request.orders.newest_first(
+            line, request.now, lambda: self._oldest_of(request.queue, [line], request.created_after)
+        )
+        sign = -1 if newest_first else 1
+        shards = [
+            queries.claimable(
+                self._calls, partition, request.created_after, request.limit, newest_first=newest_first
+            )
+            for partition in self._partitions(request.queue, [line])
+        ]
+        found = False
+        for _created, task_id in heapq.merge(*shards, key=lambda entry: sign * entry[0]):
+            found = True
+            yield task_id
+        if not found:
+            self._lines.found_empty(request.queue, line)
+
+    def _partitions(self, queue: str, lines: Iterable[Line]) -> list[str]:
+        shards = range(self._keyspace.shards)
+        return [self._keyspace.pending(queue, line, shard) for line in lines for shard in shards]
+
+    def _oldest_of(self, queue: str, lines: Iterable[Line], created_after: float) -> float | None:
+        """Return when the oldest claimable task of some lines was created."""
+        first = (
+            next(queries.claimable(self._calls, partition, created_after, 1, newest_first=False), None)
+            for partition in self._partitions(queue, lines)
+        )
+        return min((entry[0] for entry in first if entry is not None), default=None)
 
     def _take(self, task_id: str, token: str, request: ClaimRequest) -> Task | None:
         """Claim one task; None if it is no longer there to be claimed."""
@@ -138,24 +174,29 @@ class DynamoDBStore:
         except ConditionFailed as failed:
             self._leases.drop(request.queue, (task_id, token))
             if failed.item is not None:
-                self._leave_index_if_stale(decode(failed.item), request.now)
+                self._leave_index_if_too_late(decode(failed.item), request)
             return None
         return None if item is None else decode(item)
 
-    def _leave_index_if_stale(self, task: Task, now: float) -> None:
-        """Take a task that went stale before its queue's max age out of the way of later claims."""
-        if task.status_at(now) is not TaskStatus.SHED:
+    def _leave_index_if_too_late(self, task: Task, request: ClaimRequest) -> None:
+        """Shed a task whose own deadline is too near, so that it is not in the way of later claims.
+
+        The key condition of the query leaves out those that are too old by the queue's max age.
+        """
+        reason = too_late(request.now, task.deadline, request.deadline_after - request.now)
+        if task.status is not TaskStatus.PENDING or reason is None:
             return
+        shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=request.now)
         try:
             guard = Guard(TaskStatus.PENDING, request_token=task.request_token)
-            self._calls.update(replace_arguments(replace(task, updated=now), guard, self._keyspace))
+            self._calls.update(replace_arguments(shed, guard, self._keyspace))
         except ConditionFailed:
             logger.debug("task %s changed while it was taken out of the index", task.task_id)
 
     def replace(self, task: Task, guard: Guard) -> Task:
         """Store the new version of a task if the guard holds."""
-        if task.priority and task.status is TaskStatus.PENDING:
-            self._control.use_level(task.queue, task.priority)
+        if task.status is TaskStatus.PENDING and not task.delayed:
+            self._lines.announce(task)
         hold = None if guard.lease_token is None else (task.task_id, guard.lease_token)
         if hold is not None and task.lease_until is not None:
             self._leases.extend(task.queue, hold, task.lease_until, task.updated)
@@ -209,9 +250,57 @@ class DynamoDBStore:
         return map(decode, queries.all_tasks(self._calls, queue, start_after))
 
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
-        """Return counts that cost at most a page per shard and level whatever the backlog."""
-        levels = self._control.read(queue).levels
-        return queries.ApproximateCounts(self._calls, self._keyspace, queue).stats(levels, now, created_after)
+        """Return counts that cost at most a page per shard and line whatever the backlog."""
+        lines = self._lines.lines(queue, now, all_of_them=True)
+        return queries.ApproximateCounts(self._calls, self._keyspace, queue).stats(lines, now, created_after)
+
+    def waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
+        """Count the claimable tasks by group, reading at most `at_most` keys of each partition."""
+        counts: Counter[str | None] = Counter()
+        for line in self._lines.lines(queue, created_after, all_of_them=True):
+            for partition in self._partitions(queue, [line]):
+                counts[line[1]] += queries.count(self._calls, partition, created_after, at_most)
+        return dict(counts)
+
+    def oldest(self, queue: str, created_after: float) -> float | None:
+        """Return when the oldest claimable task was created; None if there is none."""
+        lines = self._lines.lines(queue, created_after, all_of_them=True)
+        return self._oldest_of(queue, lines, created_after)
+
+    def give_way(
+        self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
+    ) -> list[Task]:
+        """Return the oldest claimable tasks, those of the lowest priority level first."""
+        lines = [
+            line
+            for line in self._lines.lines(queue, created_after, all_of_them=True)
+            if groups is None or line[1] in groups
+        ]
+        found: list[str] = []
+        for level in sorted({level for level, _group in lines}):
+            shards = [
+                queries.claimable(self._calls, partition, created_after, count, newest_first=False)
+                for partition in self._partitions(queue, [line for line in lines if line[0] == level])
+            ]
+            found += [task_id for _created, task_id in islice(heapq.merge(*shards), count - len(found))]
+        tasks = [decode(item) for item in self._calls.get_many(found) if is_task(item)]
+        return [task for task in tasks if task.status is TaskStatus.PENDING and not task.delayed]
+
+    def read_record(self, queue: str, name: str) -> Record | None:
+        """Return a shared record; None if there is none."""
+        return self._records.read(queue, name)
+
+    def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
+        """Write a shared record unless it changed since it was read."""
+        return self._records.write(queue, name, values, version)
+
+    def add_counts(self, queue: str, name: str, counts: Mapping[str, int], expires: int | None) -> None:
+        """Add to the numbers of a shared record of counts."""
+        self._records.add(queue, name, counts, expires)
+
+    def read_counts(self, queue: str, name: str) -> dict[str, int]:
+        """Return the numbers of a record of counts; empty if there is none."""
+        return self._records.counts(queue, name)
 
     def purge(self, queue: str) -> int:
         """Delete every task of the queue."""

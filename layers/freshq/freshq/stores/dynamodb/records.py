@@ -1,0 +1,79 @@
+"""Small records that the processes of a queue share, each an item of the table."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.new_task import RESERVED_ID_PREFIX
+from freshq.stores.base import Record
+from freshq.stores.dynamodb.calls import ConditionFailed
+from freshq.stores.dynamodb.items import Item, new_request_token
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from freshq.stores.dynamodb.calls import TableCalls
+
+RECORD_PREFIX: Final = f"{RESERVED_ID_PREFIX}record#"
+COUNTS_PREFIX: Final = f"{RESERVED_ID_PREFIX}counts#"
+# Names of the attributes that hold counts begin so, to tell them from the item's own.
+COUNT: Final = "count_"
+
+
+class SharedRecords:
+    """Reads and writes the shared records of a table."""
+
+    def __init__(self, calls: TableCalls) -> None:
+        """Use the calls of a table."""
+        self._calls = calls
+
+    def read(self, queue: str, name: str) -> Record | None:
+        """Return a record, strongly consistent."""
+        item = self._calls.get(f"{RECORD_PREFIX}{queue}#{name}")
+        return None if item is None else Record(json.loads(item["values"]["S"]), item["requestToken"]["S"])
+
+    def write(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
+        """Write a record unless it is no longer of this version; return whether it was written."""
+        record = {
+            "taskId": {"S": f"{RECORD_PREFIX}{queue}#{name}"},
+            "values": {"S": json.dumps(values)},
+            "requestToken": {"S": new_request_token()},
+        }
+        unchanged: Item = {"ConditionExpression": "attribute_not_exists(taskId)"}
+        if version is not None:
+            unchanged = {
+                "ConditionExpression": "requestToken = :seen",
+                "ExpressionAttributeValues": {":seen": {"S": version}},
+            }
+        try:
+            self._calls.put(record, unchanged)
+        except ConditionFailed:
+            return False
+        return True
+
+    def add(self, queue: str, name: str, counts: Mapping[str, int], expires: int | None) -> None:
+        """Add to the numbers of a record of counts."""
+        names = {f"#{key}": COUNT + key for key in counts}
+        values: Item = {f":{key}": {"N": str(value)} for key, value in counts.items()}
+        values[":requestToken"] = {"S": new_request_token()}
+        expression = "SET requestToken = :requestToken"
+        if expires is not None:
+            expression += ", #ttl = :ttl"
+            names["#ttl"] = "ttl"
+            values[":ttl"] = {"N": str(expires)}
+        self._calls.update(
+            {
+                "Key": {"taskId": {"S": f"{COUNTS_PREFIX}{queue}#{name}"}},
+                "UpdateExpression": expression + " ADD " + ", ".join(f"#{key} :{key}" for key in counts),
+                "ExpressionAttributeNames": names,
+                "ExpressionAttributeValues": values,
+            }
+        )
+
+    def counts(self, queue: str, name: str) -> dict[str, int]:
+        """Return the numbers of a record of counts; empty if there is none."""
+        item = self._calls.get(f"{COUNTS_PREFIX}{queue}#{name}") or {}
+        return {
+            key.removeprefix(COUNT): int(value["N"]) for key, value in item.items() if key.startswith(COUNT)
+        }
