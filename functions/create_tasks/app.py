@@ -41,7 +41,9 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     count("TasksDuplicate", report.duplicates)
     count("TasksRefused", report.refused)
     count("TasksNotWritten", report.failed)
+    count("TasksTurnedAway", sum(report.turned_away.values()))
     answer = asdict(report)
-    log = logger.warning if report.refused or report.failed or report.stopped_early else logger.info
+    in_full = report.created + report.duplicates == report.requested
+    log = logger.info if in_full else logger.warning
     log("tasks put", report=answer)
     return answer

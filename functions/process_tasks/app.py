@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.utilities.data_classes import SNSEvent
 
@@ -12,7 +12,6 @@ from freshq.observability import MetricsObserver, count, logger, metrics, tracer
 from freshq.runner import load_runner
 from freshq.settings import WorkerSettings
 from freshq.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_ring
-from freshq.worker import Worker
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
     from freshq.queue import Queue
     from freshq.runner import Runner
     from freshq.worker import RunReport
-
-
-# Kept for the tail call and the last log lines, out of the time to settle.
-TAIL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -75,14 +70,7 @@ def _skipped(reason: str) -> dict[str, Any]:
 def _work(remaining_seconds: float) -> RunReport:
     to = _connections()
     settings = to.settings
-    worker = Worker(
-        to.queue,
-        to.runner,
-        concurrency=settings.concurrency,
-        idle_exit_seconds=settings.idle_exit_seconds,
-        drain_seconds=settings.settle_seconds - TAIL_SECONDS,
-        observer=MetricsObserver(),
-    )
+    worker = settings.worker(to.queue, to.runner, MetricsObserver())
     claiming_seconds = min(settings.pass_seconds, remaining_seconds - settings.settle_seconds)
     return worker.run(until=to.queue.now() + claiming_seconds)
 

@@ -205,7 +205,7 @@ class TestRights:
     @pytest.mark.parametrize(
         ("function", "on_table"),
         [
-            ("CreateTasks", {"PutItem", "UpdateItem"}),
+            ("CreateTasks", {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem"}),
             ("Trigger", {"BatchGetItem"}),
             ("ProcessTasks", {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "DeleteItem"}),
             ("Sweep", {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "DeleteItem"}),

@@ -16,6 +16,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from freshq.worker import Outcome
 
 if TYPE_CHECKING:
+    from freshq.policy.order import OrderSwitch
     from freshq.queue import Claim
     from freshq.stores.base import Stats
 
@@ -90,4 +91,13 @@ class MetricsObserver:
             outcome=outcome.value,
             run_seconds=round(run_seconds, 3),
             error=error,
+        )
+
+    def switched(self, switch: OrderSwitch) -> None:
+        """Take note that an adaptive order turned round."""
+        count("OrderSwitches")
+        logger.info(
+            "order switched",
+            newest_first=switch.newest_first,
+            oldest_age_seconds=round(switch.oldest_age_seconds, 3),
         )

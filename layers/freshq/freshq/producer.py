@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from freshq.errors import PutIncomplete, StoreError
+from freshq.errors import Overloaded, PutIncomplete, StoreError
 from freshq.new_task import first_problem
 from freshq.queue import PutOutcome, Receipt
 
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from freshq.new_task import NewTask
+    from freshq.policy.pressure import Pressure
     from freshq.queue import Queue
+
+logger = logging.getLogger(__name__)
 
 # What `{}` makes: enough to watch, over in seconds.
 DEMO_COUNT: Final = 20
@@ -96,9 +100,12 @@ class LoadReport:
         duplicates: Tasks whose id the table knew already.
         refused: Tasks that were wrong; nothing of them was written.
         failed: Tasks that the store did not take; to put them again with the same task_id is safe.
+        turned_away: Tasks that the door or a full backlog refused, by reason; nothing of them was written.
         not_attempted: Tasks left when time was up.
         stopped_early: Whether time was up.
-        errors: Why tasks were refused or failed, the first `MAX_LISTED_ERRORS` of them.
+        errors: Why tasks were refused, turned away or failed, the first `MAX_LISTED_ERRORS` of them.
+        pressure: How hard the queue is pressed, see `freshq.policy.pressure.Pressure`; None if the store
+            did not answer to that.
     """
 
     requested: int
@@ -106,9 +113,11 @@ class LoadReport:
     duplicates: int = 0
     refused: int = 0
     failed: int = 0
+    turned_away: dict[str, int] = field(default_factory=dict)
     not_attempted: int = 0
     stopped_early: bool = False
     errors: list[dict[str, Any]] = field(default_factory=list)
+    pressure: Pressure | None = None
 
     def note(self, index: int, outcome: object) -> None:
         """Count the outcome of the task at `index`."""
@@ -116,8 +125,12 @@ class LoadReport:
             self.created += outcome.outcome is PutOutcome.CREATED
             self.duplicates += outcome.outcome is PutOutcome.DUPLICATE
             return
-        self.refused += isinstance(outcome, ValueError)
-        self.failed += not isinstance(outcome, ValueError)
+        if isinstance(outcome, Overloaded):
+            self.turned_away[outcome.reason] = self.turned_away.get(outcome.reason, 0) + 1
+        elif isinstance(outcome, ValueError):
+            self.refused += 1
+        else:
+            self.failed += 1
         if len(self.errors) < MAX_LISTED_ERRORS:
             self.errors.append({"index": index, "error": str(outcome)})
 
@@ -140,8 +153,15 @@ def produce(
         StoreError: If the store took none of the first tasks.
     """
     if request.tasks is not None:
-        return _put_given(queue, request.tasks, seconds_left)
-    return _put_load(queue, *request.schedule(), seconds_left, sleep)
+        report = _put_given(queue, request.tasks, seconds_left)
+    else:
+        report = _put_load(queue, *request.schedule(), seconds_left, sleep)
+    try:
+        report.pressure = queue.pressure()
+    except StoreError:
+        # The tasks are in: that they are is what the answer is for.
+        logger.warning("the pressure on the queue was not measured", exc_info=True)
+    return report
 
 
 def _put_given(queue: Queue, tasks: Sequence[Any], seconds_left: Callable[[], float]) -> LoadReport:
@@ -190,10 +210,10 @@ def _put_batch(queue: Queue, batch: Sequence[tuple[int, NewTask]], report: LoadR
         outcomes: Sequence[object] = queue.put_many([new for _index, new in batch])
     except PutIncomplete as incomplete:
         outcomes = incomplete.receipts
-    except StoreError as error:
-        outcomes = [error]
+    except (Overloaded, StoreError) as error:
+        outcomes = [error] * len(batch)
     errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
-    if len(errors) == len(outcomes) and report.created + report.duplicates == 0:
+    if len(errors) == len(outcomes) and report.created + report.duplicates + len(report.turned_away) == 0:
         raise errors[0]
     for (index, _new), outcome in zip(batch, outcomes, strict=True):
         report.note(index, outcome)

@@ -59,7 +59,7 @@ MAX_READ_WRITE_TRIES: Final = 10
 # Far more than a process can start at once; the record of what it holds must stay within one item.
 MAX_CLAIM: Final = 1000
 # Of claims that CoDel gave up; each finds the next head of the line.
-MAX_CODEL_ROUNDS: Final = 20
+MAX_CODEL_ROUNDS: Final = 50
 
 
 class PutOutcome(StrEnum):
@@ -441,6 +441,10 @@ class Queue:
         error = checked_error(error)
         changed = self._lifecycle.retried(_held(claim), self.now(), error, delay_seconds, self.uniform())
         return self._settle(claim, changed)
+
+    def is_last_attempt(self, claim: Claim) -> bool:
+        """Return whether a task that fails now is a dead letter in any case."""
+        return claim.task.attempts >= self._config.max_attempts
 
     def release(self, claim: Claim) -> Task:
         """Give a task back untried: claimable at once, the attempt not counted.

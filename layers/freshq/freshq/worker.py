@@ -10,16 +10,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from freshq.checks import checked_count, checked_seconds
+from freshq.capacity import Capacity
+from freshq.checks import checked_seconds
 from freshq.errors import LeaseLost, StoreError
 from freshq.outcomes import Busy, Reject, Retry
-from freshq.policy.limits import TokenBucket
 from freshq.policy.retry import Backoff
+from freshq.shared.limits import SharedRetries
 from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
+    from freshq.policy.order import OrderSwitch
     from freshq.queue import Claim, Queue
     from freshq.runner import Runner
 
@@ -81,6 +84,9 @@ class Observer(Protocol):
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
         """Take note of how a run ended."""
 
+    def switched(self, switch: OrderSwitch) -> None:
+        """Take note that an adaptive order turned round."""
+
 
 class LoggingObserver:
     """Writes what a worker does to the log."""
@@ -93,6 +99,11 @@ class LoggingObserver:
         """Log how a run ended; what did not succeed stands out."""
         level = logging.DEBUG if outcome is Outcome.SUCCEEDED else logging.WARNING
         logger.log(level, "task %s %s after %.3f s: %s", claim.task.task_id, outcome, run_seconds, error)
+
+    def switched(self, switch: OrderSwitch) -> None:
+        """Log a switch."""
+        end = "newest" if switch.newest_first else "oldest"
+        logger.info("order: %s first, the oldest task is %.3f s old", end, switch.oldest_age_seconds)
 
 
 class Worker:
@@ -109,6 +120,9 @@ class Worker:
         *,
         concurrency: int = 3,
         rate_per_second: float | None = None,
+        limit: ConcurrencyLimit | None = None,
+        shared_bucket: SharedBucket | None = None,
+        retry_budget: RetryBudget | None = None,
         poll_seconds: float = 0.5,
         idle_exit_seconds: float | None = None,
         drain_seconds: float | None = None,
@@ -121,6 +135,11 @@ class Worker:
             runner: Does the work: returns a result, or raises Retry, Reject or Busy.
             concurrency: Tasks in work at a time, at the most.
             rate_per_second: Tasks started a second, at the most; None for no limit.
+            limit: Tasks in work at a time over all workers of the queue: fixed, or found out from
+                what the downstream says; None for no limit.
+            shared_bucket: Tasks started a second over all workers of the queue; None for no limit.
+            retry_budget: Retries that all workers of the queue make, at the most; a task that may not
+                be tried again is a dead letter. None for no limit.
             poll_seconds: Between looks at a queue that had too little.
             idle_exit_seconds: Stop when nothing was there to claim or in work for so long; None: never.
             drain_seconds: Wait so long for tasks in work after the end; None: until they are done.
@@ -131,17 +150,15 @@ class Worker:
         """
         self._queue = queue
         self._runner = runner
-        self._concurrency = checked_count("concurrency", concurrency)
+        self._capacity = Capacity(queue, concurrency, rate_per_second, limit, shared_bucket)
+        self._concurrency = concurrency
+        self._retries = None if retry_budget is None else SharedRetries(queue.store, queue.name, retry_budget)
         self._poll_seconds = checked_seconds("poll_seconds", poll_seconds, above_zero=True)
         for name, seconds in (("idle_exit_seconds", idle_exit_seconds), ("drain_seconds", drain_seconds)):
             if seconds is not None:
                 checked_seconds(name, seconds)
         self._idle_exit_seconds = idle_exit_seconds
         self._drain_seconds = drain_seconds
-        self._bucket = None
-        if rate_per_second is not None:
-            checked_seconds("rate_per_second", rate_per_second, above_zero=True)
-            self._bucket = TokenBucket(rate_per_second, max(1, round(rate_per_second)), time.monotonic())
         self._observer = observer or LoggingObserver()
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -162,7 +179,7 @@ class Worker:
             StoreError: If claims kept failing; tasks in work were waited for first.
         """
         pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="freshq-run")
-        run = _Run(self._queue, self._concurrency, self._observer)
+        run = _Run(self._queue, self._capacity, self._observer, self._retries)
         try:
             self._loop(run, pool, self._condition(until))
         finally:
@@ -170,6 +187,7 @@ class Worker:
                 self._drain(run)
             finally:
                 pool.shutdown(wait=not run.running, cancel_futures=True)
+                self._capacity.leave()
                 self._queue.close()
         return run.report
 
@@ -182,28 +200,15 @@ class Worker:
 
     def _loop(self, run: _Run, pool: ThreadPoolExecutor, ended: Callable[[], bool]) -> None:
         while not ended():
-            for claim in run.claim(self._admitted(run)):
-                if self._bucket is not None:
-                    self._bucket.take(1)
+            for claim in run.claim():
+                self._capacity.started()
                 self._start(run, pool, claim)
             if self._idle_exit_seconds is not None and run.idle_for(self._idle_exit_seconds):
                 run.report.idle = True
                 return
-            self._wake.wait(self._pause_seconds(run))
+            self._wake.wait(self._capacity.pause_seconds(len(run.running), self._poll_seconds))
             self._wake.clear()
             run.collect()
-
-    def _admitted(self, run: _Run) -> int:
-        """Return how many tasks may be started now."""
-        free = self._concurrency - len(run.running)
-        return free if self._bucket is None else min(free, self._bucket.available(time.monotonic()))
-
-    def _pause_seconds(self, run: _Run) -> float:
-        """Return how long to wait unless something happens: less while a token is all that is missing."""
-        full = len(run.running) >= self._concurrency
-        if self._bucket is None or full:
-            return self._poll_seconds
-        return min(self._poll_seconds, max(0.001, self._bucket.seconds_until_next()))
 
     def _start(self, run: _Run, pool: ThreadPoolExecutor, claim: Claim) -> None:
         future = pool.submit(run.work, claim, self._runner)
@@ -225,23 +230,27 @@ class Worker:
 class _Run:
     """State of one `Worker.run`."""
 
-    def __init__(self, queue: Queue, concurrency: int, observer: Observer) -> None:
+    def __init__(
+        self, queue: Queue, capacity: Capacity, observer: Observer, retries: SharedRetries | None
+    ) -> None:
         self.report = RunReport()
         self.running: dict[Future[Outcome], Claim] = {}
         self._queue = queue
+        self._capacity = capacity
         self._observer = observer
-        self._concurrency = concurrency
+        self._retries = retries
         self._claim_failures = 0
         self._busy = 0
         self._claim_not_before = 0.0
         self._last_work = time.monotonic()
 
-    def claim(self, limit: int) -> list[Claim]:
-        """Take up to `limit` tasks, unless a pause is on; bear a failing store for some tries."""
-        if limit < 1 or time.monotonic() < self._claim_not_before:
+    def claim(self) -> list[Claim]:
+        """Take what may be started now, unless a pause is on; bear a failing store for some tries."""
+        if time.monotonic() < self._claim_not_before:
             return []
         try:
-            claims = self._queue.claim(limit)
+            limit = self._capacity.available(len(self.running))
+            claims = self._queue.claim(limit) if limit > 0 else []
         except StoreError:
             self._claim_failures += 1
             if self._claim_failures >= CLAIM_TRIES:
@@ -253,12 +262,15 @@ class _Run:
         self.report.claimed += len(claims)
         for claim in claims:
             self._observer.claimed(claim, self._queue.now() - claim.task.created)
+        for switch in self._queue.take_order_switches():
+            self._observer.switched(switch)
         return claims
 
     def idle_for(self, seconds: float) -> bool:
         """Return whether nothing was there to do for so long; not to be able to look is not idleness."""
         now = time.monotonic()
-        if self.running or now < self._claim_not_before or self._claim_failures:
+        held_up = now < self._claim_not_before or self._claim_failures or self._capacity.awaits_token
+        if self.running or held_up:
             self._last_work = now
             return False
         return now - self._last_work >= seconds
@@ -295,12 +307,19 @@ class _Run:
 
     def work(self, claim: Claim, runner: Runner) -> Outcome:
         """Run one task and settle it."""
+        if self._retries is not None and claim.task.attempts == 1:
+            self._retries.first_attempt()
         started = time.monotonic()
-        settle, error = _verdict(self._queue, claim, runner)
+        verdict = _verdict(self._queue, claim, runner, self._may_retry)
         run_seconds = time.monotonic() - started
-        outcome = self._settled(claim, settle)
-        self._observer.settled(claim, outcome, run_seconds, error)
+        if verdict.downstream is not None:
+            self._capacity.ended(well=verdict.downstream)
+        outcome = self._settled(claim, verdict.settle)
+        self._observer.settled(claim, outcome, run_seconds, verdict.error)
         return outcome
+
+    def _may_retry(self) -> bool:
+        return self._retries is None or self._retries.spend()
 
     def _settled(self, claim: Claim, settle: Callable[[], Outcome]) -> Outcome:
         """Settle, trying again while the lease lasts if the store does not answer."""
@@ -319,22 +338,40 @@ class _Run:
                 time.sleep(pause_seconds)
 
 
-def _verdict(queue: Queue, claim: Claim, runner: Runner) -> tuple[Callable[[], Outcome], str | None]:
-    """Run a task; return how to settle it, and what went wrong if anything did."""
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What a run came to.
+
+    Attributes:
+        settle: Settles the claim.
+        error: What went wrong, if anything did.
+        downstream: Whether what the task called did well; None if the run says nothing about it.
+    """
+
+    settle: Callable[[], Outcome]
+    error: str | None
+    downstream: bool | None
+
+
+def _verdict(queue: Queue, claim: Claim, runner: Runner, may_retry: Callable[[], bool]) -> _Verdict:
+    """Run a task, and say what came of it."""
     try:
         result = runner(claim.task)
     except Busy as busy:
-        return lambda: _released(queue, claim), str(busy)
+        return _Verdict(lambda: _released(queue, claim), str(busy), downstream=False)
     except Reject as reject:
         error = str(reject)
-        return lambda: _failed(queue, claim, error), error
+        return _Verdict(lambda: _failed(queue, claim, error), error, downstream=None)
     except Retry as retry:
         error, delay_seconds = str(retry), retry.delay_seconds
-        return lambda: _retried(queue, claim, error, delay_seconds), error
     except Exception as unexpected:  # noqa: BLE001 - whatever the user's code raises is kept with its task
-        error = f"{type(unexpected).__name__}: {unexpected}"
-        return lambda: _retried(queue, claim, error, None), error
-    return lambda: _completed(queue, claim, result), None
+        error, delay_seconds = f"{type(unexpected).__name__}: {unexpected}", None
+    else:
+        return _Verdict(lambda: _completed(queue, claim, result), None, downstream=True)
+    if not queue.is_last_attempt(claim) and not may_retry():
+        error += "; not tried again: the retry budget is spent"
+        return _Verdict(lambda: _failed(queue, claim, error), error, downstream=False)
+    return _Verdict(lambda: _retried(queue, claim, error, delay_seconds), error, downstream=False)
 
 
 def _completed(queue: Queue, claim: Claim, result: Any) -> Outcome:  # noqa: ANN401 - any JSON value

@@ -156,7 +156,7 @@ class BacklogKeeper:
             if self._has_room(count, now):
                 self._room -= count
                 return
-            waiting = self._count(limit, 1, now)
+            waiting = self._count(limit, count, now)
             oldest, of_group = 0, Counter[str | None]()
             while (eviction := limit.eviction(waiting.total() - oldest, waiting)) is not None:
                 if eviction.victim is Victim.OLDEST_OF_GROUP:

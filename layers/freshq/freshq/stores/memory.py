@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.lifecycle import new_token
-from freshq.policy.shedding import ReserveSpans
+from freshq.policy.shedding import ReserveSpans, too_late
 from freshq.stores.base import ConflictError, Guard, Record, Stats
 from freshq.tally import tally
 from freshq.task import Task, TaskStatus
@@ -98,8 +98,12 @@ class MemoryStore:
         newest_first = request.orders.newest_first(line, request.now, lambda: live[0][0] if live else None)
         for _created, task_id in reversed(live) if newest_first else live:
             task = self._tasks[task_id]
-            if task.deadline > request.deadline_after:
+            reason = too_late(request.now, task.deadline, request.deadline_after - request.now)
+            if reason is None:
                 yield task
+            else:  # by its own, shorter max age: out of the way of later claims
+                shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=request.now)
+                self._store(replace(shed, request_token=new_token()))
 
     def _live(self, queue: str, line: Line, created_after: float) -> list[tuple[float, str]]:
         """Return the creation time and id of what is not too old in a line, oldest first."""

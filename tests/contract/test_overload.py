@@ -1,0 +1,445 @@
+"""Overload control on every store: orders, fairness, shedding by reason, the door, shared limits."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Overloaded, PutIncomplete, Queue, Receipt, TaskStatus
+from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
+from freshq.policy.pressure import Door
+from freshq.policy.rules import CodelRule
+from freshq.policy.shedding import BacklogLimit, WhenFull
+from freshq.shared.limits import SharedRetries, SharedSlots, SharedTokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.conftest import StoreUnderTest
+
+DEADLINE_SECONDS = 100.0
+
+
+def queue_of(store: StoreUnderTest, **options: Any) -> Queue:
+    return store.queue(**{"max_age_seconds": DEADLINE_SECONDS, **options})
+
+
+def put(queue: Queue, store: StoreUnderTest, *payloads: object, **fields: Any) -> None:
+    """Put tasks a second apart."""
+    for payload in payloads:
+        queue.put(payload, **fields)
+        store.clock.advance(1)
+
+
+def claimed(queue: Queue, limit: int = 1) -> list[object]:
+    return [claim.task.payload for claim in queue.claim(limit)]
+
+
+def put_all(queue: Queue, count: int) -> Sequence[object]:
+    """Put some tasks; return a receipt or an error for each."""
+    try:
+        return queue.put_many([{"payload": "work"}] * count)
+    except PutIncomplete as incomplete:
+        return incomplete.receipts
+
+
+def serve(queue: Queue, limit: int) -> None:
+    for claim in queue.claim(limit):
+        queue.complete(claim)
+
+
+def assert_all_counted(queue: Queue, created: int) -> None:
+    stats = queue.stats()
+    waiting = stats.pending + stats.delayed
+    ended = stats.success + stats.failure + stats.cancelled + stats.shed
+    assert waiting + stats.taken + ended == created
+
+
+class TestOrder:
+    def test_priority_is_newest_first_within_levels_that_are_drained_from_high_to_low(
+        self, store: StoreUnderTest
+    ) -> None:
+        queue = queue_of(store, order="priority")
+        put(queue, store, "a", "b")
+        put(queue, store, "c", "d", priority=9)
+        put(queue, store, "e", priority=3)
+        assert claimed(queue, 5) == ["d", "c", "e", "b", "a"]
+
+    def test_adaptive_is_oldest_first_while_work_is_young_and_turns_when_it_is_not(
+        self, store: StoreUnderTest
+    ) -> None:
+        queue = queue_of(store, order="adaptive")
+        put(queue, store, *range(6))
+        assert claimed(queue) == [0]
+        store.clock.advance(36)  # the oldest is 41 s old, more than 0.4 of the deadline
+        put(queue, store, "new", "newest")
+        assert claimed(queue, 2) == ["newest", "new"]
+        (switch,) = queue.take_order_switches()
+        assert switch.newest_first
+        assert switch.oldest_age_seconds == pytest.approx(43)
+        assert queue.take_order_switches() == []
+
+    def test_adaptive_turns_back_only_when_the_oldest_is_younger_than_a_fifth(
+        self, store: StoreUnderTest
+    ) -> None:
+        queue = queue_of(store, order="adaptive")
+        put(queue, store, "old", "middle")
+        store.clock.advance(45)
+        put(queue, store, "a", "b")
+        assert claimed(queue) == ["b"]
+        store.clock.advance(1)
+        assert claimed(queue, 3) == ["a", "middle", "old"]  # between the two bounds it stays
+        put(queue, store, "c", "d")
+        assert claimed(queue, 2) == ["c", "d"]
+        assert [switch.newest_first for switch in queue.take_order_switches()] == [True, False]
+
+    def test_what_is_claimed_does_not_call_the_order_off(self, store: StoreUnderTest) -> None:
+        """Newest first, the claimed task is always fresh; only the oldest that waits counts."""
+        queue = queue_of(store, order="adaptive")
+        put(queue, store, *range(5))
+        store.clock.advance(50)
+        for number in range(5, 25):
+            put(queue, store, number)
+            assert claimed(queue) == [number]
+
+    def test_adaptive_turns_each_group_by_itself(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, order="adaptive")
+        put(queue, store, "old", group="slow")
+        store.clock.advance(50)
+        put(queue, store, "s1", "s2", group="slow")
+        put(queue, store, "q1", "q2", group="quick")
+        assert sorted(map(str, claimed(queue, 2))) == ["q1", "s2"]
+
+
+class TestFairness:
+    def test_newest_first_within_a_group_and_groups_in_turn(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store)
+        put(queue, store, "a1", "a2", group="a")
+        put(queue, store, "b1", "b2", group="b")
+        put(queue, store, "c1", "c2")
+        got = claimed(queue, 6)
+        assert sorted(map(str, got[:3])) == ["a2", "b2", "c2"]
+        assert sorted(map(str, got[3:])) == ["a1", "b1", "c1"]
+
+    def test_a_flood_does_not_starve_a_quiet_group(self, store: StoreUnderTest) -> None:
+        """Plain newest first would serve the flood alone, whose tasks are always the newest."""
+        queue = queue_of(store)
+        queue.put("quiet", group="quiet")
+        for _ in range(10):
+            queue.put_many([{"payload": "flood", "group": "flood"}] * 5)
+            queue.put("quiet", group="quiet")
+            store.clock.advance(1)
+            assert sorted(map(str, claimed(queue, 2))) == ["flood", "quiet"]
+
+    def test_a_group_that_was_served_much_waits_for_one_that_comes_back(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store)
+        put(queue, store, *["busy"] * 20, group="busy")
+        assert claimed(queue, 10) == ["busy"] * 10
+        put(queue, store, *["back"] * 4, group="back")
+        assert claimed(queue, 4) == ["back"] * 4
+
+    def test_groups_within_levels_over_shards(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, **{"shards": 3} if store.kind != "memory" else {})
+        for group in ("a", "b"):
+            put(queue, store, *(f"{group}{number}" for number in range(3)), group=group)
+            put(queue, store, f"{group}-high", group=group, priority=5)
+        got = claimed(queue, 8)
+        assert sorted(map(str, got[:2])) == ["a-high", "b-high"]
+        pairs = [sorted(map(str, got[start : start + 2])) for start in (2, 4, 6)]
+        assert pairs == [["a2", "b2"], ["a1", "b1"], ["a0", "b0"]]
+
+    def test_another_process_finds_a_group_within_seconds(self, store: StoreUnderTest) -> None:
+        producer, worker = queue_of(store), queue_of(store)
+        assert claimed(worker) == []
+        producer.put("first", group="one")
+        producer.put("second", group="two")
+        found: list[object] = []
+        deadline = time.monotonic() + 10
+        while len(found) < 2 and time.monotonic() < deadline:
+            found += claimed(worker, 2)
+        assert sorted(map(str, found)) == ["first", "second"]
+
+    def test_a_retried_task_comes_back_into_its_group(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store)
+        queue.put("work", group="a")
+        (claim,) = queue.claim()
+        queue.retry(claim, "not yet", delay_seconds=5)
+        assert claimed(queue) == []
+        store.clock.advance(6)
+        assert claimed(queue) == ["work"]
+
+
+class TestReserve:
+    def test_what_could_not_end_in_time_is_not_claimed_and_counted_as_such(
+        self, store: StoreUnderTest
+    ) -> None:
+        queue = queue_of(store, order="fifo", reserve=10)
+        put(queue, store, "late")
+        store.clock.advance(88.5)
+        put(queue, store, "fresh")
+        store.clock.advance(0.6)  # 9.9 s are left for the first one
+        assert claimed(queue, 2) == ["fresh"]
+        assert queue.stats().pending == 1
+        store.clock.advance(20)
+        stats = queue.stats()
+        assert (stats.shed, stats.shed_by_reason) == (1, {"reserve": 1})
+
+    def test_a_shorter_max_age_counts_too(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, reserve=10)
+        queue.put("short", max_age_seconds=12)
+        store.clock.advance(3)
+        assert claimed(queue) == []
+        store.clock.advance(10)
+        assert queue.stats().shed_by_reason == {"reserve": 1}
+
+    def test_without_a_claim_it_was_the_age_alone(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, reserve=10)
+        put(queue, store, "a", "b")
+        store.clock.advance(DEADLINE_SECONDS)
+        assert queue.stats().shed_by_reason == {"expired": 2}
+
+    def test_a_percentile_is_learnt_by_all_workers_together(self, store: StoreUnderTest) -> None:
+        options = {"reserve": "p90", "order": "fifo"}
+        first = queue_of(store, **options)
+        put(first, store, *range(25))
+        for _ in range(25):
+            (claim,) = first.claim()
+            store.clock.advance(2)
+            first.complete(claim)
+        first.put("probe")
+        serve(first, 1)  # brings in what it saw
+        second = queue_of(store, **options)
+        second.put("late")
+        store.clock.advance(DEADLINE_SECONDS - 1.9)  # p90 of the run times is 2 s
+        assert claimed(second) == []
+        assert claimed(queue_of(store, order="fifo")) == ["late"]
+
+
+class TestCodel:
+    def test_what_waited_long_is_shed_while_all_waits_are_long(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, order="fifo", codel=CodelRule(target_seconds=5, interval_seconds=10))
+        put(queue, store, *range(30))
+        assert claimed(queue) == [0]  # 30 s old: begins an interval
+        store.clock.advance(11)
+        assert claimed(queue) == [1]  # begins the next one, of an overloaded queue
+        put(queue, store, "fresh")
+        assert claimed(queue) == ["fresh"]
+        assert queue.stats().shed_by_reason == {"codel": 28}
+        assert_all_counted(queue, 31)
+
+    def test_only_oldest_first(self, store: StoreUnderTest) -> None:
+        rule = CodelRule(target_seconds=5, interval_seconds=10)
+        for order in ("lifo", "priority", "adaptive"):
+            with pytest.raises(ValueError, match=f"codel: works only with order=fifo, got order={order}"):
+                queue_of(store, order=order, codel=rule)
+
+
+class TestBacklog:
+    def test_the_oldest_gives_way(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, backlog=BacklogLimit(5))
+        put(queue, store, *range(9))
+        stats = queue.stats()
+        assert (stats.pending, stats.shed_by_reason) == (5, {"overflow": 4})
+        assert claimed(queue, 9) == [8, 7, 6, 5, 4]
+        assert_all_counted(queue, 9)
+
+    def test_the_lowest_level_gives_way_first(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, backlog=BacklogLimit(3))
+        put(queue, store, "high", priority=7)
+        put(queue, store, "a", "b", "c", "d")
+        assert claimed(queue, 9) == ["high", "d", "c"]
+
+    def test_a_batch_larger_than_the_bound(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, backlog=BacklogLimit(3))
+        queue.put_many([{"payload": number} for number in range(10)])
+        assert claimed(queue, 10) == [9, 8, 7]
+
+    def test_the_newest_is_refused(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, backlog=BacklogLimit(3, WhenFull.REFUSE_NEWEST))
+        put(queue, store, *range(3))
+        with pytest.raises(Overloaded, match=r"overflow.*try again in 10.0 s") as refused:
+            queue.put("too many", task_id="x")
+        assert (refused.value.task_id, refused.value.reason) == ("x", "overflow")
+        assert queue.get("x") is None
+        claimed(queue)
+        with pytest.raises(PutIncomplete) as incomplete:
+            queue.put_many([{"payload": number} for number in range(3)])
+        assert [isinstance(entry, Overloaded) for entry in incomplete.value.receipts] == [False, True, True]
+        stats = queue.stats()
+        assert (stats.pending, stats.shed, stats.shed_by_reason) == (3, 0, {"overflow": 3})
+
+    def test_the_noisiest_group_gives_way_first(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, backlog=BacklogLimit(6, group_share=0.5))
+        put(queue, store, "q1", "q2", group="quiet")
+        put(queue, store, *(f"n{number}" for number in range(8)), group="noisy")
+        stats = queue.stats()
+        assert (stats.pending, stats.shed_by_reason) == (6, {"group": 4})
+        assert sorted(map(str, claimed(queue, 9))) == ["n4", "n5", "n6", "n7", "q1", "q2"]
+
+    def test_a_task_that_was_shed_is_not_claimed_cancelled_or_redriven(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, backlog=BacklogLimit(1))
+        queue.put("a", task_id="a")
+        store.clock.advance(1)
+        queue.put("b", task_id="b")
+        task = queue.get("a")
+        assert task is not None
+        assert (task.status, task.shed_reason) == (TaskStatus.SHED, "overflow")
+        for verb in (queue.cancel, queue.touch, lambda task_id: queue.redrive(task_id=task_id)):
+            with pytest.raises(Exception, match="SHED"):
+                verb("a")
+
+
+class TestPressure:
+    def test_a_calm_queue(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store)
+        put(queue, store, *range(10))
+        serve(queue, 10)
+        pressure = queue.pressure()
+        assert not pressure.overloaded
+        assert (pressure.probability_in_time, pressure.retry_after_seconds) == (1.0, None)
+        assert pressure.offered_per_second == pytest.approx(pressure.served_per_second)
+
+    def test_an_overloaded_queue(self, store: StoreUnderTest) -> None:
+        producer, worker = queue_of(store), queue_of(store)
+        for _ in range(105):
+            producer.put_many([{"payload": "work"}] * 3)
+            store.clock.advance(1)
+            serve(worker, 1)
+        worker.flush()
+        pressure = producer.pressure()
+        assert pressure.overloaded
+        assert pressure.offered_per_second == pytest.approx(3, rel=0.1)
+        assert pressure.served_per_second == pytest.approx(1, rel=0.1)
+        assert pressure.probability_in_time == pytest.approx(1 / 3, rel=0.1)
+        times = {producer.pressure().retry_after_seconds for _ in range(5)}
+        assert len(times) == 5  # nobody comes back together
+
+    def test_the_door_lets_in_a_multiple_of_what_is_served(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, door=Door(2.0), rng=random.Random(5))
+        refusals: list[Overloaded] = []
+        created = 0
+        for second in range(160):
+            outcomes = put_all(queue, 8)
+            refusals += [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
+            created += sum(isinstance(outcome, Receipt) for outcome in outcomes if second >= 100)
+            store.clock.advance(1)
+            serve(queue, 1)
+        assert created / 60 == pytest.approx(2, rel=0.35)
+        assert {refusal.reason for refusal in refusals} == {"door"}
+        assert len({refusal.retry_after_seconds for refusal in refusals}) > len(refusals) / 2
+        assert queue.stats().shed_by_reason["door"] == len(refusals)
+
+    def test_the_door_is_open_while_nothing_is_overloaded(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, door=Door(1.0))
+        for _ in range(3):
+            queue.put_many([{"payload": "burst"}] * 20)
+            store.clock.advance(1)
+        assert queue.stats().pending == 60
+
+
+class TestSharedLimits:
+    def slots(self, store: StoreUnderTest, wanted: int = 10, **rule: Any) -> SharedSlots:
+        queue = queue_of(store)
+        limit = ConcurrencyLimit(**{"lowest": 1, "highest": 8, "window_seconds": 10.0, **rule})
+        return SharedSlots(queue.store, queue.name, limit, wanted)
+
+    def test_a_fixed_limit_is_divided_and_never_exceeded(self, store: StoreUnderTest) -> None:
+        first, second, third = (self.slots(store, lowest=7, highest=7) for _ in range(3))
+        now = store.clock.now
+        assert first.free(0, now) == 7
+        assert second.free(0, now) == 0  # nothing is left until the first gives some back
+        for _ in range(4):
+            now += 10
+            shares = [slots.free(0, now) for slots in (first, second, third)]
+            assert sum(shares) <= 7
+        assert sorted(shares) == [2, 2, 3]
+        second.leave(now)
+        now += 10
+        assert sum(slots.free(0, now) for slots in (first, third)) == 7
+
+    def test_what_is_in_work_is_not_given_to_another(self, store: StoreUnderTest) -> None:
+        first, second = (self.slots(store, lowest=4, highest=4) for _ in range(2))
+        now = store.clock.now
+        assert first.free(0, now) == 4
+        assert second.free(0, now) == 0
+        assert first.free(4, now + 10) == 0
+        assert second.free(0, now + 11) == 0
+        assert first.free(1, now + 20) == 1
+        assert second.free(0, now + 21) == 2
+
+    def test_a_dead_worker_loses_its_share(self, store: StoreUnderTest) -> None:
+        dead, alive = (self.slots(store, lowest=4, highest=4) for _ in range(2))
+        now = store.clock.now
+        assert dead.free(0, now) == 4
+        assert alive.free(0, now + 10) == 0
+        assert alive.free(0, now + 21) == 4
+
+    def test_it_grows_by_one_a_window_and_falls_on_push_back(self, store: StoreUnderTest) -> None:
+        slots = self.slots(store)
+        now = store.clock.now
+        sizes = []
+        for _ in range(12):
+            free = slots.free(0, now)
+            sizes.append(free)
+            slots.free(free, now)  # all of them in work
+            slots.succeeded()
+            now += 10
+        assert sizes == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8]
+        slots.pushed_back()
+        assert slots.free(0, now) == 5  # 8 * 0.7 is 5.6
+
+    def test_it_does_not_grow_under_half_use(self, store: StoreUnderTest) -> None:
+        slots = self.slots(store, lowest=6)
+        now = store.clock.now
+        for _ in range(5):
+            assert slots.free(0, now) == 6
+            slots.free(2, now)
+            slots.succeeded()
+            now += 10
+
+    def test_one_worker_s_push_back_slows_all_down(self, store: StoreUnderTest) -> None:
+        first, second = (self.slots(store, lowest=1, highest=20, wanted=20) for _ in range(2))
+        now = store.clock.now
+        for _ in range(19):
+            for slots in (first, second):
+                slots.free(slots.free(0, now), now)
+                slots.succeeded()
+            now += 10
+        before = sum(slots.free(0, now) for slots in (first, second))
+        first.pushed_back()
+        second.succeeded()
+        now += 10
+        first.free(0, now)
+        second.free(0, now)
+        now += 10
+        assert sum(slots.free(0, now) for slots in (first, second)) <= 0.7 * before + 1
+
+    def test_tokens_are_leased_in_blocks_and_never_exceed_the_rate(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store)
+        bucket = SharedBucket(rate_per_second=5, burst=10, block=4)
+        workers = [SharedTokens(queue.store, queue.name, bucket) for _ in range(3)]
+        began = now = store.clock.now
+        started = 0
+        while now < began + 20:
+            for worker in workers:
+                count = worker.available(now, 3)
+                worker.take(count)
+                started += count
+            now += 0.25
+        assert started <= 10 + 5 * 20
+        assert started >= 0.8 * 5 * 20
+
+    def test_retries_are_at_most_a_fraction_of_first_attempts(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store)
+        budget = RetryBudget(fraction=0.1, reserve=2)
+        workers = [SharedRetries(queue.store, queue.name, budget) for _ in range(2)]
+        granted = 0
+        for _ in range(100):
+            for worker in workers:
+                worker.first_attempt()
+                granted += worker.spend()
+        assert granted <= 2 + 0.1 * 200
+        assert granted >= 0.1 * 200 - 5
