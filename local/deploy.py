@@ -78,6 +78,7 @@ def deploy(
     template: Path,
     parameters: Mapping[str, str | int] | None = None,
     project: Path = PROJECT,
+    stack: str = STACK,
 ) -> dict[str, str]:
     """Deploy a built application to the emulator, or update it there.
 
@@ -86,6 +87,7 @@ def deploy(
         template: The built template.
         parameters: Parameters of the template that are not to have their local default.
         project: Folder of samconfig.toml.
+        stack: Name of the stack.
 
     Returns:
         The outputs of the stack.
@@ -94,11 +96,11 @@ def deploy(
         DeployError: The deployment failed.
     """
     values = {**_LOCAL_VALUES, **(parameters or {})}
-    arguments = [*_environment(project), "--template-file", str(template), "--stack-name", STACK]
+    arguments = [*_environment(project), "--template-file", str(template), "--stack-name", stack]
     _sam(["deploy", *arguments, *_overrides(values)], emulator.environment)
     client = boto3.client("cloudformation", **emulator.connection)
-    stack = client.describe_stacks(StackName=STACK)["Stacks"][0]
-    outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
+    (made,) = client.describe_stacks(StackName=stack)["Stacks"]
+    outputs = {output["OutputKey"]: output["OutputValue"] for output in made["Outputs"]}
     _complete(outputs, int(values["ReservedConcurrency"]), emulator.connection)
     return outputs
 

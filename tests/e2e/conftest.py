@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 from botocore.config import Config
-from local.deploy import PROJECT, build, deploy
+from local.deploy import PROJECT, STACK, build, deploy
 from local.emulator import Emulator
 from local.history import read_changes, versions_by_task
 
@@ -143,9 +143,12 @@ def deployed(template: Path, tmp_path: Path) -> Iterator[Callable[..., Deploymen
         yield partial(deploy_application, emulator, template)
 
 
-def deploy_application(emulator: Emulator, template: Path, **parameters: Any) -> Deployment:
+def deploy_application(
+    emulator: Emulator, template: Path, stack: str = STACK, **parameters: Any
+) -> Deployment:
     """Deploy the application with some of its parameters."""
-    outputs = deploy(emulator, template, {name: str(value) for name, value in parameters.items()})
+    values = {name: str(value) for name, value in parameters.items()}
+    outputs = deploy(emulator, template, values, stack=stack)
     return Deployment(emulator, outputs, float(parameters.get("MaxAgeSeconds", 3600)))
 
 

@@ -46,6 +46,22 @@ class TestCreateTasks:
         assert (answer["requested"], answer["created"], answer["stopped_early"]) == (30, 30, False)
         assert application.queue.stats().pending == 30
 
+    def test_the_answer_says_how_hard_the_queue_is_pressed(self, application: Application) -> None:
+        answer = application.invoke("create_tasks", {"count": 30})
+        assert answer["turned_away"] == {}
+        assert answer["pressure"]["offered_per_second"] > 0
+        assert answer["pressure"]["probability_in_time"] == 1.0
+        assert answer["pressure"]["retry_after_seconds"] is None
+
+    def test_what_a_full_backlog_refuses_is_counted(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FRESHQ_MAX_BACKLOG", "10")
+        monkeypatch.setenv("FRESHQ_WHEN_FULL", "refuse-newest")
+        answer = application.invoke("create_tasks", {"count": 30})
+        assert (answer["created"], answer["turned_away"], answer["failed"]) == (10, {"overflow": 20}, 0)
+        assert "try again in" in answer["errors"][0]["error"]
+
     @pytest.mark.parametrize(
         ("event", "created"),
         [

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Busy, Claim, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
+from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
+from freshq.policy.retry import Backoff
 from freshq.runner import load_runner
 from freshq.stores.memory import MemoryStore
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq import RunReport, Task
+    from freshq.policy.order import OrderSwitch
     from freshq.stores.base import ClaimRequest, Guard
 
 PATIENCE_SECONDS = 20.0
@@ -41,6 +44,7 @@ class Quiet:
     def __init__(self) -> None:
         self.ages: list[float] = []
         self.settlements: list[tuple[str, Outcome, str | None]] = []
+        self.switches: list[OrderSwitch] = []
 
     def claimed(self, claim: Claim, age_seconds: float) -> None:
         del claim
@@ -49,6 +53,9 @@ class Quiet:
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
         assert run_seconds >= 0
         self.settlements.append((claim.task.task_id, outcome, error))
+
+    def switched(self, switch: OrderSwitch) -> None:
+        self.switches.append(switch)
 
 
 class TestOutcomes:
@@ -340,3 +347,86 @@ def test_a_wrong_runner_is_named_with_what_to_do(name: str, message: str) -> Non
 
 def test_a_runner_is_found_by_its_name() -> None:
     assert load_runner("json:dumps")({"a": 1}) == '{"a": 1}'  # type: ignore[arg-type]
+
+
+class TestSharedLimits:
+    """What all workers of a queue keep together, through the worker that asks for it."""
+
+    def test_workers_together_never_run_more_than_the_limit(self) -> None:
+        queue = Queue.memory()
+        queue.put_many([{"payload": number} for number in range(60)])
+        lock = threading.Lock()
+        running = most = 0
+
+        def runner(_task: Task) -> None:
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            time.sleep(0.005)
+            with lock:
+                running -= 1
+
+        limit = ConcurrencyLimit(4, 4, window_seconds=0.2)
+        options: dict[str, Any] = {"concurrency": 8, "limit": limit, "poll_seconds": 0.01}
+        workers = [Worker(queue, runner, **options) for _ in range(3)]
+        threads = [
+            threading.Thread(target=worker.run, args=(lambda: queue.stats().success == 60,))
+            for worker in workers
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+        assert queue.stats().success == 60
+        assert 2 <= most <= 4
+
+    def test_a_downstream_that_is_busy_gets_less(self) -> None:
+        """It takes two at a time; the limit comes down to where hardly any call is refused."""
+        queue = Queue.memory(max_attempts=1)
+        queue.put_many([{"payload": number} for number in range(200)])
+        places = threading.BoundedSemaphore(2)
+
+        def runner(_task: Task) -> None:
+            if not places.acquire(blocking=False):
+                raise Busy
+            time.sleep(0.01)
+            places.release()
+
+        limit = ConcurrencyLimit(1, 16, window_seconds=0.1)
+        report = work_off(queue, runner, concurrency=16, limit=limit, idle_exit_seconds=1.5)
+        assert queue.stats().success == 200
+        assert report.outcomes[Outcome.RELEASED] < 60
+
+    def test_starts_are_spread_over_time_for_all_workers(self) -> None:
+        queue = Queue.memory()
+        queue.put_many([{"payload": number} for number in range(40)])
+        starts: list[float] = []
+        bucket = SharedBucket(rate_per_second=40, burst=4, block=2)
+        began = time.monotonic()
+        work_off(queue, lambda _task: starts.append(time.monotonic()), shared_bucket=bucket)
+        assert len(starts) == 40
+        for count, start in enumerate(sorted(starts), 1):
+            assert count <= 4 + 2 + 40 * (start - began) + 1
+
+    def test_retries_beyond_the_budget_are_dead_letters(self) -> None:
+        queue = Queue.memory(backoff=Backoff(0.001, 0.001), max_attempts=100)
+        queue.put_many([{"payload": number} for number in range(50)])
+
+        def runner(_task: Task) -> None:
+            raise Retry(delay_seconds=0, error="down")
+
+        report = work_off(queue, runner, retry_budget=RetryBudget(fraction=0.2, reserve=5))
+        assert report.outcomes[Outcome.RETRIED] <= 5 + 0.2 * 50
+        dead = queue.list(status="FAILURE")
+        assert len(dead) == 50
+        assert dead[0].error == "down; not tried again: the retry budget is spent"
+        assert queue.redrive() == 50
+
+    def test_a_switch_of_the_order_is_told(self) -> None:
+        queue = Queue.memory(order="adaptive", max_age_seconds=0.5)
+        queue.put("old")
+        wait_until(lambda: (queue.stats().oldest_pending_seconds or 0.0) > 0.25)
+        observer = Quiet()
+        work_off(queue, lambda _task: None, observer=observer)
+        assert [switch.newest_first for switch in observer.switches][:1] == [True]

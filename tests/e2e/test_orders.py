@@ -1,0 +1,128 @@
+"""What the simulator predicts, the deployed application does: each order at three times the capacity."""
+
+from __future__ import annotations
+
+import random
+import time
+from array import array
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from local.facts import Life, lives_of
+
+from freshq import Order, Task, TaskStatus
+from freshq.policy.rules import OverloadRules
+from freshq.simulate import Load, run, summarize
+from tests.e2e.conftest import Deployment, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+pytestmark = pytest.mark.timeout(300)
+
+SERVERS: Final = 2
+TASK_SECONDS: Final = 1.0
+DEADLINE_SECONDS: Final = 8.0
+LOAD_SECONDS: Final = 18.0
+RATE_PER_SECOND: Final = 3 * SERVERS / TASK_SECONDS
+# Of ten tasks, so many are urgent.
+URGENT: Final = 2
+
+
+@pytest.fixture
+def stacks(deployed: Callable[..., Deployment]) -> dict[Order, Deployment]:
+    """Return the application once for each order, all on one emulator."""
+    return {
+        order: deployed(
+            stack=f"freshq-{order.value}",
+            Order=order.value,
+            MaxAgeSeconds=DEADLINE_SECONDS,
+            Concurrency=SERVERS,
+            DemoCapacity=SERVERS,
+            DemoTaskSeconds=TASK_SECONDS,
+            PassSeconds=60,
+            SettleSeconds=5,
+        )
+        for order in Order
+    }
+
+
+def warm_up(applications: Sequence[Deployment]) -> None:
+    """Have every worker started, as it is where there is traffic; a first task may go stale before it is."""
+
+    def started(application: Deployment) -> bool:
+        stats = application.queue.stats()
+        if stats.pending + stats.taken == 0:
+            application.queue.put("first")
+        return stats.success > 0
+
+    for application in applications:
+        wait_until(lambda: started(application))  # noqa: B023 - called at once
+
+
+def offer(applications: Sequence[Deployment]) -> None:
+    """Put the same tasks into every queue at the same time."""
+    queues = [application.queue for application in applications]
+    rng = random.Random(11)
+    began = time.monotonic()
+    for number in range(round(LOAD_SECONDS * RATE_PER_SECOND)):
+        priority = 9 if rng.random() < URGENT / 10 else 0
+        time.sleep(max(0.0, began + number / RATE_PER_SECOND - time.monotonic()))
+        for queue in queues:
+            queue.put("work", priority=priority)
+
+
+def in_time(life: Life) -> bool:
+    return life.fate is TaskStatus.SUCCESS and life.ended is not None and life.ended <= life.deadline
+
+
+def slot_seconds(lives: Sequence[Life]) -> float:
+    """Return how long a task occupied its slot: its run, and the time until the slot was taken again."""
+    done = [(life.runs[-1].taken, life.ended) for life in lives if life.ended is not None and life.runs]
+    taken = sorted(start for start, _end in done)
+    ended = sorted(end for _start, end in done)
+    # While tasks wait, the k-th end makes room for the claim that follows the first ones.
+    gaps = [start - end for start, end in zip(taken[SERVERS:], ended, strict=False)]
+    return fmean(end - start for start, end in done) + median(gaps)
+
+
+def predicted(order: Order, lives: Sequence[Life], priorities: Sequence[int]) -> int:
+    """Return how many of the recorded arrivals the simulator does in time."""
+    start = lives[0].created
+    load = Load(
+        created=array("d", [life.created - start for life in lives]),
+        service=array("d", [slot_seconds(lives)] * len(lives)),
+        deadline=array("d", [life.deadline - start for life in lives]),
+        duration_seconds=LOAD_SECONDS,
+        levels=bytes(priorities),
+        groups=[],
+    )
+    return summarize(run(load, OverloadRules(DEADLINE_SECONDS, order), SERVERS)).served_in_time
+
+
+def test_goodput_is_what_the_simulator_predicts(stacks: dict[Order, Deployment]) -> None:
+    applications = list(stacks.values())
+    warm_up(applications)
+    offer(applications)
+    wait_until(lambda: all(not waits(application) for application in applications))
+    for order, application in stacks.items():
+        versions = application.versions()
+        lives = [life for life in lives_of(versions, time.time()) if is_load(versions[life.task_id])]
+        priorities = [versions[life.task_id][0].priority for life in lives]
+        forecast = predicted(order, lives, priorities)
+        assert forecast > SERVERS * DEADLINE_SECONDS / TASK_SECONDS, order
+        assert sum(map(in_time, lives)) == pytest.approx(forecast, rel=0.1), order
+        # All levels are drained from high to low, so the urgent ones do well under every order.
+        urgent = [life for life, priority in zip(lives, priorities, strict=True) if priority]
+        assert sum(map(in_time, urgent)) >= 0.95 * len(urgent), order
+
+
+def is_load(versions: Sequence[Task]) -> bool:
+    return bool(versions[0].payload == "work")
+
+
+def waits(application: Deployment) -> int:
+    stats = application.queue.stats()
+    return stats.pending + stats.taken
