@@ -1,0 +1,72 @@
+"""How many tasks a second the simulator simulates on one core, policy by policy."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from freshq.policy.order import Order
+from freshq.policy.pressure import Door
+from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from freshq.policy.shedding import BacklogLimit
+from freshq.simulate import Load, Source, run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SERVERS: Final = 10
+DEADLINE_SECONDS: Final = 10.0
+LOADS: Final = (0.8, 3.0)
+TASKS: Final = 300_000
+ROUNDS: Final = 5
+POLICIES: Final[Mapping[str, OverloadRules]] = {
+    "LIFO": OverloadRules(DEADLINE_SECONDS),
+    "FIFO": OverloadRules(DEADLINE_SECONDS, Order.FIFO),
+    "LIFO, reserve p90": OverloadRules(DEADLINE_SECONDS, reserve=ReserveRule(quantile=0.9)),
+    "adaptive": OverloadRules(DEADLINE_SECONDS, Order.ADAPTIVE),
+    "FIFO, CoDel": OverloadRules(DEADLINE_SECONDS, Order.FIFO, codel=CodelRule(0.5, 1.0)),
+    "LIFO, bounded": OverloadRules(DEADLINE_SECONDS, backlog=BacklogLimit(50)),
+    "LIFO, door": OverloadRules(DEADLINE_SECONDS, door=Door(2.0)),
+    "LIFO, 2 groups in turn": OverloadRules(DEADLINE_SECONDS, fair=True),
+}
+
+
+def load_at(load: float, *, groups: bool) -> Load:
+    """Return a load of so many times the capacity."""
+    rate_per_second = load * SERVERS
+    return Source(
+        rate_per_second=rate_per_second,
+        duration_seconds=TASKS / rate_per_second,
+        deadline_seconds=DEADLINE_SECONDS,
+        groups={"quiet": 1, "busy": 9} if groups else {},
+    ).load()
+
+
+def tasks_per_second(load: Load, rules: OverloadRules) -> float:
+    """Return how many tasks a second one run takes."""
+    started = time.perf_counter()
+    run(load, rules, SERVERS)
+    return len(load) / (time.perf_counter() - started)
+
+
+def main() -> None:
+    """Time each policy at each load, the policies interleaved, and print the medians."""
+    table = Table("policy", *(f"at {load:g}x" for load in LOADS), title="simulated tasks a second, one core")
+    loads = {(load, fair): load_at(load, groups=fair) for load in LOADS for fair in (False, True)}
+    speeds: dict[tuple[str, float], list[float]] = {}
+    for _ in range(ROUNDS):
+        for name, rules in POLICIES.items():
+            for load in LOADS:
+                speed = tasks_per_second(loads[load, rules.fair], rules)
+                speeds.setdefault((name, load), []).append(speed)
+    for name in POLICIES:
+        table.add_row(name, *(f"{median(speeds[name, load]):,.0f}" for load in LOADS))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
