@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq import Claim
+    from freshq import Claim, Receipt
 
 READS: Final = ("GetItem", "BatchGetItem", "Query", "Scan")
 WRITES: Final = ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem")
@@ -201,22 +201,22 @@ def shed_task(client: DynamoDBClient, max_age_seconds: float | None = None, task
     return bench.measure(f"{step}, its put included", tasks, go_stale)
 
 
-def groups(client: DynamoDBClient, tasks: int = 20) -> list[Cost]:
+def groups(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
     """Measure puts of a group, and claims that let two groups take turns."""
     bench = Bench(client)
     producer, worker = bench.queue(), bench.queue()
 
-    def put(group: str, count: int) -> None:
-        producer.put_many([{"payload": PAYLOAD, "group": group}] * count)
+    def put(group: str, count: int) -> list[Receipt]:
+        return producer.put_many([{"payload": PAYLOAD, "group": group}] * count)
 
     def claim() -> None:
-        assert len(worker.claim(limit=10)) == 10  # noqa: S101 - a figure of anything else would be wrong
+        assert len(worker.claim(limit=tasks)) == tasks  # noqa: S101 - a figure of anything else would be wrong
 
     return [
         bench.measure("first put of a queue's first group", 1, lambda: put("a", 1)),
         bench.measure("first put of another group, every 30 s for each process", 1, lambda: put("b", 1)),
         bench.measure("put of a group", 2 * tasks, lambda: [put(group, tasks) for group in ("a", "b")]),
-        bench.measure("claim of 10 out of two groups in turn", 10, claim),
+        bench.measure("claim of 10 out of two groups in turn", tasks, claim),
     ]
 
 
