@@ -56,7 +56,9 @@ def test_each_of_500_tasks_is_claimed_by_one_of_8_threads(table_store: StoreUnde
     limits = [1, 7] * (THREADS // 2)
     claimed = at_once(*(lambda limit=limit: drain(table_store.queue(), limit) for limit in limits))
     assert Counter(chain(*claimed)) == {str(number): 1 for number in range(500)}
-    assert all(claimed)
+    # They make progress together; a thread that the machine starts late may find little left.
+    assert sum(map(bool, claimed)) > THREADS / 2
+    assert max(map(len, claimed)) < 250
     assert counts(table_store.queue().stats()) == {"taken": 500}
     table_store.clock.advance(60)
     assert table_store.queue().recover() == 500  # every one of them is named in a lease record

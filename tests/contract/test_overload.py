@@ -303,8 +303,8 @@ class TestPressure:
         assert pressure.offered_per_second == pytest.approx(pressure.served_per_second)
 
     def test_an_overloaded_queue(self, store: StoreUnderTest) -> None:
-        producer, worker = queue_of(store), queue_of(store)
-        for _ in range(105):
+        producer, worker = (queue_of(store, max_age_seconds=20.0) for _ in range(2))
+        for _ in range(40):
             producer.put_many([{"payload": "work"}] * 3)
             store.clock.advance(1)
             serve(worker, 1)
@@ -318,16 +318,16 @@ class TestPressure:
         assert len(times) == 5  # nobody comes back together
 
     def test_the_door_lets_in_a_multiple_of_what_is_served(self, store: StoreUnderTest) -> None:
-        queue = queue_of(store, door=Door(2.0), rng=random.Random(5))
+        queue = queue_of(store, max_age_seconds=20.0, door=Door(2.0), rng=random.Random(5))
         refusals: list[Overloaded] = []
         created = 0
-        for second in range(160):
+        for second in range(70):
             outcomes = put_all(queue, 8)
             refusals += [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
-            created += sum(isinstance(outcome, Receipt) for outcome in outcomes if second >= 100)
+            created += sum(isinstance(outcome, Receipt) for outcome in outcomes if second >= 30)
             store.clock.advance(1)
             serve(queue, 1)
-        assert created / 60 == pytest.approx(2, rel=0.35)
+        assert created / 40 == pytest.approx(2, rel=0.35)
         assert {refusal.reason for refusal in refusals} == {"door"}
         assert len({refusal.retry_after_seconds for refusal in refusals}) > len(refusals) / 2
         assert queue.stats().shed_by_reason["door"] == len(refusals)

@@ -81,6 +81,13 @@ class LeaseLedger:
         if not named:
             self.cover(queue, [hold], lease_until, now)
 
+    def rename(self, queue: str, task_id: str, named_token: str, token: str) -> None:
+        """Take note that a named task was taken with another token than it was named with."""
+        with self._lock:
+            held = self._records[queue].held if queue in self._records else {}
+            if (until := held.pop((task_id, named_token), None)) is not None:
+                held[task_id, token] = until
+
     def drop(self, queue: str, hold: Hold) -> None:
         """Take note that a task is held no more; the record itself is corrected at its next writing."""
         with self._lock:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Keys read beyond the free slots, for candidates that others take first. Twenty keys of 100 bytes
+# Keys read beyond the free slots, for candidates that others take first. Thirty keys of some 110 bytes
 # still cost one half read unit, the least a query can cost.
-LOOKAHEAD_KEYS: Final = 10
+LOOKAHEAD_KEYS: Final = 19
 # Entries of the due index handled at a time.
 DUE_PAGE_KEYS: Final = 25
 

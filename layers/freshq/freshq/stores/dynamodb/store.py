@@ -47,6 +47,8 @@ PUT_THREADS: Final = 8
 MAX_SHARDS: Final = 64
 # DynamoDB's rule; a table of another account is named by its ARN.
 TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:\S+:table/\S+")
+# Names beyond what a claim needs, at the most: as many as are read beyond it.
+MOST_NAMED_BEYOND: Final = queries.LOOKAHEAD_KEYS
 
 
 class DynamoDBStore:
@@ -105,18 +107,18 @@ class DynamoDBStore:
         return True
 
     def claim(self, request: ClaimRequest) -> list[Task]:
-        """Take up to `request.limit` claimable tasks, best first, each by one conditional write."""
+        """Take up to `request.limit` claimable tasks, best first, each by one conditional write.
+
+        Where others take the same tasks first, again and again, each round names more of them than it
+        needs, and begins somewhere among them: so claimers that lose to each other part.
+        """
         candidates = self._candidates(request)
         taken: list[Task] = []
         free_tokens = list(request.tokens)
-        while wanted := list(islice(candidates, len(free_tokens))):
-            holds = list(zip(wanted, free_tokens, strict=False))
+        rounds = 0
+        while wanted := list(islice(candidates, len(free_tokens) + _beyond(rounds))):
             try:
-                self._leases.cover(request.queue, holds, request.lease_until, request.now)
-                for task_id, token in holds:
-                    if (task := self._take(task_id, token, request)) is not None:
-                        taken.append(task)
-                        free_tokens.remove(token)
+                self._take_among(wanted, free_tokens, request, taken)
             except StoreError:
                 if not taken:
                     raise
@@ -125,7 +127,34 @@ class DynamoDBStore:
                     "claim cut short after %d of %d tasks", len(taken), request.limit, exc_info=True
                 )
                 break
+            if not free_tokens:
+                break
+            rounds += 1
         return taken
+
+    def _take_among(
+        self, wanted: Sequence[str], free_tokens: list[str], request: ClaimRequest, taken: list[Task]
+    ) -> None:
+        """Name tasks in the lease record, then claim them one by one while tokens are left.
+
+        Args:
+            wanted: Ids, best first; more than there are tokens if others were faster before.
+            free_tokens: Tokens to claim with; those that are used are taken out.
+            request: The request.
+            taken: What was claimed is added to it.
+        """
+        if len(wanted) > len(free_tokens):
+            start = int(free_tokens[0][:8], 16) % len(wanted)
+            wanted = [*wanted[start:], *wanted[:start]]
+        named = {task_id: free_tokens[index % len(free_tokens)] for index, task_id in enumerate(wanted)}
+        self._leases.cover(request.queue, list(named.items()), request.lease_until, request.now)
+        for task_id, named_token in named.items():
+            task = self._take(task_id, free_tokens[0], request) if free_tokens else None
+            if task is not None:
+                taken.append(task)
+                self._leases.rename(request.queue, task_id, named_token, free_tokens.pop(0))
+            else:
+                self._leases.drop(request.queue, (task_id, named_token))
 
     def _candidates(self, request: ClaimRequest) -> Iterator[str]:
         """Yield the ids of tasks that the index shows as claimable, best first, reading pages as needed."""
@@ -172,7 +201,6 @@ class DynamoDBStore:
         try:
             item = self._calls.update(claim_arguments(task_id, token, request))
         except ConditionFailed as failed:
-            self._leases.drop(request.queue, (task_id, token))
             if failed.item is not None:
                 self._leave_index_if_too_late(decode(failed.item), request)
             return None
@@ -319,3 +347,8 @@ class DynamoDBStore:
     def close(self) -> None:
         """Delete this process's lease record if it names nothing held."""
         self._leases.close()
+
+
+def _beyond(rounds: int) -> int:
+    """Return how many more tasks to name than are needed, after so many rounds that were not enough."""
+    return 0 if rounds == 0 else MOST_NAMED_BEYOND
