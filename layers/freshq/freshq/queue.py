@@ -373,7 +373,7 @@ class Queue:
             lease_until=lease_until,
             # Past the lease and past every deadline that a claimed task can have.
             expires=self._lifecycle.expires(max(lease_until, now + self._config.max_age_seconds)),
-            tokens=[new_token() for _ in range(limit)],
+            tokens=[f"{self._config.worker_name}:{new_token()}" for _ in range(limit)],
         )
         tasks = self._store.claim(request)
         self._note_passed_over(request, reserve_seconds, short=len(tasks) < limit)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import logging
 import re
+import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,6 +50,28 @@ MAX_SHARDS: Final = 64
 TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:\S+:table/\S+")
 # Names beyond what a claim needs, at the most: as many as are read beyond it.
 MOST_NAMED_BEYOND: Final = queries.LOOKAHEAD_KEYS
+
+
+@dataclass
+class _Claiming:
+    """A claim under way.
+
+    Attributes:
+        request: What is asked for.
+        free_tokens: Tokens that are left to claim with.
+        taken: What was claimed.
+        races_lost: Tasks that somebody else had taken since the index was read.
+    """
+
+    request: ClaimRequest
+    free_tokens: list[str]
+    taken: list[Task] = field(default_factory=list)
+    races_lost: int = 0
+
+    @property
+    def width(self) -> int:
+        """How many tasks to name next."""
+        return len(self.free_tokens) + (MOST_NAMED_BEYOND if self.races_lost else 0)
 
 
 class DynamoDBStore:
@@ -109,52 +132,44 @@ class DynamoDBStore:
     def claim(self, request: ClaimRequest) -> list[Task]:
         """Take up to `request.limit` claimable tasks, best first, each by one conditional write.
 
-        Where others take the same tasks first, again and again, each round names more of them than it
-        needs, and begins somewhere among them: so claimers that lose to each other part.
+        Where others were faster, the next round names more tasks than it needs, and begins somewhere
+        among them: so claimers that lose to each other part.
         """
         candidates = self._candidates(request)
-        taken: list[Task] = []
-        free_tokens = list(request.tokens)
-        rounds = 0
-        while wanted := list(islice(candidates, len(free_tokens) + _beyond(rounds))):
+        claiming = _Claiming(request, list(request.tokens))
+        while wanted := list(islice(candidates, claiming.width)):
             try:
-                self._take_among(wanted, free_tokens, request, taken)
+                self._take_among(wanted, claiming)
             except StoreError:
-                if not taken:
+                if not claiming.taken:
                     raise
                 # What was taken must reach its worker. A store that is still failing fails the next call.
                 logger.warning(
-                    "claim cut short after %d of %d tasks", len(taken), request.limit, exc_info=True
+                    "claim cut short after %d of %d tasks", len(claiming.taken), request.limit, exc_info=True
                 )
                 break
-            if not free_tokens:
+            if not claiming.free_tokens:
                 break
-            rounds += 1
-        return taken
+        return claiming.taken
 
-    def _take_among(
-        self, wanted: Sequence[str], free_tokens: list[str], request: ClaimRequest, taken: list[Task]
-    ) -> None:
+    def _take_among(self, wanted: Sequence[str], claiming: _Claiming) -> None:
         """Name tasks in the lease record, then claim them one by one while tokens are left.
 
         Args:
             wanted: Ids, best first; more than there are tokens if others were faster before.
-            free_tokens: Tokens to claim with; those that are used are taken out.
-            request: The request.
-            taken: What was claimed is added to it.
+            claiming: The claim so far; what is claimed is added to it.
         """
-        if len(wanted) > len(free_tokens):
-            start = int(free_tokens[0][:8], 16) % len(wanted)
+        tokens, queue = claiming.free_tokens, claiming.request.queue
+        if len(wanted) > len(tokens):
+            start = zlib.crc32(tokens[0].encode()) % len(wanted)
             wanted = [*wanted[start:], *wanted[:start]]
-        named = {task_id: free_tokens[index % len(free_tokens)] for index, task_id in enumerate(wanted)}
-        self._leases.cover(request.queue, list(named.items()), request.lease_until, request.now)
+        named = {task_id: tokens[index % len(tokens)] for index, task_id in enumerate(wanted)}
+        self._leases.cover(queue, list(named.items()), claiming.request.lease_until, claiming.request.now)
         for task_id, named_token in named.items():
-            task = self._take(task_id, free_tokens[0], request) if free_tokens else None
-            if task is not None:
-                taken.append(task)
-                self._leases.rename(request.queue, task_id, named_token, free_tokens.pop(0))
+            if tokens and self._take(task_id, claiming):
+                self._leases.rename(queue, task_id, named_token, tokens.pop(0))
             else:
-                self._leases.drop(request.queue, (task_id, named_token))
+                self._leases.drop(queue, (task_id, named_token))
 
     def _candidates(self, request: ClaimRequest) -> Iterator[str]:
         """Yield the ids of tasks that the index shows as claimable, best first, reading pages as needed."""
@@ -196,15 +211,19 @@ class DynamoDBStore:
         )
         return min((entry[0] for entry in first if entry is not None), default=None)
 
-    def _take(self, task_id: str, token: str, request: ClaimRequest) -> Task | None:
-        """Claim one task; None if it is no longer there to be claimed."""
+    def _take(self, task_id: str, claiming: _Claiming) -> bool:
+        """Claim one task with the first free token; return whether it was still there to be claimed."""
         try:
-            item = self._calls.update(claim_arguments(task_id, token, request))
+            item = self._calls.update(claim_arguments(task_id, claiming.free_tokens[0], claiming.request))
         except ConditionFailed as failed:
             if failed.item is not None:
-                self._leave_index_if_too_late(decode(failed.item), request)
-            return None
-        return None if item is None else decode(item)
+                found = decode(failed.item)
+                claiming.races_lost += found.status is TaskStatus.TAKEN
+                self._leave_index_if_too_late(found, claiming.request)
+            return False
+        if item is not None:
+            claiming.taken.append(decode(item))
+        return item is not None
 
     def _leave_index_if_too_late(self, task: Task, request: ClaimRequest) -> None:
         """Shed a task whose own deadline is too near, so that it is not in the way of later claims.
@@ -347,8 +366,3 @@ class DynamoDBStore:
     def close(self) -> None:
         """Delete this process's lease record if it names nothing held."""
         self._leases.close()
-
-
-def _beyond(rounds: int) -> int:
-    """Return how many more tasks to name than are needed, after so many rounds that were not enough."""
-    return 0 if rounds == 0 else MOST_NAMED_BEYOND
