@@ -4,17 +4,22 @@ from freshq.errors import (
     FreshqError,
     IllegalTransition,
     LeaseLost,
+    MatchLost,
     PutIncomplete,
     RefusedError,
+    ResourceNotFound,
     StoreError,
     TableMissing,
     TaskNotFound,
     Throttled,
     Unreachable,
+    WrongResourceState,
 )
+from freshq.matching import Match, MatchQueue
 from freshq.outcomes import Busy, Reject, Retry
 from freshq.policy.order import Order
 from freshq.queue import Claim, PutOutcome, Queue, Receipt
+from freshq.resource import Resource, ResourceStatus
 from freshq.stores.base import Page, Stats
 from freshq.task import Task, TaskStatus
 from freshq.worker import Outcome, RunReport, Worker
@@ -25,6 +30,9 @@ __all__ = [
     "FreshqError",
     "IllegalTransition",
     "LeaseLost",
+    "Match",
+    "MatchLost",
+    "MatchQueue",
     "Order",
     "Outcome",
     "Page",
@@ -34,6 +42,9 @@ __all__ = [
     "Receipt",
     "RefusedError",
     "Reject",
+    "Resource",
+    "ResourceNotFound",
+    "ResourceStatus",
     "Retry",
     "RunReport",
     "Stats",
@@ -45,4 +56,5 @@ __all__ = [
     "Throttled",
     "Unreachable",
     "Worker",
+    "WrongResourceState",
 ]
