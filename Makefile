@@ -46,6 +46,7 @@ lock: ## Resolve the dependencies anew (needs uv)
 
 bench-capacity: setup ## Count capacity units and calls for each step of a task's life
 	@$(BIN)/python -m benchmarks.capacity
+	@$(BIN)/python -m benchmarks.match_capacity
 
 clean: ## Delete what was built; .venv stays
 	rm -rf build .aws-sam .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -67,13 +67,19 @@ def test_the_article_s_walk_through(desk: Desk) -> None:
         ({"language": {"French", "English"}}, ["Remy", "Billy", "Courtney", "Ellen"]),
         ({"language": ["French", "Spanish"]}, ["Billy", "Ellen", "Christine", "Courtney"]),
         ({"language": ["French", None]}, ["Billy", "Ellen", "Remy", "Christine", "Courtney"]),
-        ({"language": ["French", {"English", "Spanish"}]}, ["Billy", "Ellen", "Remy", "Christine", "Courtney"]),
+        (
+            {"language": ["French", {"English", "Spanish"}]},
+            ["Billy", "Ellen", "Remy", "Christine", "Courtney"],
+        ),
         ([{"gender": "T"}, {"language": "French"}], ["Remy", "Billy", "Ellen"]),
-        ({"language": ["Spanish", "English"], "gender": ["F", "T"]}, ["Christine", "Courtney", "Ellen", "Remy"]),
+        (
+            {"language": ["Spanish", "English"], "gender": ["F", "T"]},
+            ["Christine", "Courtney", "Ellen", "Remy"],
+        ),
         ({"language": "German"}, []),
         ({"language": "Spanish", "team": "night"}, []),
     ],
-)  # fmt: skip
+)
 def test_fifo_among_those_who_fit(desk: Desk, criteria: Any, order: list[str]) -> None:
     queue = desk.staffed()
     assert names(queue.match(criteria, limit=10)) == order

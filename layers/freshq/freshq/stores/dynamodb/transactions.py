@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-import time
 from enum import Enum
+from time import sleep
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from botocore.exceptions import ClientError, HTTPClientError
@@ -122,7 +122,7 @@ class Transactions:
             except Throttled:
                 if attempt == TRIES:
                     raise
-            time.sleep(BACKOFF.delay_seconds(attempt, random.random()))  # noqa: S311 - jitter
+            sleep(BACKOFF.delay_seconds(attempt, random.random()))  # noqa: S311 - jitter
         msg = f"table {self._table!r}: no answer after {TRIES} tries"
         raise Throttled(msg)
 
