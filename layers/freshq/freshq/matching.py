@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.checks import checked_count, checked_seconds
@@ -316,16 +318,31 @@ class MatchQueue:
         return found
 
     def _match(self, ranks: list[list[Ask]], limit: int, found: list[Match]) -> None:
-        """Add matches until there are enough, or no candidate is left."""
+        """Add matches until there are enough, or no candidate is left.
+
+        Whoever lost once tries the next candidate. Whoever loses again competes with several callers who
+        walk down the same line in step, and steps aside: at random past fewer candidates than it lost,
+        who are tried in the end if they are still there. A caller who meets no more than one other at a
+        time takes them strictly in order.
+        """
         tried: set[str] = set()
+        losses = skip = 0
         for rank, asks in enumerate(ranks):
-            for entry, ask in self._lines.fitting(asks):
+            passed: list[tuple[Entry, Ask]] = []
+            for entry, ask in chain(self._lines.fitting(asks), passed):
                 if entry.resource.token in tried:
+                    continue
+                if skip:
+                    skip -= 1
+                    passed.append((entry, ask))
                     continue
                 tried.add(entry.resource.token)
                 match = self._take(entry, ask, rank)
-                if match is not None:
-                    found.append(match)
+                if match is None:
+                    losses += 1
+                    skip = int(random.random() * losses)  # noqa: S311 - spreads callers, keeps no secret
+                    continue
+                found.append(match)
                 if len(found) >= limit:
                     return
 
