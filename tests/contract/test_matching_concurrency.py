@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 THREADS: Final = 16
 REQUESTS: Final = 1000
-AGENTS: Final = 60
+AGENTS: Final = 90
 LANGUAGES: Final = ("English", "French", "Spanish")
 CANCELLED: Final = "TransactionCanceledException"
 
@@ -111,7 +111,7 @@ def test_1000_requests_of_16_threads_with_conflicts_and_throttling(table_desk: D
                 floor.begin(match)
                 held.append(match)
                 served += 1
-            if len(held) > 2:
+            if len(held) > 1:
                 done = held.pop(0)
                 floor.end(done)  # before the release, after which anyone may have the agent
                 queue.release(done)
