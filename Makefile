@@ -46,6 +46,7 @@ lock: ## Resolve the dependencies anew (needs uv)
 
 bench-capacity: setup ## Count capacity units and calls for each step of a task's life
 	@$(BIN)/python -m benchmarks.capacity
+	@$(BIN)/python -m benchmarks.match_capacity
 
 bench-simulator: setup ## Time the simulator, policy by policy
 	@$(BIN)/python -m benchmarks.simulator

@@ -4,18 +4,23 @@ from freshq.errors import (
     FreshqError,
     IllegalTransition,
     LeaseLost,
+    MatchLost,
     Overloaded,
     PutIncomplete,
     RefusedError,
+    ResourceNotFound,
     StoreError,
     TableMissing,
     TaskNotFound,
     Throttled,
     Unreachable,
+    WrongResourceState,
 )
+from freshq.matching import Match, MatchQueue
 from freshq.outcomes import Busy, Reject, Retry
 from freshq.policy.order import Order
 from freshq.queue import Claim, PutOutcome, Queue, Receipt
+from freshq.resource import Resource, ResourceStatus
 from freshq.stores.base import Page, Stats
 from freshq.task import Task, TaskStatus
 from freshq.worker import Outcome, RunReport, Worker
@@ -26,6 +31,9 @@ __all__ = [
     "FreshqError",
     "IllegalTransition",
     "LeaseLost",
+    "Match",
+    "MatchLost",
+    "MatchQueue",
     "Order",
     "Outcome",
     "Overloaded",
@@ -36,6 +44,9 @@ __all__ = [
     "Receipt",
     "RefusedError",
     "Reject",
+    "Resource",
+    "ResourceNotFound",
+    "ResourceStatus",
     "Retry",
     "RunReport",
     "Stats",
@@ -47,4 +58,5 @@ __all__ = [
     "Throttled",
     "Unreachable",
     "Worker",
+    "WrongResourceState",
 ]

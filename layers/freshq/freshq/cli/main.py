@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from freshq.cli.example import example
 from freshq.cli.simulate import simulate
 from freshq.errors import StoreError
 from freshq.queue import Queue
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 
 app.command()(simulate)
+app.add_typer(example, name="example")
 
 UNREACHABLE_STATUS = 3
 SCHEME = "dynamodb://"
