@@ -158,6 +158,23 @@ class Queue:
 
         return cls(DynamoDBStore(table, client, shards=shards), **options)
 
+    @classmethod
+    def sql(cls, url: str, table: str = "tasks", **options: Unpack[QueueOptions]) -> Self:
+        """Return a queue in a relational database: SQLite, PostgreSQL, MariaDB or MySQL.
+
+        Args:
+            url: Where the database is: `sqlite:///tasks.db`, `postgresql://user@host/name` or
+                `mariadb://user@host/name`.
+            table: Name of the table of tasks; the names of the others begin with it.
+            **options: See `freshq.options.QueueConfig`. Unless a clock is given, the time is the
+                database's.
+        """
+        from freshq.stores.sql import SqlStore  # noqa: PLC0415 - only the store in use is loaded
+
+        store = SqlStore(url, table, queue=options.get("name", "default"))
+        options.setdefault("clock", store.clock)
+        return cls(store, **options)
+
     @property
     def name(self) -> str:
         """Name of the queue."""
