@@ -70,5 +70,5 @@ class Puts:
                 self.statements.put_tokens,
                 {"of_queue": rows[0]["queue"], "ids": ids[start : start + BATCH_ROWS]},
             )
-            tokens |= dict(found)
+            tokens |= {row.task_id: row.put_token for row in found}
         return tokens
