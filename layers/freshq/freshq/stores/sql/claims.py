@@ -75,7 +75,7 @@ class Claims:
             {"of_queue": request.queue, "ids": [each.task.task_id for each in chosen]}
             | self._taking(request),
         )
-        return [_as_taken(each, request) for each in chosen]
+        return [as_taken(each, request) for each in chosen]
 
     def candidates(self, connection: sa.Connection, request: ClaimRequest) -> Iterator[Stored]:
         """Yield what may be claimed, best first, each locked until the transaction ends."""
@@ -157,7 +157,7 @@ def _place(each: Stored) -> tuple[float, str]:
     return each.task.created, each.task.task_id
 
 
-def _as_taken(each: Stored, request: ClaimRequest) -> Stored:
+def as_taken(each: Stored, request: ClaimRequest) -> Stored:
     """Return a candidate as the claim has made it."""
     task = replace(
         each.task,

@@ -54,6 +54,11 @@ class Statements:
         self.put_tokens = sa.select(self.tasks.c.task_id, self.tasks.c.put_token).where(
             self._mine, self.tasks.c.task_id.in_(sa.bindparam("ids", expanding=True))
         )
+        self.row = (
+            sa.select(*self.columns, self.tasks.c.put_token)
+            .where(self.tasks.c.task_id == sa.bindparam("of_task_id"), self._mine)
+            .with_for_update()
+        )
         self.replace_row = (
             sa.update(self.tasks)
             .where(

@@ -23,13 +23,16 @@ from freshq.stores.sql.readings import Readings
 from freshq.stores.sql.rows import changes, microseconds, task_of
 from freshq.stores.sql.schema import schema
 from freshq.stores.sql.statements import Statements
+from freshq.stores.sql.transactions import hold
 from freshq.stores.sql.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from freshq.errors import FreshqError
     from freshq.stores.base import ClaimRequest
+    from freshq.stores.transactional import OnConflict, Settling, Work
     from freshq.task import Task
 
 # A pause that another process asked for is noticed after so long.
@@ -89,6 +92,26 @@ class SqlStore:
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
         """Add tasks whose ids are free."""
         return self.puts.insert(tasks)
+
+    def put_rows(
+        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection | None
+    ) -> list[str]:
+        """Put tasks, over those of the same ids or in the caller's transaction, as it is asked for."""
+        return self.puts.put(tasks, on_conflict, connection)
+
+    def hold(
+        self, request: Callable[[], ClaimRequest], queue: Settling
+    ) -> AbstractContextManager[Work | None]:
+        """Hold the best task by the lock of its row while the context lasts."""
+        return hold(self, request, queue)
+
+    def arrivals(self) -> int:
+        """Return a number that grows with each put of this process."""
+        return self.puts.arrivals.number
+
+    def await_arrival(self, seen: int, seconds: float) -> None:
+        """Wait until `arrivals` is no longer what was seen, or so many seconds."""
+        self.puts.arrivals.wait(seen, seconds)
 
     def claim(self, request: ClaimRequest) -> list[Task]:
         """Take up to `request.limit` claimable tasks, best first."""
