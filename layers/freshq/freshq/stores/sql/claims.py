@@ -126,7 +126,14 @@ class Claims:
                 "token": request.tokens[0],
             },
         )
-        return [stored(row) for row in rows]
+
+        def place(each: Stored) -> tuple[int, float, str]:
+            task = each.task
+            line = (task.priority, task.group)
+            sign = -1 if self._newest_first(connection, request, line) else 1
+            return -task.priority, sign * task.created, task.task_id
+
+        return sorted(map(stored, rows), key=place)
 
     @staticmethod
     def _candidates_of(request: ClaimRequest, line: Line) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -126,11 +126,10 @@ def _record(
             savepoint.rollback()
         store.replace_in(failed, held.guard, held.connection)
         stack.close()
-    except SQLAlchemyError:
+    except SQLAlchemyError as lost:
         logger.warning("task %s: its transaction is lost, recording apart", failed.task_id, exc_info=True)
-        stack.pop_all()  # there is nothing to commit any more
-        held.connection.invalidate()
-        held.connection.close()
+        with suppress(SQLAlchemyError):  # it is logged; here the connection is only let go
+            stack.__exit__(type(lost), lost, lost.__traceback__)
         _record_apart(store, held, failed)
 
 
