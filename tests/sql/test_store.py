@@ -91,9 +91,9 @@ class TestKeys:
         assert other.get("a") is None
 
     def test_what_postgresql_cannot_keep_is_refused_everywhere(self, queue: Queue) -> None:
-        with pytest.raises(ValueError, match="^task_id: must not contain the character NUL"):
+        with pytest.raises(ValueError, match=r"^task_id: must not contain the character NUL"):
             queue.put("work", task_id="a\0")
-        with pytest.raises(ValueError, match="^group: must not contain"):
+        with pytest.raises(ValueError, match=r"^group: must not contain"):
             queue.put("work", group="\0")
         assert queue.get("a\0") is None
         queue.put("work", task_id="a")
@@ -116,11 +116,11 @@ class TestWhen:
 
     @pytest.mark.parametrize("at", [datetime(2026, 1, 1), "noon", -1, 1e12, True])  # noqa: DTZ001 - the wrong ones
     def test_a_wrong_instant(self, queue: Queue, at: Any) -> None:
-        with pytest.raises(ValueError, match="^at: "):
+        with pytest.raises(ValueError, match=r"^at: "):
             queue.put("work", at=at)
-        with pytest.raises(ValueError, match="^at: not together with delay_seconds"):
+        with pytest.raises(ValueError, match=r"^at: not together with delay_seconds"):
             queue.put("work", at=2e9, delay_seconds=1)
-        with pytest.raises(ValueError, match="^at: after .* stale already"):
+        with pytest.raises(ValueError, match=r"^at: after .* stale already"):
             queue.put("work", at=2e9)
         assert total(queue) == 0
 
@@ -289,7 +289,7 @@ class TestLostReply:
 
         def twice(self: Any, engine: Any, work: Any) -> Any:
             run(self, engine, work)
-            return run(self, engine, lambda connection, _again: work(connection, True))
+            return run(self, engine, lambda connection, _again: work(connection, True))  # noqa: FBT003 - as the store calls it
 
         monkeypatch.setattr(database.Database, "_run", twice)
 
@@ -369,12 +369,12 @@ class TestUrl:
         "url", ["", "tasks.db", "oracle://h/d", "sqlite://", "sqlite:///:memory:", 5, None, "nonsense://"]
     )
     def test_a_wrong_one(self, url: Any) -> None:
-        with pytest.raises(ValueError, match="^url: "):
+        with pytest.raises(ValueError, match=r"^url: "):
             Queue.sql(url)
 
     @pytest.mark.parametrize("table", ["", "a b", "1a", "x" * 41, None, 'a"b', "a;b"])
     def test_a_wrong_table(self, table: Any) -> None:
-        with pytest.raises(ValueError, match="^table: "):
+        with pytest.raises(ValueError, match=r"^table: "):
             Queue.sql("sqlite:///never-made.db", table=table)
 
     def test_the_driver_may_be_left_out(self) -> None:

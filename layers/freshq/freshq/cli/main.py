@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from freshq.cli import sql
+from freshq.cli.relay import relay
 from freshq.cli.simulate import simulate
 from freshq.errors import StoreError
 from freshq.queue import Queue
@@ -20,6 +22,8 @@ app = typer.Typer(
 )
 
 app.command()(simulate)
+app.command()(relay)
+app.add_typer(sql.app, name="sql")
 
 UNREACHABLE_STATUS = 3
 SCHEME = "dynamodb://"

@@ -163,9 +163,13 @@ class Database:
                     return work(connection, attempt > 1)
             except SQLAlchemyError as error:
                 translated = self.translated(error)
-                if attempt == TRIES or not isinstance(translated, Unreachable | Throttled):
+                if attempt == TRIES or not self._passes(translated):
                     raise translated from error
             time.sleep(RETRY_BACKOFF.delay_seconds(attempt, random.random()))  # noqa: S311 - jitter
+
+    def _passes(self, error: FreshqError) -> bool:
+        """Return whether the reason of an error may be gone in a moment; a missing file stays missing."""
+        return isinstance(error, Throttled) or (isinstance(error, Unreachable) and self.dialect != "sqlite")
 
     def translated(self, error: SQLAlchemyError) -> FreshqError:
         """Return an error in freshq's words."""
