@@ -6,7 +6,7 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lock bench-capacity clean
+.PHONY: help setup demo test check format lock bench-capacity bench-sql clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ lock: ## Resolve the dependencies anew (needs uv)
 
 bench-capacity: setup ## Count capacity units and calls for each step of a task's life
 	@$(BIN)/python -m benchmarks.capacity
+
+bench-sql: setup ## Measure the SQL store beside other queues, on PostgreSQL and SQLite (some minutes)
+	@$(BIN)/python -m benchmarks.sql
 
 clean: ## Delete what was built; .venv stays
 	rm -rf build .aws-sam .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -285,13 +285,12 @@ class TestLostReply:
     @pytest.fixture(autouse=True)
     def _twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have every unit of work done twice, as if the first answer were lost after its commit."""
-        run = database.Database._run
 
-        def twice(self: Any, engine: Any, work: Any) -> Any:
-            run(self, engine, work)
-            return run(self, engine, lambda connection, _again: work(connection, True))  # noqa: FBT003 - as the store calls it
+        def twice(_self: Any, run: Any) -> Any:
+            run(False)  # noqa: FBT003 - as the store calls it
+            return run(True)  # noqa: FBT003 - as the store calls it
 
-        monkeypatch.setattr(database.Database, "_run", twice)
+        monkeypatch.setattr(database.Database, "_retried", twice)
 
     def test_nothing_is_done_twice(self, queue: Queue, store: StoreUnderTest) -> None:
         assert queue.put("work", task_id="a").outcome is PutOutcome.CREATED

@@ -188,6 +188,11 @@ class Postgres(Server):
     stop_signal = signal.SIGINT  # "fast": SIGTERM would wait for the clients
     users = ("postgres", "nobody")
 
+    def __init__(self, *, durable: bool = False) -> None:
+        """Choose whether it waits for the disk, as it would in use."""
+        super().__init__()
+        self._durable = durable
+
     @staticmethod
     def programs() -> Path:
         """Return the folder of the server's programs.
@@ -218,11 +223,8 @@ class Postgres(Server):
             "listen_addresses": HOST,
             "port": self.port,
             "unix_socket_directories": "",
-            "fsync": "off",
-            "synchronous_commit": "off",
-            "full_page_writes": "off",
             "max_connections": 200,
-            "shared_buffers": "64MB",
+            **({"shared_buffers": "256MB"} if self._durable else _CARELESS),
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [str(self.programs() / "postgres"), "-D", str(folder / "data"), *options]
@@ -261,6 +263,12 @@ class MariaDB(Server):
         return f"mariadb+pymysql://root@{HOST}:{self.port}/mysql"
 
 
+_CARELESS: Final = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "64MB",
+}
 _QUICK: Final = (
     "--innodb-flush-log-at-trx-commit=0",
     "--innodb-flush-method=nosync",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,26 +43,30 @@ class Claims:
         Most queues have one priority level and no groups. There, one statement does it all: it takes
         from the only line, and nothing if there is another one with anything in it.
         """
-        if self.database.dialect in ("sqlite", "postgresql"):
-            found = self.database.single(
-                lambda connection, again: self._of_only_line(connection, request, again)
-            )
+        if self.statements.quick_take:
+            found = self._of_only_line(request)
             if found:
                 return found
         return self.database.transaction(lambda connection, again: self.of_all(connection, request, again))
 
-    def _of_only_line(self, connection: sa.Connection, request: ClaimRequest, again: bool) -> list[Stored]:  # noqa: FBT001 - as it is called
-        if again and (held := self._taken(connection, request)):
-            return held
+    def _of_only_line(self, request: ClaimRequest) -> list[Stored]:
+        """Take from the line that was the only one the last time, if it still is."""
         line = self._only_line.get(request.queue, (0, None))
-        newest_first = self._newest_first(connection, request, line)
-        rows = connection.execute(
-            self.statements.take_of_only_line[newest_first],
-            self._candidates_of(request, line) | self._taking(request) | {"at_most": request.limit},
-        ).all()
-        found = sorted(map(stored, rows), key=_place, reverse=newest_first)
+        newest_first = request.orders.newest_first(
+            line, request.now, partial(self._oldest_apart, request, line)
+        )
+        parameters = self._candidates_of(request, line) | self._taking(request) | {"at_most": request.limit}
+        take, seek = self.statements.quick_take[newest_first], self.statements.quick_taken
+        rows, _changed = self.database.quick(take, parameters, seek)
+        found = [stored(row) for row in rows]
+        if not found:
+            return []
+        found.sort(key=_place, reverse=newest_first)
         # So that its turns are remembered when another group comes.
-        return list(request.turns.interleave(line[0], {line[1]: iter(found)})) if found else []
+        return list(request.turns.interleave(line[0], {line[1]: iter(found)}))
+
+    def _oldest_apart(self, request: ClaimRequest, line: Line) -> float | None:
+        return self.database.single(lambda connection, _again: self._oldest(connection, request, line))
 
     def of_all(self, connection: sa.Connection, request: ClaimRequest, again: bool) -> list[Stored]:  # noqa: FBT001 - as it is called
         """Take tasks from all lines in turns, in a transaction."""
@@ -108,13 +113,14 @@ class Claims:
             share *= 2
 
     def _newest_first(self, connection: sa.Connection, request: ClaimRequest, line: Line) -> bool:
-        def oldest() -> float | None:
-            created_us = connection.execute(
-                self.statements.oldest_of_line, self._candidates_of(request, line)
-            ).scalar()
-            return None if created_us is None else created_us / 1e6
-
+        oldest = partial(self._oldest, connection, request, line)
         return request.orders.newest_first(line, request.now, oldest)
+
+    def _oldest(self, connection: sa.Connection, request: ClaimRequest, line: Line) -> float | None:
+        created_us = connection.execute(
+            self.statements.oldest_of_line, self._candidates_of(request, line)
+        ).scalar()
+        return None if created_us is None else created_us / 1e6
 
     def _taken(self, connection: sa.Connection, request: ClaimRequest) -> list[Stored]:
         """Return what an earlier try of this claim took, whose answer was lost."""

@@ -12,9 +12,12 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable
 from freshq.policy.retry import Backoff
+from freshq.stores.sql.quick import Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from freshq.stores.sql.quick import Prepared
 
 T = TypeVar("T")
 
@@ -133,6 +136,9 @@ class Database:
         self.engine = engine
         self.dialect = engine.dialect.name
         self.table = table
+        self._lines = Lines.of(engine)
+        driver = engine.dialect.loaded_dbapi
+        self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, driver.Error)
         self._single = engine
         if self.dialect == "sqlite":
             self._single = engine.execution_options(freshq_single=True)
@@ -154,14 +160,44 @@ class Database:
         """Run work in a transaction; as `single` otherwise."""
         return self._run(self.engine, work)
 
+    def quick(
+        self, prepared: Prepared, parameters: Mapping[str, Any], seek: Prepared | None = None
+    ) -> tuple[list[Any], int]:
+        """Run one statement; return its rows, and how many rows it changed.
+
+        Args:
+            prepared: The statement.
+            parameters: Its parameters.
+            seek: Finds the rows of an earlier try that was carried out, for a statement that must not
+                be carried out again.
+
+        Raises:
+            StoreError: If it was not carried out.
+        """
+
+        def run(again: bool) -> tuple[list[Any], int]:  # noqa: FBT001 - as it is called
+            if again and seek is not None:
+                found, _changed = self._lines.execute(seek, parameters)
+                if found:
+                    return found, len(found)
+            return self._lines.execute(prepared, parameters)
+
+        return self._retried(run)
+
     def _run(self, engine: sa.Engine, work: Callable[[sa.Connection, bool], T]) -> T:
+        def run(again: bool) -> T:  # noqa: FBT001 - as it is called
+            with engine.begin() as connection:
+                return work(connection, again)
+
+        return self._retried(run)
+
+    def _retried(self, run: Callable[[bool], T]) -> T:
         attempt = 0
         while True:
             attempt += 1
             try:
-                with engine.begin() as connection:
-                    return work(connection, attempt > 1)
-            except SQLAlchemyError as error:
+                return run(attempt > 1)
+            except self._errors as error:
                 translated = self.translated(error)
                 if attempt == TRIES or not self._passes(translated):
                     raise translated from error
@@ -171,12 +207,14 @@ class Database:
         """Return whether the reason of an error may be gone in a moment; a missing file stays missing."""
         return isinstance(error, Throttled) or (isinstance(error, Unreachable) and self.dialect != "sqlite")
 
-    def translated(self, error: SQLAlchemyError) -> FreshqError:
+    def translated(self, error: Exception) -> FreshqError:
         """Return an error in freshq's words."""
-        reason = " ".join(str(getattr(error, "orig", None) or error).split())
-        if not isinstance(error, DBAPIError):
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        reason = " ".join(str(cause or error).split())
+        if isinstance(error, SQLAlchemyError) and not isinstance(error, DBAPIError):
             return StoreError(f"table {self.table!r}: {reason:.300}")
-        kind = self._kind(error)
+        gone = isinstance(error, DBAPIError) and error.connection_invalidated
+        kind = Unreachable if gone else self._kind(cause)
         if kind is TableMissing:
             return TableMissing(
                 f"table {self.table!r}: it does not exist; run `freshq sql migrate` or create_table()"
@@ -190,11 +228,9 @@ class Database:
             return Throttled(f"table {self.table!r}: the database was too busy ({reason:.300})")
         return StoreError(f"table {self.table!r}: {reason:.300}")
 
-    def _kind(self, error: DBAPIError) -> type[StoreError]:
+    def _kind(self, error: BaseException | None) -> type[StoreError]:
         if self.dialect == "sqlite":
-            return _sqlite_kind(str(error.orig))
-        if error.connection_invalidated:
-            return Unreachable
+            return _sqlite_kind(str(error))
         if self.dialect == "postgresql":
             return _postgresql_kind(error)
         return _mysql_kind(error)
@@ -208,10 +244,10 @@ def _sqlite_kind(reason: str) -> type[StoreError]:
     return Unreachable if "unable to open" in reason else StoreError
 
 
-def _postgresql_kind(error: DBAPIError) -> type[StoreError]:
-    state = getattr(error.orig, "sqlstate", None)
+def _postgresql_kind(error: BaseException | None) -> type[StoreError]:
+    state = getattr(error, "sqlstate", None)
     if state is None:  # the driver's own: the server was not reached, or has gone
-        return Unreachable if type(error.orig).__name__ == "OperationalError" else StoreError
+        return Unreachable if type(error).__name__ == "OperationalError" else StoreError
     if state.startswith(GONE_STATES):
         return Unreachable
     if state.startswith(BUSY_STATES):
@@ -219,8 +255,8 @@ def _postgresql_kind(error: DBAPIError) -> type[StoreError]:
     return TableMissing if state in MISSING_STATES else StoreError
 
 
-def _mysql_kind(error: DBAPIError) -> type[StoreError]:
-    arguments = getattr(error.orig, "args", ())
+def _mysql_kind(error: BaseException | None) -> type[StoreError]:
+    arguments = getattr(error, "args", ())
     number = arguments[0] if arguments else None
     if number in GONE_NUMBERS:
         return Unreachable

@@ -65,6 +65,11 @@ class Puts:
         """Add tasks whose ids are free, in batches."""
         rows = [row_of(task) for task in tasks]
         added: list[bool | FreshqError] = []
+        if len(rows) == 1 and self.statements.quick_put is not None:
+            if self.database.quick(self.statements.quick_put, rows[0])[1] == 1:
+                self.arrivals.note()
+                return [True]
+            return list(self.database.single(lambda connection, _again: self._added(connection, rows)))
         for start in range(0, len(rows), BATCH_ROWS):
             batch = rows[start : start + BATCH_ROWS]
             run = self.database.single if len(batch) == 1 else self.database.transaction
@@ -123,6 +128,9 @@ class Puts:
         trusted = self.database.dialect in ("sqlite", "postgresql") and not again
         if trusted and result.rowcount == len(rows):
             return [True] * len(rows)
+        return self._added(connection, rows)
+
+    def _added(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> list[bool]:
         tokens = self._tokens(connection, rows)
         return [tokens.get(row["task_id"]) == row["put_token"] for row in rows]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
+from freshq.stores.sql.quick import DIALECTS, Prepared
 from freshq.stores.sql.rows import COLUMNS
 
 if TYPE_CHECKING:
@@ -23,15 +24,15 @@ TAKEN: Final[sa.ColumnElement[str]] = sa.literal_column("'TAKEN'")
 class Statements:
     """The statements on the tables of one store, in the dialect of one database."""
 
-    def __init__(self, schema: Schema, dialect: str) -> None:
+    def __init__(self, schema: Schema, dialect: sa.Dialect) -> None:
         """Build them.
 
         Args:
             schema: The tables.
-            dialect: `sqlite`, `postgresql`, `mysql` or `mariadb`.
+            dialect: That of SQLite, PostgreSQL, MySQL or MariaDB.
         """
         self.schema = schema
-        self.dialect = dialect
+        self.dialect = dialect.name
         self.tasks = schema.tasks
         self.columns = [self._column(name) for name in COLUMNS]
         self._mine = self.tasks.c.queue == sa.bindparam("of_queue")
@@ -40,6 +41,23 @@ class Statements:
         self._build_claims()
         self._build_upkeep()
         self._build_records()
+        self._prepare(dialect)
+
+    def _prepare(self, dialect: sa.Dialect) -> None:
+        """Compile what every task needs, for the databases that return what an UPDATE changed."""
+        self.quick_take: dict[bool, Prepared] = {}
+        self.quick_replacements: dict[tuple[bool, bool], Prepared] = {}
+        self.quick_taken: Prepared | None = None
+        self.quick_put: Prepared | None = None
+        if self.dialect in DIALECTS:
+            self.quick_take = {
+                end: Prepared(statement, dialect) for end, statement in self.take_of_only_line.items()
+            }
+            self.quick_replacements = {
+                guard: Prepared(statement, dialect) for guard, statement in self._replacements.items()
+            }
+            self.quick_taken = Prepared(self.taken, dialect)
+            self.quick_put = Prepared(self.put, dialect)
 
     def _column(self, name: str) -> sa.ColumnElement[Any]:
         column = self.tasks.c[name]
@@ -168,7 +186,7 @@ class Statements:
             tasks.c.due_us == sa.bindparam("lease_until_us"),
             tasks.c.lease_token == sa.bindparam("token"),
         )
-        if self.dialect in ("sqlite", "postgresql"):
+        if self.dialect in DIALECTS:
             self.take_of_only_line = {
                 newest_first: self._take_of_only_line(live, newest if newest_first else oldest, taken)
                 for newest_first in (True, False)

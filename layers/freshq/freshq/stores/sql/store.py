@@ -63,7 +63,7 @@ class SqlStore:
         self._own_engine = not isinstance(url, sa.Engine)
         engine = url if isinstance(url, sa.Engine) else open_engine(url)
         self.database = Database(engine, table)
-        self.statements = Statements(self._schema, self.database.dialect)
+        self.statements = Statements(self._schema, engine.dialect)
         self.claims = Claims(self.database, self.statements)
         self.puts = Puts(self.database, self.statements)
         self._upkeep = Upkeep(self.database, self.statements)
@@ -119,28 +119,27 @@ class SqlStore:
 
     def replace(self, task: Task, guard: Guard) -> Task:
         """Store the new version of a task if the guard holds."""
-        work = partial(self.replace_in, task, guard)
-        if not self.database.single(work):
+        if not self._replaced(task, guard):
             current = self._get(task.task_id, task.queue)
             if current is None or current.request_token != task.request_token:
                 raise ConflictError(current)
         return task
+
+    def _replaced(self, task: Task, guard: Guard) -> bool:
+        """Store the new version of a task by itself; return whether the guard held."""
+        quick = self.statements.quick_replacements.get(
+            (guard.lease_token is not None, guard.request_token is not None)
+        )
+        if quick is None:
+            return self.database.single(partial(self.replace_in, task, guard))
+        return self.database.quick(quick, _replacement(task, guard))[1] == 1
 
     def replace_in(self, task: Task, guard: Guard, connection: sa.Connection, _again: bool = False) -> bool:  # noqa: FBT001, FBT002 - as a unit of work is called
         """Store the new version of a task; return whether the guard held."""
         statement = self.statements.replace(
             by_lease=guard.lease_token is not None, by_version=guard.request_token is not None
         )
-        parameters = changes(task) | {
-            "of_task_id": task.task_id,
-            "of_queue": task.queue,
-            "of_status": guard.status.value,
-        }
-        if guard.lease_token is not None:
-            parameters["of_lease_token"] = guard.lease_token
-        if guard.request_token is not None:
-            parameters["of_request_token"] = guard.request_token
-        return connection.execute(statement, parameters).rowcount == 1
+        return connection.execute(statement, _replacement(task, guard)).rowcount == 1
 
     def due(self, queue: str, now: float) -> list[Task]:
         """Return tasks whose lease ran out or whose delay is over; forget what is past its retention."""
@@ -282,3 +281,16 @@ class SqlStore:
         """Close the connections, if the store opened them; it may be used again."""
         if self._own_engine:
             self.database.engine.dispose()
+
+
+def _replacement(task: Task, guard: Guard) -> dict[str, Any]:
+    parameters = changes(task) | {
+        "of_task_id": task.task_id,
+        "of_queue": task.queue,
+        "of_status": guard.status.value,
+    }
+    if guard.lease_token is not None:
+        parameters["of_lease_token"] = guard.lease_token
+    if guard.request_token is not None:
+        parameters["of_request_token"] = guard.request_token
+    return parameters
