@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import sqlalchemy as sa
 
-from freshq import Order, PutOutcome, Queue, StoreError, TableMissing, TaskStatus, Unreachable
+from freshq import LeaseLost, Order, PutOutcome, Queue, StoreError, TableMissing, TaskStatus, Unreachable
 from freshq.policy.retry import Backoff
 from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.clock import DatabaseClock
@@ -164,6 +164,33 @@ class TestWhen:
         assert (queue.recover(), total(queue)) == (0, 0)
 
 
+class TestCompleteMany:
+    def test_all_at_once_and_whose_lease_is_lost_says_so(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put_many([{"payload": number, "task_id": str(number)} for number in range(6)])
+        lost, *claims = queue.claim(limit=4, lease_seconds=5)
+        store.clock.advance(5)
+        store.queue().put("new", task_id=lost.task.task_id, on_conflict="update")
+        claims += queue.claim(lease_seconds=50)
+        answers = queue.complete_many([lost, *claims])
+        assert isinstance(answers[0], LeaseLost)
+        for claim, answer in zip(claims, answers[1:], strict=True):
+            assert answer == known(queue, claim.task.task_id)
+        assert counts(queue.stats()) == {"success": 4, "pending": 2}
+        assert {type(answer) for answer in queue.complete_many(claims)} == {LeaseLost}
+        assert queue.complete_many([]) == []
+
+    def test_with_results(self, queue: Queue) -> None:
+        queue.put_many([{"payload": number, "task_id": str(number)} for number in range(3)])
+        claims = queue.claim(limit=3)
+        with pytest.raises(ValueError, match=r"^results: "):
+            queue.complete_many(claims, [1])
+        with pytest.raises(ValueError, match=r"^result: "):
+            queue.complete_many(claims, [1, {2}, 3])
+        assert counts(queue.stats()) == {"taken": 3}
+        queue.complete_many(claims, ["two", None, "none"])
+        assert [known(queue, str(number)).result for number in range(3)] == ["none", None, "two"]
+
+
 class TestGroups:
     @pytest.mark.parametrize("order", [Order.FIFO, Order.LIFO, Order.ADAPTIVE])
     def test_they_take_turns(self, store: StoreUnderTest, order: Order) -> None:
@@ -302,7 +329,7 @@ class TestLostReply:
         claims = queue.claim(limit=2)
         assert ids(claims) == ["b", "a"]
         assert counts(queue.stats()) == {"taken": 2, "pending": 3}
-        queue.complete(claims[0])
+        assert queue.complete_many(claims[:1]) == [known(queue, "b")]
         queue.retry(queue.extend(claims[1], 90), delay_seconds=4)
         queue.cancel("0")
         queue.touch("1")

@@ -40,7 +40,7 @@ from freshq.shared.codel import LineCodel
 from freshq.shared.flow import REFUSED, FlowMeter
 from freshq.shared.reserve import SharedReserve
 from freshq.stores.base import ClaimRequest, ConflictError, Guard, Page, Stats
-from freshq.stores.transactional import putter, transactional, wait_for
+from freshq.stores.transactional import end_together, putter, transactional, wait_for
 from freshq.tally import tally
 from freshq.task import Task, TaskStatus
 
@@ -510,6 +510,48 @@ class Queue:
         result = checked_result(result, _held(claim).payload)
         done = self._settle(claim, self._lifecycle.completed(_held(claim), self.now(), result))
         return self._served(claim, done)
+
+    def complete_many(
+        self,
+        claims: Sequence[Claim],
+        results: Sequence[Any] | None = None,
+    ) -> list[Task | LeaseLost]:
+        """Settle claims as SUCCESS; in a SQL database by one statement where there are no results.
+
+        Args:
+            claims: What `claim` returned.
+            results: A JSON value to keep with each task, None for none.
+
+        Returns:
+            For each claim, in order: its task, or the error if it no longer holds it.
+
+        Raises:
+            ValueError: If a result is wrong; nothing was settled.
+        """
+        results = [None] * len(claims) if results is None else results
+        if len(results) != len(claims):
+            msg = f"results: must be as many as the claims, {len(claims)}, got {len(results)}"
+            raise ValueError(msg)
+        now, token = self.now(), new_token()
+        held = [_held(claim) for claim in claims]
+        kept = [checked_result(result, task.payload) for task, result in zip(held, results, strict=True)]
+        ended = [
+            replace(self._lifecycle.completed(task, now, result), request_token=token)
+            for task, result in zip(held, kept, strict=True)
+        ]
+        together = end_together(self._store, ended, [claim.token for claim in claims])
+        return [
+            self._served(claim, task)
+            if (task.task_id, claim.token) in together
+            else self._settled_or_lost(claim, task)
+            for claim, task in zip(claims, ended, strict=True)
+        ]
+
+    def _settled_or_lost(self, claim: Claim, task: Task) -> Task | LeaseLost:
+        try:
+            return self._served(claim, self._settle(claim, task))
+        except LeaseLost as lost:
+            return lost
 
     def fail(self, claim: Claim, error: str | None = None) -> Task:
         """Settle a claim as FAILURE, a dead letter, whatever attempts are left.

@@ -89,6 +89,14 @@ class TransactionalStore(Protocol):
 
 
 @runtime_checkable
+class BatchStore(Protocol):
+    """A store that can end several tasks at once."""
+
+    def end_many(self, tasks: Sequence[Task], lease_token: str) -> set[str]:
+        """Store the ends of tasks of one queue and lease, equal but for their ids; return whose it was."""
+
+
+@runtime_checkable
 class WaitingStore(Protocol):
     """A store that knows when there will be something to claim."""
 
@@ -146,6 +154,23 @@ def putter(store: Store, on_conflict: OnConflict | None, connection: Connection 
         return lambda tasks: [_named(result) for result in store.insert(tasks)]
     rows = transactional(store, "connection" if connection is not None else "on_conflict")
     return lambda tasks: rows.put_rows(tasks, on_conflict, connection)
+
+
+def end_together(store: object, ended: Sequence[Task], tokens: Sequence[str]) -> set[tuple[str, str]]:
+    """Store the ends of tasks with no result, by one statement a lease; return whose it was, by id and token.
+
+    Args:
+        store: The store; one that cannot do it does nothing.
+        ended: The tasks as they end, equal but for what was put and claimed.
+        tokens: The lease token of each.
+    """
+    if not isinstance(store, BatchStore):
+        return set()
+    by_token: dict[str, list[Task]] = {}
+    for task, token in zip(ended, tokens, strict=True):
+        if task.result is None:
+            by_token.setdefault(token, []).append(task)
+    return {(task_id, token) for token, tasks in by_token.items() for task_id in store.end_many(tasks, token)}
 
 
 def _named(added: bool | FreshqError) -> PutResult:  # noqa: FBT001 - as a store answers

@@ -20,6 +20,9 @@ COLUMNS: Final = (
     *("result", "shed_reason", "payload"),
 )
 
+# What the end of a task that was held changes, its lease aside.
+END_COLUMNS: Final = ("status", "updated_us", "expires", "request_token", "error", "result", "due_us")
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -77,6 +80,19 @@ def changes(task: Task) -> dict[str, Any]:
         "shed_reason": None if task.shed_reason is None else task.shed_reason.value,
         "line": line_key(task.priority, task.group) if claimable else None,
         "due_us": _due_us(task),
+    }
+
+
+def end(task: Task) -> dict[str, Any]:
+    """Return the columns that the end of a task changes."""
+    return {
+        "status": task.status.value,
+        "updated_us": round(task.updated * 1e6),
+        "expires": task.expires,
+        "request_token": task.request_token,
+        "error": None if task.error is None else task.error.replace("\0", "\ufffd"),
+        "result": None if task.result is None else json_text(task.result),
+        "due_us": task.expires * 1_000_000,
     }
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from freshq.stores.sql.quick import DIALECTS, Prepared
-from freshq.stores.sql.rows import COLUMNS
+from freshq.stores.sql.rows import COLUMNS, END_COLUMNS
 
 if TYPE_CHECKING:
     from freshq.stores.sql.schema import Schema
@@ -49,6 +49,8 @@ class Statements:
         self.quick_replacements: dict[tuple[bool, bool], Prepared] = {}
         self.quick_taken: Prepared | None = None
         self.quick_put: Prepared | None = None
+        self.quick_finish: Prepared | None = None
+        self.quick_finish_many: Prepared | None = None
         if self.dialect in DIALECTS:
             self.quick_take = {
                 end: Prepared(statement, dialect) for end, statement in self.take_of_only_line.items()
@@ -58,6 +60,8 @@ class Statements:
             }
             self.quick_taken = Prepared(self.taken, dialect)
             self.quick_put = Prepared(self.put, dialect)
+            self.quick_finish = Prepared(self.finish, dialect)
+            self.quick_finish_many = Prepared(self.finish_many, dialect)
 
     def _column(self, name: str) -> sa.ColumnElement[Any]:
         column = self.tasks.c[name]
@@ -236,6 +240,7 @@ class Statements:
             for lease in (True, False)
             for version in (True, False)
         }
+        self._build_ends(this)
         self.due = (
             sa.select(*self.columns, tasks.c.line)
             .where(self._mine, tasks.c.due_us <= sa.bindparam("now_us"))
@@ -285,6 +290,27 @@ class Statements:
             .order_by(tasks.c.due_us)
             .limit(sa.bindparam("page"))
         )
+
+    def _build_ends(self, this: tuple[sa.ColumnElement[bool], ...]) -> None:
+        """Build what ends a task that is held: nothing but the lease can have changed since its claim."""
+        tasks = self.tasks
+        held = (tasks.c.status == TAKEN, tasks.c.lease_token == sa.bindparam("of_lease_token"))
+        end: dict[str, Any] = {name: sa.bindparam(name) for name in END_COLUMNS}
+        end |= {"lease_token": sa.null(), "lease_until_us": sa.null(), "line": sa.null()}
+        self.finish = sa.update(tasks).where(*this, *held).values(end)
+        self.finish_many = sa.update(tasks).where(self._mine, self._among("many_ids"), *held).values(end)
+        if self.dialect in DIALECTS:
+            self.finish_many = self.finish_many.returning(tasks.c.task_id)
+
+    def _among(self, name: str) -> sa.ColumnElement[bool]:
+        """Return the condition that a task is one of several, given as the one parameter `name`."""
+        task_id = self.tasks.c.task_id
+        if self.dialect == "postgresql":
+            return task_id == sa.any_(sa.bindparam(name, type_=postgresql.ARRAY(sa.Text)))
+        if self.dialect == "sqlite":
+            values = sa.func.json_each(sa.bindparam(name)).table_valued("value")
+            return task_id.in_(sa.select(values.c.value))
+        return task_id.in_(sa.bindparam(name, expanding=True))
 
     def _build_records(self) -> None:
         records, counts = self.schema.records, self.schema.counts

@@ -20,11 +20,12 @@ from freshq.stores.sql.migrations import migrate
 from freshq.stores.sql.puts import Puts
 from freshq.stores.sql.quarantine import fit_for_work
 from freshq.stores.sql.readings import Readings
-from freshq.stores.sql.rows import changes, microseconds, task_of
+from freshq.stores.sql.rows import changes, end, microseconds, task_of
 from freshq.stores.sql.schema import schema
 from freshq.stores.sql.statements import Statements
 from freshq.stores.sql.transactions import hold
 from freshq.stores.sql.upkeep import Upkeep
+from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 # A pause that another process asked for is noticed after so long.
 PAUSE_LOOK_SECONDS: Final = 1.0
+ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
 PAUSED: Final = "freshq#paused"
 # Counts are kept so much longer than they were asked to be kept for.
 LAPSED_SECONDS: Final = 60
@@ -127,12 +129,42 @@ class SqlStore:
 
     def _replaced(self, task: Task, guard: Guard) -> bool:
         """Store the new version of a task by itself; return whether the guard held."""
+        if task.status in ENDS and guard.lease_token is not None and guard.request_token is None:
+            return self._ended(task, guard.lease_token)
         quick = self.statements.quick_replacements.get(
             (guard.lease_token is not None, guard.request_token is not None)
         )
         if quick is None:
             return self.database.single(partial(self.replace_in, task, guard))
         return self.database.quick(quick, _replacement(task, guard))[1] == 1
+
+    def _ended(self, task: Task, lease_token: str) -> bool:
+        parameters = end(task) | {
+            "of_task_id": task.task_id,
+            "of_queue": task.queue,
+            "of_lease_token": lease_token,
+        }
+        if self.statements.quick_finish is not None:
+            return self.database.quick(self.statements.quick_finish, parameters)[1] == 1
+        return self.database.single(
+            lambda connection, _again: connection.execute(self.statements.finish, parameters).rowcount == 1
+        )
+
+    def end_many(self, tasks: Sequence[Task], lease_token: str) -> set[str]:
+        """Store the ends of tasks of one queue and lease, equal but for their ids; return whose it was."""
+        ids = [task.task_id for task in tasks]
+        parameters = end(tasks[0]) | {"of_queue": tasks[0].queue, "of_lease_token": lease_token}
+        if self.statements.quick_finish_many is not None:
+            listed = json.dumps(ids) if self.database.dialect == "sqlite" else ids
+            many = self.statements.quick_finish_many
+            return {row[0] for row in self.database.quick(many, parameters | {"many_ids": listed})[0]}
+
+        def work(connection: sa.Connection, _again: bool) -> int:  # noqa: FBT001 - as it is called
+            statement = self.statements.finish_many
+            return connection.execute(statement, parameters | {"many_ids": sorted(ids)}).rowcount
+
+        # Which were not its own is found out one by one: that is rare.
+        return set(ids) if self.database.single(work) == len(ids) else set()
 
     def replace_in(self, task: Task, guard: Guard, connection: sa.Connection, _again: bool = False) -> bool:  # noqa: FBT001, FBT002 - as a unit of work is called
         """Store the new version of a task; return whether the guard held."""
