@@ -532,12 +532,14 @@ class Queue:
         if len(results) != len(claims):
             msg = f"results: must be as many as the claims, {len(claims)}, got {len(results)}"
             raise ValueError(msg)
-        now, token = self.now(), new_token()
+        now = self.now()
         held = [_held(claim) for claim in claims]
+        # What one statement writes has one version; one lease at a time, as its own retry is told by it.
+        versions = {claim.token: new_token() for claim in claims}
         kept = [checked_result(result, task.payload) for task, result in zip(held, results, strict=True)]
         ended = [
-            replace(self._lifecycle.completed(task, now, result), request_token=token)
-            for task, result in zip(held, kept, strict=True)
+            replace(self._lifecycle.completed(task, now, result), request_token=versions[claim.token])
+            for claim, task, result in zip(claims, held, kept, strict=True)
         ]
         together = end_together(self._store, ended, [claim.token for claim in claims])
         return [

@@ -28,10 +28,11 @@ DIALECTS: Final = ("sqlite", "postgresql")
 class Prepared:
     """A statement as the driver takes it."""
 
-    def __init__(self, statement: sa.ClauseElement, dialect: sa.Dialect) -> None:
+    def __init__(self, statement: sa.Executable, dialect: sa.Dialect) -> None:
         """Compile a statement."""
-        compiled: Any = statement.compile(dialect=dialect)
+        compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined] # of every Executable
         self.text = str(compiled)
+        self.returns_rows = statement.is_select or bool(compiled.effective_returning)
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
         self._order: Sequence[str] | None = compiled.positiontup
 
@@ -72,7 +73,7 @@ class Lines:
         try:
             cursor = connection.cursor()
             cursor.execute(prepared.text, prepared.arguments(parameters))
-            rows = cursor.fetchall() if cursor.description else []
+            rows = cursor.fetchall() if prepared.returns_rows else []
             changed = cursor.rowcount
             cursor.close()
         except BaseException:
