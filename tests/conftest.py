@@ -15,6 +15,7 @@ from moto import mock_aws
 from freshq import Queue
 from freshq.stores.dynamodb import DynamoDBStore
 from freshq.stores.memory import MemoryStore
+from freshq.stores.sql import SqlStore
 from tests.support.dynamodb_local import DynamoDBLocal, Unavailable, is_required, stop_stream
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ os.environ.update(
 )
 os.environ.pop("AWS_PROFILE", None)
 START = 1_700_000_000.0
+DATABASES = ["sqlite", "postgres", "mariadb"]
+
+pytest_plugins = ["tests.support.database_fixtures"]
 
 
 @dataclass
@@ -110,12 +114,15 @@ def on_table(kind: str, client: DynamoDBClient, *, streamed: bool = False) -> St
     return store
 
 
-@pytest.fixture(params=["memory", "moto", "dynamodb_local"])
+@pytest.fixture(params=["memory", "moto", "dynamodb_local", *DATABASES])
 def store(request: pytest.FixtureRequest) -> StoreUnderTest:
     """Return an empty store of each kind."""
     if request.param == "memory":
         memory = MemoryStore()
         return StoreUnderTest("memory", lambda _shards: memory)
+    if request.param in DATABASES:
+        engine = request.getfixturevalue(f"{request.param}_engine")
+        return StoreUnderTest(request.param, lambda _shards: SqlStore(engine))
     name = "moto_client" if request.param == "moto" else "dynamodb_local"
     return on_table(request.param, request.getfixturevalue(name))
 

@@ -12,6 +12,7 @@ from freshq import IllegalTransition, LeaseLost, Order, PutOutcome, TaskNotFound
 from freshq.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
 from freshq.stores.dynamodb import control
+from freshq.stores.sql import store as sql_store
 from tests.support.readings import counts, ids, known, payloads, total, within_seconds
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 def quick_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have processes notice sooner what others changed, so that the test need not wait for it."""
     monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 0.05)
+    monkeypatch.setattr(sql_store, "PAUSE_LOOK_SECONDS", 0.05)
 
 
 class Dice(random.Random):

@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from freshq.cli import sql
 from freshq.cli.example import example
+from freshq.cli.relay import relay
 from freshq.cli.simulate import simulate
 from freshq.errors import StoreError
 from freshq.queue import Queue
@@ -22,6 +24,8 @@ app = typer.Typer(
 
 app.command()(simulate)
 app.add_typer(example, name="example")
+app.command()(relay)
+app.add_typer(sql.app, name="sql")
 
 UNREACHABLE_STATUS = 3
 SCHEME = "dynamodb://"
