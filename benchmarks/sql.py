@@ -103,10 +103,11 @@ def on_sqlite(rounds: int) -> Figures:
 def with_finished_rows(server: Server, rows: int, rounds: int) -> Figures:
     """Measure whether finished tasks that are still kept slow the others down."""
     figures: defaultdict[str, list[float]] = defaultdict(list)
+    contenders.fill_freshq(server, 0)
     for kept in (0, rows):
+        add_finished(server, kept)
         for _ in range(rounds):
-            contenders.fill_freshq(server, TASKS[8])
-            add_finished(server, kept)
+            contenders.fill_freshq(server, TASKS[8], empty=False)
             seconds = contenders.timed(contenders.drain_freshq, 8, server, 1)
             figures[f"with {kept:,} finished rows"].append(TASKS[8] / seconds)
     return dict(figures)
@@ -174,8 +175,7 @@ def main() -> None:
         show("PostgreSQL", figures)
         report["finished"] = kept = with_finished_rows(server, options.finished, options.rounds)
         show("PostgreSQL, 8 workers, one by one", kept)
-        contenders.fill_freshq(server, TASKS[8])
-        add_finished(server, options.finished)
+        contenders.fill_freshq(server, TASKS[8], empty=False)
         report["plan"] = plan(server)
         Console().print(report["plan"], markup=False)
     options.out.parent.mkdir(parents=True, exist_ok=True)

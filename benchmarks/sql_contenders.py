@@ -106,15 +106,16 @@ def _child(job: Any, workers: int, barrier: Any, results: Any, arguments: tuple[
 # --- freshq
 
 
-def fill_freshq(server: Server, tasks: int) -> None:
-    """Empty the queue, and fill it."""
+def fill_freshq(server: Server, tasks: int, *, empty: bool = True) -> None:
+    """Fill the queue, emptied before."""
     queue = Queue.sql(server.url)
     queue.create_table()
     store = queue.store
     if not isinstance(store, SqlStore):
         raise TypeError(type(store))
-    with store.database.engine.begin() as connection:
-        connection.execute(sa.text("TRUNCATE tasks"))
+    if empty:
+        with store.database.engine.begin() as connection:
+            connection.execute(sa.text("TRUNCATE tasks"))
     queue.put_many([{"payload": PAYLOAD} for _ in range(tasks)])
     queue.close()
 

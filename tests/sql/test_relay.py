@@ -42,6 +42,17 @@ class TestRelay:
         Relay(source, destination).move()
         assert "later" in ids(destination.claim(limit=9))
 
+    def test_from_a_database_to_dynamodb(self, store: StoreUnderTest, table_store: StoreUnderTest) -> None:
+        """The ids carry over, so that what is relayed twice arrives once."""
+        table_store.clock.now = store.clock.now
+        source, destination = store.queue(), table_store.queue()
+        source.put_many([{"payload": number, "task_id": str(number), "group": "g"} for number in range(12)])
+        destination.put("there already", task_id="3")
+        assert Relay(source, destination, batch=5).run(threading.Event(), until_empty=True) == 12
+        assert counts(source.stats()) == {"success": 12}
+        assert counts(destination.stats()) == {"pending": 12}
+        assert known(destination, "3").payload == "there already"
+
     def test_newest_first_stays_newest_first(self, store: StoreUnderTest) -> None:
         source, destination = store.queue(), target(store)
         source.put_many([{"payload": number} for number in range(5)])

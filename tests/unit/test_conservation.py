@@ -355,7 +355,7 @@ class TestOnSqlite:
         return bound(lambda: SqlStore(sqlite_engine))
 
     def test_explored(self, machine: type[Conservation]) -> None:
-        explore(machine, examples=10, phases=[Phase.generate])
+        explore(machine, examples=6, phases=[Phase.generate])
 
     def test_walked(self, machine: type[Conservation]) -> None:
         walk(machine(), 200, seed=1)

@@ -68,15 +68,14 @@ def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] 
     Raises:
         StoreError: If it was not done; also if the tables are of a newer version than this program.
     """
-
-    def work(connection: sa.Connection, _again: bool) -> list[str]:  # noqa: FBT001 - as it is called
-        with _alone(connection, schema.migrations.name):
-            return _apply(connection, schema, migrations)
-
-    return database.transaction(work)
+    with _alone(database, schema.migrations.name):
+        return database.transaction(lambda connection, _again: _apply(connection, schema, migrations))
 
 
 def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migration]) -> list[str]:
+    if connection.dialect.name == "postgresql":
+        lock = zlib.crc32(schema.migrations.name.encode())
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
     schema.migrations.create(connection, checkfirst=True)
     version = schema.migrations.c.version
     reached = connection.execute(sa.select(sa.func.coalesce(sa.func.max(version), 0))).scalar_one()
@@ -95,12 +94,15 @@ def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migra
 
 
 @contextmanager
-def _alone(connection: sa.Connection, name: str) -> Iterator[None]:
-    """Keep other processes from the same until the transaction ends; on SQLite it alone does that."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(zlib.crc32(name.encode()))))
+def _alone(database: Database, name: str) -> Iterator[None]:
+    """Keep other processes from migrating the same tables on MariaDB or MySQL, until all is committed.
+
+    On the other databases a table can be changed in a transaction, which holds the lock itself.
+    """
+    if database.dialect not in ("mysql", "mariadb"):
         yield
-    elif connection.dialect.name in ("mysql", "mariadb"):
+        return
+    with database.engine.connect() as connection:
         if connection.execute(sa.select(sa.func.get_lock(name, LOCK_SECONDS))).scalar_one() != 1:
             msg = f"{name}: another process has been migrating it for {LOCK_SECONDS} s; try again"
             raise StoreError(msg)
@@ -108,5 +110,3 @@ def _alone(connection: sa.Connection, name: str) -> Iterator[None]:
             yield
         finally:
             connection.execute(sa.select(sa.func.release_lock(name)))
-    else:
-        yield
