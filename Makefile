@@ -23,8 +23,9 @@ setup: $(STAMP) ## Make .venv from the lock file, with the freshq command in it
 demo: setup ## Deploy to an embedded AWS emulator, overload it, and show what became of every task
 	@$(BIN)/python -m local.demo
 
+# Two at a time: half of the time is spent waiting for an emulator.
 test: setup ## Run every test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2
 
 check: setup ## Lint, types, architecture, template
 	$(BIN)/ruff check .

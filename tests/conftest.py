@@ -6,11 +6,12 @@ import os
 import random
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 import pytest
 from moto import mock_aws
+from xdist.scheduler import LoadScopeScheduling
 
 from freshq import Queue
 from freshq.stores.dynamodb import DynamoDBStore
@@ -41,6 +42,35 @@ START = 1_700_000_000.0
 DATABASES = ["sqlite", "postgres", "mariadb"]
 
 pytest_plugins = ["tests.support.database_fixtures"]
+
+
+# Folders whose tests run one after the other in one process, and first, as they take longest: each
+# has something that there should be only one of at a time, an emulator or a Spark session.
+ONE_AT_A_TIME: Final = ("e2e", "pipeline")
+
+
+def folder_of(nodeid: str) -> str | None:
+    """Return the folder of a test if its tests belong into one process."""
+    folder = nodeid.split("/")[1]
+    return folder if folder in ONE_AT_A_TIME else None
+
+
+class ByFolder(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Deals tests out to processes by file, and by folder where that must be."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return folder_of(nodeid) or nodeid.split("::", maxsplit=1)[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolder:
+    """Deal tests out in the order in which they were collected."""
+    config.option.loadscopereorder = False
+    return ByFolder(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: folder_of(item.nodeid) is None)
 
 
 @dataclass
