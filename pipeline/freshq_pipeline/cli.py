@@ -1,0 +1,135 @@
+"""The `freshq-pipeline` command."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from freshq_pipeline.errors import FAILED_STATUS, VIOLATION_STATUS, PipelineError
+from freshq_pipeline.run import Request, execute
+from freshq_pipeline.schemas import Format
+from freshq_pipeline.session import spark_session
+from freshq_pipeline.storage import Folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+app = typer.Typer(
+    help="What happened to every task, and what would have under another policy.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+EventsOption = Annotated[str, typer.Option(help="Folder with the recorded changes, or s3://BUCKET/PREFIX.")]
+OutOption = Annotated[str, typer.Option(help="Folder for tables, summary and report.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="How the changes are written.")]
+AsOfOption = Annotated[
+    int | None,
+    typer.Option(help="Say outcomes at this moment, epoch milliseconds (default: the newest event)."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+MasterOption = Annotated[str, typer.Option(envvar="FRESHQ_SPARK_MASTER", help="Where Spark runs.")]
+MemoryOption = Annotated[str, typer.Option(envvar="FRESHQ_SPARK_MEMORY", help="Memory of the embedded Java.")]
+RejectOption = Annotated[float, typer.Option(help="Share of the records that may be unusable.")]
+KeepOption = Annotated[int, typer.Option(help="How many runs stay.")]
+LagOption = Annotated[
+    float, typer.Option(help="How long a new task need not be visible to claims, for inversions.")
+]
+# Java says so in more words, and only the first line of them helps.
+LONGEST_REASON: Final = 300
+
+
+@app.callback()
+def main() -> None:
+    """Keep `freshq-pipeline` a group of commands."""
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Print what went wrong in one line, and exit with its status."""
+    try:
+        yield
+    except PipelineError as error:
+        typer.echo(f"freshq-pipeline: {error}", err=True)
+        raise typer.Exit(error.status) from error
+    except OSError as error:
+        typer.echo(f"freshq-pipeline: {error}", err=True)
+        raise typer.Exit(FAILED_STATUS) from error
+    except Exception as error:
+        if not _of_spark(error):
+            raise
+        typer.echo(f"freshq-pipeline: Spark failed: {_reason(error)}", err=True)
+        raise typer.Exit(FAILED_STATUS) from error
+
+
+def _of_spark(error: Exception) -> bool:
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+
+
+def _reason(error: Exception) -> str:
+    """Return the innermost cause that Java gives, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    told = causes[-1] if causes else next((line for line in lines if "Exception" in line), lines[0])
+    return told[:LONGEST_REASON]
+
+
+@app.command()
+def run(
+    events: EventsOption,
+    out: OutOption,
+    form: FormatOption = Format.LANDED,
+    as_of: AsOfOption = None,
+    as_json: JsonOption = False,
+    max_reject_ratio: RejectOption = 0.2,
+    keep_runs: KeepOption = 5,
+    index_lag_seconds: LagOption = 0.0,
+    full_refresh: Annotated[
+        bool, typer.Option("--full-refresh", help="Read everything again, also what was read before.")
+    ] = False,
+    master: MasterOption = "local[*]",
+    memory: MemoryOption = "2g",
+) -> None:
+    """Make tables, summary and report of a folder of changes; run again, it reads only what is new."""
+    with one_line_errors():
+        request = Request(
+            Folder(events),
+            Folder(out),
+            form,
+            as_of,
+            index_lag_seconds,
+            max_reject_ratio,
+            keep_runs,
+            full_refresh,
+        )
+        summary = execute(request, partial(spark_session, master, memory))
+    finish(summary, as_json=as_json)
+
+
+def finish(summary: dict[str, Any], *, as_json: bool) -> None:
+    """Print a summary, and exit with the status of a broken ledger if it is."""
+    if as_json:
+        typer.echo(json.dumps(summary))
+    else:
+        show(summary)
+    if summary["ledger_violations"]:
+        count = summary["ledger_violations"]
+        typer.echo(f"freshq-pipeline: {count} tasks break the ledger; see the table violations", err=True)
+        raise typer.Exit(VIOLATION_STATUS)
+
+
+def show(summary: dict[str, Any]) -> None:
+    """Print the figures of a summary."""
+    table = Table("figure", "value", title="what happened")
+    for name, value in summary.items():
+        if not isinstance(value, dict):
+            text = "-" if value is None else f"{value:,.3f}" if isinstance(value, float) else str(value)
+            table.add_row(name.replace("_", " "), text)
+    table.columns[1].justify = "right"
+    Console().print(table)
