@@ -169,8 +169,11 @@ def _judge(found: Ingested, out: Folder, run_id: str, max_reject_ratio: float) -
     """Refuse what is too broken to tell anything, or written by a newer version."""
     aside = out.at(f"quarantine/{run_id}")
     if future := found.reasons.get(FUTURE):
-        msg = f"events: {future} of {found.records} records have a schema version that this freshq does not know"
-        raise BadInput(f"{msg}; upgrade it (see {aside})")
+        msg = (
+            f"events: {future} of {found.records} records have a newer schema version than this freshq knows"
+        )
+        msg += f"; upgrade it (see {aside})"
+        raise BadInput(msg)
     if found.quarantined > max_reject_ratio * found.records:
         worst = max(found.reasons, key=lambda reason: found.reasons[reason])
         msg = (

@@ -74,7 +74,7 @@ def _resolve(key: str, present: set[str], summary: str) -> str:
         path = "/".join(parts[skipped:])
         if path in present:
             return path
-    base = summary.split("/AWSDynamoDB/")[0]
+    base = summary.split("/AWSDynamoDB/", maxsplit=1)[0]
     if f"{base}/{key[key.find('AWSDynamoDB') :]}" in present:
         return f"{base}/{key[key.find('AWSDynamoDB') :]}"
     msg = f"{summary}: names {key!r}, which is not there; copy the whole export"

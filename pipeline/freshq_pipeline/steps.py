@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import WindowSpec
 
 MICROS: Final = 1_000_000
 # Streams write whole seconds, rounded down.
 STREAM_RESOLUTION_US: Final = MICROS
 
-# Between changes of the same microsecond: what cannot come before the others of the same attempt.
-_RANK: Final = (
-    F.when(F.col("change") == "INSERT", 0)
-    .when(F.col("change") == "REMOVE", 4)
-    .when(F.col("status") == "TAKEN", 1)
-    .when(F.col("status") == "PENDING", 2)
-    .otherwise(3)
-)
 # Records of Streams are numbered; those of Kinesis and of exports have only their time.
 _ORDER: Final = ("sequence", "changed_us", "attempts", "rank", "event_id")
 
@@ -43,7 +38,7 @@ def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
         partitions: Over how many the tasks are spread.
     """
     by_task = Window.partitionBy("task_id").orderBy(*_ORDER)
-    placed = events.withColumn("rank", _RANK).repartition(partitions, "task_id")
+    placed = events.withColumn("rank", _rank()).repartition(partitions, "task_id")
     once = placed.withColumn("copy_of", F.lag("event_id").over(by_task)).where(
         F.col("copy_of").isNull() | (F.col("copy_of") != F.col("event_id"))
     )
@@ -52,7 +47,18 @@ def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
     return _with_neighbours(lives, by_task).drop("copy_of", "rank", "sequence", "stream_us")
 
 
-def _with_neighbours(events: DataFrame, by_task: Window) -> DataFrame:
+def _rank() -> Column:
+    """Return what comes before what within the same attempt and microsecond."""
+    return (
+        F.when(F.col("change") == "INSERT", 0)
+        .when(F.col("change") == "REMOVE", 4)
+        .when(F.col("status") == "TAKEN", 1)
+        .when(F.col("status") == "PENDING", 2)
+        .otherwise(3)
+    )
+
+
+def _with_neighbours(events: DataFrame, by_task: WindowSpec) -> DataFrame:
     """Return events with what the task was before, when it changed next, and since when it is held."""
     born = F.col("change") == "INSERT"
     before = {

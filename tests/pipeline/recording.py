@@ -34,7 +34,9 @@ class Recording:
     items: dict[str, dict[str, Any]] = field(default_factory=dict)
     numbers: Iterable[int] = field(default_factory=lambda: count(1))
 
-    def put(self, at: float, task_id: str, *, max_age: float = 60, group: str | None = None, **more: Any) -> None:
+    def put(
+        self, at: float, task_id: str, *, max_age: float = 60, group: str | None = None, **more: Any
+    ) -> None:
         item: dict[str, Any] = {
             "taskId": {"S": task_id},
             "taskQueue": {"S": "default"},
@@ -86,7 +88,9 @@ class Recording:
         task_id = item["taskId"]["S"]
         item = item | {"taskUpdated": ms(at)}
         images = {"NewImage": item} | ({"OldImage": self.items[task_id]} if task_id in self.items else {})
-        self.records.append(self._record(at, "MODIFY" if "OldImage" in images else "INSERT", task_id, **images))
+        self.records.append(
+            self._record(at, "MODIFY" if "OldImage" in images else "INSERT", task_id, **images)
+        )
         self.items[task_id] = item
 
     def _record(self, at: float, name: str, task_id: str, **images: Any) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def _text(image: Mapping[str, Any], attribute: str) -> str | None:
     return None if value is None else value.get("S")
 
 
-def _number(image: Mapping[str, Any], attribute: str, kind: type[float] | type[int]) -> float | int | None:
+def _number(image: Mapping[str, Any], attribute: str, kind: type[float | int]) -> float | int | None:
     value = image.get(attribute)
     if value is None or "N" not in value:
         return None

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from freshq_pipeline.schemas import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, WindowSpec
 
 
 def groups(tasks: DataFrame) -> DataFrame:
@@ -38,7 +38,7 @@ def groups(tasks: DataFrame) -> DataFrame:
     )
 
 
-def jain_index(amount: Column, over: Window) -> Column:
+def jain_index(amount: Column, over: WindowSpec) -> Column:
     """Return Jain's index of fairness: 1 if all have the same, 1/n if one has everything.
 
     Null if nobody has anything.

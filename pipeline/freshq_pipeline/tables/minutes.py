@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import reduce
 from math import log
 from typing import TYPE_CHECKING, Final
@@ -173,7 +174,7 @@ def _intervals(steps: DataFrame, as_of_us: int) -> DataFrame:
     cut = spans.withColumn(
         "age", F.explode(F.when(F.col("waits"), ages).otherwise(F.array(F.lit(IN_FLIGHT))))
     )
-    edges = dict(zip(AGES_SECONDS, AGES_SECONDS[1:], strict=False))
+    edges = dict(itertools.pairwise(AGES_SECONDS))
     upper = F.create_map(*(F.lit(edge) for pair in edges.items() for edge in pair))
     since = F.greatest("since_us", F.when(F.col("waits"), F.col("created_us") + _in_us(F.col("age"))))
     until = F.least("until_us", F.when(F.col("waits"), F.col("created_us") + _in_us(upper[F.col("age")])))
