@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START_MS: Final = 1_767_225_600_000
-EVENTS_PER_TASK: Final = 2.82  # of the lives below, measured
-DEADLINE_SECONDS: Final = 300.0
+EVENTS_PER_TASK: Final = 2.56  # of the lives below, measured
+# Of a short recording less, so that it sees tasks go stale, too.
+LONGEST_DEADLINE_SECONDS: Final = 300.0
 SERVICE_SECONDS: Final = 1.0
 RATE_PER_SECOND: Final = 100.0
 SERVERS: Final = 100
@@ -84,12 +85,13 @@ class _Tape:
         # A third of the time the load is three times what can be served.
         duration_seconds = tasks / RATE_PER_SECOND / 1.4
         burst = Burst(2.2, duration_seconds / 3, duration_seconds / 3)
+        deadline_seconds = min(LONGEST_DEADLINE_SECONDS, duration_seconds / 10)
         source = Source(
-            RATE_PER_SECOND, duration_seconds, DEADLINE_SECONDS,
+            RATE_PER_SECOND, duration_seconds, deadline_seconds,
             service_mean_seconds=SERVICE_SECONDS, burst=burst, groups=GROUPS, seed=seed,
         )  # fmt: skip
         self._load = source.load()
-        self._run = run(self._load, OverloadRules(DEADLINE_SECONDS), SERVERS, seed)
+        self._run = run(self._load, OverloadRules(deadline_seconds), SERVERS, seed)
         self._rng = rng
 
     def lines(self) -> Iterator[str]:

@@ -24,6 +24,8 @@ _ALWAYS: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.adaptive.enabled": "true",
+    # To look for the best encoding of each column costs more than it saves for what is read a few times.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
 _EMBEDDED: Final = {
     "spark.driver.bindAddress": "127.0.0.1",

@@ -17,6 +17,14 @@ STREAM_RESOLUTION_US: Final = MICROS
 # Records of Streams are numbered; those of Kinesis and of exports have only their time.
 _ORDER: Final = ("sequence", "changed_us", "attempts", "rank", "event_id")
 
+# What the tables need of a step; every further column would be kept in memory in vain.
+STEP: Final = (
+    "task_id", "life", "change", "status", "queue", "task_group", "priority", "attempts", "created_us",
+    "deadline_us", "changed_us", "next_us", "not_before_us", "shed_reason", "ttl_removal", "worker",
+    "previous_status", "previous_worker", "is_last", "removed", "claimed", "left", "held_us", "lease_lost",
+    "released", "retried", "illegal",
+)  # fmt: skip
+
 _LEGAL: Final = {
     "PENDING": ("PENDING", "TAKEN", "CANCELLED", "SHED"),
     "TAKEN": ("TAKEN", "SUCCESS", "FAILURE", "PENDING", "SHED"),
@@ -44,7 +52,7 @@ def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
     )
     born = F.col("change") == "INSERT"
     lives = once.withColumn("life", F.sum(born.cast("int")).over(by_task).cast("int"))
-    return _with_neighbours(lives, by_task).drop("copy_of", "rank", "sequence", "stream_us")
+    return _with_neighbours(lives, by_task).select(*STEP)
 
 
 def _rank() -> Column:
@@ -63,7 +71,7 @@ def _with_neighbours(events: DataFrame, by_task: WindowSpec) -> DataFrame:
     born = F.col("change") == "INSERT"
     before = {
         name: F.when(~born, F.lag(name).over(by_task)).alias(f"previous_{name}")
-        for name in ("status", "lease", "lease_until_us", "attempts", "worker", "changed_us")
+        for name in ("status", "lease", "lease_until_us", "attempts", "worker")
     }
     ends = F.lead("change").over(by_task)
     following = F.when(ends != "INSERT", F.lead("changed_us").over(by_task)).alias("next_us")

@@ -39,7 +39,7 @@ class Recording:
     ) -> None:
         item: dict[str, Any] = {
             "taskId": {"S": task_id},
-            "taskQueue": {"S": "default"},
+            "taskQueue": {"S": more.get("queue", "default")},
             "taskStatus": {"S": "PENDING"},
             "taskCreated": ms(at),
             "deadline": ms(at + max_age),

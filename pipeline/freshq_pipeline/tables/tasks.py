@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FINAL: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 _LAST: Final = (
     "status", "queue", "task_group", "priority", "deadline_us", "shed_reason", "attempts", "changed_us",
-    "removed", "ttl_removal", "previous_status", "previous_changed_us",
+    "removed", "ttl_removal", "previous_status",
 )  # fmt: skip
 
 
