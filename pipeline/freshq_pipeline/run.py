@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -118,20 +119,26 @@ def execute(request: Request, session: Callable[[], AbstractContextManager[Spark
     if before is not None and not todo.new and before.options == request.options():
         kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
         return kept
+    with session() as spark:
+        return advance(spark, request, todo)
+
+
+def advance(spark: SparkSession, request: Request, todo: Plan) -> dict[str, Any]:
+    """Read what is new, make all tables of everything, publish them, and return the summary.
+
+    Raises:
+        PipelineError: If it failed; then nothing was published.
+    """
     state = State(new_run_id(), request.events.uri, request.form.value, options=request.options())
-    if before is not None:
-        state.silver, state.counts, state.reasons = (
-            list(before.silver),
-            dict(before.counts),
-            dict(before.reasons),
-        )
-        state.files = dict(before.files)
+    if todo.before is not None:
+        before = todo.before
+        state.silver, state.files = list(before.silver), dict(before.files)
+        state.counts, state.reasons = dict(before.counts), dict(before.reasons)
     try:
-        with session() as spark:
-            return _work(spark, request, todo, state)
+        return _work(spark, request, todo, state)
     except BaseException:
-        request.out.delete(f"runs/{state.run_id}")
-        request.out.delete(f"silver/{state.run_id}")
+        for place in ("runs", "silver"):
+            request.out.delete(f"{place}/{state.run_id}")
         raise
 
 
@@ -145,8 +152,9 @@ def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> di
             spark, request.events, todo.new, request.form, out, state.run_id, request.max_reject_ratio
         )
         state.silver = [*state.silver, state.run_id]
-        _add(state.counts, {"records": found.records, "no_task": found.no_task, "accepted": found.accepted})
-        _add(state.reasons, found.reasons)
+        more = {"records": found.records, "no_task": found.no_task, "accepted": found.accepted}
+        state.counts = dict(Counter(state.counts) + Counter(more))
+        state.reasons = dict(Counter(state.reasons) + Counter(found.reasons))
         state.files |= {path: list(todo.files[path]) for path in todo.new}
     if len(state.silver) > MAX_SILVER_PARTS:
         folded = f"{state.run_id}-all"
@@ -159,11 +167,6 @@ def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> di
     return summary
 
 
-def _add(totals: dict[str, int], more: dict[str, int]) -> None:
-    for name, count in more.items():
-        totals[name] = totals.get(name, 0) + count
-
-
 def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, Any]:
     """Return the summary: records read = distinct + duplicates + quarantined + of no task.
 
@@ -172,7 +175,7 @@ def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, A
         figures: From `gold.build`.
         out: Where the tables are.
     """
-    counts = state.counts
+    counts = Counter(state.counts)
     figures = dict(figures)
     distinct = figures.pop("events_distinct")
     return {

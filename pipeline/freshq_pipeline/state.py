@@ -83,7 +83,13 @@ def publish(out: Folder, state: State, summary: dict[str, Any], keep_runs: int) 
 
 def prune(out: Folder, state: State, keep_runs: int) -> None:
     """Delete all but the newest runs, and the events that the current one does not need."""
-    runs = out.folders("runs")
+    # What was killed left a folder without a summary.
+    runs = []
+    for run_id in out.folders("runs"):
+        if out.exists(f"runs/{run_id}/{SUMMARY}"):
+            runs.append(run_id)
+        elif run_id < state.run_id:
+            out.delete(f"runs/{run_id}")
     for run_id in runs[: max(0, len(runs) - keep_runs)]:
         if run_id != state.run_id:
             out.delete(f"runs/{run_id}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
+from pyarrow.dataset import dataset
 
 from freshq_pipeline.errors import BadInput
 
@@ -95,6 +96,10 @@ class Folder:
         """Return what a JSON file holds."""
         with self.open(path) as file:
             return json.loads(file.read())
+
+    def table(self, path: str, columns: list[str]) -> Any:  # noqa: ANN401 - PyArrow has no types
+        """Return columns of the Parquet files in a folder, as one PyArrow table."""
+        return dataset(self._path(path), filesystem=self._files, format="parquet").to_table(columns=columns)
 
     def write(self, path: str, text: str) -> None:
         """Write a whole file, or nothing: readers see the old one or the new one."""

@@ -22,7 +22,10 @@ Pipeline: TypeAlias = Callable[..., dict[str, Any]]
 
 
 # Py4J leaves the sockets over which rows come to be closed by the garbage collector.
-SOCKETS = ("ignore:unclosed <socket:ResourceWarning", "ignore:.*socket.socket:pytest.PytestUnraisableExceptionWarning")
+SOCKETS = (
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore:.*socket.socket:pytest.PytestUnraisableExceptionWarning",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

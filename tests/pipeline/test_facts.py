@@ -110,8 +110,9 @@ def test_equal_to_duckdb(pipeline: Pipeline, tmp_path: Path) -> None:
         oracle.execute(f"create temp table expected as {minutes_sql(last_moment(oracle))}")
         assert differing(oracle, "facts", columns(oracle, "facts"), summary["tables"]["tasks"]) == 0
         flows = ", ".join(name for name in FLOWS if name != "back")
-        shown = f"minute_ms, task_group, {flows}, retried + released + lease_losses as back, backlog, in_flight, " + (
-            "wait_p50_seconds, wait_p99_seconds, oldest_pending_seconds, newest_pending_seconds"
+        shown = (
+            f"minute_ms, task_group, {flows}, retried + released + lease_losses as back, backlog, in_flight, "
+            + ("wait_p50_seconds, wait_p99_seconds, oldest_pending_seconds, newest_pending_seconds")
         )
         path = summary["tables"]["minutes"]
         oracle.execute(f"create temp table found as select {shown} from read_parquet('{path}/*.parquet')")
@@ -123,7 +124,8 @@ def test_equal_to_duckdb(pipeline: Pipeline, tmp_path: Path) -> None:
         exact = "minute_ms, task_group, offered, taken, succeeded, failed, shed, back, backlog, in_flight, "
         exact += "oldest_pending_seconds, newest_pending_seconds"
         rows = [
-            oracle.execute(f"select {exact} from {name} order by 1, 2").fetchall() for name in ("expected", "found")
+            oracle.execute(f"select {exact} from {name} order by 1, 2").fetchall()
+            for name in ("expected", "found")
         ]
     assert off is not None
     assert off[0] > 20

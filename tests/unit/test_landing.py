@@ -50,7 +50,9 @@ def queue_of_one() -> tuple[dict[str, Any], str]:
 
 def test_records_of_no_task_are_told_apart() -> None:
     tape = small()
-    own = [record for record in tape.records if record["dynamodb"]["Keys"]["taskId"]["S"].startswith("freshq#")]
+    own = [
+        record for record in tape.records if record["dynamodb"]["Keys"]["taskId"]["S"].startswith("freshq#")
+    ]
     assert own
     assert [landed_event(record) for record in own] == [None] * len(own)
     assert len(tape.landed()) == len(tape.records) - len(own)
@@ -60,8 +62,16 @@ def test_a_task_attached_to_an_existing_item_begins_then() -> None:
     image = {"taskId": {"S": "a"}, "name": {"S": "kept"}}
     task = image | {"taskStatus": {"S": "PENDING"}, "taskCreated": ms(0), "taskUpdated": ms(0)}
     change = {"Keys": {"taskId": {"S": "a"}}, "ApproximateCreationDateTime": START_SECONDS}
-    attached = {"eventID": "1", "eventName": "MODIFY", "dynamodb": change | {"OldImage": image, "NewImage": task}}
-    detached = {"eventID": "2", "eventName": "MODIFY", "dynamodb": change | {"OldImage": task, "NewImage": image}}
+    attached = {
+        "eventID": "1",
+        "eventName": "MODIFY",
+        "dynamodb": change | {"OldImage": image, "NewImage": task},
+    }
+    detached = {
+        "eventID": "2",
+        "eventName": "MODIFY",
+        "dynamodb": change | {"OldImage": task, "NewImage": image},
+    }
     events = [landed_event(record) for record in (attached, detached)]
     assert [event and event["change"] for event in events] == ["INSERT", "REMOVE"]
 
