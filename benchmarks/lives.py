@@ -34,6 +34,10 @@ DUPLICATES_RATIO: Final = 0.01
 # Records are shuffled within so many: about the contents of one delivery.
 SHUFFLED: Final = 2000
 LEASE_SECONDS: Final = 60.0
+# Shares of what is served: tried again, held by a worker that vanished, failed for good.
+RETRIED, LOST, FAILED = 0.03, 0.01, 0.02
+# Shares of what is not: withdrawn by its owner, removed by TTL within the recording.
+CANCELLED, REMOVED = 0.02, 0.18
 
 
 @dataclass(slots=True)
@@ -108,15 +112,15 @@ class _Tape:
         chance = self._rng.random()
         if served:
             events += self._attempts(task, start, start + self._load.service[task], chance)
-        elif chance < 0.02:
+        elif chance < CANCELLED:
             events.append(Event(created + 100 * chance, task, "MODIFY", "CANCELLED", 0))
-        elif chance < 0.2:
+        elif chance < CANCELLED + REMOVED:
             gone = self._load.deadline[task] + TTL_DELAY_SECONDS * chance
             events.append(Event(gone, task, "REMOVE", "PENDING", 0, ',"ttl_removal":true'))
         return events
 
     def _attempts(self, task: int, start: float, end: float, chance: float) -> list[Event]:
-        if chance < 0.03:  # tried again once
+        if chance < RETRIED:  # tried again once
             middle = start + (end - start) / 2
             return [
                 self._taken(start, task, 1),
@@ -125,11 +129,11 @@ class _Tape:
                 self._taken(middle + 0.02, task, 2),
                 Event(end + 0.02, task, "MODIFY", "SUCCESS", 2),
             ]
-        if chance < 0.04:  # its worker vanished
+        if chance < RETRIED + LOST:  # its worker vanished
             back = start + LEASE_SECONDS
             again = [Event(back, task, "MODIFY", "PENDING", 1), self._taken(back + 0.5, task, 2)]
             return [self._taken(start, task, 1), *again, Event(back + 1, task, "MODIFY", "SUCCESS", 2)]
-        status = "FAILURE" if chance < 0.06 else "SUCCESS"
+        status = "FAILURE" if chance < RETRIED + LOST + FAILED else "SUCCESS"
         return [self._taken(start, task, 1), Event(end, task, "MODIFY", status, 1)]
 
     def _taken(self, at: float, task: int, attempts: int) -> Event:
@@ -143,9 +147,10 @@ class _Tape:
         removal = "" if "ttl_removal" in event.more else ',"ttl_removal":false'
         stream_ms = START_MS + int(event.at) * 1000
         return (
-            f'{{"schema_version":1,"event_id":"{number:032x}","sequence":"{100_000_000_000_000_000_000 + number * 37}",'
+            f'{{"schema_version":1,"event_id":"{number:032x}","sequence":"{10**20 + number * 37}",'
             f'"change":"{event.change}","stream_ms":{stream_ms},"task_id":"task-{task:09}","queue":"default",'
-            f'"status":"{event.status}","group":"{load.groups[task]}"{updated},"created_ms":{_ms(load.created[task])},'
+            f'"status":"{event.status}","group":"{load.groups[task]}"{updated},'
+            f'"created_ms":{_ms(load.created[task])},'
             f'"deadline_ms":{_ms(load.deadline[task])},"priority":0,"attempts":{event.attempts},'
             f'"expires_s":{START_MS // 1000 + int(load.deadline[task]) + 86_400}{removal}{event.more}}}\n'
         )

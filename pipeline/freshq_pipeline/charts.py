@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import altair as alt
 import pandas as pd
-from altair.utils._importers import vl_version_for_vl_convert
 
 from freshq_pipeline.tables.minutes import AGES_SECONDS, HISTOGRAM_BASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-VEGA_LITE: Final = vl_version_for_vl_convert()
+# As "6.1": the version for which Altair writes.
+VEGA_LITE: Final = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 WIDTH: Final = 780
 HEIGHT: Final = 200
 # Times are shown in so many steps at most; more could not be told apart.
@@ -52,7 +52,7 @@ def _time() -> alt.X:
     return alt.X("at:T", title=None, scale=alt.Scale(type="utc"))
 
 
-def fates(minutes: pd.DataFrame) -> alt.LayerChart:
+def fates(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     """Return how many tasks ended in which way, and how many were put."""
     sums = minutes.groupby("at")[[*FATES, "offered"]].sum().reset_index()
     ended = sums.melt("at", list(FATES), "fate", "tasks")
@@ -66,7 +66,7 @@ def fates(minutes: pd.DataFrame) -> alt.LayerChart:
     return alt.layer(bars, put)
 
 
-def backlog(minutes: pd.DataFrame) -> alt.Chart:
+def backlog(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     """Return the backlog as a heat map: time against age."""
     rows = minutes[["at", "minute_ms", "backlog_by_age"]].explode("backlog_by_age").dropna()
     rows["from"] = [one["from_seconds"] for one in rows["backlog_by_age"]]
@@ -77,14 +77,15 @@ def backlog(minutes: pd.DataFrame) -> alt.Chart:
     times = sorted(minutes["at"].unique())
     step = times[1] - times[0] if len(times) > 1 else pd.Timedelta(milliseconds=MINUTE_MS)
     cells["until"] = (cells["at"] + step).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
-    return _chart(cells).mark_rect().encode(
+    shown: alt.Chart = _chart(cells).mark_rect().encode(
         x=_time(), x2="until:T",
         y=alt.Y("age:N", sort=list(reversed(AGES)), title="age"),
         color=alt.Color("count:Q", title="tasks", scale=alt.Scale(scheme="viridis", type="symlog")),
     )  # fmt: skip
+    return shown
 
 
-def waits(minutes: pd.DataFrame) -> alt.Chart:
+def waits(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     """Return percentiles of the wait, from the histograms of the minutes, which add up."""
     rows = []
     for at, one in minutes.groupby("at"):
@@ -95,9 +96,10 @@ def waits(minutes: pd.DataFrame) -> alt.Chart:
         ]
     frame = pd.DataFrame(rows, columns=["at", "percentile", "seconds"]).astype({"at": "datetime64[ns]"})
     scale = alt.Scale(type="symlog", constant=0.01)
-    return _chart(frame).mark_line(point={"size": 12}).encode(
+    shown: alt.Chart = _chart(frame).mark_line(point={"size": 12}).encode(
         x=_time(), y=alt.Y("seconds:Q", title="wait, seconds", scale=scale), color=alt.Color("percentile:N")
     )  # fmt: skip
+    return shown
 
 
 def percentiles(histograms: Iterable[Sequence[dict[str, int]]]) -> dict[float, float]:
@@ -115,7 +117,7 @@ def percentiles(histograms: Iterable[Sequence[dict[str, int]]]) -> dict[float, f
     return found
 
 
-def freshness(minutes: pd.DataFrame) -> alt.Chart:
+def freshness(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     """Return how old what waits is, and up to which age work is still served."""
     worst = minutes.groupby("at").agg(
         oldest=("oldest_pending_seconds", "max"),
@@ -125,25 +127,28 @@ def freshness(minutes: pd.DataFrame) -> alt.Chart:
     names = {"oldest": "oldest that waits", "newest": "newest that waits", "served": "oldest that is claimed"}
     rows = worst.rename(columns=names).reset_index().melt("at", list(names.values()), "what", "seconds")
     scale = alt.Scale(type="symlog", constant=1)
-    return _chart(rows.dropna()).mark_line(point={"size": 12}).encode(
-        x=_time(), y=alt.Y("seconds:Q", title="age, seconds", scale=scale), color=alt.Color("what:N", title=None)
+    shown: alt.Chart = _chart(rows.dropna()).mark_line(point={"size": 12}).encode(
+        x=_time(), y=alt.Y("seconds:Q", title="age, seconds", scale=scale),
+        color=alt.Color("what:N", title=None),
     )  # fmt: skip
+    return shown
 
 
-def shed(tasks: pd.DataFrame) -> alt.Chart:
+def shed(tasks: pd.DataFrame) -> alt.TopLevelMixin:
     """Return how many tasks were shed, by group and reason; the groups with the most."""
     rows = tasks[tasks["outcome"] == "shed"].fillna({"task_group": "(none)", "shed_reason": "unknown"})
     counts = rows.groupby(["task_group", "shed_reason"]).size().rename("tasks").reset_index()
     most = counts.groupby("task_group")["tasks"].sum().nlargest(MOST_GROUPS).index
     chart = _chart(counts[counts["task_group"].isin(most)]).mark_bar()
-    return chart.encode(
+    shown: alt.Chart = chart.encode(
         x="tasks:Q",
         y=alt.Y("task_group:N", sort="-x", title="group"),
         color=alt.Color("shed_reason:N", title="reason"),
     ).properties(height=alt.Step(18))
+    return shown
 
 
-def replayed(scenarios: list[dict[str, Any]]) -> alt.HConcatChart:
+def replayed(scenarios: list[dict[str, Any]]) -> alt.TopLevelMixin:
     """Return what each policy would have come to, by capacity."""
     rows = pd.DataFrame(scenarios)
     rows["in_time_ratio"] = rows["served_in_time"] / rows["offered"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -43,8 +43,6 @@ KeepOption = Annotated[int, typer.Option(help="How many runs stay.")]
 LagOption = Annotated[
     float, typer.Option(help="How long a new task need not be visible to claims, for inversions.")
 ]
-# Java says so in more words, and only the first line of them helps.
-LONGEST_REASON: Final = 300
 
 
 @app.callback()
@@ -63,23 +61,6 @@ def one_line_errors() -> Iterator[None]:
     except OSError as error:
         typer.echo(f"freshq-pipeline: {error}", err=True)
         raise typer.Exit(FAILED_STATUS) from error
-    except Exception as error:
-        if not _of_spark(error):
-            raise
-        typer.echo(f"freshq-pipeline: Spark failed: {_reason(error)}", err=True)
-        raise typer.Exit(FAILED_STATUS) from error
-
-
-def _of_spark(error: Exception) -> bool:
-    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
-
-
-def _reason(error: Exception) -> str:
-    """Return the innermost cause that Java gives, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    told = causes[-1] if causes else next((line for line in lines if "Exception" in line), lines[0])
-    return told[:LONGEST_REASON]
 
 
 @app.command()

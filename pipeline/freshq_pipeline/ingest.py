@@ -177,7 +177,7 @@ def _judge(found: Ingested, out: Folder, run_id: str, max_reject_ratio: float) -
     if found.quarantined > max_reject_ratio * found.records:
         worst = max(found.reasons, key=lambda reason: found.reasons[reason])
         msg = (
-            f"events: {found.quarantined} of {found.records} records cannot be used, most for: {worst}; more than "
-            f"max-reject-ratio {max_reject_ratio:g} allows. Is the format right? See {aside}"
+            f"events: {found.quarantined} of {found.records} records cannot be used, most for: {worst}; "
+            f"more than max-reject-ratio {max_reject_ratio:g} allows. Is the format right? See {aside}"
         )
         raise BadInput(msg)

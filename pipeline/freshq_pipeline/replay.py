@@ -222,8 +222,9 @@ def _record(record: Recorded) -> dict[str, Any]:
         "service_times_imputed": record.imputed,
         "imputation": (
             "A task that was never served has no service time: it is given that of a served task, drawn at "
-            "random. Were unserved tasks longer than served ones, the replay would be too bright. All attempts "
-            "of a task are one service; the pauses between them are not replayed. Cancelled tasks are left out."
+            "random. Were unserved tasks longer than served ones, the replay would be too bright. All "
+            "attempts of a task are one service; the pauses between them are not replayed. Cancelled tasks "
+            "are left out."
         ),
     }
 

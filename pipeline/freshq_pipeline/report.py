@@ -144,11 +144,16 @@ def page(summary: dict[str, Any], sections: list[Section]) -> str:
 <p class="muted">Complete up to {moment:%Y-%m-%d %H:%M:%S} UTC; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
 <div class="figures">{_figures(summary)}</div>
 {body}
-<script>{vl_convert.javascript_bundle(vl_version=charts.VEGA_LITE)}</script>
+<script>{_scripts()}</script>
 <script>
 for (const [id, spec] of Object.entries({data})) vegaEmbed("#" + id, spec, {{renderer: "svg", actions: false}});
 </script></body></html>
 """
+
+
+def _scripts() -> str:
+    """Return Vega-Lite and all that it needs, so that the page opens without a network."""
+    return vl_convert.javascript_bundle(vl_version=charts.VEGA_LITE)  # type: ignore[call-arg] # may be without a snippet
 
 
 def _figures(summary: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from freshq_pipeline.errors import PipelineError
 from freshq_pipeline.java import java_home
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+# Java says why in many words; only the first of them help.
+LONGEST_REASON: Final = 300
 # What the pipeline relies on, wherever it runs.
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -75,7 +78,8 @@ def spark_session(master: str = "local[*]", memory: str = "2g") -> Iterator[Spar
     if submitted():
         spark = builder.getOrCreate()
         try:
-            yield spark
+            with _told_in_one_line():
+                yield spark
         finally:
             spark.stop()
         return
@@ -84,13 +88,35 @@ def spark_session(master: str = "local[*]", memory: str = "2g") -> Iterator[Spar
     try:
         spark = _embedded(builder, scratch, master, memory)
         try:
-            yield spark
+            with _told_in_one_line():
+                yield spark
         finally:
             _stop(spark)
     finally:
         os.environ.clear()
         os.environ.update(before)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """Say why Spark failed while it can still be asked: its errors are texts that Java keeps."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with Spark
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - slow to load
+
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        msg = f"Spark failed: {_innermost(str(error))}"
+        raise PipelineError(msg) from None
+
+
+def _innermost(text: str) -> str:
+    """Return the innermost cause in a trace of Java, in one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
+    causes = [line for line in lines if "Caused by: " in line or line.startswith("java.")]
+    told = causes[-1].rpartition("Caused by: ")[2] if causes else lines[0]
+    return told[:LONGEST_REASON]
 
 
 def _embedded(builder: SparkSession.Builder, scratch: Path, master: str, memory: str) -> SparkSession:

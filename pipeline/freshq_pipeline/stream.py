@@ -53,6 +53,7 @@ def stream(
     # Only the names are taken from here: the content is read by the run itself.
     names = (
         spark.readStream.format("binaryFile")
+        .schema("path string, modificationTime timestamp, length bigint, content binary")
         .option("recursiveFileLookup", "true")
         .option("maxFilesPerTrigger", files_per_batch)
         .load(request.events.uri)

@@ -6,16 +6,18 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import duckdb
 import pytest
-from pyspark.sql import SparkSession
 
 from freshq_pipeline.run import Request, execute
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.session import spark_session
 from freshq_pipeline.storage import Folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Rows: TypeAlias = list[dict[str, Any]]
 Pipeline: TypeAlias = Callable[..., dict[str, Any]]

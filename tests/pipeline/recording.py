@@ -51,10 +51,15 @@ class Recording:
             item["taskGroup"] = {"S": group}
         self._write(at, item)
 
-    def take(self, at: float, task_id: str, *, token: str = "w1:a", lease: float = 30) -> None:  # noqa: S107 - a worker's name
+    def take(self, at: float, task_id: str, *, holder: str = "w1:a", lease: float = 30) -> None:
         attempts = str(int(self.items[task_id]["attempts"]["N"]) + 1)
         self.change(
-            at, task_id, "TAKEN", leaseToken={"S": token}, leaseUntil=ms(at + lease), attempts={"N": attempts}
+            at,
+            task_id,
+            "TAKEN",
+            leaseToken={"S": holder},
+            leaseUntil=ms(at + lease),
+            attempts={"N": attempts},
         )
 
     def settle(self, at: float, task_id: str, status: str, **more: Any) -> None:
@@ -140,7 +145,7 @@ def small() -> Recording:
     tape.take(11, "b")
     tape.settle(12, "b", "PENDING", notBefore=ms(20))
     tape.change(20, "b", "PENDING", notBefore=None)
-    tape.take(21, "b", token="w2:b")
+    tape.take(21, "b", holder="w2:b")
     tape.settle(24, "b", "SUCCESS")
     tape.put(30, "c", group="blue")
     tape.take(31, "c")
@@ -154,12 +159,12 @@ def small() -> Recording:
     tape.put(60, "h", group="red")
     tape.change(62, "h", "SHED", shedReason={"S": "overflow"})
     tape.put(70, "i", group="red", max_age=400)
-    tape.take(71, "i", token="w1:c", lease=30)
+    tape.take(71, "i", holder="w1:c", lease=30)
     tape.settle(105, "i", "PENDING")
-    tape.take(106, "i", token="w2:d", lease=30)
+    tape.take(106, "i", holder="w2:d", lease=30)
     tape.settle(107, "i", "SUCCESS")
     tape.remove(300, "e", by_ttl=True)
     tape.put(390, "j", group="red", max_age=60)
     tape.put(391, "k", group="red", max_age=60)
-    tape.take(400, "k", token="w2:e")
+    tape.take(400, "k", holder="w2:e")
     return tape

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
@@ -15,10 +14,13 @@ from tests.pipeline.conftest import Pipeline, table
 from tests.pipeline.oracle import FLOWS, minutes_sql, tasks_sql
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 START_MS = START_SECONDS * 1000
 OUTCOMES = {
-    "a": "success", "b": "success", "c": "failure", "d": "cancelled", "e": "shed", "f": "shed", "g": "cancelled",
-    "h": "shed", "i": "success", "j": "pending", "k": "taken",
+    "a": "success", "b": "success", "c": "failure", "d": "cancelled", "e": "shed", "f": "shed",
+    "g": "cancelled", "h": "shed", "i": "success", "j": "pending", "k": "taken",
 }  # fmt: skip
 
 
@@ -110,10 +112,9 @@ def test_equal_to_duckdb(pipeline: Pipeline, tmp_path: Path) -> None:
         oracle.execute(f"create temp table expected as {minutes_sql(last_moment(oracle))}")
         assert differing(oracle, "facts", columns(oracle, "facts"), summary["tables"]["tasks"]) == 0
         flows = ", ".join(name for name in FLOWS if name != "back")
-        shown = (
-            f"minute_ms, task_group, {flows}, retried + released + lease_losses as back, backlog, in_flight, "
-            + ("wait_p50_seconds, wait_p99_seconds, oldest_pending_seconds, newest_pending_seconds")
-        )
+        shown = f"minute_ms, task_group, {flows}, retried + released + lease_losses as back, "
+        shown += "backlog, in_flight, wait_p50_seconds, wait_p99_seconds, oldest_pending_seconds, "
+        shown += "newest_pending_seconds"
         path = summary["tables"]["minutes"]
         oracle.execute(f"create temp table found as select {shown} from read_parquet('{path}/*.parquet')")
         off = oracle.execute(

@@ -15,7 +15,7 @@ from tests.pipeline.recording import START_SECONDS, Recording, ms, small
 def test_event_holds_what_the_pipeline_needs_and_nothing_secret() -> None:
     tape = Recording()
     tape.put(0.25, "a", group="red", priority=3)
-    tape.take(1.5, "a", token="w1:hidden")
+    tape.take(1.5, "a", holder="w1:hidden")
     event = tape.landed()[1]
     assert event["change"] == "MODIFY"
     assert event["status"] == "TAKEN"
