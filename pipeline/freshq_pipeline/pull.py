@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from types_boto3_cloudformation import CloudFormationClient
-    from types_boto3_s3 import S3Client
+    from mypy_boto3_cloudformation import CloudFormationClient
+    from mypy_boto3_s3 import S3Client
 
 # Where the template's delivery stream puts events, and the stack's output that names the bucket.
 PREFIX: Final = "events/"
