@@ -66,6 +66,18 @@ def open_queue(address: str, name: str | None = None) -> Queue:
     raise ValueError(msg)
 
 
+def with_account(address: str | None, account: Mapping[str, str]) -> str:
+    """Return the address of the same table seen with another profile, or in another region.
+
+    Raises:
+        ValueError: If the queue is on no table of DynamoDB, or was not given by its address.
+    """
+    if address is None or not address.startswith("dynamodb://"):
+        raise ValueError("aws: only for a queue that was given as dynamodb://TABLE")
+    where, _, query = address.partition("?")
+    return f"{where}?{urlencode(_pairs(query) | dict(account))}"
+
+
 def _pairs(query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []

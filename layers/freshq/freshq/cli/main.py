@@ -7,7 +7,8 @@ from importlib.metadata import version
 
 import typer
 
-from freshq.cli.session import OneLineErrors, complain
+from freshq.cli.session import OneLineErrors, complain, verb
+from freshq.cli.shell import shell
 from freshq.cli.simulate import simulate
 from freshq.cli.verbs import register
 
@@ -18,6 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 register(app)
+app.command()(verb(shell))
 app.command()(simulate)
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 # What a reader has no use for: the store's bookkeeping, and the token, which is its holder's alone.
 INTERNAL: Final = ("expires", "request_token", "lease_token")
 SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
-EXCERPT_CHARS: Final = 60
+SHORTEST_EXCERPT_CHARS: Final = 12
+UUID_CHARS: Final = 36
 
 
 def span(seconds: float | None) -> str:
@@ -48,7 +49,7 @@ def printable(text: str) -> str:
     )
 
 
-def excerpt(text: str, chars: int = EXCERPT_CHARS) -> str:
+def excerpt(text: str, chars: int) -> str:
     """Return the beginning of a text, on one line."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= chars else line[: chars - 1] + "…"
@@ -127,22 +128,23 @@ class Output:
             now: Current time in seconds.
             errors: Whether to show why tasks failed rather than what they are.
         """
+        rows = [_row(task, now, errors=errors) for task in tasks]
+        headings = ("task", "state", "prio", "tries", "age")
+        widths = [max(map(len, column)) for column in zip(headings, *(row[:-1] for row in rows), strict=True)]
         table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-        table.add_column("task", overflow="fold", ratio=None)
-        table.add_column("state", no_wrap=True)
-        for heading in ("priority", "attempts", "age"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        table.add_column("error" if errors else "payload", overflow="ellipsis", no_wrap=True)
-        for task in tasks:
-            last = task.error or "" if errors else json.dumps(task.payload, ensure_ascii=False)
-            table.add_row(
-                printable(task.task_id),
-                f"{task.status_at(now).value}{' (delayed)' if task.delayed else ''}",
-                str(task.priority),
-                str(task.attempts),
-                span(max(0.0, now - task.created)),
-                excerpt(last),
+        for heading, width in zip(headings, widths, strict=True):
+            right = heading in headings[2:]
+            table.add_column(
+                heading,
+                justify="right" if right else "left",
+                min_width=min(width, UUID_CHARS),
+                overflow="fold",
             )
+        table.add_column("error" if errors else "payload")
+        # What is left of the line, each column having a space on both sides.
+        left = self.console.width - sum(widths) - 2 * len(headings) - 2
+        for *cells, last in rows:
+            table.add_row(*cells, excerpt(last, max(SHORTEST_EXCERPT_CHARS, left)))
         more = [] if cursor is None else [f"more: add --cursor {printable(cursor)}"]
         listing = [table] if tasks else ["no tasks"]
         self.answer(
@@ -164,6 +166,17 @@ class Output:
                 table.add_row(key, f"{value:,}", stats.bounded.get(key, ""))
         table.columns[1].justify = "right"
         self.answer(told | {"paused": paused}, table)
+
+
+def _row(task: Task, now: float, *, errors: bool) -> tuple[str, ...]:
+    return (
+        printable(task.task_id),
+        "delayed" if task.delayed else task.status_at(now).value,
+        str(task.priority),
+        str(task.attempts),
+        span(max(0.0, now - task.created)),
+        (task.error or "") if errors else json.dumps(task.payload, ensure_ascii=False),
+    )
 
 
 def _optional(task: Task) -> dict[str, str]:

@@ -16,7 +16,7 @@ from freshq.cli.output import Output, printable
 from freshq.errors import RefusedError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from freshq.queue import Claim, Queue
 
@@ -35,6 +35,7 @@ class Session:
         queue: The queue.
         output: Where answers go.
         can_ask: Whether there is somebody to answer a question.
+        address: How the queue was found; None if not by an address.
         current: Id of the task that commands are about unless they say otherwise; the shell's.
         claims: What is held, by task id.
         seen: Ids that were met, the latest last.
@@ -43,6 +44,7 @@ class Session:
     queue: Queue
     output: Output
     can_ask: bool
+    address: str | None = None
     current: str | None = None
     claims: dict[str, Claim] = field(default_factory=dict)
     seen: dict[str, None] = field(default_factory=dict)
@@ -115,18 +117,19 @@ def status_of(error: Exception) -> int:
 class OneLineErrors(TyperGroup):
     """Commands whose errors are one line each."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # noqa: ANN401 - Typer's own form
+    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:  # noqa: ANN401 - Typer's
         """Run a command and end the process with its status."""
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
-        sys.exit(self.status(*args, **extra))
+        extra.pop("standalone_mode", None)
+        sys.exit(self.status(args, **extra))
 
-    def status(self, *args: Any, **extra: Any) -> int:  # noqa: ANN401 - Typer's own form
+    def status(self, args: Sequence[str] | None = None, **extra: Any) -> int:  # noqa: ANN401 - Typer's own form
         """Run a command and return its status."""
         try:
-            status = super().main(*args, standalone_mode=False, **extra)
+            status = super().main(args, standalone_mode=False, **extra)
         except UsageProblem as error:
-            complain(cast("Any", error).format_message())
+            # A group that was called without a command has printed its help already.
+            if message := cast("Any", error).format_message():
+                complain(message)
             return WRONG_USE_STATUS
         except typer.Abort:
             complain("stopped; nothing was done")
@@ -195,11 +198,13 @@ def _run(context: typer.Context, place: dict[str, Any], function: Callable[[Sess
         finally:
             shell.output = outer
         return
-    queue = _find(context, place)
+    address = None if place["stack"] else place["queue"]
+    output = Output(as_json=place["as_json"])
+    session = Session(_find(context, place), output, can_ask=sys.stdin.isatty(), address=address)
     try:
-        function(Session(queue, Output(as_json=place["as_json"]), can_ask=sys.stdin.isatty()))
+        function(session)
     finally:
-        queue.close()
+        session.queue.close()
 
 
 def _find(context: typer.Context, place: dict[str, Any]) -> Queue:

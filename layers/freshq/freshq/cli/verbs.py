@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,6 +16,8 @@ from freshq.queue import PutOutcome
 from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from freshq.queue import Receipt
 
 TaskId = Annotated[
@@ -59,7 +61,7 @@ def put(
     ] = None,
 ) -> None:
     """Put a task into the queue; a duplicate changes nothing and has status 1."""
-    options = {
+    options: dict[str, Any] = {
         "priority": priority,
         "delay_seconds": delay_seconds,
         "max_age_seconds": max_age_seconds,
@@ -210,12 +212,17 @@ def touch(session: Session, task_id: TaskId = None) -> None:
 
 def reprioritize(
     session: Session,
-    priority: Annotated[int, typer.Argument(help="0 to 9, higher first.")],
-    task_id: TaskId = None,
+    which: Annotated[
+        list[str], typer.Argument(metavar="TASK_ID PRIORITY", help="The task, and its new priority: 0 to 9.")
+    ],
 ) -> None:
     """Move a waiting task to another priority level; its place in time stays."""
-    changed = session.queue.reprioritize(session.task_id(task_id), priority)
-    session.output.changed(changed, session.queue.now())
+    *task_ids, priority = which
+    if len(task_ids) > 1 or not priority.isdecimal():
+        msg = f"priority: must look like TASK_ID PRIORITY, the priority from 0 to 9, got {' '.join(which)}"
+        raise ValueError(msg)
+    task_id = session.task_id(task_ids[0] if task_ids else None)
+    session.output.changed(session.queue.reprioritize(task_id, int(priority)), session.queue.now())
 
 
 def cancel(
@@ -240,8 +247,8 @@ def cancel(
     lines = [f"task {printable(task.task_id)}: {task.status}" for task in changed]
     told = [fields(task, now) for task in changed]
     session.output.answer(told if task_ids and len(task_ids) > 1 else told[0] if told else None, *lines)
-    for error in refused[:-1]:
-        complain(error)
+    for problem in refused[:-1]:
+        complain(problem)
     if refused:
         raise refused[-1]
 
@@ -304,16 +311,15 @@ def dlq_purge(
     which = f"{len(task_ids)} dead letters" if task_ids else f"every dead letter of {session.queue.name!r}"
     session.make_sure(f"Delete {which}?", yes=yes)
     queue = session.queue
-    each = task_ids or [None]
-    deleted = sum(queue.discard(task_id=task_id) for task_id in each)
+    deleted = sum(queue.discard(task_id=task_id) for task_id in task_ids) if task_ids else queue.discard()
     session.output.answer({"deleted": deleted}, f"{deleted:,} dead letters deleted")
 
 
-VERBS = (
+VERBS: Final[tuple[Callable[..., None], ...]] = (
     put, claim, done, fail, retry, release, extend, get, ls, stats,
     touch, reprioritize, cancel, pause, resume, purge,
 )  # fmt: skip
-DLQ_VERBS = {"ls": dlq_ls, "redrive": dlq_redrive, "purge": dlq_purge}
+DLQ_VERBS: Final[dict[str, Callable[..., None]]] = {"ls": dlq_ls, "redrive": dlq_redrive, "purge": dlq_purge}
 
 
 def register(app: typer.Typer) -> None:
@@ -321,6 +327,6 @@ def register(app: typer.Typer) -> None:
     for function in VERBS:
         app.command(name=function.__name__)(verb(function))
     dlq = typer.Typer(help="Dead letters: list, bring back, delete.", no_args_is_help=True)
-    for name, function in DLQ_VERBS.items():
-        dlq.command(name=name)(verb(function))
+    for name, dead_letter_verb in DLQ_VERBS.items():
+        dlq.command(name=name)(verb(dead_letter_verb))
     app.add_typer(dlq, name="dlq")
