@@ -16,6 +16,8 @@ from freshq.task import TaskStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from rich.console import JustifyMethod
+
     from freshq.queue import Claim
     from freshq.stores.base import Stats
     from freshq.task import Task
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 INTERNAL: Final = ("expires", "request_token", "lease_token")
 SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 SHORTEST_EXCERPT_CHARS: Final = 12
-UUID_CHARS: Final = 36
+SHORTEST_ID_CHARS: Final = 12
+NUMBERS: Final = ("prio", "tries", "age")
 
 
 def span(seconds: float | None) -> str:
@@ -129,22 +132,19 @@ class Output:
             errors: Whether to show why tasks failed rather than what they are.
         """
         rows = [_row(task, now, errors=errors) for task in tasks]
-        headings = ("task", "state", "prio", "tries", "age")
+        headings = ("task", "state", *NUMBERS)
         widths = [max(map(len, column)) for column in zip(headings, *(row[:-1] for row in rows), strict=True)]
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        # What is left of the line: each column has two spaces after it, and the table one on each side.
+        left = self.console.width - sum(widths) - 2 * len(widths) - 2
+        excerpt_chars = max(SHORTEST_EXCERPT_CHARS, left)
+        widths[0] = max(SHORTEST_ID_CHARS, widths[0] - (excerpt_chars - left))
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for heading, width in zip(headings, widths, strict=True):
-            right = heading in headings[2:]
-            table.add_column(
-                heading,
-                justify="right" if right else "left",
-                min_width=min(width, UUID_CHARS),
-                overflow="fold",
-            )
-        table.add_column("error" if errors else "payload")
-        # What is left of the line, each column having a space on both sides.
-        left = self.console.width - sum(widths) - 2 * len(headings) - 2
+            justify: JustifyMethod = "right" if heading in NUMBERS else "left"
+            table.add_column(heading, justify=justify, width=width, overflow="fold")
+        table.add_column("error" if errors else "payload", no_wrap=True)
         for *cells, last in rows:
-            table.add_row(*cells, excerpt(last, max(SHORTEST_EXCERPT_CHARS, left)))
+            table.add_row(*cells, excerpt(last, excerpt_chars))
         more = [] if cursor is None else [f"more: add --cursor {printable(cursor)}"]
         listing = [table] if tasks else ["no tasks"]
         self.answer(

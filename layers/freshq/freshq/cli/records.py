@@ -132,7 +132,8 @@ class RecordCommands:
         taken = {task.task_id for task in queued}
         made = self._drafts.make(task_id for task_id in TEST_IDS if task_id not in taken)
         self._session.see(*TEST_IDS)
-        told = [{"task_id": record.task_id, "status": record.status.value} for record in (*made, *queued)]
+        told = [{"task_id": draft.task_id, "status": draft.status.value} for draft in made]
+        told += [{"task_id": task.task_id, "status": task.status.value} for task in queued]
         lines = [f"record {draft.task_id}: {draft.status}" for draft in made]
         lines += [f"task {task.task_id}: in the queue already, {task.status}" for task in queued]
         hint = [f"not in the queue yet: id {made[0].task_id}, then enqueue"] if made else []
