@@ -11,6 +11,7 @@ from freshq.cli.session import OneLineErrors, complain, verb
 from freshq.cli.shell import shell
 from freshq.cli.simulate import simulate
 from freshq.cli.verbs import register
+from freshq.cli.watch import watch
 
 app = typer.Typer(
     cls=OneLineErrors,
@@ -19,6 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 register(app)
+app.command()(verb(watch))
 app.command()(verb(shell))
 app.command()(simulate)
 
