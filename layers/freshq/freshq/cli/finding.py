@@ -17,6 +17,8 @@ from freshq.stores.dynamodb.calls import default_client
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from botocore.client import BaseClient
+
 # What may stand in an address after "?", and how it is written.
 OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
     "name": str,
@@ -163,9 +165,14 @@ def _snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
+def cloudformation() -> BaseClient:
+    """Return a client from the environment."""
+    return boto3.client("cloudformation")
+
+
 def _description(stack: str) -> dict[str, Any]:
     try:
-        found = boto3.client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
+        found = cloudformation().describe_stacks(StackName=stack)["Stacks"]
     except ClientError as error:
         problem = error.response["Error"]
         msg = f"stack {stack!r}: {problem.get('Message', problem['Code'])}"

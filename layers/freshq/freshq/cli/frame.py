@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from freshq.cli.readings import Reading
 
-TWO_COLUMNS_CHARS: Final = 60
+TWO_COLUMNS_CHARS: Final = 50
 LONGEST_BAR_CHARS: Final = 40
 AGE_CHARS: Final = 18
 COUNT_CHARS: Final = 9
@@ -67,7 +67,7 @@ def _head(reading: Reading, problem: str | None) -> Text:
 def _side_by_side(width: int, left: Table, right: Table) -> RenderableType:
     if width < TWO_COLUMNS_CHARS:
         return Group(left, Text(), right)
-    grid = Table.grid(padding=(0, 6))
+    grid = Table.grid(padding=(0, 4))
     grid.add_row(left, right)
     return grid
 

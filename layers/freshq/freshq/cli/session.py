@@ -102,6 +102,11 @@ class Session:
             raise RefusedError("not confirmed; nothing was done")
 
 
+def someone_listens() -> bool:
+    """Return whether a person is at the other end of the standard input."""
+    return sys.stdin.isatty()
+
+
 def complain(problem: object) -> None:
     """Print one line to standard error."""
     typer.echo(f"freshq: {printable(' '.join(str(problem).split()))}", err=True)
@@ -200,7 +205,7 @@ def _run(context: typer.Context, place: dict[str, Any], function: Callable[[Sess
         return
     address = None if place["stack"] else place["queue"]
     output = Output(as_json=place["as_json"])
-    session = Session(_find(context, place), output, can_ask=sys.stdin.isatty(), address=address)
+    session = Session(_find(context, place), output, can_ask=someone_listens(), address=address)
     try:
         function(session)
     finally:
