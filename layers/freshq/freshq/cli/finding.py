@@ -17,8 +17,6 @@ from freshq.stores.dynamodb.calls import default_client
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from botocore.client import BaseClient
-
 # What may stand in an address after "?", and how it is written.
 OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
     "name": str,
@@ -165,7 +163,7 @@ def _snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def cloudformation() -> BaseClient:
+def cloudformation() -> Any:  # noqa: ANN401 - boto3 and its types do not agree on the name of this client
     """Return a client from the environment."""
     return boto3.client("cloudformation")
 
