@@ -496,6 +496,24 @@ class Queue:
         """Return the times that an adaptive order turned round since the last call, by this process."""
         return self._orders.take_switches()
 
+    def held(self, task_id: str, token: str) -> Claim:
+        """Return the claim that holds a task, for a holder that kept only its id and token.
+
+        Args:
+            task_id: The task.
+            token: `Claim.token` of what `claim` returned, perhaps to another process.
+
+        Raises:
+            TaskNotFound: If there is no such task.
+            LeaseLost: If it is not held under this token.
+        """
+        task = self._stored(task_id)
+        if task.status is not TaskStatus.TAKEN or task.lease_token != token or task.lease_until is None:
+            held = "it is held under another token"
+            state = task.status_at(self.now())
+            raise LeaseLost(task_id, held if state is TaskStatus.TAKEN else f"it is {state} now")
+        return Claim(task, token, task.lease_until)
+
     def complete(self, claim: Claim, result: Any = None) -> Task:  # noqa: ANN401 - any JSON value
         """Settle a claim as SUCCESS.
 
@@ -712,6 +730,44 @@ class Queue:
         except (TaskNotFound, IllegalTransition):
             return 0  # somebody else changed it first: not ours to count
         return 1
+
+    def discard(self, limit: int | None = None, task_id: str | None = None) -> int:
+        """Delete dead letters, and nothing else.
+
+        Args:
+            limit: How many at the most; None for all.
+            task_id: Only this one.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            TaskNotFound: If `task_id` names no task.
+            IllegalTransition: If the task it names is no dead letter.
+        """
+        if limit is not None:
+            checked_count("limit", limit)
+        if task_id is not None:
+            task = self._stored(task_id)
+            if not self._discard(task):
+                state = (self.get(task_id) or task).status
+                raise IllegalTransition(task_id, "discard", state, TaskStatus.FAILURE)
+            return 1
+        dead = (task for task in self._store.scan(self.name) if task.status is TaskStatus.FAILURE)
+        discarded = 0
+        for task in dead:
+            if discarded == limit:
+                break
+            discarded += self._discard(task)
+        return discarded
+
+    def _discard(self, task: Task) -> bool:
+        """Delete a dead letter; return False if it is none, or is none any more."""
+        try:
+            self._store.delete(task, Guard(TaskStatus.FAILURE, request_token=task.request_token))
+        except ConflictError:
+            return False
+        return True
 
     def _change(self, task_id: str, verb: Callable[[Task, float], Task]) -> Task:
         """Read a task, compute its next version, and write it unless it changed in between."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshq.cli.queues import FORMS, open_queue
+from freshq.cli.finding import FORMS, open_queue
 from freshq.errors import StoreError
 from freshq.relay import DEFAULT_BATCH, Relay
 from freshq.task import MAX_SECONDS

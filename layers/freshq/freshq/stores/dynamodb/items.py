@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 import zlib
 from dataclasses import dataclass
@@ -161,22 +162,40 @@ def _names(names: Sequence[str]) -> dict[str, str]:
 def replace_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that stores a new version of a task if a guard holds."""
     changes = mutable_attributes(task) | keyspace.index_attributes(task)
-    conditions = ["#taskStatus = :guardStatus", "#taskQueue = :guardQueue"]
+    condition, guarded = _guarded(task, guard)
     values: Item = {f":{name}": value for name, value in changes.items() if value is not None}
-    values |= {":guardStatus": {"S": guard.status.value}, ":guardQueue": {"S": task.queue}}
+    return {
+        "Key": {"taskId": {"S": task.task_id}},
+        "UpdateExpression": _clauses(changes),
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": _names([*changes, "taskQueue"]),
+        "ExpressionAttributeValues": values | guarded,
+    }
+
+
+def delete_condition(task: Task, guard: Guard) -> Item:
+    """Return what a DeleteItem of a task needs besides its key, to delete it only if a guard holds."""
+    condition, values = _guarded(task, guard)
+    names = re.findall(r"#(\w+)", condition)
+    return {
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": _names(names),
+        "ExpressionAttributeValues": values,
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+    }
+
+
+def _guarded(task: Task, guard: Guard) -> tuple[str, Item]:
+    """Return the condition that a guard holds of a task, and the values in it."""
+    conditions = ["#taskStatus = :guardStatus", "#taskQueue = :guardQueue"]
+    values: Item = {":guardStatus": {"S": guard.status.value}, ":guardQueue": {"S": task.queue}}
     if guard.lease_token is not None:
         conditions.append("#leaseToken = :guardLease")
         values[":guardLease"] = {"S": guard.lease_token}
     if guard.request_token is not None:
         conditions.append("#requestToken = :guardRequest")
         values[":guardRequest"] = {"S": guard.request_token}
-    return {
-        "Key": {"taskId": {"S": task.task_id}},
-        "UpdateExpression": _clauses(changes),
-        "ConditionExpression": " AND ".join(conditions),
-        "ExpressionAttributeNames": _names([*changes, "taskQueue"]),
-        "ExpressionAttributeValues": values,
-    }
+    return " AND ".join(conditions), values
 
 
 def claim_arguments(task_id: str, token: str, request: ClaimRequest) -> Item:

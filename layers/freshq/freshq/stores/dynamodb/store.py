@@ -23,6 +23,7 @@ from freshq.stores.dynamodb.items import (
     Keyspace,
     claim_arguments,
     decode,
+    delete_condition,
     encode,
     is_task,
     replace_arguments,
@@ -256,6 +257,14 @@ class DynamoDBStore:
         if hold is not None and task.lease_until is None:
             self._leases.drop(task.queue, hold)
         return task
+
+    def delete(self, task: Task, guard: Guard) -> None:
+        """Delete a task if the guard holds; one that is gone already is no error."""
+        try:
+            self._calls.delete(task.task_id, delete_condition(task, guard))
+        except ConditionFailed as failed:
+            if failed.item is not None:
+                raise ConflictError(decode(failed.item)) from None
 
     def due(self, queue: str, now: float) -> list[Task]:
         """Return tasks whose delay is over or whose lease ran out, and tidy the lease records up."""

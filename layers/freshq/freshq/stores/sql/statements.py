@@ -240,6 +240,13 @@ class Statements:
             for lease in (True, False)
             for version in (True, False)
         }
+        self.deletions = {
+            (lease, version): sa.delete(tasks).where(
+                *this, status, *([by_lease] if lease else []), *([by_version] if version else [])
+            )
+            for lease in (True, False)
+            for version in (True, False)
+        }
         self._build_ends(this)
         self.due = (
             sa.select(*self.columns, tasks.c.line)

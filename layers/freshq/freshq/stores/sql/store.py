@@ -173,6 +173,24 @@ class SqlStore:
         )
         return connection.execute(statement, _replacement(task, guard)).rowcount == 1
 
+    def delete(self, task: Task, guard: Guard) -> None:
+        """Delete a task if the guard holds; one that is gone already is no error."""
+        statement = self.statements.deletions[guard.lease_token is not None, guard.request_token is not None]
+        parameters: dict[str, str] = {
+            "of_task_id": task.task_id,
+            "of_queue": task.queue,
+            "of_status": guard.status.value,
+        }
+        if guard.lease_token is not None:
+            parameters["of_lease_token"] = guard.lease_token
+        if guard.request_token is not None:
+            parameters["of_request_token"] = guard.request_token
+        deleted = self.database.single(
+            lambda connection, _again: connection.execute(statement, parameters).rowcount == 1
+        )
+        if not deleted and (current := self._get(task.task_id, task.queue)) is not None:
+            raise ConflictError(current)
+
     def due(self, queue: str, now: float) -> list[Task]:
         """Return tasks whose lease ran out or whose delay is over; forget what is past its retention."""
         return self._upkeep.due(queue, now)
