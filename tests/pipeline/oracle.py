@@ -62,19 +62,21 @@ from fated join lived using (task_id)
 
 MINUTES: Final = """
 with ends as (
-  select m * 60000 as minute_ms, least((m + 1) * 60000, {as_of}) as end_ms, m = {as_of}::bigint // 60000 as latest
+  select m * 60000 as minute_ms, least((m + 1) * 60000, {as_of}) as end_ms,
+    -- What changes at the end of the record has changed, at the end of another minute it has not yet.
+    least((m + 1) * 60000, {as_of} + 0.0005) as probe_ms
   from range((select min(created_ms)::bigint // 60000 from facts), {as_of}::bigint // 60000 + 1) r(m)
 ), held as (
   select "group" as task_group, status, created_ms, at_ms,
-    case when status = 'PENDING' then least(coalesce(next_ms, deadline_ms), deadline_ms) else next_ms end as until_ms
+    coalesce(case when status = 'PENDING' then least(coalesce(next_ms, deadline_ms), deadline_ms) else next_ms end, 1e18)
+      as until_ms
   from changes where change <> 'REMOVE' and status in ('PENDING', 'TAKEN')
 ), standing as (
   select minute_ms, task_group, count(*) filter (status = 'PENDING') as backlog,
     count(*) filter (status = 'TAKEN') as in_flight,
     max(round((end_ms - created_ms) * 1000)) filter (status = 'PENDING') / 1e6 as oldest_pending_seconds,
     min(round((end_ms - created_ms) * 1000)) filter (status = 'PENDING') / 1e6 as newest_pending_seconds
-  from ends join held on case when latest then at_ms <= end_ms and coalesce(until_ms > end_ms, true)
-    else at_ms < end_ms and coalesce(until_ms >= end_ms, true) end
+  from ends join held on at_ms < probe_ms and until_ms >= probe_ms
   group by all
 ), flows as (
   select floor(created_ms / 60000)::bigint * 60000 as minute_ms, task_group, 'offered' as flow from facts

@@ -108,8 +108,9 @@ class Recording:
             **images,
         }
         return {
-            "eventID": f"{number:032x}", "eventName": name, "eventVersion": "1.1", "eventSource": "aws:dynamodb",
-            "awsRegion": "eu-west-1", "eventSourceARN": ARN, "dynamodb": change,
+            "eventID": f"{number:032x}", "eventName": name, "eventVersion": "1.1",
+            "eventSource": "aws:dynamodb", "awsRegion": "eu-west-1", "eventSourceARN": ARN,
+            "dynamodb": change,
         }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -152,13 +153,19 @@ def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeli
         "--out", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "checkpoint"),
         "--files-per-batch", "1", "--master", "local[2]", "--memory", "1g",
     ]  # fmt: skip
-    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    # As in the session of the tests: for a handful of rows, plans are not worth compiling.
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/spark-defaults.conf").write_text(
+        "spark.sql.codegen.wholeStage false\nspark.sql.codegen.factoryMode NO_CODEGEN\n"
+    )
+    environment = os.environ | {"SPARK_CONF_DIR": str(tmp_path / "conf")}
+    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, env=environment)
     until = time.monotonic() + PATIENCE_SECONDS
     # In mid-run: the second batch has written its events, but is not published.
     while len(list((tmp_path / "out").glob("silver/*"))) < 2 and time.monotonic() < until:
         assert killed.poll() is None
         time.sleep(0.02)  # between looks
-    killed.send_signal(signal.SIGKILL)
+    os.killpg(killed.pid, signal.SIGKILL)  # Python and its Java
     assert killed.wait() == -signal.SIGKILL
     known = json.loads((tmp_path / "out/_current.json").read_text())
     assert len(known["files"]) < 3
