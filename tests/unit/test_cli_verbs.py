@@ -317,7 +317,11 @@ class TestFinding:
             asked.append((url, table, options))
             return Queue.memory(**options)
 
-        monkeypatch.setattr(Queue, "sql", sql, )
+        monkeypatch.setattr(
+            Queue,
+            "sql",
+            sql,
+        )
         answer("put", "1", "--queue", "mysql+pymysql://u@h/db?charset=utf8mb4&name=mail&max_attempts=2#work")
         options = {"name": "mail", "max_attempts": 2}
         assert asked == [("mysql+pymysql://u@h/db?charset=utf8mb4", "work", options)]
