@@ -1,9 +1,13 @@
 """freshq: a task queue for work that loses value with age."""
 
+from freshq.attached import AttachedQueue
 from freshq.errors import (
+    AlreadyQueued,
     FreshqError,
     IllegalTransition,
     LeaseLost,
+    LostRace,
+    NotReady,
     Overloaded,
     PutIncomplete,
     RefusedError,
@@ -21,11 +25,15 @@ from freshq.task import Task, TaskStatus
 from freshq.worker import Outcome, RunReport, Worker
 
 __all__ = [
+    "AlreadyQueued",
+    "AttachedQueue",
     "Busy",
     "Claim",
     "FreshqError",
     "IllegalTransition",
     "LeaseLost",
+    "LostRace",
+    "NotReady",
     "Order",
     "Outcome",
     "Overloaded",

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import heapq
 import logging
-import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import FreshqError, StoreError
 from freshq.policy.shedding import too_late
 from freshq.stores.base import ConflictError, Guard, Stats
 from freshq.stores.dynamodb import queries
-from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client, translated
+from freshq.stores.dynamodb.calls import (
+    ConditionFailed,
+    TableCalls,
+    check_table_name,
+    default_client,
+    translated,
+)
 from freshq.stores.dynamodb.control import ControlRecords
 from freshq.stores.dynamodb.items import (
-    Item,
     Keyspace,
     claim_arguments,
     decode,
+    decode_if_task,
     encode,
     is_task,
     replace_arguments,
+    version_of,
 )
-from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids, next_look
+from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids, names_leases, next_look
 from freshq.stores.dynamodb.lines import LineBook
 from freshq.stores.dynamodb.records import SharedRecords
 from freshq.stores.dynamodb.schema import create_table
@@ -39,43 +45,49 @@ if TYPE_CHECKING:
 
     from freshq.lines import Line
     from freshq.stores.base import ClaimRequest, Record
+    from freshq.stores.dynamodb.names import Item, Names
 
 logger = logging.getLogger(__name__)
 
 # Puts of one batch in flight at a time: a batch of 25 takes about four round trips.
 PUT_THREADS: Final = 8
 MAX_SHARDS: Final = 64
-# DynamoDB's rule; a table of another account is named by its ARN.
-TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:\S+:table/\S+")
 # Names beyond what a claim needs, at the most: as many as are read beyond it.
 MOST_NAMED_BEYOND: Final = queries.LOOKAHEAD_KEYS
+# Tasks in a lease record that is written: with fewer of them it would be written more often, with more
+# the approximate count of what is taken would be further off.
+NAMED_AT_LEAST: Final = 4
 
 
 class DynamoDBStore:
     """Tasks as items of a table; claimable ones in a sparse index, newest first."""
 
-    def __init__(self, table: str, client: DynamoDBClient | None = None, *, shards: int = 1) -> None:
+    def __init__(
+        self,
+        table: str,
+        client: DynamoDBClient | None = None,
+        *,
+        shards: int = 1,
+        names: Names | None = None,
+    ) -> None:
         """Use a table.
 
         Args:
             table: Its name.
             client: A low-level boto3 client; None for one from the environment.
             shards: Partitions that each priority level is spread over.
+            names: How freshq's attributes are called in it; None for its own names.
 
         Raises:
             ValueError: If the name is empty or the number of shards is wrong.
         """
-        if not isinstance(table, str) or not TABLE_NAME.fullmatch(table):
-            msg = (
-                f"table: must be the name of a DynamoDB table (3 to 255 of A-Z a-z 0-9 _ . -), got {table!r}"
-            )
-            raise ValueError(msg)
+        check_table_name(table)
         if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
             msg = f"shards: must be a whole number from 1 to {MAX_SHARDS}, got {shards!r}"
             raise ValueError(msg)
         with translated(table):
-            self._calls = TableCalls(client or default_client(), table)
-        self._keyspace = Keyspace(shards)
+            self._calls = TableCalls(client or default_client(), table, names)
+        self._keyspace = Keyspace(shards, of_application=self._calls.names.of_application)
         self._control = ControlRecords(self._calls)
         self._leases = LeaseLedger(self._calls, self._keyspace)
         self._lines = LineBook(self._calls, self._control)
@@ -98,7 +110,7 @@ class DynamoDBStore:
     def _insert(self, task: Task) -> bool | FreshqError:
         try:
             self._calls.put(
-                encode(task, self._keyspace), {"ConditionExpression": "attribute_not_exists(taskId)"}
+                encode(task, self._keyspace), {"ConditionExpression": "attribute_not_exists(#taskId)"}
             )
         except ConditionFailed:
             return False
@@ -112,13 +124,14 @@ class DynamoDBStore:
         Where others take the same tasks first, again and again, each round names more of them than it
         needs, and begins somewhere among them: so claimers that lose to each other part.
         """
-        candidates = self._candidates(request)
+        pages: list[list[str]] = []
+        candidates = self._candidates(request, pages)
         taken: list[Task] = []
         free_tokens = list(request.tokens)
         rounds = 0
         while wanted := list(islice(candidates, len(free_tokens) + _beyond(rounds))):
             try:
-                self._take_among(wanted, free_tokens, request, taken)
+                self._take_among(wanted, free_tokens, request, taken, _ahead(pages, wanted))
             except StoreError:
                 if not taken:
                     raise
@@ -133,7 +146,12 @@ class DynamoDBStore:
         return taken
 
     def _take_among(
-        self, wanted: Sequence[str], free_tokens: list[str], request: ClaimRequest, taken: list[Task]
+        self,
+        wanted: Sequence[str],
+        free_tokens: list[str],
+        request: ClaimRequest,
+        taken: list[Task],
+        ahead: Sequence[str],
     ) -> None:
         """Name tasks in the lease record, then claim them one by one while tokens are left.
 
@@ -142,12 +160,13 @@ class DynamoDBStore:
             free_tokens: Tokens to claim with; those that are used are taken out.
             request: The request.
             taken: What was claimed is added to it.
+            ahead: Tasks to name as well, for later claims.
         """
         if len(wanted) > len(free_tokens):
             start = int(free_tokens[0][:8], 16) % len(wanted)
             wanted = [*wanted[start:], *wanted[:start]]
         named = {task_id: free_tokens[index % len(free_tokens)] for index, task_id in enumerate(wanted)}
-        self._leases.cover(request.queue, list(named.items()), request.lease_until, request.now)
+        self._leases.cover(request.queue, list(named.items()), request.lease_until, request.now, ahead)
         for task_id, named_token in named.items():
             task = self._take(task_id, free_tokens[0], request) if free_tokens else None
             if task is not None:
@@ -156,16 +175,16 @@ class DynamoDBStore:
             else:
                 self._leases.drop(request.queue, (task_id, named_token))
 
-    def _candidates(self, request: ClaimRequest) -> Iterator[str]:
+    def _candidates(self, request: ClaimRequest, pages: list[list[str]]) -> Iterator[str]:
         """Yield the ids of tasks that the index shows as claimable, best first, reading pages as needed."""
         lines = self._lines.lines(request.queue, request.now)
         for level in sorted({level for level, _group in lines}, reverse=True):
             groups = [group for of, group in lines if of == level]
             yield from request.turns.interleave(
-                level, {group: self._line(request, (level, group)) for group in groups}
+                level, {group: self._line(request, (level, group), pages) for group in groups}
             )
 
-    def _line(self, request: ClaimRequest, line: Line) -> Iterator[str]:
+    def _line(self, request: ClaimRequest, line: Line, pages: list[list[str]]) -> Iterator[str]:
         """Yield the ids of the tasks of a line, best first."""
         newest_first = request.orders.newest_first(
             line, request.now, lambda: self._oldest_of(request.queue, [line], request.created_after)
@@ -173,7 +192,12 @@ class DynamoDBStore:
         sign = -1 if newest_first else 1
         shards = [
             queries.claimable(
-                self._calls, partition, request.created_after, request.limit, newest_first=newest_first
+                self._calls,
+                partition,
+                request.created_after,
+                request.limit,
+                newest_first=newest_first,
+                pages=pages,
             )
             for partition in self._partitions(request.queue, [line])
         ]
@@ -199,12 +223,12 @@ class DynamoDBStore:
     def _take(self, task_id: str, token: str, request: ClaimRequest) -> Task | None:
         """Claim one task; None if it is no longer there to be claimed."""
         try:
-            item = self._calls.update(claim_arguments(task_id, token, request))
+            item = self._calls.update(claim_arguments(task_id, token, request, self._keyspace))
         except ConditionFailed as failed:
-            if failed.item is not None:
-                self._leave_index_if_too_late(decode(failed.item), request)
+            if (task := decode_if_task(failed.item)) is not None:
+                self._leave_index_if_too_late(task, request)
             return None
-        return None if item is None else decode(item)
+        return decode_if_task(item)
 
     def _leave_index_if_too_late(self, task: Task, request: ClaimRequest) -> None:
         """Shed a task whose own deadline is too near, so that it is not in the way of later claims.
@@ -225,18 +249,20 @@ class DynamoDBStore:
         """Store the new version of a task if the guard holds."""
         if task.status is TaskStatus.PENDING and not task.delayed:
             self._lines.announce(task)
-        hold = None if guard.lease_token is None else (task.task_id, guard.lease_token)
+        hold = None if task.lease_token is None else (task.task_id, task.lease_token)
+        if guard.lease_token is not None:
+            hold = (task.task_id, guard.lease_token)
         if hold is not None and task.lease_until is not None:
             self._leases.extend(task.queue, hold, task.lease_until, task.updated)
         try:
-            self._calls.update(replace_arguments(task, guard, self._keyspace))
+            item = self._calls.update(replace_arguments(task, guard, self._keyspace))
         except ConditionFailed as failed:
             if hold is not None:
                 self._leases.drop(task.queue, hold)
-            raise ConflictError(decode(failed.item) if failed.item else None) from None
+            raise ConflictError(decode_if_task(failed.item)) from None
         if hold is not None and task.lease_until is None:
             self._leases.drop(task.queue, hold)
-        return task
+        return task if item is None else replace(task, version=version_of(item))
 
     def due(self, queue: str, now: float) -> list[Task]:
         """Return tasks whose delay is over or whose lease ran out, and tidy the lease records up."""
@@ -251,13 +277,13 @@ class DynamoDBStore:
         found = [decode(item) for item in items if is_task(item)]
         due = [task for task in found if task.delayed and (task.not_before or 0.0) <= now]
         for record in items:
-            if not is_task(record) and due_at(record) <= now:
+            if names_leases(record) and due_at(record) <= now:
                 due += self._expired(record, now)
         return due
 
     def _expired(self, record: Item, now: float) -> list[Task]:
         """Return the tasks of a lease record whose lease ran out; if there is none, tidy it up."""
-        named = [decode(item) for item in self._calls.get_many(named_ids(record))]
+        named = [decode(item) for item in self._calls.get_many(named_ids(record)) if is_task(item)]
         held = [
             (task, task.lease_until) for task in named if task.status is TaskStatus.TAKEN and task.lease_until
         ]
@@ -270,8 +296,7 @@ class DynamoDBStore:
 
     def get(self, task_id: str) -> Task | None:
         """Return a task by its id, strongly consistent."""
-        item = self._calls.get(task_id)
-        return decode(item) if item is not None and is_task(item) else None
+        return decode_if_task(self._calls.get(task_id))
 
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
         """Yield every task of the queue."""
@@ -347,6 +372,14 @@ class DynamoDBStore:
     def close(self) -> None:
         """Delete this process's lease record if it names nothing held."""
         self._leases.close()
+
+
+def _ahead(pages: Sequence[Sequence[str]], wanted: Sequence[str]) -> list[str]:
+    """Return what to name for later claims, out of pages that were read anyway: nothing if much is wanted."""
+    in_turn = (task_id for row in zip_longest(*pages) for task_id in row if task_id is not None)
+    unwanted = (task_id for task_id in in_turn if task_id not in wanted)
+    # Those before the wanted ones were tried, and lost; to name a few of them in vain does no harm.
+    return list(islice(unwanted, max(0, NAMED_AT_LEAST - len(wanted))))
 
 
 def _beyond(rounds: int) -> int:
