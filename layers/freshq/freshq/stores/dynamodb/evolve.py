@@ -87,10 +87,16 @@ class TableChanges:
             index: As in CreateTable.
             definitions: The attribute definitions of its keys.
         """
-        change = {"AttributeDefinitions": definitions, "GlobalSecondaryIndexUpdates": [{"Create": index}]}
-        while index["IndexName"] not in index_names(self.wait()):
-            self._on_status(index["IndexName"], "asked for")
-            self._update(change, lambda: index["IndexName"] in index_names(self.description()))
+        name = index["IndexName"]
+        while name not in index_names(description := self.wait()):
+            self._on_status(name, "asked for")
+            known = {entry["AttributeName"]: entry for entry in description["AttributeDefinitions"]}
+            known |= {entry["AttributeName"]: entry for entry in definitions}
+            change = {
+                "AttributeDefinitions": list(known.values()),
+                "GlobalSecondaryIndexUpdates": [{"Create": index}],
+            }
+            self._update(change, lambda: name in index_names(self.description()))
         self.wait()
 
     def update(self, change: Item) -> None:
