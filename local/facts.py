@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 INDEX_LAG_SECONDS: Final = 1.0
 
 
+# The states of a task, not those of an application's record that is in no queue.
+OUTSIDE = (TaskStatus.UNDER_CONSTRUCTION, TaskStatus.READY)
+FATES = tuple(status for status in TaskStatus if status not in OUTSIDE)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One claim of a task.
@@ -92,7 +97,7 @@ def lives_of(versions: Mapping[str, Sequence[Task]], now: float) -> list[Life]:
 def count_fates(lives: Iterable[Life]) -> dict[str, int]:
     """Return how many tasks ended in which way."""
     counts = Counter(life.fate for life in lives)
-    return {status.value.lower(): counts[status] for status in TaskStatus}
+    return {status.value.lower(): counts[status] for status in FATES}
 
 
 def duplicates_run(lives: Iterable[Life]) -> int:

@@ -20,7 +20,7 @@ def by_step(costs: list[Cost]) -> dict[str, Cost]:
     return {cost.step: cost for cost in costs}
 
 
-@pytest.mark.parametrize(("claim_size", "write_units", "calls"), [(10, 6, 4), (5, 6, 4), (1, 6.5, 5.5)])
+@pytest.mark.parametrize(("claim_size", "write_units", "calls"), [(10, 6, 4), (5, 6, 4), (1, 6, 5)])
 def test_a_whole_life(
     dynamodb_local: DynamoDBClient, claim_size: int, write_units: float, calls: float
 ) -> None:
@@ -28,8 +28,10 @@ def test_a_whole_life(
     assert cost.write_units <= write_units
     assert cost.calls <= calls
     # The limits above are promises; this is what it is: put 2, claim 2, settle 1, and its share of naming.
-    assert cost.write_units == pytest.approx(5 + 1 / claim_size, abs=0.05)
-    assert cost.calls == pytest.approx(3 + 2 / claim_size, abs=0.1)
+    # Few are named together with those that come next, so that four share a writing of the record.
+    namings = 1 / max(4, claim_size)
+    assert cost.write_units == pytest.approx(5 + namings, abs=0.05)
+    assert cost.calls == pytest.approx(3 + 1 / claim_size + namings, abs=0.1)
 
 
 def test_a_shed_task_costs_its_put(dynamodb_local: DynamoDBClient) -> None:
@@ -50,7 +52,7 @@ def test_each_step(dynamodb_local: DynamoDBClient) -> None:
     assert {step: cost.write_units for step, cost in costs.items()} == {
         "put": 2,
         "claim of 10, the lease record included": pytest.approx(2.2),
-        "release and claim again": pytest.approx(4.1),
+        "release and claim again": 4.0,
         "retry, wait, come in and claim again": pytest.approx(7.1),
         "extend": 1,
         "complete": 1.1,
@@ -67,10 +69,10 @@ def test_each_step(dynamodb_local: DynamoDBClient) -> None:
     assert costs["sweep with nothing to do"].calls == 1
 
 
-def test_a_lost_race_costs_one_refused_write_and_one_naming(dynamodb_local: DynamoDBClient) -> None:
+def test_a_lost_race_costs_one_refused_write(dynamodb_local: DynamoDBClient) -> None:
     alone, raced = capacity.races(dynamodb_local)
-    assert raced.write_units - alone.write_units == 2
-    assert raced.calls - alone.calls == 2
+    assert (alone.write_units, alone.calls) == (3, 3)  # the query, the naming and the claim itself
+    assert (raced.write_units, raced.calls) == (3, 3)  # named ahead: no naming, but a refused write
     assert raced.read_units == alone.read_units
 
 

@@ -1,10 +1,14 @@
 """freshq: a task queue for work that loses value with age."""
 
+from freshq.attached import AttachedQueue
 from freshq.errors import (
+    AlreadyQueued,
     FreshqError,
     IllegalTransition,
     LeaseLost,
+    LostRace,
     MatchLost,
+    NotReady,
     Overloaded,
     PutIncomplete,
     RefusedError,
@@ -26,14 +30,18 @@ from freshq.task import Task, TaskStatus
 from freshq.worker import Outcome, RunReport, Worker
 
 __all__ = [
+    "AlreadyQueued",
+    "AttachedQueue",
     "Busy",
     "Claim",
     "FreshqError",
     "IllegalTransition",
     "LeaseLost",
+    "LostRace",
     "Match",
     "MatchLost",
     "MatchQueue",
+    "NotReady",
     "Order",
     "Outcome",
     "Overloaded",

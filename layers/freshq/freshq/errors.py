@@ -43,6 +43,37 @@ class IllegalTransition(RefusedError):  # noqa: N818 - reads as the outcome that
         self.status = status
 
 
+class NotReady(RefusedError):  # noqa: N818 - reads as the outcome that it is
+    """The record is under construction: it cannot be queued yet."""
+
+    def __init__(self, task_id: str) -> None:
+        """Name the record."""
+        super().__init__(
+            f"task {task_id!r}: cannot put a record that is UNDER_CONSTRUCTION; make it ready first"
+        )
+        self.task_id = task_id
+
+
+class AlreadyQueued(RefusedError):  # noqa: N818 - reads as the outcome that it is
+    """The record is in a queue already, waiting or in work; it keeps its place."""
+
+    def __init__(self, task_id: str, queue: str, status: str) -> None:
+        """Name the record, the queue that it is in, and its state there."""
+        super().__init__(f"task {task_id!r}: already in queue {queue!r}, it is {status}; nothing was changed")
+        self.task_id = task_id
+        self.queue = queue
+        self.status = status
+
+
+class LostRace(RefusedError):  # noqa: N818 - reads as the outcome that it is
+    """The task changed at each try to change it."""
+
+    def __init__(self, task_id: str, tries: int) -> None:
+        """Name the task and say how often it was tried."""
+        super().__init__(f"task {task_id!r}: changed at each of {tries} tries to change it; try again")
+        self.task_id = task_id
+
+
 class Overloaded(RefusedError):  # noqa: N818 - reads as the outcome that it is
     """The queue takes no more work for now: nothing was written for this task.
 

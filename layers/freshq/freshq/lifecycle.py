@@ -159,6 +159,26 @@ class Lifecycle:
             raise IllegalTransition(task.task_id, Verb.REDRIVE, TaskStatus.SHED, TaskStatus.FAILURE)
         return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0)
 
+    def consumed(self, task: Task, now: float, token: str, lease_until: float) -> Task:
+        """Return a dead letter as held, to be looked into."""
+        held = {"lease_token": token, "lease_until": lease_until}
+        return self._next(task, Verb.CONSUME, TaskStatus.TAKEN, now, **held)
+
+    def outside(self, task: Task, to: TaskStatus, now: float) -> Task:
+        """Return an application's record in no queue: under construction, or ready."""
+        blank = Task(
+            task_id=task.task_id,
+            queue=self.config.name,
+            status=to,
+            created=now,
+            updated=now,
+            deadline=now,
+            expires=0,
+            request_token="",
+            payload=task.payload,
+        )
+        return self._version(blank)
+
     def expires(self, useful_until: float) -> int:
         """Return when the store may delete what is useful until then, in whole seconds."""
         return ceil(useful_until + self.config.retention_seconds)

@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from freshq.checks import (
     checked_count,
@@ -23,8 +23,8 @@ from freshq.errors import (
     FreshqError,
     IllegalTransition,
     LeaseLost,
+    LostRace,
     PutIncomplete,
-    RefusedError,
     StoreError,
     TableMissing,
     TaskNotFound,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from types_boto3_dynamodb import DynamoDBClient
 
+    from freshq.attached import AttachedQueue
     from freshq.policy.order import OrderSwitch
     from freshq.policy.pressure import Pressure
     from freshq.stores.base import Store
@@ -148,27 +149,70 @@ class Queue:
 
         return cls(MemoryStore(), **options)
 
+    @overload
     @classmethod
     def dynamodb(
         cls,
         table: str,
         client: DynamoDBClient | None = None,
         *,
-        shards: int = 1,
+        shards: int | None = None,
+        attach: Literal[False] = False,
+        key: None = None,
         **options: Unpack[QueueOptions],
-    ) -> Self:
+    ) -> Self: ...
+
+    @overload
+    @classmethod
+    def dynamodb(
+        cls,
+        table: str,
+        client: DynamoDBClient | None = None,
+        *,
+        shards: int | None = None,
+        attach: Literal[True],
+        key: str,
+        **options: Unpack[QueueOptions],
+    ) -> AttachedQueue: ...
+
+    @classmethod
+    def dynamodb(
+        cls,
+        table: str,
+        client: DynamoDBClient | None = None,
+        *,
+        shards: int | None = None,
+        attach: bool = False,
+        key: str | None = None,
+        **options: Unpack[QueueOptions],
+    ) -> Self | AttachedQueue:
         """Return a queue on a DynamoDB table.
 
         Args:
             table: Name of the table.
             client: A low-level boto3 client; None for one from the environment.
             shards: Partitions of the index of claimable tasks. One keeps strict order; N lift the
-                write limit N-fold, and a claim merges the newest of each.
+                write limit N-fold, and a claim merges the newest of each. None for one, or for as many
+                as a table was attached with.
+            attach: Whether the tasks are records of an application's table, to which `freshq attach`
+                was applied. Then order and shards default to what it was attached with, and no record
+                is stale by age.
+            key: The hash key of such a table.
             **options: See `freshq.options.QueueConfig`.
+
+        Raises:
+            ValueError: If an argument is wrong, or does not agree with how the table was attached.
+            TableMissing: If a table that is to be attached is not.
         """
+        if attach:
+            from freshq.attached import open_dynamodb  # noqa: PLC0415 - it derives from this class
+
+            return open_dynamodb(table, client, key, shards, options)
+        if key is not None:
+            raise ValueError("key: only with attach=True; a table of freshq's own has the key taskId")
         from freshq.stores.dynamodb import DynamoDBStore  # noqa: PLC0415 - only the store in use is loaded
 
-        return cls(DynamoDBStore(table, client, shards=shards), **options)
+        return cls(DynamoDBStore(table, client, shards=1 if shards is None else shards), **options)
 
     @classmethod
     def sql(cls, url: str, table: str = "tasks", **options: Unpack[QueueOptions]) -> Self:
@@ -778,8 +822,7 @@ class Queue:
                 return self._store.replace(verb(task, self.now()), guard)
             except ConflictError:
                 continue
-        msg = f"task {task_id!r}: changed at each of {MAX_READ_WRITE_TRIES} tries to change it; try again"
-        raise RefusedError(msg)
+        raise LostRace(task_id, MAX_READ_WRITE_TRIES)
 
     # --- looking
 

@@ -26,6 +26,9 @@ class TaskStatus(StrEnum):
 
     SHED is stored where a rule gave a task up before its deadline. Otherwise it is derived: a PENDING
     task whose deadline has passed is SHED, and nothing is written for it.
+
+    UNDER_CONSTRUCTION and READY are states of an application's record in an attached table while it is
+    in no queue: not to be queued yet, and to be queued on request.
     """
 
     PENDING = "PENDING"
@@ -34,6 +37,8 @@ class TaskStatus(StrEnum):
     FAILURE = "FAILURE"
     CANCELLED = "CANCELLED"
     SHED = "SHED"
+    UNDER_CONSTRUCTION = "UNDER_CONSTRUCTION"
+    READY = "READY"
 
 
 class Verb(StrEnum):
@@ -53,6 +58,7 @@ class Verb(StrEnum):
     REDRIVE = "redrive"
     SHED = "shed"
     GIVE_UP = "give up"
+    CONSUME = "consume"
 
 
 # The state each verb needs, and the states it may leave the task in.
@@ -71,6 +77,7 @@ TRANSITIONS: Final[Mapping[Verb, tuple[TaskStatus, frozenset[TaskStatus]]]] = {
     Verb.REDRIVE: (TaskStatus.FAILURE, frozenset({TaskStatus.PENDING})),
     Verb.SHED: (TaskStatus.PENDING, frozenset({TaskStatus.SHED})),
     Verb.GIVE_UP: (TaskStatus.TAKEN, frozenset({TaskStatus.SHED})),
+    Verb.CONSUME: (TaskStatus.FAILURE, frozenset({TaskStatus.TAKEN})),
 }
 
 
@@ -98,6 +105,7 @@ class Task:
         error: Why the last attempt failed.
         result: What the runner returned.
         shed_reason: Why a rule gave it up before its deadline.
+        version: On an attached table, how often freshq has changed the record; 0 on others.
     """
 
     task_id: str
@@ -118,6 +126,7 @@ class Task:
     error: str | None = None
     result: Any = None
     shed_reason: ShedReason | None = None
+    version: int = 0
 
     def status_at(self, now: float) -> TaskStatus:
         """Return the state at `now`: the stored one, or SHED if it waited past its deadline."""

@@ -30,6 +30,7 @@ OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
 DYNAMODB_OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
     **OPTIONS,
     "shards": int,
+    "key": str,
     "region": str,
     "profile": str,
 }
@@ -114,8 +115,11 @@ def _converted(given: Mapping[str, str], known: Mapping[str, Callable[[str], obj
 
 def _dynamodb(table: str, options: dict[str, Any]) -> Queue:
     region, profile = options.pop("region", None), options.pop("profile", None)
+    if "key" in options:
+        options["attach"] = True
+    make: Callable[..., Queue] = Queue.dynamodb
     if region is None and profile is None:
-        return Queue.dynamodb(table, **options)
+        return make(table, **options)
     try:
         session = boto3.Session(profile_name=profile, region_name=region)
     except ProfileNotFound as error:
@@ -126,7 +130,7 @@ def _dynamodb(table: str, options: dict[str, Any]) -> Queue:
     except BotoCoreError as error:
         msg = f"table {table!r}: {error}"
         raise Unreachable(msg) from error
-    return Queue.dynamodb(table, client, **options)
+    return make(table, client, **options)
 
 
 def split_table(url: str) -> tuple[str, str]:

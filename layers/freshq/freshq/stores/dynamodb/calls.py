@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -20,13 +21,14 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable
 from freshq.policy.retry import Backoff
+from freshq.stores.dynamodb.names import KEY, RECORD, Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.dynamodb.items import Item
+    from freshq.stores.dynamodb.names import Item
 
 THROTTLING_CODES: Final = frozenset(
     {
@@ -47,6 +49,8 @@ CONNECTION_CODES: Final = frozenset(
         "UnrecognizedClientException",
     }
 )
+# DynamoDB's rule; a table of another account is named by its ARN.
+TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:\S+:table/\S+")
 # Service quotas of BatchGetItem and BatchWriteItem.
 BATCH_GET_KEYS: Final = 100
 BATCH_WRITE_ITEMS: Final = 25
@@ -86,13 +90,34 @@ def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
     return client
 
 
-class TableCalls:
-    """The calls that the store makes to its table."""
+def check_table_name(table: object) -> None:
+    """Refuse what DynamoDB would not have as a table's name.
 
-    def __init__(self, client: DynamoDBClient, table: str) -> None:
-        """Use a client for a table."""
+    Raises:
+        ValueError: If it is none.
+    """
+    if not isinstance(table, str) or not TABLE_NAME.fullmatch(table):
+        msg = f"table: must be the name of a DynamoDB table (3 to 255 of A-Z a-z 0-9 _ . -), got {table!r}"
+        raise ValueError(msg)
+
+
+class TableCalls:
+    """The calls that the store makes to its table, in freshq's own names.
+
+    In an expression every name is marked by a `#`.
+    """
+
+    def __init__(self, client: DynamoDBClient, table: str, names: Names | None = None) -> None:
+        """Use a client for a table.
+
+        Args:
+            client: A low-level boto3 client.
+            table: Name of the table.
+            names: How freshq's attributes are called in it; None for its own names.
+        """
         self.client = client
         self.table = table
+        self.names = names or Names()
 
     def put(self, item: Item, condition: Item | None = None) -> None:
         """Write an item.
@@ -106,9 +131,8 @@ class TableCalls:
         """
         token = item["requestToken"]["S"]
         try:
-            self._write(
-                lambda: self.client.put_item(TableName=self.table, Item=item, **self._all_old(condition))
-            )
+            arguments = self._conditional({"Item": item, **(condition or {})})
+            self._write(lambda: self.client.put_item(TableName=self.table, **arguments))
         except ConditionFailed as failed:
             if not _made_by(failed.item, token):
                 raise
@@ -124,16 +148,15 @@ class TableCalls:
         """
         token = arguments["ExpressionAttributeValues"][":requestToken"]["S"]
         try:
+            conditional = self._conditional(arguments)
             response = self._write(
-                lambda: self.client.update_item(
-                    TableName=self.table, ReturnValues="ALL_NEW", **self._all_old(arguments)
-                )
+                lambda: self.client.update_item(TableName=self.table, ReturnValues="ALL_NEW", **conditional)
             )
         except ConditionFailed as failed:
             if not _made_by(failed.item, token):
                 raise
             return failed.item
-        return dict(response["Attributes"])
+        return self.names.from_table(response["Attributes"])
 
     def delete(self, item_id: str, condition: Item | None = None) -> None:
         """Delete an item; one that is not there is no error.
@@ -141,16 +164,14 @@ class TableCalls:
         Raises:
             ConditionFailed: If the condition did not hold.
         """
-        key = {"taskId": {"S": item_id}}
-        self._write(lambda: self.client.delete_item(TableName=self.table, Key=key, **(condition or {})))
+        arguments = self.names.arguments({"Key": {KEY: {"S": item_id}}, **(condition or {})})
+        self._write(lambda: self.client.delete_item(TableName=self.table, **arguments))
 
     def get(self, item_id: str) -> Item | None:
         """Return an item, strongly consistent."""
         with translated(self.table):
-            response = self.client.get_item(
-                TableName=self.table, Key={"taskId": {"S": item_id}}, ConsistentRead=True
-            )
-        return dict(response["Item"]) if "Item" in response else None
+            response = self.client.get_item(TableName=self.table, Key=self._key(item_id), ConsistentRead=True)
+        return self.names.from_table(response["Item"]) if "Item" in response else None
 
     def get_many(self, item_ids: Sequence[str]) -> list[Item]:
         """Return those of the items that are there, strongly consistent, in no order."""
@@ -160,11 +181,11 @@ class TableCalls:
             response = self.client.batch_get_item(
                 RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}}
             )
-            found.extend(map(dict, response["Responses"].get(self.table, [])))
+            found.extend(map(self.names.from_table, response["Responses"].get(self.table, [])))
             left = response["UnprocessedKeys"].get(self.table)
             return left["Keys"] if left else []
 
-        self._in_batches([{"taskId": {"S": item_id}} for item_id in item_ids], BATCH_GET_KEYS, read)
+        self._in_batches(list(map(self._key, item_ids)), BATCH_GET_KEYS, read)
         return found
 
     def delete_many(self, item_ids: Sequence[str]) -> None:
@@ -174,18 +195,22 @@ class TableCalls:
             response = self.client.batch_write_item(RequestItems={self.table: requests})
             return response["UnprocessedItems"].get(self.table, [])
 
-        deletions = [{"DeleteRequest": {"Key": {"taskId": {"S": item_id}}}} for item_id in item_ids]
+        deletions = [{"DeleteRequest": {"Key": self._key(item_id)}} for item_id in item_ids]
         self._in_batches(deletions, BATCH_WRITE_ITEMS, write)
 
     def query(self, arguments: Item) -> Item:
         """Return one page of a Query."""
         with translated(self.table):
-            return dict(self.client.query(TableName=self.table, **arguments))
+            page: Item = dict(self.client.query(TableName=self.table, **self.names.arguments(arguments)))
+        page["Items"] = list(map(self.names.from_table, page.get("Items", [])))
+        if "LastEvaluatedKey" in page:
+            page["LastEvaluatedKey"] = self._key_from_table(page["LastEvaluatedKey"])
+        return page
 
     def scan(self, arguments: Item) -> Iterator[Item]:
         """Yield the items of a strongly consistent Scan, page by page."""
         pages = self.client.get_paginator("scan").paginate(
-            TableName=self.table, ConsistentRead=True, **arguments
+            TableName=self.table, ConsistentRead=True, **self.names.arguments(arguments)
         )
         iterator = iter(pages)
         while True:
@@ -193,19 +218,29 @@ class TableCalls:
                 page = next(iterator, None)
             if page is None:
                 return
-            yield from map(dict, page["Items"])
+            yield from map(self.names.from_table, page["Items"])
 
-    @staticmethod
-    def _all_old(arguments: Item | None) -> Item:
-        return {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **(arguments or {})}
+    def _key(self, item_id: str) -> Item:
+        return self.names.to_table({KEY: {"S": item_id}})
+
+    def _key_from_table(self, key: Item) -> Item:
+        return {name: value for name, value in self.names.from_table(key).items() if name != RECORD}
+
+    def _conditional(self, arguments: Item) -> Item:
+        return {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **self.names.arguments(arguments)}
 
     def _write(self, send: Callable[[], Any]) -> Any:  # noqa: ANN401 - the client's response
         """Send a conditional write, once more if no reply came: the second finds what the first did."""
-        with translated(self.table):
-            try:
-                return send()
-            except (BotoConnectionError, HTTPClientError):
-                return send()
+        try:
+            with translated(self.table):
+                try:
+                    return send()
+                except (BotoConnectionError, HTTPClientError):
+                    return send()
+        except ConditionFailed as failed:
+            if failed.item is not None:
+                failed.item = self.names.from_table(failed.item)
+            raise
 
     def _in_batches(self, entries: list[Item], size: int, send: Callable[[Any], Any]) -> None:
         for start in range(0, len(entries), size):

@@ -7,10 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from freshq.stores.dynamodb.items import CONTROL_PREFIX, Item, new_request_token
+from freshq.stores.dynamodb.items import CONTROL_PREFIX, new_request_token
 
 if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.names import Item
 
 # What another process changed is noticed after so long; a claim need not read the record each time.
 MAX_STALENESS_SECONDS: Final = 1.0
@@ -53,7 +54,7 @@ class ControlRecords:
     def set_paused(self, queue: str, *, paused: bool) -> None:
         """Suspend claims, or allow them again."""
         self._update(
-            queue, {":paused": {"BOOL": paused}}, "SET paused = :paused, requestToken = :requestToken"
+            queue, {":paused": {"BOOL": paused}}, "SET #paused = :paused, #requestToken = :requestToken"
         )
 
     def use_level(self, queue: str, level: int) -> None:
@@ -62,14 +63,14 @@ class ControlRecords:
             known = self._known.get(queue)
         if level and (known is None or level not in known.levels):
             values = {":levels": {"NS": [str(level)]}}
-            self._update(queue, values, "SET requestToken = :requestToken ADD levels :levels")
+            self._update(queue, values, "SET #requestToken = :requestToken ADD #levels :levels")
 
     def use_groups(self, queue: str) -> None:
         """Take note that groups have tasks, before the first one is written."""
         with self._lock:
             known = self._known.get(queue)
         if known is None or not known.grouped:
-            expression = "SET grouped = :grouped, requestToken = :requestToken"
+            expression = "SET #grouped = :grouped, #requestToken = :requestToken"
             self._update(queue, {":grouped": {"BOOL": True}}, expression)
 
     def _update(self, queue: str, values: Item, expression: str) -> None:

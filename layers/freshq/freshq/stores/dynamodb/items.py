@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from freshq.new_task import RESERVED_ID_PREFIX, json_text
 from freshq.policy.shedding import ShedReason
+from freshq.stores.dynamodb.names import KEY, RECORD, Item
+from freshq.stores.dynamodb.values import plain_values
 from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from freshq.lines import Line
     from freshq.stores.base import ClaimRequest, Guard
-
-# An item or attribute value in the low-level client's form, such as {"taskId": {"S": "a"}}.
-Item: TypeAlias = dict[str, Any]
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
 CONTROL_PREFIX: Final = f"{RESERVED_ID_PREFIX}control#"
@@ -32,9 +30,12 @@ class Keyspace:
 
     Attributes:
         shards: Over how many partitions each priority level, and what is due, is spread.
+        of_application: Whether the records are an application's: then their changes are counted, dead
+            letters are found by the due index, and nothing gives them a time to live.
     """
 
     shards: int
+    of_application: bool = False
 
     def shard_of(self, item_id: str) -> int:
         """Return the shard of an item: a hash that is the same in every process."""
@@ -50,14 +51,24 @@ class Keyspace:
         """Return the partition of what needs attention at a time: delayed tasks, lease records."""
         return f"{queue}#DUE#{shard}"
 
+    def dead(self, queue: str, shard: int) -> str:
+        """Return the partition of the dead letters among an application's records."""
+        return f"{queue}#DEAD#{shard}"
+
     def index_attributes(self, task: Task) -> Item:
         """Return the index keys of a task as it is at `task.updated`; those that it must not have are None.
 
         A task is in the status index while it is claimable, in the due index while it is delayed, and
-        in neither once it is stale.
+        in neither once it is stale. A dead letter in an application's table is in the due index too:
+        to look for it among all records would cost as much as there are records.
         """
         keys: Item = dict.fromkeys(("pendingShard", "dueShard", "dueAt"))
         shard = self.shard_of(task.task_id)
+        if self.of_application and task.status is TaskStatus.FAILURE:
+            return keys | {
+                "dueShard": {"S": self.dead(task.queue, shard)},
+                "dueAt": milliseconds(task.updated),
+            }
         if task.status_at(task.updated) is not TaskStatus.PENDING:
             return keys
         if task.not_before is not None:
@@ -83,9 +94,9 @@ def seconds(attribute: Item) -> float:
     return round(float(attribute["N"]) / 1000, 6)
 
 
-def mutable_attributes(task: Task) -> Item:
-    """Return what a change of a task may change, but for index keys; absent values are None."""
-    return {
+def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
+    """Return what a change of a task may change, index keys included; absent values are None."""
+    changes = {
         "taskStatus": {"S": task.status.value},
         "taskCreated": milliseconds(task.created),
         "taskUpdated": milliseconds(task.updated),
@@ -100,13 +111,15 @@ def mutable_attributes(task: Task) -> Item:
         "error": None if task.error is None else {"S": task.error},
         "result": None if task.result is None else {"S": json_text(task.result)},
         "shedReason": None if task.shed_reason is None else {"S": task.shed_reason.value},
-    }
+    } | keyspace.index_attributes(task)
+    if keyspace.of_application:
+        del changes["ttl"]
+    return changes
 
 
 def encode(task: Task, keyspace: Keyspace) -> Item:
     """Return the whole item of a task."""
-    item = mutable_attributes(task) | keyspace.index_attributes(task)
-    item |= {
+    item = mutable_attributes(task, keyspace) | {
         "taskId": {"S": task.task_id},
         "taskQueue": {"S": task.queue},
         "payload": {"S": json_text(task.payload)},
@@ -123,6 +136,16 @@ def is_task(item: Item) -> bool:
     return "taskStatus" in item
 
 
+def decode_if_task(item: Item | None) -> Task | None:
+    """Return the task that an item holds; None if there is no item, or it holds none."""
+    return decode(item) if item is not None and is_task(item) else None
+
+
+def version_of(item: Item) -> int:
+    """Return how often freshq has changed an application's record; 0 for any other item."""
+    return int(item["version"]["N"]) if "version" in item else 0
+
+
 def decode(item: Item) -> Task:
     """Return the task that an item holds."""
     return Task(
@@ -132,9 +155,9 @@ def decode(item: Item) -> Task:
         created=seconds(item["taskCreated"]),
         updated=seconds(item["taskUpdated"]),
         deadline=seconds(item["deadline"]),
-        expires=int(item["ttl"]["N"]),
+        expires=int(item["ttl"]["N"]) if "ttl" in item else 0,
         request_token=item["requestToken"]["S"],
-        payload=json.loads(item["payload"]["S"]),
+        payload=plain_values(item[RECORD]["M"]) if RECORD in item else json.loads(item["payload"]["S"]),
         priority=int(item["priority"]["N"]),
         group=item["taskGroup"]["S"] if "taskGroup" in item else None,
         attempts=int(item["attempts"]["N"]),
@@ -144,7 +167,39 @@ def decode(item: Item) -> Task:
         error=item["error"]["S"] if "error" in item else None,
         result=json.loads(item["result"]["S"]) if "result" in item else None,
         shed_reason=ShedReason(item["shedReason"]["S"]) if "shedReason" in item else None,
+        version=version_of(item),
     )
+
+
+def update_arguments(task_id: str, changes: Mapping[str, Item | None], added: str = "") -> Item:
+    """Return the arguments of an UpdateItem.
+
+    Args:
+        task_id: Whose item.
+        changes: New values by name; None to remove one.
+        added: What to count one up, as a clause without its keyword.
+    """
+    values: Item = {f":{name}": value for name, value in changes.items() if value is not None}
+    if added:
+        values[":one"] = {"N": "1"}
+    return {
+        "Key": {KEY: {"S": task_id}},
+        "UpdateExpression": _clauses(changes) + (f" ADD {added}" if added else ""),
+        "ExpressionAttributeValues": values,
+    }
+
+
+def conditioned(arguments: Item, conditions: Iterable[str], values: Item) -> Item:
+    """Return the arguments of an UpdateItem that is made only if all conditions hold."""
+    return arguments | {
+        "ConditionExpression": " AND ".join(conditions),
+        "ExpressionAttributeValues": arguments["ExpressionAttributeValues"] | values,
+    }
+
+
+def version_count(keyspace: Keyspace) -> str:
+    """Return what every change of an item counts one up."""
+    return "#version :one" if keyspace.of_application else ""
 
 
 def _clauses(changes: Mapping[str, Item | None]) -> str:
@@ -155,38 +210,25 @@ def _clauses(changes: Mapping[str, Item | None]) -> str:
     )
 
 
-def _names(names: Sequence[str]) -> dict[str, str]:
-    return {f"#{name}": name for name in names}
-
-
 def replace_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that stores a new version of a task if a guard holds."""
-    changes = mutable_attributes(task) | keyspace.index_attributes(task)
-    condition, guarded = _guarded(task, guard)
-    values: Item = {f":{name}": value for name, value in changes.items() if value is not None}
-    return {
-        "Key": {"taskId": {"S": task.task_id}},
-        "UpdateExpression": _clauses(changes),
-        "ConditionExpression": condition,
-        "ExpressionAttributeNames": _names([*changes, "taskQueue"]),
-        "ExpressionAttributeValues": values | guarded,
-    }
+    changes = mutable_attributes(task, keyspace)
+    conditions, values = _guarded(task, guard)
+    return conditioned(update_arguments(task.task_id, changes, version_count(keyspace)), conditions, values)
 
 
 def delete_condition(task: Task, guard: Guard) -> Item:
     """Return what a DeleteItem of a task needs besides its key, to delete it only if a guard holds."""
-    condition, values = _guarded(task, guard)
-    names = re.findall(r"#(\w+)", condition)
+    conditions, values = _guarded(task, guard)
     return {
-        "ConditionExpression": condition,
-        "ExpressionAttributeNames": _names(names),
+        "ConditionExpression": " AND ".join(conditions),
         "ExpressionAttributeValues": values,
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
 
 
-def _guarded(task: Task, guard: Guard) -> tuple[str, Item]:
-    """Return the condition that a guard holds of a task, and the values in it."""
+def _guarded(task: Task, guard: Guard) -> tuple[list[str], Item]:
+    """Return the conditions that a guard holds of a task, and the values in them."""
     conditions = ["#taskStatus = :guardStatus", "#taskQueue = :guardQueue"]
     values: Item = {":guardStatus": {"S": guard.status.value}, ":guardQueue": {"S": task.queue}}
     if guard.lease_token is not None:
@@ -195,10 +237,10 @@ def _guarded(task: Task, guard: Guard) -> tuple[str, Item]:
     if guard.request_token is not None:
         conditions.append("#requestToken = :guardRequest")
         values[":guardRequest"] = {"S": guard.request_token}
-    return " AND ".join(conditions), values
+    return conditions, values
 
 
-def claim_arguments(task_id: str, token: str, request: ClaimRequest) -> Item:
+def claim_arguments(task_id: str, token: str, request: ClaimRequest, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that claims a task: still pending, live, its time come.
 
     The version it makes bears the lease token, so that a claim repeated after a lost reply is known.
@@ -213,27 +255,23 @@ def claim_arguments(task_id: str, token: str, request: ClaimRequest) -> Item:
         "pendingShard": None,
         "dueShard": None,
         "dueAt": None,
+        "notBefore": None,
     }
-    condition = (
-        "#taskStatus = :pending AND #taskQueue = :queue AND #deadline > :deadlineAfter "
-        "AND #taskCreated > :createdAfter AND (attribute_not_exists(#notBefore) OR #notBefore <= :now)"
-    )
-    return {
-        "Key": {"taskId": {"S": task_id}},
-        "UpdateExpression": _clauses(changes) + ", #notBefore ADD #attempts :one",
-        "ConditionExpression": condition,
-        "ExpressionAttributeNames": _names(
-            [*changes, "notBefore", "attempts", "taskQueue", "deadline", "taskCreated"]
-        ),
-        "ExpressionAttributeValues": {
-            f":{name}": value for name, value in changes.items() if value is not None
-        }
-        | {
-            ":pending": {"S": TaskStatus.PENDING.value},
-            ":queue": {"S": request.queue},
-            ":now": milliseconds(request.now),
-            ":createdAfter": milliseconds(request.created_after),
-            ":deadlineAfter": milliseconds(request.deadline_after),
-            ":one": {"N": "1"},
-        },
+    if keyspace.of_application:
+        del changes["ttl"]
+    counted = ", ".join(filter(None, ["#attempts :one", version_count(keyspace)]))
+    conditions = [
+        "#taskStatus = :pending",
+        "#taskQueue = :queue",
+        "#deadline > :deadlineAfter",
+        "#taskCreated > :createdAfter",
+        "(attribute_not_exists(#notBefore) OR #notBefore <= :now)",
+    ]
+    values: Item = {
+        ":pending": {"S": TaskStatus.PENDING.value},
+        ":queue": {"S": request.queue},
+        ":now": milliseconds(request.now),
+        ":createdAfter": milliseconds(request.created_after),
+        ":deadlineAfter": milliseconds(request.deadline_after),
     }
+    return conditioned(update_arguments(task_id, changes, counted), conditions, values)

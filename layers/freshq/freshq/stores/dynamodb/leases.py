@@ -3,6 +3,9 @@
 A taken task is in no index, which keeps a claim at two write units. Instead each process keeps one
 record that names all the tasks it holds, indexed by the time to look at it. The record is written
 before the claims that it covers, so that at no point a task is taken without being named.
+
+Whoever claims one task at a time would pay one such write for each. Where few are claimed, the record
+therefore also names the tasks that come next; when they are claimed, they are covered already.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from freshq.stores.dynamodb.items import LEASE_PREFIX, Item, milliseconds, seconds
+from freshq.stores.dynamodb.items import LEASE_PREFIX, milliseconds, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.names import Item
 
 # A record whose process died is deleted by the sweep; TTL is only the last resort, a week later.
 RECORD_TTL_SECONDS: Final = 7 * 86_400
@@ -34,9 +38,33 @@ Hold: TypeAlias = tuple[str, str]
 
 @dataclass
 class _Record:
+    """The lease record of this process for one queue.
+
+    Attributes:
+        record_id: Its id.
+        held: What is held, or about to be, until when.
+        due_at: When it is looked at, as it was last written.
+        held_until: No lease that it covers ends later, as it was last written.
+        named: The tasks that it names, as it was last written.
+    """
+
     record_id: str
     held: dict[Hold, float] = field(default_factory=dict)
     due_at: float = float("inf")
+    held_until: float = float("-inf")
+    named: frozenset[str] = frozenset()
+
+    def covers(self, task_ids: Iterable[str], lease_until: float, now: float) -> bool:
+        """Return whether claims of these tasks, until then, need no other writing.
+
+        It must name them, and must not be due before they are taken: a look that finds nothing held
+        moves it. The look at `due_at` comes before the lease ends, or at its end, finds the task, and
+        keeps the record for as long as it is held. If a claim is so slow, or a sweep's clock so far
+        ahead, that the look comes before the claim, the next one is at `held_until`: after the end of
+        the lease, by no more than the length of one.
+        """
+        in_time = now < self.due_at <= lease_until <= self.held_until
+        return in_time and self.named.issuperset(task_ids)
 
 
 class LeaseLedger:
@@ -49,7 +77,14 @@ class LeaseLedger:
         self._lock = threading.Lock()
         self._records: dict[str, _Record] = {}
 
-    def cover(self, queue: str, holds: Sequence[Hold], lease_until: float, now: float) -> None:
+    def cover(
+        self,
+        queue: str,
+        holds: Sequence[Hold],
+        lease_until: float,
+        now: float,
+        ahead: Iterable[str] = (),
+    ) -> None:
         """Name tasks in the record, before they are claimed or their lease is shortened.
 
         Args:
@@ -57,17 +92,28 @@ class LeaseLedger:
             holds: The tasks, each with its lease token.
             lease_until: Until when they will be held, in seconds.
             now: Current time in seconds.
+            ahead: Tasks that may be claimed next, named as well if the record is written.
         """
         with self._lock:
             record = self._usable_record(queue, now)
+            if record.covers([task_id for task_id, _token in holds], lease_until, now):
+                record.held.update(dict.fromkeys(holds, lease_until))
+                return
             held = record.held | dict.fromkeys(holds, lease_until)
             earliest = min(held.values())
             # Moving a record in its index costs two more write units than rewriting it in place, so
             # it is looked at too early now and then, but never late.
             halfway = now + (lease_until - now) / 2
             due_at = record.due_at if halfway <= record.due_at <= earliest else earliest
-            self._calls.put(self._item(queue, record.record_id, held, due_at))
-            record.held, record.due_at = held, due_at
+            in_hand = frozenset(task_id for task_id, _token in held)
+            named = in_hand.union(ahead)
+            held_until = max(held.values())
+            if named != in_hand:
+                # What is claimed before the record is due, for as long as now.
+                held_until = max(held_until, due_at + lease_until - now)
+            written = _Record(record.record_id, held, due_at, held_until, named)
+            self._calls.put(self._item(queue, written))
+            self._records[queue] = written
 
     def extend(self, queue: str, hold: Hold, lease_until: float, now: float) -> None:
         """Take note that a lease will end at `lease_until`, before it is changed."""
@@ -113,14 +159,19 @@ class LeaseLedger:
             self._records[queue] = record
         return record
 
-    def _item(self, queue: str, record_id: str, held: dict[Hold, float], due_at: float) -> Item:
+    def _item(self, queue: str, record: _Record) -> Item:
         return {
-            "taskId": {"S": record_id},
-            "taskIds": {"SS": sorted({task_id for task_id, _token in held})},
-            "heldUntil": milliseconds(max(held.values())),
-            "dueShard": {"S": self._keyspace.due(queue, self._keyspace.shard_of(record_id))},
+            "taskId": {"S": record.record_id},
+            "taskIds": {"SS": sorted(record.named)},
+            "heldUntil": milliseconds(record.held_until),
+            "dueShard": {"S": self._keyspace.due(queue, self._keyspace.shard_of(record.record_id))},
             "requestToken": {"S": uuid.uuid4().hex},
-        } | due_attributes(due_at)
+        } | due_attributes(record.due_at)
+
+
+def names_leases(item: Item) -> bool:
+    """Return whether an item is a lease record."""
+    return "taskIds" in item
 
 
 def named_ids(record: Item) -> list[str]:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.errors import StoreError
 from freshq.new_task import RESERVED_ID_PREFIX
-from freshq.stores.dynamodb.items import Item, milliseconds, new_request_token, seconds
+from freshq.stores.dynamodb.items import milliseconds, new_request_token, seconds
 from freshq.stores.dynamodb.schema import DUE_INDEX
 
 if TYPE_CHECKING:
     from freshq.lines import Line
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.control import ControlRecords
+    from freshq.stores.dynamodb.names import Item
     from freshq.task import Task
 
 LINE_PREFIX: Final = f"{RESERVED_ID_PREFIX}line#"
@@ -145,7 +146,7 @@ class LineBook:
     def _read(self, queue: str, now: float) -> list[tuple[Line, float]]:
         arguments: Item = {
             "IndexName": DUE_INDEX,
-            "KeyConditionExpression": "dueShard = :shard AND dueAt > :now",
+            "KeyConditionExpression": "#dueShard = :shard AND #dueAt > :now",
             "ExpressionAttributeValues": {":shard": {"S": _shard(queue)}, ":now": milliseconds(now)},
         }
         found: list[tuple[Line, float]] = []

@@ -18,7 +18,7 @@ from freshq.stores.dynamodb.items import milliseconds, seconds
 
 if TYPE_CHECKING:
     from freshq.policy.standing import Place
-    from freshq.stores.dynamodb.items import Item
+    from freshq.stores.dynamodb.names import Item
 
 # A partition writes 1,000 units a second, and a resource costs 5 a cycle here: enough for 1,600 cycles.
 RESOURCE_SHARDS: Final = 8

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from freshq.errors import StoreError
-from freshq.stores.dynamodb.calls import ConditionFailed, default_client, translated
+from freshq.stores.dynamodb.calls import TABLE_NAME, ConditionFailed, default_client, translated
 from freshq.stores.dynamodb.match_items import (
     NAMES_KEY,
     RESOURCE_SHARDS,
@@ -19,7 +19,6 @@ from freshq.stores.dynamodb.match_items import (
     resource_partition,
 )
 from freshq.stores.dynamodb.schema import WAITER_CONFIG
-from freshq.stores.dynamodb.store import TABLE_NAME
 from freshq.stores.dynamodb.transactions import Transactions
 from freshq.stores.match_base import ChangedError
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb.type_defs import CreateTableInputTypeDef
 
     from freshq.resource import Entry, Resource
-    from freshq.stores.dynamodb.items import Item
+    from freshq.stores.dynamodb.names import Item
     from freshq.stores.match_base import Span
 
 # A hash and a range key, as `match_items` uses them: no index, no counter.

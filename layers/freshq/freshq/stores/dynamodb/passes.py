@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Final
 from freshq.errors import StoreError
 from freshq.new_task import RESERVED_ID_PREFIX
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client
-from freshq.stores.dynamodb.items import Item, milliseconds, seconds
+from freshq.stores.dynamodb.items import milliseconds, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.stores.dynamodb.names import Item
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +95,9 @@ class WorkerPasses:
             "ttl": {"N": str(ceil(now + PLACE_SECONDS))},
         }
         condition = {
-            "ConditionExpression": "attribute_not_exists(taskId) OR leaseUntil <= :now OR holder = :holder",
+            "ConditionExpression": (
+                "attribute_not_exists(#taskId) OR #leaseUntil <= :now OR #holder = :holder"
+            ),
             "ExpressionAttributeValues": {":now": milliseconds(now), ":holder": {"S": holder}},
         }
         try:
@@ -115,7 +119,7 @@ class WorkerPasses:
 
     def _leave(self, place_id: str, holder: str) -> None:
         condition = {
-            "ConditionExpression": "holder = :holder",
+            "ConditionExpression": "#holder = :holder",
             "ExpressionAttributeValues": {":holder": {"S": holder}},
         }
         try:

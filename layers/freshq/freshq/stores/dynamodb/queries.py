@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.stores.base import Stats
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import LEASE_PREFIX, Item, is_task, milliseconds, seconds
+from freshq.stores.dynamodb.items import LEASE_PREFIX, is_task, milliseconds, seconds
 from freshq.stores.dynamodb.leases import due_attributes, named_ids
 from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from freshq.lines import Line
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.names import Item
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,13 @@ DUE_PAGE_KEYS: Final = 25
 
 
 def claimable(
-    calls: TableCalls, shard: str, created_after: float, limit: int, *, newest_first: bool
+    calls: TableCalls,
+    shard: str,
+    created_after: float,
+    limit: int,
+    *,
+    newest_first: bool,
+    pages: list[list[str]] | None = None,
 ) -> Iterator[tuple[float, str]]:
     """Yield creation time and id of the tasks of a partition that are not stale, best first.
 
@@ -38,6 +45,7 @@ def claimable(
         created_after: Tasks created at or before this time are stale.
         limit: How many tasks are wanted; more pages are read only as they are needed.
         newest_first: From which end.
+        pages: Gets the ids of each page that is read.
     """
     arguments = pending_query(shard, ">", created_after) | {
         "ScanIndexForward": not newest_first,
@@ -45,6 +53,8 @@ def claimable(
     }
     while True:
         page = calls.query(arguments)
+        if pages is not None:
+            pages.append([item["taskId"]["S"] for item in page["Items"]])
         for item in page["Items"]:
             yield seconds(item["taskCreated"]), item["taskId"]["S"]
         if "LastEvaluatedKey" not in page:
@@ -56,7 +66,7 @@ def pending_query(partition: str, relation: str, created: float) -> Item:
     """Return the arguments of a query of a partition of claimable tasks, by their creation time."""
     return {
         "IndexName": STATUS_INDEX,
-        "KeyConditionExpression": f"pendingShard = :shard AND taskCreated {relation} :created",
+        "KeyConditionExpression": f"#pendingShard = :shard AND #taskCreated {relation} :created",
         "ExpressionAttributeValues": {":shard": {"S": partition}, ":created": milliseconds(created)},
     }
 
@@ -74,6 +84,21 @@ def count(calls: TableCalls, partition: str, created_after: float, at_most: int)
     return total
 
 
+def partition_ids(calls: TableCalls, shard: str) -> Iterator[str]:
+    """Yield the ids of all that a partition of the due index has, by time, reading pages as needed."""
+    arguments: Item = {
+        "IndexName": DUE_INDEX,
+        "KeyConditionExpression": "#dueShard = :shard",
+        "ExpressionAttributeValues": {":shard": {"S": shard}},
+    }
+    while True:
+        page = calls.query(arguments)
+        yield from [item["taskId"]["S"] for item in page["Items"]]
+        if "LastEvaluatedKey" not in page:
+            return
+        arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+
+
 def due(calls: TableCalls, shard: str, now: float) -> Iterator[list[str]]:
     """Yield the ids of what a partition of the due index has for `now` or before, page by page.
 
@@ -81,7 +106,7 @@ def due(calls: TableCalls, shard: str, now: float) -> Iterator[list[str]]:
     """
     arguments: Item = {
         "IndexName": DUE_INDEX,
-        "KeyConditionExpression": "dueShard = :shard AND dueAt <= :now",
+        "KeyConditionExpression": "#dueShard = :shard AND #dueAt <= :now",
         "ExpressionAttributeValues": {":shard": {"S": shard}, ":now": milliseconds(now)},
         "Limit": DUE_PAGE_KEYS,
     }
@@ -99,7 +124,7 @@ def tidy_lease_record(calls: TableCalls, record: Item, next_due_at: float | None
     Nothing happens if its process has rewritten it since it was read.
     """
     unchanged: Item = {
-        "ConditionExpression": "requestToken = :seen",
+        "ConditionExpression": "#requestToken = :seen",
         "ExpressionAttributeValues": {":seen": record["requestToken"]},
     }
     try:
@@ -114,7 +139,7 @@ def tidy_lease_record(calls: TableCalls, record: Item, next_due_at: float | None
 def all_tasks(calls: TableCalls, queue: str, start_after: str | None = None) -> Iterator[Item]:
     """Yield the items of all tasks of a queue, in the order of the table."""
     arguments: Item = {
-        "FilterExpression": "taskQueue = :queue",
+        "FilterExpression": "#taskQueue = :queue",
         "ExpressionAttributeValues": {":queue": {"S": queue}},
     }
     if start_after is not None:
@@ -178,7 +203,7 @@ class ApproximateCounts:
         page = self._calls.query(
             {
                 "IndexName": DUE_INDEX,
-                "KeyConditionExpression": "dueShard = :shard",
+                "KeyConditionExpression": "#dueShard = :shard",
                 "ExpressionAttributeValues": {":shard": {"S": self._keyspace.due(self._queue, shard)}},
             }
         )

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.new_task import RESERVED_ID_PREFIX
 from freshq.stores.base import Record
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import Item, new_request_token
+from freshq.stores.dynamodb.items import new_request_token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.names import Item
 
 RECORD_PREFIX: Final = f"{RESERVED_ID_PREFIX}record#"
 COUNTS_PREFIX: Final = f"{RESERVED_ID_PREFIX}counts#"
@@ -40,10 +41,10 @@ class SharedRecords:
             "values": {"S": json.dumps(values)},
             "requestToken": {"S": new_request_token()},
         }
-        unchanged: Item = {"ConditionExpression": "attribute_not_exists(taskId)"}
+        unchanged: Item = {"ConditionExpression": "attribute_not_exists(#taskId)"}
         if version is not None:
             unchanged = {
-                "ConditionExpression": "requestToken = :seen",
+                "ConditionExpression": "#requestToken = :seen",
                 "ExpressionAttributeValues": {":seen": {"S": version}},
             }
         try:
@@ -54,19 +55,18 @@ class SharedRecords:
 
     def add(self, queue: str, name: str, counts: Mapping[str, int], expires: int | None) -> None:
         """Add to the numbers of a record of counts."""
-        names = {f"#{key}": COUNT + key for key in counts}
         values: Item = {f":{key}": {"N": str(value)} for key, value in counts.items()}
         values[":requestToken"] = {"S": new_request_token()}
-        expression = "SET requestToken = :requestToken"
+        expression = "SET #requestToken = :requestToken"
         if expires is not None:
             expression += ", #ttl = :ttl"
-            names["#ttl"] = "ttl"
             values[":ttl"] = {"N": str(expires)}
         self._calls.update(
             {
                 "Key": {"taskId": {"S": f"{COUNTS_PREFIX}{queue}#{name}"}},
-                "UpdateExpression": expression + " ADD " + ", ".join(f"#{key} :{key}" for key in counts),
-                "ExpressionAttributeNames": names,
+                "UpdateExpression": expression
+                + " ADD "
+                + ", ".join(f"#{COUNT}{key} :{key}" for key in counts),
                 "ExpressionAttributeValues": values,
             }
         )

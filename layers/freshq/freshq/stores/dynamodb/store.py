@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import heapq
 import logging
-import re
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import FreshqError, StoreError
 from freshq.policy.shedding import too_late
 from freshq.stores.base import ConflictError, Guard, Stats
 from freshq.stores.dynamodb import queries
-from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client, translated
+from freshq.stores.dynamodb.calls import (
+    ConditionFailed,
+    TableCalls,
+    check_table_name,
+    default_client,
+    translated,
+)
 from freshq.stores.dynamodb.control import ControlRecords
 from freshq.stores.dynamodb.items import (
-    Item,
     Keyspace,
     claim_arguments,
     decode,
+    decode_if_task,
     delete_condition,
     encode,
     is_task,
     replace_arguments,
+    version_of,
 )
-from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids, next_look
+from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids, names_leases, next_look
 from freshq.stores.dynamodb.lines import LineBook
 from freshq.stores.dynamodb.records import SharedRecords
 from freshq.stores.dynamodb.schema import create_table
@@ -41,16 +47,18 @@ if TYPE_CHECKING:
 
     from freshq.lines import Line
     from freshq.stores.base import ClaimRequest, Record
+    from freshq.stores.dynamodb.names import Item, Names
 
 logger = logging.getLogger(__name__)
 
 # Puts of one batch in flight at a time: a batch of 25 takes about four round trips.
 PUT_THREADS: Final = 8
 MAX_SHARDS: Final = 64
-# DynamoDB's rule; a table of another account is named by its ARN.
-TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:\S+:table/\S+")
 # Names beyond what a claim needs, at the most: as many as are read beyond it.
 MOST_NAMED_BEYOND: Final = queries.LOOKAHEAD_KEYS
+# Tasks in a lease record that is written: with fewer of them it would be written more often, with more
+# the approximate count of what is taken would be further off.
+NAMED_AT_LEAST: Final = 4
 
 
 @dataclass
@@ -78,28 +86,32 @@ class _Claiming:
 class DynamoDBStore:
     """Tasks as items of a table; claimable ones in a sparse index, newest first."""
 
-    def __init__(self, table: str, client: DynamoDBClient | None = None, *, shards: int = 1) -> None:
+    def __init__(
+        self,
+        table: str,
+        client: DynamoDBClient | None = None,
+        *,
+        shards: int = 1,
+        names: Names | None = None,
+    ) -> None:
         """Use a table.
 
         Args:
             table: Its name.
             client: A low-level boto3 client; None for one from the environment.
             shards: Partitions that each priority level is spread over.
+            names: How freshq's attributes are called in it; None for its own names.
 
         Raises:
             ValueError: If the name is empty or the number of shards is wrong.
         """
-        if not isinstance(table, str) or not TABLE_NAME.fullmatch(table):
-            msg = (
-                f"table: must be the name of a DynamoDB table (3 to 255 of A-Z a-z 0-9 _ . -), got {table!r}"
-            )
-            raise ValueError(msg)
+        check_table_name(table)
         if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
             msg = f"shards: must be a whole number from 1 to {MAX_SHARDS}, got {shards!r}"
             raise ValueError(msg)
         with translated(table):
-            self._calls = TableCalls(client or default_client(), table)
-        self._keyspace = Keyspace(shards)
+            self._calls = TableCalls(client or default_client(), table, names)
+        self._keyspace = Keyspace(shards, of_application=self._calls.names.of_application)
         self._control = ControlRecords(self._calls)
         self._leases = LeaseLedger(self._calls, self._keyspace)
         self._lines = LineBook(self._calls, self._control)
@@ -122,7 +134,7 @@ class DynamoDBStore:
     def _insert(self, task: Task) -> bool | FreshqError:
         try:
             self._calls.put(
-                encode(task, self._keyspace), {"ConditionExpression": "attribute_not_exists(taskId)"}
+                encode(task, self._keyspace), {"ConditionExpression": "attribute_not_exists(#taskId)"}
             )
         except ConditionFailed:
             return False
@@ -136,11 +148,12 @@ class DynamoDBStore:
         Where others were faster, the next round names more tasks than it needs, and begins somewhere
         among them: so claimers that lose to each other part.
         """
-        candidates = self._candidates(request)
+        pages: list[list[str]] = []
+        candidates = self._candidates(request, pages)
         claiming = _Claiming(request, list(request.tokens))
         while wanted := list(islice(candidates, claiming.width)):
             try:
-                self._take_among(wanted, claiming)
+                self._take_among(wanted, claiming, _ahead(pages, wanted))
             except StoreError:
                 if not claiming.taken:
                     raise
@@ -153,35 +166,37 @@ class DynamoDBStore:
                 break
         return claiming.taken
 
-    def _take_among(self, wanted: Sequence[str], claiming: _Claiming) -> None:
+    def _take_among(self, wanted: Sequence[str], claiming: _Claiming, ahead: Sequence[str]) -> None:
         """Name tasks in the lease record, then claim them one by one while tokens are left.
 
         Args:
             wanted: Ids, best first; more than there are tokens if others were faster before.
             claiming: The claim so far; what is claimed is added to it.
+            ahead: Tasks to name as well, for later claims.
         """
         tokens, queue = claiming.free_tokens, claiming.request.queue
         if len(wanted) > len(tokens):
             start = zlib.crc32(tokens[0].encode()) % len(wanted)
             wanted = [*wanted[start:], *wanted[:start]]
         named = {task_id: tokens[index % len(tokens)] for index, task_id in enumerate(wanted)}
-        self._leases.cover(queue, list(named.items()), claiming.request.lease_until, claiming.request.now)
+        request = claiming.request
+        self._leases.cover(queue, list(named.items()), request.lease_until, request.now, ahead)
         for task_id, named_token in named.items():
             if tokens and self._take(task_id, claiming):
                 self._leases.rename(queue, task_id, named_token, tokens.pop(0))
             else:
                 self._leases.drop(queue, (task_id, named_token))
 
-    def _candidates(self, request: ClaimRequest) -> Iterator[str]:
+    def _candidates(self, request: ClaimRequest, pages: list[list[str]]) -> Iterator[str]:
         """Yield the ids of tasks that the index shows as claimable, best first, reading pages as needed."""
         lines = self._lines.lines(request.queue, request.now)
         for level in sorted({level for level, _group in lines}, reverse=True):
             groups = [group for of, group in lines if of == level]
             yield from request.turns.interleave(
-                level, {group: self._line(request, (level, group)) for group in groups}
+                level, {group: self._line(request, (level, group), pages) for group in groups}
             )
 
-    def _line(self, request: ClaimRequest, line: Line) -> Iterator[str]:
+    def _line(self, request: ClaimRequest, line: Line, pages: list[list[str]]) -> Iterator[str]:
         """Yield the ids of the tasks of a line, best first."""
         newest_first = request.orders.newest_first(
             line, request.now, lambda: self._oldest_of(request.queue, [line], request.created_after)
@@ -189,7 +204,12 @@ class DynamoDBStore:
         sign = -1 if newest_first else 1
         shards = [
             queries.claimable(
-                self._calls, partition, request.created_after, request.limit, newest_first=newest_first
+                self._calls,
+                partition,
+                request.created_after,
+                request.limit,
+                newest_first=newest_first,
+                pages=pages,
             )
             for partition in self._partitions(request.queue, [line])
         ]
@@ -215,16 +235,18 @@ class DynamoDBStore:
     def _take(self, task_id: str, claiming: _Claiming) -> bool:
         """Claim one task with the first free token; return whether it was still there to be claimed."""
         try:
-            item = self._calls.update(claim_arguments(task_id, claiming.free_tokens[0], claiming.request))
+            item = self._calls.update(
+                claim_arguments(task_id, claiming.free_tokens[0], claiming.request, self._keyspace)
+            )
         except ConditionFailed as failed:
-            if failed.item is not None:
-                found = decode(failed.item)
+            if (found := decode_if_task(failed.item)) is not None:
                 claiming.races_lost += found.status is TaskStatus.TAKEN
                 self._leave_index_if_too_late(found, claiming.request)
             return False
-        if item is not None:
-            claiming.taken.append(decode(item))
-        return item is not None
+        taken = decode_if_task(item)
+        if taken is not None:
+            claiming.taken.append(taken)
+        return taken is not None
 
     def _leave_index_if_too_late(self, task: Task, request: ClaimRequest) -> None:
         """Shed a task whose own deadline is too near, so that it is not in the way of later claims.
@@ -245,18 +267,20 @@ class DynamoDBStore:
         """Store the new version of a task if the guard holds."""
         if task.status is TaskStatus.PENDING and not task.delayed:
             self._lines.announce(task)
-        hold = None if guard.lease_token is None else (task.task_id, guard.lease_token)
+        hold = None if task.lease_token is None else (task.task_id, task.lease_token)
+        if guard.lease_token is not None:
+            hold = (task.task_id, guard.lease_token)
         if hold is not None and task.lease_until is not None:
             self._leases.extend(task.queue, hold, task.lease_until, task.updated)
         try:
-            self._calls.update(replace_arguments(task, guard, self._keyspace))
+            item = self._calls.update(replace_arguments(task, guard, self._keyspace))
         except ConditionFailed as failed:
             if hold is not None:
                 self._leases.drop(task.queue, hold)
-            raise ConflictError(decode(failed.item) if failed.item else None) from None
+            raise ConflictError(decode_if_task(failed.item)) from None
         if hold is not None and task.lease_until is None:
             self._leases.drop(task.queue, hold)
-        return task
+        return task if item is None else replace(task, version=version_of(item))
 
     def delete(self, task: Task, guard: Guard) -> None:
         """Delete a task if the guard holds; one that is gone already is no error."""
@@ -279,13 +303,13 @@ class DynamoDBStore:
         found = [decode(item) for item in items if is_task(item)]
         due = [task for task in found if task.delayed and (task.not_before or 0.0) <= now]
         for record in items:
-            if not is_task(record) and due_at(record) <= now:
+            if names_leases(record) and due_at(record) <= now:
                 due += self._expired(record, now)
         return due
 
     def _expired(self, record: Item, now: float) -> list[Task]:
         """Return the tasks of a lease record whose lease ran out; if there is none, tidy it up."""
-        named = [decode(item) for item in self._calls.get_many(named_ids(record))]
+        named = [decode(item) for item in self._calls.get_many(named_ids(record)) if is_task(item)]
         held = [
             (task, task.lease_until) for task in named if task.status is TaskStatus.TAKEN and task.lease_until
         ]
@@ -298,8 +322,7 @@ class DynamoDBStore:
 
     def get(self, task_id: str) -> Task | None:
         """Return a task by its id, strongly consistent."""
-        item = self._calls.get(task_id)
-        return decode(item) if item is not None and is_task(item) else None
+        return decode_if_task(self._calls.get(task_id))
 
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
         """Yield every task of the queue."""
@@ -375,3 +398,11 @@ class DynamoDBStore:
     def close(self) -> None:
         """Delete this process's lease record if it names nothing held."""
         self._leases.close()
+
+
+def _ahead(pages: Sequence[Sequence[str]], wanted: Sequence[str]) -> list[str]:
+    """Return what to name for later claims, out of pages that were read anyway: nothing if much is wanted."""
+    in_turn = (task_id for row in zip_longest(*pages) for task_id in row if task_id is not None)
+    unwanted = (task_id for task_id in in_turn if task_id not in wanted)
+    # Those before the wanted ones were tried, and lost; to name a few of them in vain does no harm.
+    return list(islice(unwanted, max(0, NAMED_AT_LEAST - len(wanted))))

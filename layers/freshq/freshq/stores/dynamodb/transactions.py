@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.dynamodb.items import Item
+    from freshq.stores.dynamodb.names import Item
 
 T = TypeVar("T")
 

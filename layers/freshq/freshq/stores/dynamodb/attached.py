@@ -1,0 +1,225 @@
+"""The store on a table that an application has already: its records are queued where they are.
+
+Of a record freshq changes its own attributes only. In none of its queues' states, that is READY, a
+record has none but the count of its changes and the name of the last one.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import AlreadyQueued, FreshqError, IllegalTransition, NotReady, TaskNotFound
+from freshq.new_task import RESERVED_ID_PREFIX
+from freshq.stores.base import ConflictError
+from freshq.stores.dynamodb import queries
+from freshq.stores.dynamodb.attaching import Attachment, attach
+from freshq.stores.dynamodb.calls import ConditionFailed, translated
+from freshq.stores.dynamodb.items import (
+    Keyspace,
+    conditioned,
+    decode,
+    is_task,
+    mutable_attributes,
+    new_request_token,
+    update_arguments,
+    version_count,
+    version_of,
+)
+from freshq.stores.dynamodb.names import RECORD, Item, Names
+from freshq.stores.dynamodb.store import PUT_THREADS, DynamoDBStore
+from freshq.stores.dynamodb.values import plain_values
+from freshq.task import Task, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.stores.base import Guard
+
+# From these a record can be put; after its deadline also a waiting one.
+PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
+# Attributes that a record has once it was changed, in a queue or not.
+KEPT: Final = ("requestToken",)
+
+
+class AttachedStore(DynamoDBStore):
+    """Tasks as records of an application's table, which it keeps as they are."""
+
+    def __init__(self, attachment: Attachment, client: DynamoDBClient) -> None:
+        """Use a table that was attached.
+
+        Args:
+            attachment: How it was attached.
+            client: A low-level boto3 client.
+        """
+        names = Names.attached(attachment.key)
+        super().__init__(attachment.table, client, shards=attachment.shards, names=names)
+        self._attachment = attachment
+
+    def create_table(self) -> None:
+        """Attach the table, if anything of that is left to do; return once it can be used."""
+        with translated(self._calls.table):
+            attach(self._calls.client, self._attachment)
+
+    def _insert(self, task: Task) -> bool | FreshqError:
+        """Put a record that is there into the queue; return its refusal if its state forbids that."""
+        arguments = _put_arguments(task, self._keyspace)
+        try:
+            self._calls.update(arguments)
+        except ConditionFailed as failed:
+            return _refusal(task, failed.item)
+        except FreshqError as error:
+            return error  # the caller reports it beside the outcome of the others
+        return True
+
+    def get(self, task_id: str) -> Task | None:
+        """Return a record by its id, strongly consistent; in no queue it is READY."""
+        if task_id.startswith(RESERVED_ID_PREFIX):
+            return None
+        item = self._calls.get(task_id)
+        return None if item is None else _task_or_record(item)
+
+    def replace(self, task: Task, guard: Guard) -> Task:
+        """Store the new version of a record if the guard holds, be it in the queue or not."""
+        if TaskStatus.READY not in (task.status, guard.status):
+            return super().replace(task, guard)
+        try:
+            item = self._calls.update(_between_queues(task, guard, self._keyspace)) or {}
+        except ConditionFailed as failed:
+            current = None if failed.item is None else _task_or_record(failed.item)
+            raise ConflictError(current) from None
+        return replace(task, version=version_of(item))
+
+    def delete(self, task: Task, guard: Guard) -> None:
+        """Take a record out of the queue if the guard holds; the record stays."""
+        arguments = _leave_arguments(task.queue, task.task_id, guard.status, self._keyspace)
+        for name, token in (("leaseToken", guard.lease_token), ("requestToken", guard.request_token)):
+            if token is not None:
+                arguments = conditioned(
+                    arguments,
+                    [arguments["ConditionExpression"], f"#{name} = :guard_{name}"],
+                    {f":guard_{name}": {"S": token}},
+                )
+        try:
+            self._calls.update(arguments)
+        except ConditionFailed as failed:
+            if failed.item is not None and is_task(failed.item):
+                raise ConflictError(decode(failed.item)) from None
+
+    def dead(self, queue: str) -> Iterator[Task]:
+        """Yield the dead letters of a queue, by shard and time, at the cost of those that there are."""
+        for shard in range(self._keyspace.shards):
+            ids = queries.partition_ids(self._calls, self._keyspace.dead(queue, shard))
+            while some := list(islice(ids, queries.DUE_PAGE_KEYS)):
+                tasks = [decode(item) for item in self._calls.get_many(some) if is_task(item)]
+                found = {task.task_id: task for task in tasks if task.status is TaskStatus.FAILURE}
+                yield from (found[task_id] for task_id in some if task_id in found)
+
+    def purge(self, queue: str) -> int:
+        """Take every record out of the queue, what is in work included; return how many."""
+        return self._take_out(queue, [task.task_id for task in self.scan(queue)])
+
+    def purge_dead(self, queue: str) -> int:
+        """Take the dead letters out of the queue; return how many."""
+        return self._take_out(queue, [task.task_id for task in self.dead(queue)], TaskStatus.FAILURE)
+
+    def _take_out(self, queue: str, task_ids: Sequence[str], status: TaskStatus | None = None) -> int:
+        def take_out(task_id: str) -> bool:
+            try:
+                self._calls.update(_leave_arguments(queue, task_id, status, self._keyspace))
+            except ConditionFailed:
+                return False  # somebody else took it out, or deleted it
+            return True
+
+        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-purge") as pool:
+            return sum(pool.map(take_out, task_ids))
+
+
+def _put_arguments(task: Task, keyspace: Keyspace) -> Item:
+    """Return the arguments of the UpdateItem that queues a record: there, and in no queue."""
+    changes: Item = mutable_attributes(task, keyspace) | {
+        "taskQueue": {"S": task.queue},
+        "putToken": {"S": task.request_token},
+        "taskGroup": None if task.group is None else {"S": task.group},
+    }
+    puttable = [f":puttable{index}" for index in range(len(PUTTABLE))]
+    out_of_queue = (
+        f"(attribute_not_exists(#taskStatus) OR #taskStatus IN ({', '.join(puttable)}) "
+        "OR (#taskStatus = :pending AND #deadline <= :now))"
+    )
+    values: Item = {name: {"S": status.value} for name, status in zip(puttable, PUTTABLE, strict=True)}
+    values |= {":pending": {"S": TaskStatus.PENDING.value}, ":now": changes["taskUpdated"]}
+    arguments = update_arguments(task.task_id, changes, version_count(keyspace))
+    return conditioned(arguments, ["attribute_exists(#taskId)", out_of_queue], values)
+
+
+def _refusal(task: Task, item: Item | None) -> FreshqError:
+    """Return why a record was not queued."""
+    if item is None:
+        return TaskNotFound(task.task_id, task.queue)
+    found = _task_or_record(item)
+    if found.status is TaskStatus.UNDER_CONSTRUCTION:
+        return NotReady(task.task_id)
+    if found.status in (TaskStatus.PENDING, TaskStatus.TAKEN):
+        return AlreadyQueued(task.task_id, found.queue, found.status)
+    return IllegalTransition(task.task_id, "put", found.status, TaskStatus.READY)
+
+
+def _between_queues(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
+    """Return the arguments of the UpdateItem that makes a record READY, or changes one that is."""
+    if task.status is TaskStatus.READY:
+        changes = _without_queue(keyspace) | {"requestToken": {"S": task.request_token}}
+    else:
+        changes = mutable_attributes(task, keyspace) | {"taskQueue": {"S": task.queue}}
+    conditions = ["attribute_exists(#taskId)"]
+    values: Item = {}
+    if guard.status is TaskStatus.READY:
+        conditions.append("attribute_not_exists(#taskStatus)")
+    else:
+        conditions += ["#taskStatus = :guardStatus", "#taskQueue = :guardQueue"]
+        values |= {":guardStatus": {"S": guard.status.value}, ":guardQueue": {"S": task.queue}}
+    if guard.request_token:
+        conditions.append("#requestToken = :guardRequest")
+        values[":guardRequest"] = {"S": guard.request_token}
+    else:
+        conditions.append("attribute_not_exists(#requestToken)")
+    return conditioned(update_arguments(task.task_id, changes, version_count(keyspace)), conditions, values)
+
+
+def _leave_arguments(queue: str, task_id: str, status: TaskStatus | None, keyspace: Keyspace) -> Item:
+    """Return the arguments of the UpdateItem that takes a record out of a queue, READY afterwards."""
+    changes = _without_queue(keyspace) | {"requestToken": {"S": new_request_token()}}
+    conditions, values = ["#taskQueue = :queue"], {":queue": {"S": queue}}
+    if status is not None:
+        conditions.append("#taskStatus = :status")
+        values[":status"] = {"S": status.value}
+    return conditioned(update_arguments(task_id, changes, version_count(keyspace)), conditions, values)
+
+
+def _without_queue(keyspace: Keyspace) -> Item:
+    """Return the removal of every attribute that only a record of a queue has."""
+    blank = Task("", "", TaskStatus.READY, created=0, updated=0, deadline=0, expires=0, request_token="")
+    names = [*mutable_attributes(blank, keyspace), "taskQueue", "taskGroup", "putToken"]
+    return dict.fromkeys(name for name in names if name not in KEPT)
+
+
+def _task_or_record(item: Item) -> Task:
+    """Return the task that a record is; READY, with no times and no queue, if it is in none."""
+    if is_task(item):
+        return decode(item)
+    return Task(
+        task_id=item["taskId"]["S"],
+        queue="",
+        status=TaskStatus.READY,
+        created=0.0,
+        updated=0.0,
+        deadline=0.0,
+        expires=0,
+        request_token=item["requestToken"]["S"] if "requestToken" in item else "",
+        payload=plain_values(item[RECORD]["M"]),
+        version=version_of(item),
+    )

@@ -1,0 +1,261 @@
+"""Attaching freshq to a table that an application has: two sparse indexes and one record of how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import StoreError, TableMissing
+from freshq.new_task import RESERVED_ID_PREFIX
+from freshq.policy.order import Order
+from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
+from freshq.stores.dynamodb.evolve import TableChanges, index_names, is_on_demand
+from freshq.stores.dynamodb.items import new_request_token
+from freshq.stores.dynamodb.names import KEY, Item, Names
+from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX, table_definition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+ATTACH_RECORD: Final = f"{RESERVED_ID_PREFIX}attach"
+# Of a life of put, claim and complete: three writes of the record, an entry of the index made and taken
+# out, and a quarter of a lease record.
+RECORD_WRITES: Final = 3
+INDEX_AND_LEASE_UNITS: Final = 2.25
+BYTES_A_WRITE_UNIT: Final = 1024
+# What freshq's own attributes add to a record while it is in the queue, at most.
+OWN_BYTES: Final = 700
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """How a table is, or is to be, attached.
+
+    Attributes:
+        table: Name of the table.
+        key: Its hash key.
+        order: Order of service unless a queue says otherwise.
+        shards: Partitions of the index of claimable records.
+    """
+
+    table: str
+    key: str
+    order: Order = Order.FIFO
+    shards: int = 1
+
+    @property
+    def names(self) -> Names:
+        """The names of freshq's attributes in the table."""
+        return Names.attached(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachPlan:
+    """What attaching would do to a table.
+
+    Attributes:
+        missing: Names of the indexes to add.
+        present: Names of those that are there.
+        records: About how many records the table has; DynamoDB counts them every six hours.
+        record_bytes: About how long a record is.
+        provisioned_units: Read and write units that each index gets; None where requests are billed.
+    """
+
+    missing: tuple[str, ...]
+    present: tuple[str, ...]
+    records: int
+    record_bytes: int
+    provisioned_units: tuple[int, int] | None
+
+    @property
+    def life_write_units(self) -> float:
+        """Write units of put, claim and complete of a record of that size, claimed one at a time."""
+        units = ceil((self.record_bytes + OWN_BYTES) / BYTES_A_WRITE_UNIT)
+        return RECORD_WRITES * units + INDEX_AND_LEASE_UNITS
+
+
+def plan(client: DynamoDBClient, attachment: Attachment) -> AttachPlan:
+    """Return what attaching would do, changing nothing.
+
+    Raises:
+        ValueError: If the table, or how it was attached before, does not allow it.
+        StoreError: If DynamoDB did not answer, or there is no such table.
+    """
+    description = TableChanges(client, attachment.table).description()
+    _check(description, attachment)
+    _check_unchanged(read_attachment(client, attachment.table, attachment.key), attachment)
+    wanted = [index["IndexName"] for index in _indexes(attachment, description)]
+    records, size_bytes = description.get("ItemCount", 0), description.get("TableSizeBytes", 0)
+    return AttachPlan(
+        missing=tuple(name for name in wanted if name not in index_names(description)),
+        present=tuple(name for name in wanted if name in index_names(description)),
+        records=records,
+        record_bytes=round(size_bytes / records) if records else 0,
+        provisioned_units=None if is_on_demand(description) else _units(description),
+    )
+
+
+def attach(
+    client: DynamoDBClient,
+    attachment: Attachment,
+    *,
+    on_status: Callable[[str, str], None] | None = None,
+    poll_seconds: float | None = None,
+) -> None:
+    """Add what is missing, one index at a time; return once it can be used.
+
+    Args:
+        client: A low-level boto3 client.
+        attachment: How to attach.
+        on_status: Called again and again with an index, or the table, and its status.
+        poll_seconds: Time between looks; None for the usual.
+
+    Raises:
+        ValueError: If the table, or how it was attached before, does not allow it; nothing was changed.
+        StoreError: If DynamoDB did not answer; what was added so far stays, and may be gone on with.
+    """
+    if poll_seconds is None:
+        changes = TableChanges(client, attachment.table, on_status=on_status)
+    else:
+        changes = TableChanges(client, attachment.table, on_status=on_status, poll_seconds=poll_seconds)
+    description = changes.description()
+    _check(description, attachment)
+    _check_unchanged(read_attachment(client, attachment.table, attachment.key), attachment)
+    for index in _indexes(attachment, description):
+        changes.add_index(index, _definitions(attachment, index))
+    _write_record(client, attachment)
+
+
+def read_attachment(client: DynamoDBClient, table: str, key: str) -> Attachment | None:
+    """Return how a table was attached; None if it was not, or not to the end.
+
+    Raises:
+        ValueError: If the table has another key.
+        StoreError: If DynamoDB did not answer, or there is no such table.
+    """
+    try:
+        item = TableCalls(client, table, Names.attached(key)).get(ATTACH_RECORD)
+    except TableMissing:
+        raise
+    except StoreError as error:
+        code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
+        if code != "ValidationException":
+            raise
+        msg = f"key: table {table!r} has another key than {key!r} alone; name its hash key"
+        raise ValueError(msg + " (a table with a range key cannot be attached)") from error
+    if item is None or "order" not in item:
+        return None
+    return Attachment(table, key, Order(item["order"]["S"]), int(item["shards"]["N"]))
+
+
+def opened(
+    table: str, client: DynamoDBClient | None, key: str | None, shards: int | None
+) -> tuple[Attachment, DynamoDBClient]:
+    """Return how a table was attached, and a client for it.
+
+    Raises:
+        ValueError: If an argument is wrong, or does not agree with how the table was attached.
+        TableMissing: If there is no such table, or it is not attached.
+    """
+    if not isinstance(key, str) or not key:
+        msg = f"key: must be the name of the table's hash key, got {key!r}"
+        raise ValueError(msg)
+    check_table_name(table)
+    with translated(table):
+        used = client or default_client()
+    attachment = read_attachment(used, table, key)
+    if attachment is None:
+        msg = f"table {table!r}: not attached; run freshq attach {table} --key {key}"
+        raise TableMissing(msg)
+    if shards is not None:
+        _check_unchanged(attachment, replace(attachment, shards=shards))
+    return attachment, used
+
+
+def _write_record(client: DynamoDBClient, attachment: Attachment) -> None:
+    TableCalls(client, attachment.table, attachment.names).put(
+        {
+            KEY: {"S": ATTACH_RECORD},
+            "order": {"S": attachment.order.value},
+            "shards": {"N": str(attachment.shards)},
+            "requestToken": {"S": new_request_token()},
+        }
+    )
+
+
+def _check(description: Item, attachment: Attachment) -> None:
+    """Refuse a table that cannot hold freshq's records."""
+    table, keys = attachment.table, {key["KeyType"]: key["AttributeName"] for key in description["KeySchema"]}
+    types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
+    if "RANGE" in keys:
+        msg = f"table: {table!r} has a range key ({keys['RANGE']!r}) besides {keys['HASH']!r}; only a table"
+        raise ValueError(msg + " with a hash key alone can be attached, since an id must name one record")
+    if keys["HASH"] != attachment.key:
+        msg = f"key: the hash key of table {table!r} is {keys['HASH']!r}, got {attachment.key!r}"
+        raise ValueError(msg)
+    if types[attachment.key] != "S":
+        msg = f"key: {attachment.key!r} of table {table!r} is of type {types[attachment.key]}; only texts (S)"
+        raise ValueError(msg + " can be ids, since freshq keeps records of its own beside the table's")
+    for definition in _own_definitions(attachment):
+        name, wanted = definition["AttributeName"], definition["AttributeType"]
+        if types.get(name, wanted) != wanted:
+            msg = f"table: {table!r} uses {name!r} as a key of type {types[name]}, freshq as {wanted}"
+            raise ValueError(msg)
+
+
+def _check_unchanged(known: Attachment | None, attachment: Attachment) -> None:
+    """Refuse other shards than before: what waits in those left out would never be claimed."""
+    if known is not None and known.shards != attachment.shards:
+        msg = f"shards: table {attachment.table!r} was attached with {known.shards}, got {attachment.shards};"
+        raise ValueError(msg + " the number cannot change while records may be queued")
+
+
+def _own_definitions(attachment: Attachment) -> list[Item]:
+    names = attachment.names
+    definitions: list[Item] = [
+        dict(entry) for entry in table_definition(attachment.table)["AttributeDefinitions"]
+    ]
+    return [
+        definition | {"AttributeName": names.attribute(definition["AttributeName"])}
+        for definition in definitions
+        if definition["AttributeName"] != KEY
+    ]
+
+
+def _definitions(attachment: Attachment, index: Item) -> list[Item]:
+    keys = {key["AttributeName"] for key in index["KeySchema"]}
+    return [entry for entry in _own_definitions(attachment) if entry["AttributeName"] in keys]
+
+
+def _indexes(attachment: Attachment, description: Item) -> list[Item]:
+    """Return the indexes as CreateTable would have them, with the throughput of the table itself."""
+    names = attachment.names
+    throughput = {} if is_on_demand(description) else {"ProvisionedThroughput": _throughput(description)}
+    return [
+        {
+            "IndexName": names.index(name),
+            "KeySchema": [
+                {"AttributeName": names.attribute(hash_key), "KeyType": "HASH"},
+                {"AttributeName": names.attribute(range_key), "KeyType": "RANGE"},
+            ],
+            "Projection": {"ProjectionType": "KEYS_ONLY"},
+            **throughput,
+        }
+        for name, hash_key, range_key in (
+            (STATUS_INDEX, "pendingShard", "taskCreated"),
+            (DUE_INDEX, "dueShard", "dueAt"),
+        )
+    ]
+
+
+def _units(description: Item) -> tuple[int, int]:
+    throughput = description["ProvisionedThroughput"]
+    return throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]
+
+
+def _throughput(description: Item) -> Item:
+    read_units, write_units = _units(description)
+    return {"ReadCapacityUnits": read_units, "WriteCapacityUnits": write_units}

@@ -1,0 +1,129 @@
+"""Changes of a table that is in use: one index at a time, safe to repeat and to run twice at once."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.errors import StoreError, TableMissing
+from freshq.stores.dynamodb.calls import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.stores.dynamodb.names import Item
+
+# DynamoDB reads the whole table to fill an index: hours, where it is large.
+WAIT_SECONDS: Final = 24 * 3600.0
+POLL_SECONDS: Final = 2.0
+ACTIVE: Final = "ACTIVE"
+# What DynamoDB answers when another change of the table is under way, or has just made this one.
+# Its ValidationException says that the index is there already.
+BUSY_CODES: Final = ("ResourceInUseException", "LimitExceededException", "ValidationException")
+
+
+class TableChanges:
+    """Makes changes to one table, each once the table is ready for it."""
+
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        table: str,
+        *,
+        poll_seconds: float = POLL_SECONDS,
+        on_status: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """Prepare changes.
+
+        Args:
+            client: A low-level boto3 client.
+            table: Name of the table.
+            poll_seconds: Time between looks while a change is under way.
+            on_status: Called at each look with what is waited for, and its status.
+        """
+        self._client = client
+        self._table = table
+        self._poll_seconds = poll_seconds
+        self._on_status = on_status or (lambda _what, _status: None)
+
+    def description(self) -> Item:
+        """Return what DescribeTable says.
+
+        Raises:
+            TableMissing: If there is no such table.
+        """
+        with translated(self._table):
+            return dict(self._client.describe_table(TableName=self._table)["Table"])
+
+    def wait(self) -> Item:
+        """Return the description once the table and all its indexes can be used and changed.
+
+        Raises:
+            StoreError: If that takes longer than a day.
+        """
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            description = self.description()
+            statuses = {self._table: description["TableStatus"]}
+            statuses |= {
+                index["IndexName"]: index["IndexStatus"] + (", filling" if index.get("Backfilling") else "")
+                for index in description.get("GlobalSecondaryIndexes", [])
+            }
+            for name, status in statuses.items():
+                self._on_status(name, status)
+            if set(statuses.values()) == {ACTIVE}:
+                return description
+            if time.monotonic() > deadline:
+                msg = f"table {self._table!r}: not ready after {WAIT_SECONDS / 3600:.0f} h: {statuses}"
+                raise StoreError(msg)
+            time.sleep(self._poll_seconds)
+
+    def add_index(self, index: Item, definitions: Sequence[Any]) -> None:
+        """Add a global secondary index unless it is there; return once it can be used.
+
+        Args:
+            index: As in CreateTable.
+            definitions: The attribute definitions of its keys.
+        """
+        name = index["IndexName"]
+        while name not in index_names(description := self.wait()):
+            self._on_status(name, "asked for")
+            known = {entry["AttributeName"]: entry for entry in description["AttributeDefinitions"]}
+            known |= {entry["AttributeName"]: entry for entry in definitions}
+            change = {
+                "AttributeDefinitions": list(known.values()),
+                "GlobalSecondaryIndexUpdates": [{"Create": index}],
+            }
+            self._update(change, lambda: name in index_names(self.description()))
+        self.wait()
+
+    def update(self, change: Item) -> None:
+        """Make another change of the table, and return once it is done."""
+        self.wait()
+        self._update(change, lambda: False)
+        self.wait()
+
+    def _update(self, change: Item, made_by_another: Callable[[], bool]) -> None:
+        """Ask for a change; where another is in the way, return for the caller to look again."""
+        try:
+            with translated(self._table):
+                self._client.update_table(TableName=self._table, **change)
+        except TableMissing:
+            raise
+        except StoreError as error:
+            code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
+            busy = code in BUSY_CODES[:2] and self.description()["TableStatus"] != ACTIVE
+            if not (busy or (code in BUSY_CODES and made_by_another())):
+                raise
+
+
+def index_names(description: Item) -> set[str]:
+    """Return the names of a table's global secondary indexes."""
+    return {index["IndexName"] for index in description.get("GlobalSecondaryIndexes", [])}
+
+
+def is_on_demand(description: Item) -> bool:
+    """Return whether a table is billed by request."""
+    return bool(description.get("BillingModeSummary", {}).get("BillingMode") == "PAY_PER_REQUEST")

@@ -1,0 +1,96 @@
+"""How freshq's attributes and indexes are called in a table.
+
+The store reads and writes items under its own names, and marks each name in an expression by a `#`.
+Here, and nowhere else, they become the names in the table: the same ones in a table of freshq's own,
+prefixed ones in a table whose records are an application's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# An item or attribute value in the low-level client's form, such as {"taskId": {"S": "a"}}.
+Item: TypeAlias = dict[str, Any]
+
+KEY: Final = "taskId"
+# Under this name a decoded item has what is not freshq's, as a map.
+RECORD: Final = "record"
+ATTACHED_PREFIX: Final = "freshq_"
+ATTACHED_INDEX_PREFIX: Final = "freshq-"
+_NAME_MARK: Final = re.compile(r"#(\w+)")
+_EXPRESSIONS: Final = (
+    "KeyConditionExpression",
+    "FilterExpression",
+    "ConditionExpression",
+    "UpdateExpression",
+    "ProjectionExpression",
+)
+_ITEMS: Final = ("Item", "Key", "ExclusiveStartKey")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names in one table.
+
+    Attributes:
+        key: The table's hash key, which holds the task's id.
+        prefix: What freshq's other attributes begin with.
+        index_prefix: What freshq's indexes begin with.
+    """
+
+    key: str = KEY
+    prefix: str = ""
+    index_prefix: str = ""
+
+    @classmethod
+    def attached(cls, key: str) -> Names:
+        """Return the names in a table of an application, whose hash key is `key`."""
+        return cls(key, ATTACHED_PREFIX, ATTACHED_INDEX_PREFIX)
+
+    @property
+    def of_application(self) -> bool:
+        """Whether the table's records are an application's, which freshq only adds attributes to."""
+        return bool(self.prefix)
+
+    def attribute(self, name: str) -> str:
+        """Return how an attribute of freshq is called in the table."""
+        return self.key if name == KEY else self.prefix + name
+
+    def index(self, name: str) -> str:
+        """Return how an index of freshq is called in the table."""
+        return self.index_prefix + name
+
+    def to_table(self, item: Mapping[str, Any]) -> Item:
+        """Return an item under the names of the table."""
+        return {self.attribute(name): value for name, value in item.items()}
+
+    def from_table(self, item: Mapping[str, Any]) -> Item:
+        """Return an item of the table under freshq's names, the application's data as its record."""
+        if not self.of_application:
+            return dict(item)
+        start = len(self.prefix)
+        own = {name[start:]: value for name, value in item.items() if name.startswith(self.prefix)}
+        record = {name: value for name, value in item.items() if not name.startswith(self.prefix)}
+        if self.key in item:
+            own[KEY] = item[self.key]
+        return own | {RECORD: {"M": record}}
+
+    def arguments(self, arguments: Mapping[str, Any]) -> Item:
+        """Return the arguments of a call under the names of the table, every marked name told."""
+        renamed = dict(arguments)
+        for field in _ITEMS:
+            if field in renamed:
+                renamed[field] = self.to_table(renamed[field])
+        if "IndexName" in renamed:
+            renamed["IndexName"] = self.index(renamed["IndexName"])
+        marked = {
+            name for field in _EXPRESSIONS if field in renamed for name in _NAME_MARK.findall(renamed[field])
+        }
+        if marked:
+            renamed["ExpressionAttributeNames"] = {f"#{name}": self.attribute(name) for name in marked}
+        return renamed

@@ -1,0 +1,41 @@
+"""An application's attributes as JSON values, for the payload of a task that is a record."""
+
+from __future__ import annotations
+
+import base64
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from boto3.dynamodb.types import Binary, TypeDeserializer
+
+if TYPE_CHECKING:
+    from freshq.stores.dynamodb.names import Item
+
+_deserializer = TypeDeserializer()
+
+
+def plain_values(record: Item) -> dict[str, Any]:
+    """Return a record's attributes as JSON values.
+
+    A whole number becomes an int, any other number the nearest float, a set a sorted list, and binary
+    data its base64 text.
+
+    Args:
+        record: Attributes in the low-level client's form.
+    """
+    return {name: _plain(_deserializer.deserialize(value)) for name, value in record.items()}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever DynamoDB can hold
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, set):
+        return sorted(_plain(inner) for inner in value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, Binary | bytes):
+        raw: Any = value  # boto3's class has bytes(), which its annotations do not say
+        return base64.b64encode(bytes(raw)).decode()
+    return value

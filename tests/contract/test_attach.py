@@ -1,0 +1,682 @@
+"""A queue of an application's own records: operations, outcomes, and data that nobody touches."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from benchmarks.capacity import metered
+
+from freshq import (
+    AlreadyQueued,
+    AttachedQueue,
+    IllegalTransition,
+    LeaseLost,
+    LostRace,
+    NotReady,
+    PutOutcome,
+    Queue,
+    TableMissing,
+    TaskNotFound,
+    TaskStatus,
+    Throttled,
+    Unreachable,
+)
+from freshq.policy.order import Order
+from freshq.stores.dynamodb import attaching
+from freshq.stores.dynamodb.attaching import Attachment, attach, plan
+from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
+from tests.conftest import Clock
+from tests.contract.test_concurrency import at_once
+from tests.support.faults import client_at, meanwhile, refused, replies_lost
+from tests.support.readings import counts, ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+DATA: dict[str, Any] = {
+    "data": {"M": {"items": {"L": [{"M": {"SKU": {"S": "Item-1"}, "is_packed": {"BOOL": True}}}]}}},
+    "status": {"S": "an application's own status"},
+    "ttl": {"N": "12345678901234567890.5"},
+    "price": {"N": "19.99"},
+    "count": {"N": "3"},
+    "tags": {"SS": ["b", "a"]},
+    "sizes": {"NS": ["3", "1.5"]},
+    "photo": {"B": b"\x00\xff"},
+    "nothing": {"NULL": True},
+    "taskStatus": {"S": "not freshq's"},
+}
+
+
+@dataclass
+class Shipments:
+    """An application's table, attached or not."""
+
+    client: DynamoDBClient
+    table: str = field(default_factory=lambda: f"shipments-{uuid.uuid4().hex}")
+    clock: Clock = field(default_factory=Clock)
+
+    def create(self, *keys: Any, **options: Any) -> None:
+        """Make the table, by default with the hash key `id`."""
+        keys = keys or (("id", "S", "HASH"),)
+        self.client.create_table(
+            TableName=self.table,
+            AttributeDefinitions=[{"AttributeName": name, "AttributeType": kind} for name, kind, _ in keys],
+            KeySchema=[{"AttributeName": name, "KeyType": part} for name, _, part in keys],
+            **({"BillingMode": "PAY_PER_REQUEST"} | options),
+        )
+
+    def create_attached(self) -> None:
+        """Make a table as it is once it was attached, which takes DynamoDB Local two seconds."""
+        attachment = Attachment(self.table, "id")
+        on_demand = {"BillingModeSummary": {"BillingMode": "PAY_PER_REQUEST"}}
+        definitions: Any = [{"AttributeName": "id", "AttributeType": "S"}]
+        indexes: Any = attaching._indexes(attachment, on_demand)
+        self.client.create_table(
+            TableName=self.table,
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+            AttributeDefinitions=definitions + attaching._own_definitions(attachment),
+            GlobalSecondaryIndexes=indexes,
+        )
+        self.attach()
+
+    def attach(self, **how: Any) -> None:
+        attach(self.client, Attachment(self.table, "id", **how), poll_seconds=0.01)
+
+    def add(self, *task_ids: str) -> None:
+        for task_id in task_ids:
+            self.client.put_item(TableName=self.table, Item={"id": {"S": task_id}} | DATA)
+
+    def queue(self, **options: Any) -> AttachedQueue:
+        options = {"clock": self.clock, "rng": random.Random(7), **options}
+        return Queue.dynamodb(self.table, self.client, attach=True, key="id", **options)
+
+    def record(self, task_id: str) -> dict[str, Any]:
+        return dict(self.client.get_item(TableName=self.table, Key={"id": {"S": task_id}})["Item"])
+
+    def own(self, task_id: str) -> dict[str, Any]:
+        """Return freshq's attributes of a record."""
+        record = self.record(task_id)
+        return {name: value for name, value in record.items() if name.startswith("freshq_")}
+
+    def version(self, task_id: str) -> int:
+        return int(self.own(task_id).get("freshq_version", {"N": "0"})["N"])
+
+    def assert_untouched(self, *task_ids: str) -> None:
+        """Check that the application's data are what they were."""
+        for task_id in task_ids:
+            record = self.record(task_id)
+            left = {name: value for name, value in record.items() if not name.startswith("freshq_")}
+            assert sorted(left.pop("tags")["SS"]) == ["a", "b"]
+            assert sorted(left.pop("sizes")["NS"]) == ["1.5", "3"]
+            expected = {"id": {"S": task_id}} | DATA
+            assert left == {name: expected[name] for name in expected if name not in ("tags", "sizes")}
+
+
+@pytest.fixture
+def shipments(client: DynamoDBClient) -> Shipments:
+    """Return an attached table with three records, A, B and C."""
+    table = Shipments(client)
+    table.create_attached()
+    table.add("A", "B", "C")
+    return table
+
+
+@pytest.fixture
+def queue(shipments: Shipments) -> AttachedQueue:
+    return shipments.queue()
+
+
+def in_work(queue: AttachedQueue, task_id: str = "A") -> Any:
+    queue.enqueue(task_id)
+    (claim,) = queue.claim()
+    return claim
+
+
+def dead(queue: AttachedQueue, task_id: str = "A") -> None:
+    queue.fail(in_work(queue, task_id), "invalid data")
+
+
+# How to bring record A into each state.
+STATES: dict[TaskStatus, Callable[[AttachedQueue], object]] = {
+    TaskStatus.READY: lambda _queue: None,
+    TaskStatus.UNDER_CONSTRUCTION: lambda queue: queue.hold("A"),
+    TaskStatus.PENDING: lambda queue: queue.enqueue("A"),
+    TaskStatus.TAKEN: in_work,
+    TaskStatus.SUCCESS: lambda queue: queue.complete(in_work(queue)),
+    TaskStatus.FAILURE: dead,
+    TaskStatus.CANCELLED: lambda queue: (queue.enqueue("A"), queue.cancel("A")),
+}
+VERBS: dict[str, Callable[[AttachedQueue], object]] = {
+    "put": lambda queue: queue.put(None, task_id="A"),
+    "hold": lambda queue: queue.hold("A"),
+    "make ready": lambda queue: queue.ready("A"),
+    "cancel": lambda queue: queue.cancel("A"),
+    "touch": lambda queue: queue.touch("A"),
+    "reprioritize": lambda queue: queue.reprioritize("A", 3),
+    "redrive": lambda queue: queue.redrive(task_id="A"),
+}
+OUTSIDE = {TaskStatus.READY, TaskStatus.UNDER_CONSTRUCTION, TaskStatus.SUCCESS, TaskStatus.CANCELLED}
+ALLOWED = {
+    "put": {TaskStatus.READY, TaskStatus.CANCELLED},
+    "hold": OUTSIDE,
+    "make ready": OUTSIDE,
+    "cancel": {TaskStatus.PENDING},
+    "touch": {TaskStatus.PENDING},
+    "reprioritize": {TaskStatus.PENDING},
+    "redrive": {TaskStatus.FAILURE},
+}
+AFTER = {
+    "put": TaskStatus.PENDING,
+    "hold": TaskStatus.UNDER_CONSTRUCTION,
+    "make ready": TaskStatus.READY,
+    "cancel": TaskStatus.CANCELLED,
+    "touch": TaskStatus.PENDING,
+    "reprioritize": TaskStatus.PENDING,
+    "redrive": TaskStatus.PENDING,
+}
+
+
+class TestLife:
+    def test_from_construction_to_completion(self, shipments: Shipments, queue: AttachedQueue) -> None:
+        queue.hold("A")
+        with pytest.raises(NotReady, match=r"'A'.*UNDER_CONSTRUCTION"):
+            queue.enqueue("A")
+        queue.ready("A")
+        assert queue.enqueue("A").outcome is PutOutcome.CREATED
+        (claim,) = queue.claim()
+        assert claim.task.payload == {
+            "id": "A",
+            "data": {"items": [{"SKU": "Item-1", "is_packed": True}]},
+            "status": "an application's own status",
+            "ttl": 12345678901234567890.5,
+            "price": 19.99,
+            "count": 3,
+            "tags": ["a", "b"],
+            "sizes": [1.5, 3],
+            "photo": "AP8=",
+            "nothing": None,
+            "taskStatus": "not freshq's",
+        }
+        assert queue.complete(claim, {"sent": True}).status is TaskStatus.SUCCESS
+        found = queue.get("A")
+        assert found is not None
+        assert (found.status, found.result, found.version) == (TaskStatus.SUCCESS, {"sent": True}, 5)
+        shipments.assert_untouched("A", "B", "C")
+
+    @pytest.mark.parametrize("verb", VERBS)
+    @pytest.mark.parametrize("status", STATES)
+    def test_a_verb_applies_or_is_refused_with_the_state_named(
+        self, shipments: Shipments, queue: AttachedQueue, status: TaskStatus, verb: str
+    ) -> None:
+        STATES[status](queue)
+        before = shipments.record("A")
+        if status in ALLOWED[verb]:
+            VERBS[verb](queue)
+            assert found_status(queue) is AFTER[verb]
+            rises = 0 if status is AFTER[verb] and verb in ("hold", "make ready") else 1
+            assert shipments.version("A") == int(before.get("freshq_version", {"N": "0"})["N"]) + rises
+        else:
+            with pytest.raises((IllegalTransition, NotReady, AlreadyQueued), match=f"(?s)'A'.*{status}"):
+                VERBS[verb](queue)
+            assert shipments.record("A") == before
+        shipments.assert_untouched("A", "B", "C")
+        assert "freshq_ttl" not in shipments.own("A")
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_a_record_that_is_not_there_is_not_found_and_not_made(
+        self, shipments: Shipments, queue: AttachedQueue, verb: str
+    ) -> None:
+        shipments.client.delete_item(TableName=shipments.table, Key={"id": {"S": "A"}})
+        with pytest.raises(TaskNotFound):
+            VERBS[verb](queue)
+        assert queue.get("A") is None
+        assert "A" not in [item["id"]["S"] for item in items_of(shipments)]
+
+    def test_put_tells_already_queued_from_in_work(self, queue: AttachedQueue) -> None:
+        queue.enqueue("A")
+        with pytest.raises(AlreadyQueued, match="PENDING") as waiting:
+            queue.enqueue("A")
+        assert waiting.value.queue == "default"
+        queue.claim()
+        with pytest.raises(AlreadyQueued, match="TAKEN"):
+            queue.enqueue("A")
+
+    def test_a_record_is_in_one_queue_at_a_time(self, shipments: Shipments, queue: AttachedQueue) -> None:
+        queue.enqueue("A")
+        other = shipments.queue(name="other")
+        with pytest.raises(AlreadyQueued, match="'default'"):
+            other.enqueue("A")
+        with pytest.raises(TaskNotFound):
+            other.cancel("A")
+        queue.cancel("A")
+        other.enqueue("A")
+        assert ids(other.claim()) == ["A"]
+
+    def test_the_version_rises_by_one_with_every_change(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        seen = [shipments.version("A")]
+
+        def note(task: Any = None) -> None:
+            seen.append(shipments.version("A"))
+            if task is not None:
+                assert task.version == seen[-1]
+
+        note(queue.hold("A"))
+        note(queue.ready("A"))
+        queue.enqueue("A")
+        note()
+        note(queue.touch("A"))
+        note(queue.reprioritize("A", 5))
+        (claim,) = queue.claim()
+        note(claim.task)
+        claim = queue.extend(claim, 90)
+        note(claim.task)
+        note(queue.release(claim))
+        note(queue.retry(queue.claim()[0], delay_seconds=0))
+        seen[-1] -= 1  # that was a claim and a retry
+        note(queue.fail(queue.claim()[0]))
+        seen[-1] -= 2
+        assert seen == list(range(len(seen)))
+
+
+def found_status(queue: AttachedQueue) -> TaskStatus:
+    found = queue.get("A")
+    assert found is not None
+    return found.status
+
+
+def items_of(shipments: Shipments) -> list[dict[str, Any]]:
+    pages = shipments.client.get_paginator("scan").paginate(TableName=shipments.table)
+    return [dict(item) for page in pages for item in page["Items"]]
+
+
+class TestOrder:
+    def test_first_in_first_out_within_a_priority(self, queue: AttachedQueue) -> None:
+        queue.enqueue("A")
+        queue.enqueue("B")
+        queue.enqueue("C", priority=5)
+        assert ids(queue.claim(limit=3)) == ["C", "A", "B"]
+
+    def test_touch_sends_to_the_back_and_reprioritize_moves(self, queue: AttachedQueue) -> None:
+        for task_id in "ABC":
+            queue.enqueue(task_id)
+        queue.touch("A")
+        assert ids(queue.claim(limit=1)) == ["B"]
+        queue.reprioritize("A", 9)
+        assert ids(queue.claim(limit=2)) == ["A", "C"]
+
+    def test_the_order_it_was_attached_with_unless_the_queue_has_its_own(
+        self, client: DynamoDBClient
+    ) -> None:
+        shipments = Shipments(client)
+        shipments.create()
+        shipments.attach(order=Order.LIFO, shards=2)
+        shipments.add("A", "B", "C")
+        queue = shipments.queue()
+        for task_id in "ABC":
+            queue.enqueue(task_id)
+        assert ids(queue.claim()) == ["C"]
+        assert ids(shipments.queue(order="fifo", shards=2).claim()) == ["A"]
+        with pytest.raises(ValueError, match=r"shards: .* attached with 2"):
+            shipments.queue(shards=3)
+
+    def test_no_record_is_stale_by_age_unless_it_was_asked_for(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        queue.enqueue("A")
+        queue.enqueue("B", max_age_seconds=60)
+        shipments.clock.advance(10 * 365 * 86_400)
+        assert ids(queue.claim(limit=5)) == ["A"]
+        assert found(queue, "B").status is TaskStatus.SHED
+        queue.enqueue("B")  # what was shed may be put again
+        assert ids(queue.claim()) == ["B"]
+
+    def test_a_delayed_record_is_not_seen_before_its_time(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        queue.enqueue("A", delay_seconds=5)
+        assert queue.claim() == []
+        shipments.clock.advance(5)
+        assert ids(queue.claim()) == ["A"]
+
+
+def found(queue: AttachedQueue, task_id: str) -> Any:
+    task = queue.get(task_id)
+    assert task is not None
+    return task
+
+
+class TestLeases:
+    def test_a_crashed_consumer_s_record_comes_back_until_it_is_a_dead_letter(
+        self, shipments: Shipments
+    ) -> None:
+        shipments.queue().enqueue("A")
+        for attempt in (1, 2, 3):
+            (claim,) = shipments.queue(max_attempts=3).claim(lease_seconds=30)
+            assert claim.task.attempts == attempt
+            shipments.clock.advance(30)
+        queue = shipments.queue(max_attempts=3)
+        assert queue.claim() == []
+        assert [task.task_id for task in queue.list("FAILURE")] == ["A"]
+        assert "lease ran out in attempt 3 of 3" in found(queue, "A").error
+
+    def test_a_lapsed_consumer_changes_nothing(self, shipments: Shipments, queue: AttachedQueue) -> None:
+        stale = in_work(queue)
+        shipments.clock.advance(60)
+        (fresh,) = shipments.queue().claim()
+        before = shipments.record("A")
+        for verb in (queue.complete, queue.fail, queue.retry, queue.release):
+            with pytest.raises(LeaseLost):
+                verb(stale)
+        assert shipments.record("A") == before
+        queue.complete(fresh)
+
+    def test_a_lease_of_its_own_length_can_be_renewed(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        queue.enqueue("A")
+        (claim,) = queue.claim(lease_seconds=10)
+        claim = queue.extend(claim, 100)
+        shipments.clock.advance(99)
+        assert shipments.queue().claim() == []
+        queue.complete(claim)
+
+    def test_claims_of_one_that_share_a_lease_record_all_come_back(self, shipments: Shipments) -> None:
+        names = [f"R{number:02}" for number in range(9)]
+        shipments.add(*names)
+        consumer = shipments.queue()
+        for name in names:
+            consumer.enqueue(name)
+        for _ in names:
+            assert len(consumer.claim(lease_seconds=60)) == 1
+            shipments.clock.advance(5)
+        shipments.clock.advance(60)
+        other = shipments.queue()
+        assert other.recover() == 9
+        assert counts(other.stats()) == {"pending": 9}
+        shipments.clock.advance(LATE_CLAIM_SECONDS + 120)
+        other.recover()
+        shipments.clock.advance(LATE_CLAIM_SECONDS + 120)
+        other.recover()
+        own = [item["id"]["S"] for item in items_of(shipments) if item["id"]["S"].startswith("freshq#lease")]
+        assert own == []
+
+
+class TestDeadLetters:
+    def test_inspect_redrive_and_purge(self, shipments: Shipments, queue: AttachedQueue) -> None:
+        for task_id in "ABC":
+            dead(queue, task_id)
+            shipments.clock.advance(1)
+        first = queue.list("FAILURE", limit=2)
+        assert [task.task_id for task in first] == ["A", "B"]
+        assert [task.task_id for task in queue.list("FAILURE", cursor=first.cursor)] == ["C"]
+        assert first[0].error == "invalid data"
+        assert queue.redrive(limit=1) == 1
+        assert ids(queue.claim()) == ["A"]
+        with pytest.raises(ValueError, match="confirm"):
+            queue.purge_dead("yes")
+        assert queue.purge_dead(queue.name) == 2
+        assert [found(queue, task_id).status for task_id in "BC"] == [TaskStatus.READY] * 2
+        assert queue.list("FAILURE").tasks == ()
+        shipments.assert_untouched("A", "B", "C")
+
+    def test_consume(self, shipments: Shipments, queue: AttachedQueue) -> None:
+        for task_id in "ABC":
+            dead(queue, task_id)
+        first, second = queue.claim_dead(limit=2)
+        assert len(queue.claim_dead(limit=5)) == 1
+        queue.complete(first)
+        queue.release(second)
+        assert ids(queue.claim()) == [second.task.task_id]
+        shipments.clock.advance(60)
+        other = shipments.queue(max_attempts=1)
+        other.recover()
+        assert len(other.list("FAILURE")) == 2  # nobody settled them
+        shipments.assert_untouched("A", "B", "C")
+
+    def test_to_look_for_dead_letters_reads_no_other_record(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        shipments.add(*(f"R{number}" for number in range(40)))
+        dead(queue)
+        with metered(shipments.client) as meter:
+            assert len(queue.list("FAILURE")) == 1
+        assert set(meter.calls) == {"Query", "BatchGetItem"}
+
+
+class TestApplicationData:
+    def test_leaving_the_queue_leaves_the_record(self, shipments: Shipments, queue: AttachedQueue) -> None:
+        for task_id in "ABC":
+            queue.enqueue(task_id)
+        queue.complete(queue.claim()[0])
+        queue.claim()
+        assert queue.purge(confirm="default") == 3
+        for task_id in "ABC":
+            assert set(shipments.own(task_id)) == {"freshq_version", "freshq_requestToken"}
+            assert found(queue, task_id).status is TaskStatus.READY
+        assert queue.claim() == []
+        shipments.assert_untouched("A", "B", "C")
+
+    def test_what_the_application_changes_meanwhile_stays(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        claim = in_work(queue)
+        shipments.client.update_item(
+            TableName=shipments.table,
+            Key={"id": {"S": "A"}},
+            UpdateExpression="SET price = :price",
+            ExpressionAttributeValues={":price": {"N": "25"}},
+        )
+        queue.retry(claim, delay_seconds=0)
+        assert queue.claim()[0].task.payload["price"] == 25
+
+    def test_a_record_that_lost_freshq_s_attributes_is_in_nobody_s_way(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        """The application deletes one that waits, and overwrites one that is in work."""
+        claim = in_work(queue)
+        queue.enqueue("B")
+        queue.enqueue("C")
+        shipments.add("A")
+        shipments.client.delete_item(TableName=shipments.table, Key={"id": {"S": "B"}})
+        with pytest.raises(LeaseLost):
+            queue.complete(claim)
+        assert ids(queue.claim(limit=5)) == ["C"]
+        shipments.clock.advance(60)
+        assert queue.recover() == 1
+        shipments.assert_untouched("A", "C")
+
+    def test_the_payload_and_the_id_are_the_record_s(self, queue: AttachedQueue) -> None:
+        with pytest.raises(ValueError, match="payload: must be None"):
+            queue.put({"other": "data"}, task_id="A")
+        with pytest.raises(ValueError, match="task_id: must name a record"):
+            queue.put(None)
+        with pytest.raises(ValueError, match="reserved"):
+            queue.enqueue("freshq#attach")
+        assert queue.get("freshq#attach") is None
+
+    def test_an_id_is_taken_as_it_is(self, queue: AttachedQueue) -> None:
+        with pytest.raises(TaskNotFound):
+            queue.enqueue(" A ")
+
+
+class TestFaults:
+    def test_a_put_whose_reply_is_lost_says_created(self, shipments: Shipments, queue: AttachedQueue) -> None:
+        with replies_lost(shipments.client, "UpdateItem"):
+            assert queue.enqueue("A").outcome is PutOutcome.CREATED
+        assert shipments.version("A") == 1
+
+    def test_a_claim_whose_reply_is_lost_holds_what_it_took(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        queue.enqueue("A")
+        with replies_lost(shipments.client, "UpdateItem"):
+            (claim,) = queue.claim()
+        queue.complete(claim)
+        assert shipments.version("A") == 3
+
+    def test_empty_throttled_and_unreachable_are_told_apart(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        assert queue.claim() == []
+        with refused(shipments.client, "Query", code="ThrottlingException"), pytest.raises(Throttled):
+            queue.claim()
+        with refused(shipments.client, "UpdateItem", code="ServiceUnavailable"), pytest.raises(Unreachable):
+            queue.enqueue("A")
+
+    def test_a_change_that_is_always_too_late_says_so(
+        self, shipments: Shipments, queue: AttachedQueue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue.enqueue("A")
+        other = shipments.queue()
+        read = queue.store.get
+
+        def changed_after_the_read(task_id: str) -> Any:
+            task = read(task_id)
+            other.touch(task_id)
+            return task
+
+        monkeypatch.setattr(queue.store, "get", changed_after_the_read)
+        with pytest.raises(LostRace, match=r"'A'.*10 tries"):
+            queue.reprioritize("A", 3)
+
+    def test_of_two_changes_of_what_was_read_one_wins(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        with (
+            meanwhile(shipments.client, "UpdateItem", lambda: rival(shipments).enqueue("A")),
+            pytest.raises(IllegalTransition, match="PENDING"),
+        ):
+            queue.hold("A")
+        assert found_status(queue) is TaskStatus.PENDING
+
+
+def rival(shipments: Shipments) -> AttachedQueue:
+    """Return a queue of another process, whose calls no fault hits; on moto there is one process only."""
+    return shipments.queue()
+
+
+class TestCost:
+    @pytest.fixture
+    def shipments(self, dynamodb_local: DynamoDBClient) -> Shipments:
+        table = Shipments(dynamodb_local)
+        table.create_attached()
+        table.add(*(f"R{number:03}" for number in range(100)))
+        return table
+
+    def test_a_whole_life_at_claims_of_one(self, shipments: Shipments) -> None:
+        with metered(shipments.client) as meter:
+            consumer = shipments.queue()
+            for number in range(100):
+                consumer.enqueue(f"R{number:03}")
+            while claims := consumer.claim():
+                shipments.clock.advance(0.1)
+                consumer.complete(claims[0])
+            consumer.close()
+            shipments.clock.advance(60)
+            shipments.queue().recover()
+        assert counts(shipments.queue().stats()) == {"success": 100}
+        assert meter.write_units / 100 == pytest.approx(5.3, abs=0.1)
+        assert meter.calls.total() / 100 == pytest.approx(4.4, abs=0.15)
+        assert meter.write_units <= 600
+        assert meter.calls.total() <= 500
+
+    def test_a_claim_reads_one_page_and_no_record(self, shipments: Shipments) -> None:
+        consumer = shipments.queue()
+        for number in range(50):
+            consumer.enqueue(f"R{number:03}")
+        consumer.claim()
+        with metered(shipments.client) as meter:
+            assert len(consumer.claim()) == 1
+        assert meter.calls == {"Query": 1, "UpdateItem": 1}  # named ahead by the claim before
+        assert meter.read_units == 0.5
+
+    def test_eight_consumers_make_progress_together(self, shipments: Shipments) -> None:
+        for number in range(100):
+            shipments.queue().enqueue(f"R{number:03}")
+
+        def consume() -> list[str]:
+            client = client_at(shipments.client.meta.endpoint_url)
+            own = Queue.dynamodb(shipments.table, client, attach=True, key="id", clock=shipments.clock)
+            done: list[str] = []
+            while claims := own.claim():
+                done.append(own.complete(claims[0]).task_id)
+            return done
+
+        done = at_once(*[consume] * 8)
+        assert Counter(chain(*done)) == {f"R{number:03}": 1 for number in range(100)}
+        assert sum(map(bool, done)) > 4
+
+
+class TestAttaching:
+    def test_it_may_be_repeated_and_keeps_the_records(self, shipments: Shipments) -> None:
+        shipments.queue().enqueue("A")
+        shipments.attach()
+        shipments.queue().create_table()
+        assert ids(shipments.queue().claim()) == ["A"]
+        assert plan(shipments.client, Attachment(shipments.table, "id")).missing == ()
+
+    def test_it_may_run_twice_at_once(self, dynamodb_local: DynamoDBClient) -> None:
+        table = Shipments(dynamodb_local)
+        table.create()
+        at_once(*[table.attach] * 2)
+        assert plan(dynamodb_local, Attachment(table.table, "id")).missing == ()
+        table.add("A")
+        table.queue().enqueue("A")
+        assert ids(table.queue().claim()) == ["A"]
+
+    def test_a_table_that_is_not_attached(self, client: DynamoDBClient) -> None:
+        table = Shipments(client)
+        with pytest.raises(TableMissing):
+            table.queue()
+        table.create()
+        with pytest.raises(TableMissing, match="freshq attach"):
+            table.queue()
+        with pytest.raises(ValueError, match="key"):
+            Queue.dynamodb(table.table, client, attach=True, key="other")
+        with pytest.raises(ValueError, match="key: only with attach"):
+            Queue.dynamodb(table.table, client, key="id")  # type: ignore[call-overload]
+
+    @pytest.mark.parametrize(
+        ("keys", "problem"),
+        [
+            ([("id", "S", "HASH"), ("at", "N", "RANGE")], "range key"),
+            ([("id", "N", "HASH")], "type N"),
+            ([("number", "S", "HASH")], "hash key of table .* is 'number'"),
+        ],
+    )
+    def test_a_table_that_cannot_be_attached_is_refused(
+        self, client: DynamoDBClient, keys: list[tuple[str, str, str]], problem: str
+    ) -> None:
+        table = Shipments(client)
+        table.create(*keys)
+        with pytest.raises(ValueError, match=problem):
+            table.attach()
+        description = client.describe_table(TableName=table.table)["Table"]
+        assert not description.get("GlobalSecondaryIndexes")
+
+    def test_other_shards_are_refused(self, shipments: Shipments) -> None:
+        with pytest.raises(ValueError, match="shards"):
+            shipments.attach(shards=4)
+
+    def test_the_plan_of_a_provisioned_table(self, client: DynamoDBClient) -> None:
+        table = Shipments(client)
+        throughput = {"ReadCapacityUnits": 7, "WriteCapacityUnits": 9}
+        table.create(BillingMode="PROVISIONED", ProvisionedThroughput=throughput)
+        proposed = plan(client, Attachment(table.table, "id"))
+        assert proposed.provisioned_units == (7, 9)
+        assert len(proposed.missing) == 2
+        assert proposed.life_write_units == 5.25
+        table.attach()
+        indexes = client.describe_table(TableName=table.table)["Table"]["GlobalSecondaryIndexes"]
+        assert [index["ProvisionedThroughput"]["WriteCapacityUnits"] for index in indexes] == [9, 9]
