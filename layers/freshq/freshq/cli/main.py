@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from freshq.cli.attach import attach
 from freshq.cli.simulate import simulate
+from freshq.cli.table import table_app
 from freshq.errors import StoreError
 from freshq.queue import Queue
 
@@ -20,6 +22,8 @@ app = typer.Typer(
 )
 
 app.command()(simulate)
+app.command()(attach)
+app.add_typer(table_app, name="table")
 
 UNREACHABLE_STATUS = 3
 SCHEME = "dynamodb://"
