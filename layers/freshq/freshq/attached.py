@@ -226,7 +226,7 @@ def open_dynamodb(
     table: str,
     client: Any,  # noqa: ANN401 - a boto3 client, or None
     key: str | None,
-    shards: int | None,
+    shards: int,
     options: QueueOptions,
 ) -> AttachedQueue:
     """Return a queue on an attached table, with the order and shards that it was attached with.

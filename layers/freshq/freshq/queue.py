@@ -156,7 +156,7 @@ class Queue:
         table: str,
         client: DynamoDBClient | None = None,
         *,
-        shards: int | None = None,
+        shards: int = 1,
         attach: Literal[False] = False,
         key: None = None,
         **options: Unpack[QueueOptions],
@@ -169,7 +169,7 @@ class Queue:
         table: str,
         client: DynamoDBClient | None = None,
         *,
-        shards: int | None = None,
+        shards: int = 1,
         attach: Literal[True],
         key: str,
         **options: Unpack[QueueOptions],
@@ -181,7 +181,7 @@ class Queue:
         table: str,
         client: DynamoDBClient | None = None,
         *,
-        shards: int | None = None,
+        shards: int = 1,
         attach: bool = False,
         key: str | None = None,
         **options: Unpack[QueueOptions],
@@ -192,8 +192,8 @@ class Queue:
             table: Name of the table.
             client: A low-level boto3 client; None for one from the environment.
             shards: Partitions of the index of claimable tasks. One keeps strict order; N lift the
-                write limit N-fold, and a claim merges the newest of each. None for one, or for as many
-                as a table was attached with.
+                write limit N-fold, and a claim merges the newest of each. An attached table has as
+                many as it was attached with; more than one must be that number.
             attach: Whether the tasks are records of an application's table, to which `freshq attach`
                 was applied. Then order and shards default to what it was attached with, and no record
                 is stale by age.
@@ -212,7 +212,7 @@ class Queue:
             raise ValueError("key: only with attach=True; a table of freshq's own has the key taskId")
         from freshq.stores.dynamodb import DynamoDBStore  # noqa: PLC0415 - only the store in use is loaded
 
-        return cls(DynamoDBStore(table, client, shards=1 if shards is None else shards), **options)
+        return cls(DynamoDBStore(table, client, shards=shards), **options)
 
     @classmethod
     def sql(cls, url: str, table: str = "tasks", **options: Unpack[QueueOptions]) -> Self:

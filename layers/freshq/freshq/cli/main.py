@@ -8,11 +8,13 @@ from importlib.metadata import version
 import typer
 
 from freshq.cli import sql
+from freshq.cli.attach import attach
 from freshq.cli.example import example
 from freshq.cli.relay import relay
 from freshq.cli.session import OneLineErrors, complain, verb
 from freshq.cli.shell import shell
 from freshq.cli.simulate import simulate
+from freshq.cli.table import table_app
 from freshq.cli.verbs import register
 from freshq.cli.watch import watch
 
@@ -29,6 +31,8 @@ app.command()(simulate)
 app.add_typer(example, name="example")
 app.command()(relay)
 app.add_typer(sql.app, name="sql")
+app.command()(attach)
+app.add_typer(table_app, name="table")
 
 
 class OneLineLog(logging.Handler):

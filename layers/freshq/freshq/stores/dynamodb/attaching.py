@@ -152,7 +152,7 @@ def read_attachment(client: DynamoDBClient, table: str, key: str) -> Attachment 
 
 
 def opened(
-    table: str, client: DynamoDBClient | None, key: str | None, shards: int | None
+    table: str, client: DynamoDBClient | None, key: str | None, shards: int
 ) -> tuple[Attachment, DynamoDBClient]:
     """Return how a table was attached, and a client for it.
 
@@ -170,7 +170,7 @@ def opened(
     if attachment is None:
         msg = f"table {table!r}: not attached; run freshq attach {table} --key {key}"
         raise TableMissing(msg)
-    if shards is not None:
+    if shards != 1:
         _check_unchanged(attachment, replace(attachment, shards=shards))
     return attachment, used
 

@@ -1,0 +1,203 @@
+"""From a described table to the real one: what is to be changed, and the changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.errors import TableMissing
+from freshq.stores.dynamodb.calls import translated
+from freshq.stores.dynamodb.evolve import TableChanges, index_names, is_on_demand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.stores.dynamodb.description import Description, Table
+    from freshq.stores.dynamodb.names import Item
+
+UNITS: Final = ("ReadCapacityUnits", "WriteCapacityUnits")
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """What is to be done to one table.
+
+    Attributes:
+        table: The table as described.
+        create: Whether it is not there.
+        billing: The change of billing and capacities, if there is one.
+        indexes: Global indexes to add.
+        kept: Indexes that the description does not have; they stay.
+    """
+
+    table: Table
+    create: bool = False
+    billing: Item | None = None
+    indexes: tuple[Item, ...] = ()
+    kept: tuple[str, ...] = field(default=())
+
+    @property
+    def steps(self) -> list[str]:
+        """What is to be done, in words; empty if nothing is."""
+        name = self.table.table_name
+        if self.create:
+            indexes = ", ".join(index.index_name for index in self.table.indexes) or "none"
+            billing = "on demand" if self.table.on_demand else "provisioned"
+            return [f"create table {name} ({billing}), indexes: {indexes}"]
+        steps = [] if self.billing is None else [f"change billing or capacity of table {name}"]
+        return steps + [f"add index {index['IndexName']} to table {name}" for index in self.indexes]
+
+
+def plan(client: DynamoDBClient, description: Description) -> list[TablePlan]:
+    """Return what is to be done to each table, changing nothing.
+
+    Raises:
+        ValueError: If a table is there with other keys, or an index that cannot be changed.
+        StoreError: If DynamoDB did not answer.
+    """
+    return [_plan(client, table, f"tables.{place}") for place, table in enumerate(description.tables)]
+
+
+def apply(
+    client: DynamoDBClient,
+    plans: Iterable[TablePlan],
+    *,
+    on_status: Callable[[str, str], None] | None = None,
+    poll_seconds: float = 1.0,
+) -> None:
+    """Carry plans out, one change at a time; safe to repeat.
+
+    Args:
+        client: A low-level boto3 client.
+        plans: What `plan` returned.
+        on_status: Called again and again with what is waited for and its status.
+        poll_seconds: Time between looks.
+
+    Raises:
+        StoreError: If DynamoDB did not answer or refused; what was done so far stays.
+    """
+    for planned in plans:
+        name = planned.table.table_name
+        changes = TableChanges(client, name, poll_seconds=poll_seconds, on_status=on_status)
+        definition: Any = planned.table.definition()
+        if planned.create:
+            with translated(name):
+                client.create_table(**definition)
+            changes.wait()
+            continue
+        if planned.billing is not None:
+            changes.update(planned.billing)
+        for index in planned.indexes:
+            keys = {key["AttributeName"] for key in index["KeySchema"]}
+            entries = [
+                entry for entry in definition["AttributeDefinitions"] if entry["AttributeName"] in keys
+            ]
+            changes.add_index(index, entries)
+
+
+def cloudformation(description: Description) -> Item:
+    """Return the tables as a CloudFormation template, which keeps them when the stack is deleted."""
+    return {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Resources": {
+            table.logical_name: {
+                "Type": "AWS::DynamoDB::Table",
+                "DeletionPolicy": "Retain",
+                "UpdateReplacePolicy": "Retain",
+                "Properties": _properties(table),
+            }
+            for table in description.tables
+        },
+    }
+
+
+def _properties(table: Table) -> Item:
+    definition = table.definition()
+    definition["SSESpecification"] = {"SSEEnabled": True}
+    return definition
+
+
+def _plan(client: DynamoDBClient, table: Table, path: str) -> TablePlan:
+    try:
+        found = TableChanges(client, table.table_name).description()
+    except TableMissing:
+        return TablePlan(table, create=True)
+    definition = table.definition()
+    _check_keys(found, definition, path)
+    _check_indexes(found, definition, path)
+    present = index_names(found)
+    wanted = definition.get("GlobalSecondaryIndexes", [])
+    return TablePlan(
+        table,
+        billing=_billing_change(found, definition),
+        indexes=tuple(index for index in wanted if index["IndexName"] not in present),
+        kept=tuple(sorted(present - {index["IndexName"] for index in wanted})),
+    )
+
+
+def _check_keys(found: Item, definition: Item, path: str) -> None:
+    types = {entry["AttributeName"]: entry["AttributeType"] for entry in found["AttributeDefinitions"]}
+    if found["KeySchema"] != definition["KeySchema"]:
+        msg = f"{path}: table {definition['TableName']!r} has other keys: {_shown(found['KeySchema'])}"
+        raise ValueError(msg + "; keys cannot change")
+    for entry in definition["AttributeDefinitions"]:
+        name, letter = entry["AttributeName"], entry["AttributeType"]
+        if types.get(name, letter) != letter:
+            msg = f"{path}: {name!r} of table {definition['TableName']!r} is of type {types[name]}"
+            raise ValueError(msg + f", not {letter}; that cannot change")
+
+
+def _check_indexes(found: Item, definition: Item, path: str) -> None:
+    """Refuse what only a new index could bring."""
+    for kind in ("GlobalSecondaryIndexes", "LocalSecondaryIndexes"):
+        there = {index["IndexName"]: index for index in found.get(kind) or []}
+        for index in definition.get(kind, []):
+            known = there.get(index["IndexName"])
+            where = f"{path}: index {index['IndexName']!r}"
+            if known is None and kind == "LocalSecondaryIndexes":
+                raise ValueError(where + ": a local index can only be made together with its table")
+            if known is not None and _fixed(known) != _fixed(index):
+                msg = f"{where}: has keys {_shown(known['KeySchema'])} and another projection or keys;"
+                raise ValueError(msg + " delete it, or give the new one another name")
+
+
+def _fixed(index: Item) -> tuple[Any, Any, list[str]]:
+    projection = index["Projection"]
+    return index["KeySchema"], projection["ProjectionType"], sorted(projection.get("NonKeyAttributes", []))
+
+
+def _shown(schema: Iterable[Item]) -> str:
+    return ", ".join(f"{key['AttributeName']} ({key['KeyType']})" for key in schema)
+
+
+def _billing_change(found: Item, definition: Item) -> Item | None:
+    """Return the arguments of UpdateTable for billing and capacities; None if they are as described."""
+    if definition["BillingMode"] == "PAY_PER_REQUEST":
+        return None if is_on_demand(found) else {"BillingMode": "PAY_PER_REQUEST"}
+    change: Item = {}
+    if is_on_demand(found) or _units(found) != _units(definition):
+        change = {
+            "BillingMode": "PROVISIONED",
+            "ProvisionedThroughput": definition["ProvisionedThroughput"],
+        }
+    there = {index["IndexName"]: index for index in found.get("GlobalSecondaryIndexes") or []}
+    updates = [
+        {
+            "Update": {
+                "IndexName": index["IndexName"],
+                "ProvisionedThroughput": index["ProvisionedThroughput"],
+            }
+        }
+        for index in definition.get("GlobalSecondaryIndexes", [])
+        if index["IndexName"] in there
+        and (is_on_demand(found) or _units(there[index["IndexName"]]) != _units(index))
+    ]
+    if updates:
+        change["GlobalSecondaryIndexUpdates"] = updates
+    return change or None
+
+
+def _units(part: Item) -> list[int]:
+    return [part.get("ProvisionedThroughput", {}).get(name, 0) for name in UNITS]
