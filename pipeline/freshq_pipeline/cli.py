@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path  # noqa: TC003 - Typer reads it at run time
@@ -49,7 +52,9 @@ LagOption = Annotated[
 
 @app.callback()
 def main() -> None:
-    """Keep `freshq-pipeline` a group of commands."""
+    """Tidy up also when the process is asked to end."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 @contextmanager
