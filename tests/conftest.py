@@ -44,33 +44,32 @@ DATABASES = ["sqlite", "postgres", "mariadb"]
 pytest_plugins = ["tests.support.database_fixtures"]
 
 
-# Folders whose tests run one after the other in one process, and first, as they take longest: each
-# has something that there should be only one of at a time, an emulator or a Spark session.
+# Folders whose tests run one after the other in one process, and first, as they take longest: there
+# should be only one emulator or Spark session at a time.
 ONE_AT_A_TIME: Final = ("e2e", "pipeline")
 
 
-def folder_of(nodeid: str) -> str | None:
-    """Return the folder of a test if its tests belong into one process."""
-    folder = nodeid.split("/")[1]
-    return folder if folder in ONE_AT_A_TIME else None
+def group_of(nodeid: str) -> str | None:
+    """Return a name for the tests that belong into one process, if this is one of them."""
+    return "one at a time" if nodeid.split("/")[1] in ONE_AT_A_TIME else None
 
 
-class ByFolder(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Deals tests out to processes by file, and by folder where that must be."""
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Deals tests out to processes by file, but for those that belong into one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return folder_of(nodeid) or nodeid.split("::", maxsplit=1)[0]
+        return group_of(nodeid) or nodeid.split("::", maxsplit=1)[0]
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolder:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     """Deal tests out in the order in which they were collected."""
     config.option.loadscopereorder = False
-    return ByFolder(config, log)
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
-    items.sort(key=lambda item: folder_of(item.nodeid) is None)
+    items.sort(key=lambda item: group_of(item.nodeid) is None)
 
 
 @dataclass
