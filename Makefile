@@ -6,7 +6,7 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lock bench-capacity bench-simulator clean
+.PHONY: help setup demo test check format lock bench-capacity bench-pipeline bench-simulator bench-sql clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,8 +23,9 @@ setup: $(STAMP) ## Make .venv from the lock file, with the freshq command in it
 demo: setup ## Deploy to an embedded AWS emulator, overload it, and show what became of every task
 	@$(BIN)/python -m local.demo
 
+# Two at a time: half of the time is spent waiting for an emulator.
 test: setup ## Run every test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2
 
 check: setup ## Lint, types, architecture, template
 	$(BIN)/ruff check .
@@ -39,16 +40,23 @@ format: setup ## Format the code
 
 lock: ## Resolve the dependencies anew (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --custom-compile-command "make lock" --extra lambda --extra plot --group dev -o requirements/dev.txt pyproject.toml
+	  --custom-compile-command "make lock" --extra lambda --extra pipeline --extra plot --extra sql --group dev -c requirements/pins.in -o requirements/dev.txt pyproject.toml
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" -c requirements/dev.txt $(foreach package,boto3 botocore s3transfer python-dateutil six urllib3,--no-emit-package $(package)) \
 	  -o layers/freshq/requirements.txt requirements/layer.in
 
 bench-capacity: setup ## Count capacity units and calls for each step of a task's life
 	@$(BIN)/python -m benchmarks.capacity
+	@$(BIN)/python -m benchmarks.match_capacity
 
 bench-simulator: setup ## Time the simulator, policy by policy
 	@$(BIN)/python -m benchmarks.simulator
+
+bench-sql: setup ## Measure the SQL store beside other queues, on PostgreSQL and SQLite (some minutes)
+	@$(BIN)/python -m benchmarks.sql
+
+bench-pipeline: setup ## Time the data pipeline on 2 million events, beside DuckDB and Polars, which must agree
+	@$(BIN)/python -m benchmarks.pipeline
 
 clean: ## Delete what was built; .venv stays
 	rm -rf build .aws-sam .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -31,6 +31,13 @@ from local.facts import (
 )
 from local.history import read_changes, versions_by_task
 from local.picture import draw
+from local.pipeline_run import (
+    PipelineRunError,
+    compare_with_pipeline,
+    count_tasks_changes,
+    fetch_archive,
+    run_pipeline,
+)
 from local.watch import live_view
 
 if TYPE_CHECKING:
@@ -40,6 +47,8 @@ if TYPE_CHECKING:
     from local.history import Change
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "build" / "demo"
+EVENTS: Final = FOLDER / "events"
+TABLES: Final = FOLDER / "pipeline"
 LOAD_SECONDS: Final = 30
 OVERLOAD: Final = 3
 MAX_AGE_SECONDS: Final = 8
@@ -58,6 +67,7 @@ PARAMETERS: Final[dict[str, str | int]] = {
     "DemoTaskSeconds": str(TASK_SECONDS),
     "PassSeconds": 15,
     "SettleSeconds": 5,
+    "Archive": "on",
 }
 # What a shell expects of a command that Ctrl-C ended.
 INTERRUPTED_STATUS: Final = 130
@@ -112,7 +122,7 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("stopped; nothing is left running")
         return INTERRUPTED_STATUS
-    except (DemoError, DeployError, EmulatorError) as error:
+    except (DemoError, DeployError, EmulatorError, PipelineRunError) as error:
         console.print(f"[red]demo failed:[/red] {error}", highlight=False)
         return 1
     return 0
@@ -142,7 +152,13 @@ def _demonstrate(console: Console) -> None:
             read_changes(boto3.client("dynamodbstreams", **emulator.connection), outputs["QueueTableName"])
         )
         invocations = _invocations(emulator, outputs)
-    _report(console, load, changes, ended, invocations)
+        with console.status("waiting for the archive to have it all"):
+            fetch_archive(emulator, outputs["ArchiveBucketName"], count_tasks_changes(changes), EVENTS)
+    summary = _report(console, load, changes, ended, invocations)
+    with console.status("running the data pipeline over the archived events (Spark)"):
+        facts = run_pipeline(EVENTS, TABLES, as_of_ms=round(ended * 1000))
+    console.print(f"{TABLES / 'report.html'}", highlight=False)
+    compare_with_pipeline(summary, facts)
 
 
 def _warm_up(emulator: Emulator, outputs: dict[str, str]) -> None:
@@ -220,7 +236,7 @@ def summarize(
 
 def _report(
     console: Console, load: Load, changes: list[Change], now: float, invocations: dict[str, int]
-) -> None:
+) -> dict[str, Any]:
     lives = lives_of(versions_by_task(changes), now)
     if not lives:
         raise DemoError("the change stream holds no task; see the emulator's log")
@@ -237,6 +253,7 @@ def _report(
     for file in (picture, FOLDER / "summary.json"):
         console.print(f"{file}", highlight=False)
     _check(summary, lives)
+    return summary
 
 
 def _table(summary: dict[str, Any]) -> Table:

@@ -6,15 +6,17 @@ import os
 import random
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 import pytest
 from moto import mock_aws
+from xdist.scheduler import LoadScopeScheduling
 
 from freshq import Queue
 from freshq.stores.dynamodb import DynamoDBStore
 from freshq.stores.memory import MemoryStore
+from freshq.stores.sql import SqlStore
 from tests.support.dynamodb_local import DynamoDBLocal, Unavailable, is_required, stop_stream
 
 if TYPE_CHECKING:
@@ -37,6 +39,38 @@ os.environ.update(
 )
 os.environ.pop("AWS_PROFILE", None)
 START = 1_700_000_000.0
+DATABASES = ["sqlite", "postgres", "mariadb"]
+
+pytest_plugins = ["tests.support.database_fixtures"]
+
+
+# Folders whose tests run one after the other in one process, and first, as they take longest: each
+# has something that there should be only one of at a time, an emulator or a Spark session.
+ONE_AT_A_TIME: Final = ("e2e", "pipeline")
+
+
+def folder_of(nodeid: str) -> str | None:
+    """Return the folder of a test if its tests belong into one process."""
+    folder = nodeid.split("/")[1]
+    return folder if folder in ONE_AT_A_TIME else None
+
+
+class ByFolder(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Deals tests out to processes by file, and by folder where that must be."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return folder_of(nodeid) or nodeid.split("::", maxsplit=1)[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolder:
+    """Deal tests out in the order in which they were collected."""
+    config.option.loadscopereorder = False
+    return ByFolder(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: folder_of(item.nodeid) is None)
 
 
 @dataclass
@@ -110,12 +144,15 @@ def on_table(kind: str, client: DynamoDBClient, *, streamed: bool = False) -> St
     return store
 
 
-@pytest.fixture(params=["memory", "moto", "dynamodb_local"])
+@pytest.fixture(params=["memory", "moto", "dynamodb_local", *DATABASES])
 def store(request: pytest.FixtureRequest) -> StoreUnderTest:
     """Return an empty store of each kind."""
     if request.param == "memory":
         memory = MemoryStore()
         return StoreUnderTest("memory", lambda _shards: memory)
+    if request.param in DATABASES:
+        engine = request.getfixturevalue(f"{request.param}_engine")
+        return StoreUnderTest(request.param, lambda _shards: SqlStore(engine))
     name = "moto_client" if request.param == "moto" else "dynamodb_local"
     return on_table(request.param, request.getfixturevalue(name))
 

@@ -14,6 +14,7 @@ from freshq.checks import checked_result
 from freshq.new_task import MAX_PAYLOAD_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
+from freshq.stores.sql import SqlStore
 from tests.support.faults import counted, items
 from tests.support.readings import known, total
 from tests.support.verbs import VERBS, prepared
@@ -140,6 +141,8 @@ def contents(store: StoreUnderTest) -> object:
     if store.client is not None:
         return items(store.client, str(store.table))
     kept = store.make_store(1)
+    if isinstance(kept, SqlStore):
+        return list(kept.scan("default"))
     assert isinstance(kept, MemoryStore)
     return dict(kept._tasks)
 
@@ -177,7 +180,7 @@ def test_put_many_writes_all_or_nothing(store: StoreUnderTest) -> None:
 def test_an_unknown_field_is_answered_with_the_known_ones(queue: Queue) -> None:
     assert refusal(lambda: queue.put_many([{"paylod": 1}])) == (
         "tasks[0].paylod: unknown field; known are payload, task_id, priority, delay_seconds, "
-        "max_age_seconds, group"
+        "max_age_seconds, group, at"
     )
 
 

@@ -504,8 +504,12 @@ class TestLaggingIndex:
             taken = payloads(first.claim(limit=20))
             first.put("new")
             assert taken == list(range(39, 19, -1))
-            assert payloads(second.claim(limit=3)) == [19, 18, 17]
-            assert payloads(second.claim(limit=30)) == list(range(16, -1, -1))
+            # Meeting what others took, it steps aside: any of the next ones, but each of them once.
+            found = payloads(second.claim(limit=3))
+            assert len(found) == 3
+            found += payloads(second.claim(limit=30))
+            assert set(found) == set(range(20))
+            assert len(found) == 20
             assert second.claim() == []
             catch_up()
             assert payloads(second.claim(limit=2)) == ["new"]

@@ -11,7 +11,9 @@ import pytest
 from freshq import IllegalTransition, LeaseLost, Order, PutOutcome, TaskNotFound, TaskStatus
 from freshq.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
+from freshq.stores.base import ConflictError, Guard
 from freshq.stores.dynamodb import control
+from freshq.stores.sql import store as sql_store
 from tests.support.readings import counts, ids, known, payloads, total, within_seconds
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 def quick_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have processes notice sooner what others changed, so that the test need not wait for it."""
     monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 0.05)
+    monkeypatch.setattr(sql_store, "PAUSE_LOOK_SECONDS", 0.05)
 
 
 class Dice(random.Random):
@@ -652,3 +655,65 @@ class TestStats:
         assert counts(queue.stats()) == {"delayed": 1}
         queue.recover()
         assert counts(queue.stats()) == {"pending": 1}
+
+
+class TestHeld:
+    def test_id_and_token_are_enough_for_another_process(self, store: StoreUnderTest) -> None:
+        first, second = store.queue(), store.queue()
+        first.put("work", task_id="a")
+        claim = claimed(first)
+        carried = second.held("a", claim.token)
+        assert (carried.token, carried.lease_until) == (claim.token, claim.lease_until)
+        assert second.complete(second.held("a", second.extend(carried, 90).token)).status is (
+            TaskStatus.SUCCESS
+        )
+        with pytest.raises(LeaseLost, match="SUCCESS"):
+            first.held("a", claim.token)
+
+    def test_only_the_holders_token_will_do(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("work", task_id="a")
+        with pytest.raises(LeaseLost, match="PENDING"):
+            queue.held("a", "none")
+        stale = claimed(queue, lease_seconds=5)
+        store.clock.advance(6)
+        assert claimed(queue).task.task_id == "a"
+        with pytest.raises(LeaseLost, match="another token"):
+            queue.held("a", stale.token)
+        with pytest.raises(TaskNotFound):
+            queue.held("b", stale.token)
+
+
+class TestDiscard:
+    def test_dead_letters_go_and_nothing_else(self, queue: Queue) -> None:
+        for name in ("a", "b", "c"):
+            queue.put("bad", task_id=name)
+            queue.fail(claimed(queue), "no good")
+        queue.put("good", task_id="d")
+        assert queue.discard(limit=1) == 1
+        assert queue.discard() == 2
+        assert queue.discard() == 0
+        assert [task.task_id for task in queue.list()] == ["d"]
+
+    def test_one_by_its_id(self, queue: Queue) -> None:
+        queue.put("bad", task_id="a")
+        with pytest.raises(IllegalTransition, match="discard a task that is PENDING"):
+            queue.discard(task_id="a")
+        queue.fail(claimed(queue))
+        assert queue.discard(task_id="a") == 1
+        with pytest.raises(TaskNotFound):
+            queue.discard(task_id="a")
+
+    def test_one_that_was_brought_back_meanwhile_stays(self, queue: Queue) -> None:
+        queue.put("bad", task_id="a")
+        dead = queue.fail(claimed(queue))
+        queue.redrive(task_id="a")
+        with pytest.raises(ConflictError):
+            queue.store.delete(dead, Guard(TaskStatus.FAILURE, request_token=dead.request_token))
+        assert queue.get("a") is not None
+
+    def test_one_that_is_gone_already_is_no_error(self, queue: Queue) -> None:
+        queue.put("bad", task_id="a")
+        dead = queue.fail(claimed(queue))
+        for _ in range(2):
+            queue.store.delete(dead, Guard(TaskStatus.FAILURE, request_token=dead.request_token))
+        assert queue.get("a") is None

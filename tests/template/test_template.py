@@ -16,7 +16,7 @@ from samtranslator.public.translator import ManagedPolicyLoader
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
-from freshq.settings import DoorbellSettings, QueueSettings, WorkerSettings
+from freshq.settings import ArchiveSettings, DoorbellSettings, QueueSettings, WorkerSettings
 from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).resolve().parents[2]
 TEMPLATE = PROJECT / "template.yaml"
-FUNCTIONS = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep")
+FUNCTIONS = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
 
 
 class NoManagedPolicies(ManagedPolicyLoader):  # type: ignore[misc]  # samtranslator has no types
@@ -129,6 +129,7 @@ class TestFunctions:
             "TriggerFunction": "Allow",
             "ProcessTasksFunction": "Allow",
             "SweepFunction": None,
+            "ArchiveFunction": None,
         }
 
     def functions(self) -> dict[str, dict[str, Any]]:
@@ -153,6 +154,7 @@ class TestFunctions:
             ("Trigger", DoorbellSettings),
             ("ProcessTasks", WorkerSettings),
             ("Sweep", DoorbellSettings),
+            ("Archive", ArchiveSettings),
         ],
     )
     def test_every_setting_is_given_and_every_variable_is_read(
@@ -177,9 +179,28 @@ class TestFunctions:
 
 
 class TestStream:
-    def mapping(self) -> dict[str, Any]:
-        (mapping,) = of_type("AWS::Lambda::EventSourceMapping").values()
+    def mapping(self, function: str = "Trigger") -> dict[str, Any]:
+        (mapping,) = (
+            properties
+            for name, properties in of_type("AWS::Lambda::EventSourceMapping").items()
+            if name.startswith(function)
+        )
         return mapping
+
+    def test_the_archive_gets_every_change_of_a_task_and_loses_none(self) -> None:
+        mapping = self.mapping("Archive")
+        patterns = [json.loads(entry["Pattern"]) for entry in mapping["FilterCriteria"]["Filters"]]
+        is_task = {"taskStatus": {"S": [{"exists": True}]}}
+        assert patterns == [{"dynamodb": {"NewImage": is_task}}, {"dynamodb": {"OldImage": is_task}}]
+        assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+        assert mapping["DestinationConfig"]["OnFailure"]["Destination"]
+        assert "MaximumRecordAgeInSeconds" not in mapping  # as long as the stream has it
+
+    def test_the_archive_is_there_on_request_only(self) -> None:
+        parts = [name for name in source()["Resources"] if name.startswith("Archive")]
+        assert len(parts) == 8
+        conditions = {source()["Resources"][name]["Condition"] for name in parts}
+        assert conditions == {"HasArchive", "HasTlsArchive"}
 
     def test_only_inserts_of_claimable_tasks_ring(self) -> None:
         (entry,) = self.mapping()["FilterCriteria"]["Filters"]
@@ -209,6 +230,7 @@ class TestRights:
             ("Trigger", {"BatchGetItem"}),
             ("ProcessTasks", {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "DeleteItem"}),
             ("Sweep", {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "DeleteItem"}),
+            ("Archive", set()),
         ],
     )
     def test_on_the_table(self, function: str, on_table: set[str]) -> None:
@@ -239,6 +261,7 @@ class TestRights:
             "Trigger": ['{"Ref": "ProcessTasksTopic"}'],
             "ProcessTasks": ['{"Ref": "TriggerTopic"}'],
             "Sweep": ['{"Ref": "ProcessTasksTopic"}'],
+            "Archive": [],
         }
 
 

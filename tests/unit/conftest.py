@@ -52,6 +52,7 @@ def application(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) ->
         "FRESHQ_TRIGGER_TOPIC_ARN": topics[0],
         "FRESHQ_PROCESS_TASKS_TOPIC_ARN": topics[1],
         "FRESHQ_KILL_SWITCH_PARAMETER": "/freshq/switch",
+        "FRESHQ_DELIVERY_STREAM": "Archive",
         "FRESHQ_DEMO_TASK_SECONDS": "0.001",
         "FRESHQ_IDLE_EXIT_SECONDS": "0.1",
     }
@@ -63,3 +64,18 @@ def application(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) ->
     application.set_switch("run")
     yield application
     queue.close()
+
+
+@pytest.fixture
+def delivery_stream(application: Application) -> None:
+    """Make a delivery stream into a bucket."""
+    del application  # in whose cloud it is
+    location: Any = {"LocationConstraint": REGION}
+    boto3.client("s3").create_bucket(Bucket="archive", CreateBucketConfiguration=location)
+    boto3.client("firehose").create_delivery_stream(
+        DeliveryStreamName="Archive",
+        ExtendedS3DestinationConfiguration={
+            "BucketARN": "arn:aws:s3:::archive",
+            "RoleARN": "arn:aws:iam::123456789012:role/archive",
+        },
+    )

@@ -26,11 +26,14 @@ from hypothesis.stateful import (
 from freshq import IllegalTransition, LeaseLost, PutOutcome, Queue, TaskStatus
 from freshq.stores.dynamodb import control
 from freshq.stores.memory import MemoryStore
+from freshq.stores.sql import SqlStore
 from tests.conftest import Clock
 from tests.support.readings import counts, ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+
+    import sqlalchemy as sa
 
     from freshq import Claim
     from freshq.stores.base import Store
@@ -344,6 +347,18 @@ class TestInMemory:
     @pytest.mark.parametrize("seed", range(5))
     def test_walked(self, machine: type[Conservation], seed: int) -> None:
         walk(machine(), 300, seed)
+
+
+class TestOnSqlite:
+    @pytest.fixture
+    def machine(self, sqlite_engine: sa.Engine) -> type[Conservation]:
+        return bound(lambda: SqlStore(sqlite_engine))
+
+    def test_explored(self, machine: type[Conservation]) -> None:
+        explore(machine, examples=6, phases=[Phase.generate])
+
+    def test_walked(self, machine: type[Conservation]) -> None:
+        walk(machine(), 200, seed=1)
 
 
 class TestOnDynamoDBLocal:

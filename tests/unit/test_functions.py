@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError
 
 from freshq import TableMissing
+from freshq.archive import Archive
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.support.functions import EVENTS, Context, load_event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.unit.conftest import Application
 
@@ -342,7 +345,101 @@ class TestSweep:
         assert lines[0]["OldestPendingSeconds"][0] >= lines[0]["NewestPendingSeconds"][0] >= 0
 
 
+class Deliveries:
+    """A Firehose that keeps what it is sent, and refuses what it is told to."""
+
+    def __init__(self, refuse: Callable[[int], bool] = lambda _call: False) -> None:
+        self.calls = 0
+        self.events: list[dict[str, Any]] = []
+        self._refuse = refuse
+
+    def put_record_batch(self, *, DeliveryStreamName: str, Records: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 - boto3's
+        assert DeliveryStreamName == "Archive"
+        assert 1 <= len(Records) <= 500
+        answers: list[dict[str, str]] = []
+        for record in Records:
+            assert len(record["Data"]) <= 5 * 1024
+            self.calls += 1
+            if self._refuse(self.calls):
+                answers.append({"ErrorCode": "ServiceUnavailableException"})
+                continue
+            answers.append({"RecordId": "1"})
+            self.events += [json.loads(line) for line in record["Data"].splitlines()]
+        return {"FailedPutCount": 0, "RequestResponses": answers}
+
+
+def stream_records(count: int) -> list[dict[str, Any]]:
+    """Return inserts of so many tasks."""
+    (record, *_rest) = load_event("archive-life")["Records"]
+    records = []
+    for number in range(count):
+        one = copy.deepcopy(record)
+        one["eventID"] = str(number)
+        one["dynamodb"]["SequenceNumber"] = f"{number:021d}"
+        records.append(one)
+    return records
+
+
+class TestArchive:
+    @pytest.mark.usefixtures("delivery_stream")
+    def test_the_changes_of_tasks_are_delivered_without_what_tasks_carry(
+        self, application: Application
+    ) -> None:
+        answer = application.invoke("archive", load_event("archive-life"))
+        assert answer == {"batchItemFailures": []}
+        stored = b"".join(read_objects("archive"))
+        events = [json.loads(line) for line in stored.splitlines()]
+        assert [event["change"] for event in events] == ["INSERT", "MODIFY", "MODIFY", "REMOVE"]
+        assert [event.get("status") for event in events] == ["PENDING", "TAKEN", "SUCCESS", "SUCCESS"]
+        assert events[-1]["ttl_removal"] is True
+        assert b"4111" not in stored
+        assert b"7f3a" not in stored
+
+    def test_every_event_is_delivered_once_in_packs(self) -> None:
+        deliveries = Deliveries()
+        delivery = archive_to(deliveries).deliver(stream_records(1000))
+        assert (delivery.delivered, delivery.failed_from) == (1000, None)
+        assert [event["event_id"] for event in deliveries.events] == [str(number) for number in range(1000)]
+        assert deliveries.calls < 200
+
+    def test_what_is_refused_is_sent_again(self) -> None:
+        deliveries = Deliveries(refuse=lambda call: call in (1, 3))
+        delivery = archive_to(deliveries).deliver(stream_records(100))
+        assert (delivery.delivered, delivery.failed_from) == (100, None)
+        assert {event["event_id"] for event in deliveries.events} == {str(number) for number in range(100)}
+
+    def test_from_what_stays_refused_on_the_batch_comes_again(self) -> None:
+        deliveries = Deliveries(refuse=lambda call: call > 4)
+        records = stream_records(100)
+        delivery = archive_to(deliveries).deliver(records)
+        assert delivery.failed_from == records[delivery.delivered]["dynamodb"]["SequenceNumber"]
+        assert delivery.delivered == len(deliveries.events) > 0
+
+    @pytest.mark.usefixtures("delivery_stream")
+    def test_a_record_that_cannot_be_read_ends_the_batch_before_it(self, application: Application) -> None:
+        answer = application.invoke("archive", load_event("archive-unreadable"))
+        assert answer == {"batchItemFailures": [{"itemIdentifier": f"{2:021d}"}]}
+
+    @nothing_to_measure
+    def test_a_firehose_that_fails_fails_the_batch(self, application: Application) -> None:
+        """Without a delivery stream the call fails; nothing is taken for archived."""
+        with pytest.raises(ClientError, match="Archive"):
+            application.invoke("archive", load_event("archive-life"))
+
+
+def archive_to(deliveries: Deliveries) -> Archive:
+    return Archive(cast("Any", deliveries), "Archive", sleep=lambda _seconds: None)
+
+
+def read_objects(bucket: str) -> list[bytes]:
+    client = boto3.client("s3")
+    keys = [entry["Key"] for entry in client.list_objects_v2(Bucket=bucket).get("Contents", [])]
+    return [client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys]
+
+
 ACCEPTED: dict[str, dict[str, Any]] = {
+    "archive-life": {"batchItemFailures": []},
+    "archive-unreadable": {"batchItemFailures": [{"itemIdentifier": f"{2:021d}"}]},
     "create_tasks-demo": {"created": 20},
     "create_tasks-load": {"created": 30},
     "create_tasks-refused": {"created": 1, "refused": 2},
@@ -364,12 +461,16 @@ REFUSED = {
 
 @nothing_to_measure
 @pytest.mark.parametrize("name", sorted(file.stem for file in EVENTS.glob("*.json")))
-def test_every_event_file_does_what_it_is_there_to_show(application: Application, name: str) -> None:
+def test_every_event_file_does_what_it_is_there_to_show(
+    application: Application, name: str, request: pytest.FixtureRequest
+) -> None:
     function = name.split("-", maxsplit=1)[0]
     if name in REFUSED:
         with pytest.raises(ValueError, match=REFUSED[name]):
             application.invoke(function, load_event(name))
     else:
+        if function == "archive":
+            request.getfixturevalue("delivery_stream")
         answer = application.invoke(function, load_event(name))
         assert ACCEPTED[name].items() <= answer.items()
 

@@ -7,19 +7,24 @@ from freshq.errors import (
     IllegalTransition,
     LeaseLost,
     LostRace,
+    MatchLost,
     NotReady,
     Overloaded,
     PutIncomplete,
     RefusedError,
+    ResourceNotFound,
     StoreError,
     TableMissing,
     TaskNotFound,
     Throttled,
     Unreachable,
+    WrongResourceState,
 )
+from freshq.matching import Match, MatchQueue
 from freshq.outcomes import Busy, Reject, Retry
 from freshq.policy.order import Order
 from freshq.queue import Claim, PutOutcome, Queue, Receipt
+from freshq.resource import Resource, ResourceStatus
 from freshq.stores.base import Page, Stats
 from freshq.task import Task, TaskStatus
 from freshq.worker import Outcome, RunReport, Worker
@@ -33,6 +38,9 @@ __all__ = [
     "IllegalTransition",
     "LeaseLost",
     "LostRace",
+    "Match",
+    "MatchLost",
+    "MatchQueue",
     "NotReady",
     "Order",
     "Outcome",
@@ -44,6 +52,9 @@ __all__ = [
     "Receipt",
     "RefusedError",
     "Reject",
+    "Resource",
+    "ResourceNotFound",
+    "ResourceStatus",
     "Retry",
     "RunReport",
     "Stats",
@@ -55,4 +66,5 @@ __all__ = [
     "Throttled",
     "Unreachable",
     "Worker",
+    "WrongResourceState",
 ]

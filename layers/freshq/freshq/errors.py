@@ -94,6 +94,36 @@ class Overloaded(RefusedError):  # noqa: N818 - reads as the outcome that it is
         self.retry_after_seconds = retry_after_seconds
 
 
+class MatchLost(LeaseLost):
+    """The match no longer holds its resource: the lease ran out, or it was released already."""
+
+    def __init__(self, resource_id: str, why: str) -> None:
+        """Name the resource and say why the match holds it no more."""
+        RefusedError.__init__(
+            self, f"resource {resource_id!r}: the match no longer holds it ({why}); nothing was changed"
+        )
+        self.task_id = self.resource_id = resource_id
+
+
+class ResourceNotFound(RefusedError):  # noqa: N818 - reads as the outcome that it is
+    """No resource of this id is registered."""
+
+    def __init__(self, resource_id: str) -> None:
+        """Name the resource."""
+        super().__init__(f"resource {resource_id!r}: not registered; register it first")
+        self.resource_id = resource_id
+
+
+class WrongResourceState(RefusedError):  # noqa: N818 - reads as the outcome that it is
+    """The verb does not apply to a resource in this state."""
+
+    def __init__(self, resource_id: str, verb: str, status: str, advice: str) -> None:
+        """Name the resource, the verb, the state the resource is in, and what may be done instead."""
+        super().__init__(f"resource {resource_id!r}: cannot {verb} while it is {status}; {advice}")
+        self.resource_id = resource_id
+        self.status = status
+
+
 class StoreError(FreshqError):
     """The store did not carry out a call. Never to be read as an empty answer."""
 

@@ -55,8 +55,10 @@ class Lifecycle:
         if max_age_seconds > limit_seconds:
             msg = f"{where}max_age_seconds: {max_age_seconds} is longer than the queue's {limit_seconds}"
             raise ValueError(msg + "; a task's may only be shorter")
-        if new.delay_seconds >= max_age_seconds:
-            msg = f"{where}delay_seconds: after {new.delay_seconds} the task would be stale already"
+        delay_seconds = new.delay_seconds if new.at is None else max(0.0, new.at - now)
+        if delay_seconds >= max_age_seconds:
+            field = "delay_seconds" if new.at is None else "at"
+            msg = f"{where}{field}: after {delay_seconds} the task would be stale already"
             raise ValueError(msg + f" (max age {max_age_seconds}); use a shorter delay")
         task = Task(
             task_id=new.task_id or str(uuid.uuid4()),
@@ -70,7 +72,7 @@ class Lifecycle:
             payload=new.payload,
             priority=new.priority,
             group=new.group,
-            not_before=round(now + new.delay_seconds, 6) if new.delay_seconds else None,
+            not_before=round(now + delay_seconds, 6) if delay_seconds else None,
         )
         return self._version(task)
 

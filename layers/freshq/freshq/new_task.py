@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from freshq.task import MAX_PRIORITY
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 # the rest of it is kept for those, and for the error or result to come.
 MAX_PAYLOAD_BYTES: Final = 400 * 1024 - 8 * 1024
 MAX_RESULT_AND_PAYLOAD_BYTES: Final = 400 * 1024 - 6 * 1024
+# The end of the year 9999, the last that a datetime can name.
+MAX_EPOCH_SECONDS: Final = 253_402_300_800.0
 # The store keeps its own records under ids that begin like this.
 RESERVED_ID_PREFIX: Final = "freshq#"
 # DynamoDB's limits of a hash key, and a sane one for a name.
@@ -37,6 +40,8 @@ class NewTask(BaseModel):
         delay_seconds: Not claimable before so many seconds from now.
         max_age_seconds: Stale so many seconds from now; None for the queue's own.
         group: Tenant or key.
+        at: Not claimable before this time, in seconds since the epoch; given as a number or as a
+            datetime with a time zone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -47,6 +52,24 @@ class NewTask(BaseModel):
     delay_seconds: Annotated[float, Field(ge=0)] = 0
     max_age_seconds: Annotated[float, Field(gt=0)] | None = None
     group: Annotated[str, Field(min_length=1)] | None = None
+    at: Annotated[float, Field(ge=0, le=MAX_EPOCH_SECONDS)] | None = None
+
+    @field_validator("at", mode="before")
+    @classmethod
+    def _at_is_an_instant(cls, at: Any) -> Any:  # noqa: ANN401 - what a caller may have given
+        if not isinstance(at, datetime):
+            return at
+        if at.tzinfo is None:
+            msg = "a datetime needs a time zone; use datetime.now(timezone.utc) or a ZoneInfo"
+            raise ValueError(msg)
+        return at.timestamp()
+
+    @model_validator(mode="after")
+    def _one_way_to_wait(self) -> Self:
+        if self.at is not None and self.delay_seconds:
+            msg = "at: not together with delay_seconds; use one of them"
+            raise ValueError(msg)
+        return self
 
     @field_validator("payload")
     @classmethod
@@ -139,6 +162,8 @@ def first_problem(error: ValidationError, model: type[BaseModel] = NewTask) -> s
     if problem["type"] == "extra_forbidden":
         return f"{field}: unknown field; known are {', '.join(model.model_fields)}"
     message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error" and not problem["loc"]:
+        return message  # of several fields together: it names them itself
     message = message[0].lower() + message[1:]
     given = repr(problem["input"]) if field not in ("payload", "input") else ""
     return f"{field}: {message}" + (f", got {given}" if 0 < len(given) <= MAX_QUOTED_CHARS else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import uuid
 from collections.abc import Callable  # noqa: TC003 - Pydantic reads it at run time
 from typing import Annotated, Any, TypedDict
 
@@ -16,6 +17,10 @@ from freshq.policy.retry import Backoff
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.policy.shedding import BacklogLimit  # noqa: TC001 - Pydantic reads it at run time
 from freshq.task import MAX_SECONDS
+
+
+def _random_name() -> str:
+    return uuid.uuid4().hex[:12]
 
 
 class QueueOptions(TypedDict, total=False):
@@ -32,6 +37,7 @@ class QueueOptions(TypedDict, total=False):
     codel: CodelRule | None
     backlog: BacklogLimit | None
     door: Door | None
+    worker_name: str
     clock: Callable[[], float]
     rng: random.Random
 
@@ -52,6 +58,8 @@ class QueueConfig(BaseModel):
         codel: Shed what waited long while the whole queue is slow; only with order FIFO.
         backlog: How many tasks may wait, and which give way.
         door: Refuse new tasks beyond a multiple of what is served.
+        worker_name: Stands in the tokens of the leases that this process holds, so that the change stream
+            tells who held what; a random one unless it is given.
         clock: Returns the time in seconds since the Unix epoch.
         rng: Source of the jitter.
     """
@@ -71,6 +79,9 @@ class QueueConfig(BaseModel):
     codel: CodelRule | None = None
     backlog: BacklogLimit | None = None
     door: Door | None = None
+    worker_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = Field(
+        default_factory=_random_name
+    )
     clock: Callable[[], float] = time.time
     # Jitter spreads retries in time; nothing secret depends on it.
     rng: random.Random = Field(default_factory=random.Random)

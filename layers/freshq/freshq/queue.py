@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
@@ -39,19 +40,23 @@ from freshq.shared.codel import LineCodel
 from freshq.shared.flow import REFUSED, FlowMeter
 from freshq.shared.reserve import SharedReserve
 from freshq.stores.base import ClaimRequest, ConflictError, Guard, Page, Stats
+from freshq.stores.transactional import end_together, putter, transactional, wait_for
 from freshq.tally import tally
 from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
     from typing import Self, Unpack
 
+    from sqlalchemy import Connection
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.attached import AttachedQueue
     from freshq.policy.order import OrderSwitch
     from freshq.policy.pressure import Pressure
     from freshq.stores.base import Store
+    from freshq.stores.transactional import OnConflict, Putter, Work
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +73,7 @@ class PutOutcome(StrEnum):
 
     CREATED = "CREATED"
     DUPLICATE = "DUPLICATE"
+    UPDATED = "UPDATED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,8 @@ class Receipt:
 
     Attributes:
         task_id: Id of the task.
-        outcome: CREATED, or DUPLICATE if the id was taken; then nothing was changed.
+        outcome: CREATED; DUPLICATE if the id was taken, and nothing was changed; or UPDATED if the task
+            of this id was to be updated.
     """
 
     task_id: str
@@ -96,6 +103,11 @@ class Claim:
     task: Task
     token: str
     lease_until: float
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether the task was tried before, since it was put, updated or redriven."""
+        return self.task.attempts > 1
 
 
 class Queue:
@@ -202,6 +214,23 @@ class Queue:
 
         return cls(DynamoDBStore(table, client, shards=shards), **options)
 
+    @classmethod
+    def sql(cls, url: str, table: str = "tasks", **options: Unpack[QueueOptions]) -> Self:
+        """Return a queue in a relational database: SQLite, PostgreSQL, MariaDB or MySQL.
+
+        Args:
+            url: Where the database is: `sqlite:///tasks.db`, `postgresql://user@host/name` or
+                `mariadb://user@host/name`.
+            table: Name of the table of tasks; the names of the others begin with it.
+            **options: See `freshq.options.QueueConfig`. Unless a clock is given, the time is the
+                database's.
+        """
+        from freshq.stores.sql import SqlStore  # noqa: PLC0415 - only the store in use is loaded
+
+        store = SqlStore(url, table, queue=options.get("name", "default"))
+        options.setdefault("clock", store.clock)
+        return cls(store, **options)
+
     @property
     def name(self) -> str:
         """Name of the queue."""
@@ -239,6 +268,10 @@ class Queue:
         delay_seconds: float = 0,
         max_age_seconds: float | None = None,
         group: str | None = None,
+        *,
+        at: datetime | float | None = None,
+        on_conflict: OnConflict | None = None,
+        connection: Connection | None = None,
     ) -> Receipt:
         """Add a task.
 
@@ -249,6 +282,13 @@ class Queue:
             delay_seconds: Not claimable before so many seconds from now.
             max_age_seconds: Stale so many seconds from now; at most the queue's max age.
             group: Tenant or key.
+            at: Not claimable before this time: with a time zone, or in seconds since the epoch; instead
+                of `delay_seconds`.
+            on_conflict: What to do if a task of this id is waiting or in work: "ignore" the new one, or
+                "update" the old one, which takes it from its holder. With either, the id of a task that
+                is over is free. Only in a SQL database.
+            connection: Put it in the transaction of this connection: if that is rolled back, nothing was
+                put. Only in a SQL database.
 
         Raises:
             ValueError: If an argument is wrong; nothing was written.
@@ -262,11 +302,19 @@ class Queue:
             "delay_seconds": delay_seconds,
             "max_age_seconds": max_age_seconds,
             "group": group,
+            "at": at,
         }
-        return self._put([self._created(parse_new_task(arguments))])[0]
+        how = putter(self._store, on_conflict, connection)
+        return self._put([self._created(parse_new_task(arguments))], how)[0]
 
-    def put_many(self, tasks: Iterable[Mapping[str, Any] | NewTask]) -> list[Receipt]:
-        """Add several tasks, each given as the arguments of `put`.
+    def put_many(
+        self,
+        tasks: Iterable[Mapping[str, Any] | NewTask],
+        *,
+        on_conflict: OnConflict | None = None,
+        connection: Connection | None = None,
+    ) -> list[Receipt]:
+        """Add several tasks, each given as the arguments of `put`; the others hold for all of them.
 
         Returns:
             One receipt a task, in order.
@@ -281,7 +329,8 @@ class Queue:
             msg = f"tasks: must be a list of tasks, got {tasks!r}"
             raise ValueError(msg) from error
         places = [(f"tasks[{index}].", task) for index, task in numbered]
-        return self._put([self._created(parse_new_task(task, where), where) for where, task in places])
+        how = putter(self._store, on_conflict, connection)
+        return self._put([self._created(parse_new_task(task, where), where) for where, task in places], how)
 
     def check(self, task: Mapping[str, Any] | NewTask) -> NewTask:
         """Return the task if this queue would take it, without writing anything.
@@ -290,25 +339,24 @@ class Queue:
             ValueError: One line that names the field and what is allowed.
         """
         new = parse_new_task(task)
-        self._lifecycle.created(new, now=0.0, created=0.0)
+        self._lifecycle.created(new, now=self.now(), created=0.0)
         return new
 
     def _created(self, new: NewTask, where: str = "") -> Task:
         return self._lifecycle.created(new, self.now(), self._stamp(), where)
 
-    def _put(self, tasks: list[Task]) -> list[Receipt]:
+    def _put(self, tasks: list[Task], putter: Putter) -> list[Receipt]:
         now = self.now()
         outcomes: dict[int, Receipt | FreshqError] = {}
         admitted = self._admitted(tasks, now, outcomes)
-        added = self._store.insert([tasks[index] for index in admitted]) if admitted else []
+        added = putter([tasks[index] for index in admitted]) if admitted else []
         for index, result in zip(admitted, added, strict=True):
             if isinstance(result, FreshqError):
                 outcomes[index] = result
             else:
-                outcome = PutOutcome.CREATED if result else PutOutcome.DUPLICATE
-                outcomes[index] = Receipt(tasks[index].task_id, outcome)
+                outcomes[index] = Receipt(tasks[index].task_id, PutOutcome(result))
         self._meter.offered(now, len(tasks))
-        self._make_way(sum(result is True for result in added), now)
+        self._make_way(sum(result == PutOutcome.CREATED for result in added), now)
         return _receipts([outcomes[index] for index in range(len(tasks))])
 
     def _admitted(
@@ -402,11 +450,67 @@ class Queue:
         else:
             self._meter.turned_away(now, 1)
 
+    def poll(
+        self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
+    ) -> list[Claim]:
+        """Claim tasks, waiting until there are some; at the next due time it looks at once.
+
+        Args:
+            limit: How many at the most.
+            timeout_seconds: Give up after so long; None: never.
+            poll_seconds: Look at least so often for what other processes put.
+
+        Returns:
+            The claims; empty if the time was over.
+        """
+        checked_seconds("poll_seconds", poll_seconds, above_zero=True)
+        if timeout_seconds is not None:
+            checked_seconds("timeout_seconds", timeout_seconds)
+        return wait_for(lambda: self.claim(limit), self, timeout_seconds, poll_seconds)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Work | None]:
+        """Hold the next task in a transaction of the database: its lock is the row's.
+
+        What the block writes through the connection, and that the task is done, are committed together.
+        An exception undoes the block's writes and is recorded as a failed attempt; then it is raised
+        again, but for Retry, Reject and Busy, which say how the attempt ended. When the process dies,
+        the task waits as before, and the attempt is not counted. Only in a SQL database.
+
+        Yields:
+            The task and the connection; None if nothing is claimable or the queue is paused.
+        """
+        store = transactional(self._store, "transaction")
+        if self._store.paused(self.name):
+            yield None
+            return
+        with store.hold(lambda: self._request(1, self.lease_seconds), self) as work:
+            yield work
+        if work is not None and work.settled is not None:
+            self._served(Claim(work.task, "", 0.0), work.settled)
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """What each verb makes of a task of this queue."""
+        return self._lifecycle
+
+    @property
+    def max_age_seconds(self) -> float:
+        """How old a task of this queue may become."""
+        return self._config.max_age_seconds
+
     def _take(self, limit: int, lease_seconds: float) -> list[Claim]:
+        request = self._request(limit, lease_seconds)
+        tasks = self._store.claim(request)
+        reserve_seconds = request.deadline_after - request.now
+        self._note_passed_over(request, reserve_seconds, short=len(tasks) < limit)
+        return [Claim(task, task.lease_token or "", request.lease_until) for task in tasks]
+
+    def _request(self, limit: int, lease_seconds: float) -> ClaimRequest:
         now = self.now()
         lease_until = round(now + lease_seconds, 6)
         reserve_seconds = self._reserve.seconds(now)
-        request = ClaimRequest(
+        return ClaimRequest(
             queue=self.name,
             orders=self._orders,
             turns=self._turns,
@@ -417,11 +521,8 @@ class Queue:
             lease_until=lease_until,
             # Past the lease and past every deadline that a claimed task can have.
             expires=self._lifecycle.expires(max(lease_until, now + self._config.max_age_seconds)),
-            tokens=[new_token() for _ in range(limit)],
+            tokens=[f"{self._config.worker_name}:{new_token()}" for _ in range(limit)],
         )
-        tasks = self._store.claim(request)
-        self._note_passed_over(request, reserve_seconds, short=len(tasks) < limit)
-        return [Claim(task, task.lease_token or "", lease_until) for task in tasks]
 
     def _note_passed_over(self, request: ClaimRequest, reserve_seconds: float, *, short: bool) -> None:
         """Take note of live tasks that this claim would have taken but for the reserve.
@@ -432,12 +533,30 @@ class Queue:
             return
         if short or self._config.order is Order.FIFO:
             oldest = self._store.oldest(self.name, request.created_after - reserve_seconds)
-            if oldest is not None and oldest <= request.created_after:
+            if oldest is not None and (short or oldest <= request.created_after):
                 self._reserve.passed_over(request.now, reserve_seconds)
 
     def take_order_switches(self) -> list[OrderSwitch]:
         """Return the times that an adaptive order turned round since the last call, by this process."""
         return self._orders.take_switches()
+
+    def held(self, task_id: str, token: str) -> Claim:
+        """Return the claim that holds a task, for a holder that kept only its id and token.
+
+        Args:
+            task_id: The task.
+            token: `Claim.token` of what `claim` returned, perhaps to another process.
+
+        Raises:
+            TaskNotFound: If there is no such task.
+            LeaseLost: If it is not held under this token.
+        """
+        task = self._stored(task_id)
+        if task.status is not TaskStatus.TAKEN or task.lease_token != token or task.lease_until is None:
+            held = "it is held under another token"
+            state = task.status_at(self.now())
+            raise LeaseLost(task_id, held if state is TaskStatus.TAKEN else f"it is {state} now")
+        return Claim(task, token, task.lease_until)
 
     def complete(self, claim: Claim, result: Any = None) -> Task:  # noqa: ANN401 - any JSON value
         """Settle a claim as SUCCESS.
@@ -453,6 +572,50 @@ class Queue:
         result = checked_result(result, _held(claim).payload)
         done = self._settle(claim, self._lifecycle.completed(_held(claim), self.now(), result))
         return self._served(claim, done)
+
+    def complete_many(
+        self,
+        claims: Sequence[Claim],
+        results: Sequence[Any] | None = None,
+    ) -> list[Task | LeaseLost]:
+        """Settle claims as SUCCESS; in a SQL database by one statement where there are no results.
+
+        Args:
+            claims: What `claim` returned.
+            results: A JSON value to keep with each task, None for none.
+
+        Returns:
+            For each claim, in order: its task, or the error if it no longer holds it.
+
+        Raises:
+            ValueError: If a result is wrong; nothing was settled.
+        """
+        results = [None] * len(claims) if results is None else results
+        if len(results) != len(claims):
+            msg = f"results: must be as many as the claims, {len(claims)}, got {len(results)}"
+            raise ValueError(msg)
+        now = self.now()
+        held = [_held(claim) for claim in claims]
+        # What one statement writes has one version; one lease at a time, as its own retry is told by it.
+        versions = {claim.token: new_token() for claim in claims}
+        kept = [checked_result(result, task.payload) for task, result in zip(held, results, strict=True)]
+        ended = [
+            replace(self._lifecycle.completed(task, now, result), request_token=versions[claim.token])
+            for claim, task, result in zip(claims, held, kept, strict=True)
+        ]
+        together = end_together(self._store, ended, [claim.token for claim in claims])
+        return [
+            self._served(claim, task)
+            if (task.task_id, claim.token) in together
+            else self._settled_or_lost(claim, task)
+            for claim, task in zip(claims, ended, strict=True)
+        ]
+
+    def _settled_or_lost(self, claim: Claim, task: Task) -> Task | LeaseLost:
+        try:
+            return self._served(claim, self._settle(claim, task))
+        except LeaseLost as lost:
+            return lost
 
     def fail(self, claim: Claim, error: str | None = None) -> Task:
         """Settle a claim as FAILURE, a dead letter, whatever attempts are left.
@@ -612,6 +775,44 @@ class Queue:
             return 0  # somebody else changed it first: not ours to count
         return 1
 
+    def discard(self, limit: int | None = None, task_id: str | None = None) -> int:
+        """Delete dead letters, and nothing else.
+
+        Args:
+            limit: How many at the most; None for all.
+            task_id: Only this one.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            TaskNotFound: If `task_id` names no task.
+            IllegalTransition: If the task it names is no dead letter.
+        """
+        if limit is not None:
+            checked_count("limit", limit)
+        if task_id is not None:
+            task = self._stored(task_id)
+            if not self._discard(task):
+                state = (self.get(task_id) or task).status
+                raise IllegalTransition(task_id, "discard", state, TaskStatus.FAILURE)
+            return 1
+        dead = (task for task in self._store.scan(self.name) if task.status is TaskStatus.FAILURE)
+        discarded = 0
+        for task in dead:
+            if discarded == limit:
+                break
+            discarded += self._discard(task)
+        return discarded
+
+    def _discard(self, task: Task) -> bool:
+        """Delete a dead letter; return False if it is none, or is none any more."""
+        try:
+            self._store.delete(task, Guard(TaskStatus.FAILURE, request_token=task.request_token))
+        except ConflictError:
+            return False
+        return True
+
     def _change(self, task_id: str, verb: Callable[[Task, float], Task]) -> Task:
         """Read a task, compute its next version, and write it unless it changed in between."""
         for _ in range(MAX_READ_WRITE_TRIES):
@@ -631,6 +832,11 @@ class Queue:
             return self._seen(self._stored(task_id))
         except TaskNotFound:
             return None
+
+    def contains(self, task_id: str) -> bool:
+        """Return whether a task of this id is waiting or in work."""
+        task = self.get(task_id)
+        return task is not None and task.status in (TaskStatus.PENDING, TaskStatus.TAKEN)
 
     def _stored(self, task_id: str) -> Task:
         task = self._store.get(checked_id(task_id))

@@ -135,6 +135,16 @@ class DoorbellSettings(WakeUpSettings):
     process_tasks_topic_arn: Arn
 
 
+class ArchiveSettings(QueueSettings):
+    """What the archive needs besides.
+
+    Attributes:
+        delivery_stream: Name of the Firehose delivery stream.
+    """
+
+    delivery_stream: Annotated[str, Field(min_length=1)]
+
+
 class WorkerSettings(WakeUpSettings):
     """What a worker pass needs besides.
 

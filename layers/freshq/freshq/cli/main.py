@@ -2,74 +2,56 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+import logging
 from importlib.metadata import version
-from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from freshq.cli import sql
 from freshq.cli.attach import attach
+from freshq.cli.example import example
+from freshq.cli.relay import relay
+from freshq.cli.session import OneLineErrors, complain, verb
+from freshq.cli.shell import shell
 from freshq.cli.simulate import simulate
 from freshq.cli.table import table_app
-from freshq.errors import StoreError
-from freshq.queue import Queue
+from freshq.cli.verbs import register
+from freshq.cli.watch import watch
 
 app = typer.Typer(
-    help="A task queue for work that loses value with age.", no_args_is_help=True, add_completion=False
+    cls=OneLineErrors,
+    help="A task queue for work that loses value with age.",
+    add_completion=False,
+    no_args_is_help=True,
 )
-
+register(app)
+app.command()(verb(watch))
+app.command()(verb(shell))
 app.command()(simulate)
 app.command()(attach)
 app.add_typer(table_app, name="table")
+app.add_typer(example, name="example")
+app.command()(relay)
+app.add_typer(sql.app, name="sql")
 
-UNREACHABLE_STATUS = 3
-SCHEME = "dynamodb://"
+
+class OneLineLog(logging.Handler):
+    """Warnings of the library, one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the message without a stack trace."""
+        complain(record.getMessage())
 
 
 @app.callback()
 def main() -> None:
-    """Keep `freshq` a group of commands, however few there are."""
+    """Print the library's warnings as commands print their errors."""
+    logger = logging.getLogger("freshq")
+    if not any(isinstance(handler, OneLineLog) for handler in logger.handlers):
+        logger.addHandler(OneLineLog(logging.WARNING))
 
 
 @app.command(name="version")
 def show_version() -> None:
     """Print the version."""
     typer.echo(version("freshq"))
-
-
-@app.command()
-def stats(
-    queue: Annotated[
-        str, typer.Option(envvar="FRESHQ_QUEUE", help="The queue's table, as dynamodb://TABLE.")
-    ],
-    name: Annotated[str, typer.Option(help="Name of the queue in the table.")] = "default",
-    approximate: Annotated[
-        bool, typer.Option("--approximate", help="Read a page per shard instead of every task.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Count the tasks by state, and tell how old the waiting ones are."""
-    if not queue.startswith(SCHEME) or not queue.removeprefix(SCHEME):
-        problem = f"must look like dynamodb://TABLE, got {queue!r}"
-        raise typer.BadParameter(problem, param_hint="--queue")
-    try:
-        counts = Queue.dynamodb(queue.removeprefix(SCHEME), name=name).stats(approximate=approximate)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    except StoreError as error:
-        typer.echo(f"freshq: {error}", err=True)
-        raise typer.Exit(UNREACHABLE_STATUS) from error
-    if as_json:
-        typer.echo(json.dumps(asdict(counts)))
-        return
-    table = Table("state", "tasks", "", title=f"queue {name}")
-    reasons = {f"shed: {reason}": number for reason, number in counts.shed_by_reason.items()}
-    fields = {name: value for name, value in asdict(counts).items() if not isinstance(value, dict)}
-    for field, value in (fields | reasons).items():
-        shown = "-" if value is None else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
-        table.add_row(field.replace("_", " "), shown, counts.bounded.get(field, ""))
-    table.columns[1].justify = "right"
-    Console().print(table)

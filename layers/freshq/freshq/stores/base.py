@@ -174,6 +174,13 @@ class Store(Protocol):
             ConflictError: If the guard does not hold.
         """
 
+    def delete(self, task: Task, guard: Guard) -> None:
+        """Delete a task; one that is gone already is no error, so that a lost reply is none either.
+
+        Raises:
+            ConflictError: If the guard does not hold.
+        """
+
     def due(self, queue: str, now: float) -> list[Task]:
         """Return some tasks that need attention: lease run out, or delay over. Empty: none is left."""
 

@@ -133,6 +133,14 @@ class MemoryStore:
             self._store(replace(task, payload=current.payload, group=current.group, queue=current.queue))
             return task
 
+    def delete(self, task: Task, guard: Guard) -> None:
+        """Delete a task if the guard holds; one that is gone already is no error."""
+        with self._lock:
+            current = self._tasks.get(task.task_id)
+            if current is not None and not guard.admits(current):
+                raise ConflictError(current)
+            self._forget(task.task_id)
+
     def due(self, queue: str, now: float) -> list[Task]:
         """Return the tasks whose lease ran out or whose delay is over; drop those past retention."""
         with self._lock:

@@ -1,5 +1,6 @@
-"""The store on one DynamoDB table."""
+"""The stores on DynamoDB tables."""
 
+from freshq.stores.dynamodb.match_store import DynamoDBMatchStore
 from freshq.stores.dynamodb.store import DynamoDBStore
 
-__all__ = ["DynamoDBStore"]
+__all__ = ["DynamoDBMatchStore", "DynamoDBStore"]

@@ -72,9 +72,13 @@ class ConditionFailed(FreshqError):  # noqa: N818 - an outcome that every caller
         self.item = item
 
 
-def default_client() -> DynamoDBClient:
-    """Return a client from the environment, with timeouts that fit a claim well inside its lease."""
-    client: DynamoDBClient = boto3.client(
+def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
+    """Return a client with timeouts that fit a claim well inside its lease.
+
+    Args:
+        session: Credentials and region; None for those of the environment.
+    """
+    client: DynamoDBClient = (session or boto3).client(
         "dynamodb",
         config=Config(
             connect_timeout=2,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 import logging
+import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,7 @@ from freshq.stores.dynamodb.items import (
     claim_arguments,
     decode,
     decode_if_task,
+    delete_condition,
     encode,
     is_task,
     replace_arguments,
@@ -55,8 +57,30 @@ MAX_SHARDS: Final = 64
 # Names beyond what a claim needs, at the most: as many as are read beyond it.
 MOST_NAMED_BEYOND: Final = queries.LOOKAHEAD_KEYS
 # Tasks in a lease record that is written: with fewer of them it would be written more often, with more
-# the approximate count of what is taken would be further off.
+# a sweep, and the approximate count of what is taken, would read more.
 NAMED_AT_LEAST: Final = 4
+
+
+@dataclass
+class _Claiming:
+    """A claim under way.
+
+    Attributes:
+        request: What is asked for.
+        free_tokens: Tokens that are left to claim with.
+        taken: What was claimed.
+        races_lost: Tasks that somebody else had taken since the index was read.
+    """
+
+    request: ClaimRequest
+    free_tokens: list[str]
+    taken: list[Task] = field(default_factory=list)
+    races_lost: int = 0
+
+    @property
+    def width(self) -> int:
+        """How many tasks to name next."""
+        return len(self.free_tokens) + (MOST_NAMED_BEYOND if self.races_lost else 0)
 
 
 class DynamoDBStore:
@@ -121,59 +145,47 @@ class DynamoDBStore:
     def claim(self, request: ClaimRequest) -> list[Task]:
         """Take up to `request.limit` claimable tasks, best first, each by one conditional write.
 
-        Where others take the same tasks first, again and again, each round names more of them than it
-        needs, and begins somewhere among them: so claimers that lose to each other part.
+        Where others were faster, the next round names more tasks than it needs, and begins somewhere
+        among them: so claimers that lose to each other part.
         """
         pages: list[list[str]] = []
         candidates = self._candidates(request, pages)
-        taken: list[Task] = []
-        free_tokens = list(request.tokens)
-        rounds = 0
-        while wanted := list(islice(candidates, len(free_tokens) + _beyond(rounds))):
+        claiming = _Claiming(request, list(request.tokens))
+        while wanted := list(islice(candidates, claiming.width)):
             try:
-                self._take_among(wanted, free_tokens, request, taken, _ahead(pages, wanted))
+                self._take_among(wanted, claiming, _ahead(pages, wanted))
             except StoreError:
-                if not taken:
+                if not claiming.taken:
                     raise
                 # What was taken must reach its worker. A store that is still failing fails the next call.
                 logger.warning(
-                    "claim cut short after %d of %d tasks", len(taken), request.limit, exc_info=True
+                    "claim cut short after %d of %d tasks", len(claiming.taken), request.limit, exc_info=True
                 )
                 break
-            if not free_tokens:
+            if not claiming.free_tokens:
                 break
-            rounds += 1
-        return taken
+        return claiming.taken
 
-    def _take_among(
-        self,
-        wanted: Sequence[str],
-        free_tokens: list[str],
-        request: ClaimRequest,
-        taken: list[Task],
-        ahead: Sequence[str],
-    ) -> None:
+    def _take_among(self, wanted: Sequence[str], claiming: _Claiming, ahead: Sequence[str]) -> None:
         """Name tasks in the lease record, then claim them one by one while tokens are left.
 
         Args:
             wanted: Ids, best first; more than there are tokens if others were faster before.
-            free_tokens: Tokens to claim with; those that are used are taken out.
-            request: The request.
-            taken: What was claimed is added to it.
+            claiming: The claim so far; what is claimed is added to it.
             ahead: Tasks to name as well, for later claims.
         """
-        if len(wanted) > len(free_tokens):
-            start = int(free_tokens[0][:8], 16) % len(wanted)
+        tokens, queue = claiming.free_tokens, claiming.request.queue
+        if len(wanted) > len(tokens):
+            start = zlib.crc32(tokens[0].encode()) % len(wanted)
             wanted = [*wanted[start:], *wanted[:start]]
-        named = {task_id: free_tokens[index % len(free_tokens)] for index, task_id in enumerate(wanted)}
-        self._leases.cover(request.queue, list(named.items()), request.lease_until, request.now, ahead)
+        named = {task_id: tokens[index % len(tokens)] for index, task_id in enumerate(wanted)}
+        lease_until, now = claiming.request.lease_until, claiming.request.now
+        self._leases.cover(queue, list(named.items()), lease_until, now, ahead)
         for task_id, named_token in named.items():
-            task = self._take(task_id, free_tokens[0], request) if free_tokens else None
-            if task is not None:
-                taken.append(task)
-                self._leases.rename(request.queue, task_id, named_token, free_tokens.pop(0))
+            if tokens and self._take(task_id, claiming):
+                self._leases.rename(queue, task_id, named_token, tokens.pop(0))
             else:
-                self._leases.drop(request.queue, (task_id, named_token))
+                self._leases.drop(queue, (task_id, named_token))
 
     def _candidates(self, request: ClaimRequest, pages: list[list[str]]) -> Iterator[str]:
         """Yield the ids of tasks that the index shows as claimable, best first, reading pages as needed."""
@@ -220,15 +232,19 @@ class DynamoDBStore:
         )
         return min((entry[0] for entry in first if entry is not None), default=None)
 
-    def _take(self, task_id: str, token: str, request: ClaimRequest) -> Task | None:
-        """Claim one task; None if it is no longer there to be claimed."""
+    def _take(self, task_id: str, claiming: _Claiming) -> bool:
+        """Claim one task with the first free token; return whether it was still there to be claimed."""
         try:
+            token, request = claiming.free_tokens[0], claiming.request
             item = self._calls.update(claim_arguments(task_id, token, request, self._keyspace))
         except ConditionFailed as failed:
-            if (task := decode_if_task(failed.item)) is not None:
-                self._leave_index_if_too_late(task, request)
-            return None
-        return decode_if_task(item)
+            if (found := decode_if_task(failed.item)) is not None:
+                claiming.races_lost += found.status is TaskStatus.TAKEN
+                self._leave_index_if_too_late(found, claiming.request)
+            return False
+        if (task := decode_if_task(item)) is not None:
+            claiming.taken.append(task)
+        return task is not None
 
     def _leave_index_if_too_late(self, task: Task, request: ClaimRequest) -> None:
         """Shed a task whose own deadline is too near, so that it is not in the way of later claims.
@@ -263,6 +279,14 @@ class DynamoDBStore:
         if hold is not None and task.lease_until is None:
             self._leases.drop(task.queue, hold)
         return task if item is None else replace(task, version=version_of(item))
+
+    def delete(self, task: Task, guard: Guard) -> None:
+        """Delete a task if the guard holds; one that is gone already is no error."""
+        try:
+            self._calls.delete(task.task_id, delete_condition(task, guard))
+        except ConditionFailed as failed:
+            if failed.item is not None:
+                raise ConflictError(decode_if_task(failed.item)) from None
 
     def due(self, queue: str, now: float) -> list[Task]:
         """Return tasks whose delay is over or whose lease ran out, and tidy the lease records up."""
@@ -380,8 +404,3 @@ def _ahead(pages: Sequence[Sequence[str]], wanted: Sequence[str]) -> list[str]:
     unwanted = (task_id for task_id in in_turn if task_id not in wanted)
     # Those before the wanted ones were tried, and lost; to name a few of them in vain does no harm.
     return list(islice(unwanted, max(0, NAMED_AT_LEAST - len(wanted))))
-
-
-def _beyond(rounds: int) -> int:
-    """Return how many more tasks to name than are needed, after so many rounds that were not enough."""
-    return 0 if rounds == 0 else MOST_NAMED_BEYOND

@@ -1,0 +1,130 @@
+"""Capacity units and calls of each step of a resource's cycle in a `MatchQueue`.
+
+Counted on Amazon's DynamoDB Local. Reads are as its ConsumedCapacity says. What it says of transactions
+is not to be relied on, so they are computed by the rule of DynamoDB's documentation: 2 units an action
+for each started KB of the item, the larger of before and after; every item here is under 1 KB.
+
+    python -m benchmarks.match_capacity
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from tests.support.dynamodb_local import DynamoDBLocal
+from tests.support.faults import AFTER, hooked
+
+from freshq import MatchQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+LANGUAGES: Final = ("English", "French", "German", "Italian", "Spanish")
+UNITS_AN_ACTION: Final = 2
+UNIT_BYTES: Final = 1024
+# Of a strongly consistent read, which DynamoDB Local reports as nothing if it finds nothing.
+LEAST_READ_UNITS: Final = 1.0
+
+
+@dataclass(eq=False)
+class MatchMeter:
+    """What the calls of a client took.
+
+    Attributes:
+        write_units: Write request units.
+        read_units: Read request units.
+        calls: Calls by operation.
+        actions: Actions of transactions.
+        sent: The arguments of every call, with its operation.
+    """
+
+    write_units: float = 0.0
+    read_units: float = 0.0
+    calls: Counter[str] = field(default_factory=Counter)
+    actions: int = 0
+    sent: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def ask(self, params: dict[str, Any], model: Any, **_rest: Any) -> dict[str, Any]:  # noqa: ANN401 - botocore's
+        """Take note of a call, and have DynamoDB tell what it consumes."""
+        self.calls[model.name] += 1
+        self.sent.append((model.name, params))
+        for action in params.get("TransactItems", []):
+            ((_, arguments),) = action.items()
+            if size_bytes(arguments.get("Item", {})) > UNIT_BYTES:
+                msg = f"an item is larger than the {UNIT_BYTES} bytes that the figures are for"
+                raise AssertionError(msg)
+            self.actions += 1
+            self.write_units += UNITS_AN_ACTION
+        return params | {"ReturnConsumedCapacity": "TOTAL"}
+
+    def count(self, parsed: dict[str, Any], model: Any, **_rest: Any) -> None:  # noqa: ANN401 - botocore's
+        """Add up what a call consumed that is no transaction."""
+        if model.name == "TransactWriteItems":
+            return
+        units = parsed.get("ConsumedCapacity", {}).get("CapacityUnits", 0.0)
+        if model.name in ("GetItem", "Query"):
+            self.read_units += max(units, LEAST_READ_UNITS)
+        else:
+            self.write_units += units
+
+
+def size_bytes(value: Any) -> int:  # noqa: ANN401 - a part of an item
+    """Return about how large an item is: names and texts in UTF-8, which is nearly all of it."""
+    if isinstance(value, dict):
+        return sum(len(name.encode()) + size_bytes(part) for name, part in value.items())
+    return sum(map(size_bytes, value)) if isinstance(value, list) else len(str(value).encode())
+
+
+@contextmanager
+def match_metered(client: DynamoDBClient) -> Iterator[MatchMeter]:
+    """Measure the calls of a client."""
+    meter = MatchMeter()
+    with ExitStack() as hooks:
+        hooks.enter_context(hooked(client, "provide-client-params", meter.ask))
+        hooks.enter_context(hooked(client, AFTER, meter.count))
+        yield meter
+
+
+def cycle(client: DynamoDBClient, languages: int) -> dict[str, MatchMeter]:
+    """Return what each step of the cycle of an agent with so many languages takes."""
+    queue = MatchQueue.dynamodb(f"agents-{uuid.uuid4().hex}", client)
+    queue.create_table()
+    meters: dict[str, MatchMeter] = {}
+    with match_metered(client) as meters["register"]:
+        queue.register("Ellen", {"language": set(LANGUAGES[:languages]), "gender": "F"})
+    with match_metered(client) as meters["enqueue"]:
+        queue.enqueue("Ellen")
+    with match_metered(client) as meters["match"]:
+        (match,) = queue.match({"language": "English", "gender": "F"})
+    with match_metered(client) as meters["extend"]:
+        match = queue.extend(match)
+    with match_metered(client) as meters["release"]:
+        queue.release(match)
+    with match_metered(client) as meters["match that finds no one and looks for lost callers"]:
+        queue.match({"language": "English", "gender": "F"})
+    with match_metered(client) as meters["match that finds no one"]:
+        queue.match({"language": "English", "gender": "F"})
+    return meters
+
+
+def main() -> None:
+    """Print the figures."""
+    table = Table("languages", "step", "WRU", "RRU", "calls")
+    with DynamoDBLocal() as server:
+        for languages in (1, 2, 3):
+            for step, meter in cycle(server.client(), languages).items():
+                figures = (meter.write_units, meter.read_units, meter.calls.total())
+                table.add_row(str(languages), step, *(f"{figure:g}" for figure in figures))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""The pipeline on a recording of millions of events, beside DuckDB and Polars from the same files.
+
+Both are oracles as well: the table of tasks must be theirs to the row, by DuckDB the minutes, too.
+
+    python -m benchmarks.pipeline [--events N] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+import polars as pl
+from tests.pipeline.oracle import minutes_sql, tasks_sql
+
+from benchmarks.lives import write_events
+from freshq_pipeline.run import Request, execute
+from freshq_pipeline.session import spark_session
+from freshq_pipeline.storage import Folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OUT: Final = Path("build/pipeline.json")
+MASTER: Final = "local[2]"
+MEMORY: Final = "4g"
+EVENTS_A_FILE: Final = 32_000
+# What DuckDB's minutes and the pipeline's are compared by.
+STOCK: Final = "minute_ms, task_group, offered, taken, succeeded, failed, shed, backlog, in_flight"
+
+
+def cold(events: Path, out: Path) -> dict[str, Any]:
+    """Run the command in a process of its own, and return its summary."""
+    command = [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(events), "--out", str(out)]
+    done = subprocess.run(  # noqa: S603 - no shell
+        [*command, "--master", MASTER, "--memory", MEMORY, "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def warm_seconds(events: Path, out: Path) -> float:
+    """Return how long the second run in one session takes, which has nothing to do with the first."""
+    with spark_session(MASTER, MEMORY) as spark:
+        seconds = 0.0
+        for turn in ("first", "second"):
+            start = time.perf_counter()
+            execute(Request(Folder(str(events)), Folder(str(out / turn))), lambda: nullcontext(spark))
+            seconds = time.perf_counter() - start
+    return seconds
+
+
+def by_duckdb(events: Path, oracle: duckdb.DuckDBPyConnection) -> None:
+    """Make the tables `facts` and `expected`, with two threads."""
+    oracle.execute("set threads to 2")
+    for statement in tasks_sql(f"{events}/*.gz"):
+        oracle.execute(statement)
+    row = oracle.execute("select max(at_ms) from changes").fetchone()
+    oracle.execute(f"create table expected as {minutes_sql(row[0] if row else 0)}")
+
+
+def by_polars(events: Path) -> pl.DataFrame:
+    """Return outcome and wait of every task."""
+    columns = {
+        **dict.fromkeys(("event_id", "sequence", "task_id", "change", "status"), pl.String),
+        **dict.fromkeys(("created_ms", "updated_ms", "stream_ms", "deadline_ms"), pl.Float64),
+    }
+    taken = (pl.col("status") == "TAKEN") & (pl.col("change") != "REMOVE")
+    at = pl.coalesce("updated_ms", "stream_ms")
+    lazy = (
+        pl.scan_ndjson(sorted(events.glob("*.gz")), schema=columns)
+        .unique("event_id")
+        .sort("task_id", pl.col("sequence").str.zfill(40))
+        .group_by("task_id")
+        .agg(
+            pl.col("created_ms").first(),
+            pl.col("deadline_ms").last(),
+            at.filter(taken).min().alias("first_taken_ms"),
+            pl.col("status").last(),
+            at.max().alias("at"),
+        )
+    )
+    stale = (pl.col("status") == "PENDING") & (pl.col("deadline_ms") <= pl.col("at").max())
+    outcome = pl.when(stale).then(pl.lit("shed")).otherwise(pl.col("status").str.to_lowercase())
+    return lazy.with_columns(outcome.alias("outcome")).collect()
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return how long a function takes, in seconds, and what it returns."""
+    start = time.perf_counter()
+    value = work()
+    return time.perf_counter() - start, value
+
+
+def differing_rows(oracle: duckdb.DuckDBPyConnection, ours: str, theirs: str) -> int:
+    """Return how many rows two queries do not share."""
+    row = oracle.execute(
+        f"select count(*) from (({ours} except all {theirs}) union all ({theirs} except all {ours}))"  # noqa: S608 - our own
+    ).fetchone()
+    return int(row[0]) if row else -1
+
+
+def main() -> None:
+    """Measure, compare, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=2_000_000, help="how many (try 20000000)")
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="freshq-bench-"))
+    try:
+        figures = measure(folder, given.events)
+    finally:
+        shutil.rmtree(folder)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(figures, indent=2) + "\n")
+    sys.stdout.write(given.out.read_text())
+    if figures["rows_that_differ"]:
+        sys.exit("the engines do not agree")
+
+
+def measure(folder: Path, wanted: int) -> dict[str, Any]:
+    """Return the figures of all engines over one recording."""
+    events = folder / "events"
+    count = write_events(events, wanted, files=max(8, wanted // EVENTS_A_FILE))
+    cold_seconds, summary = timed(lambda: cold(events, folder / "cold"))
+    warm = warm_seconds(events, folder / "warm")
+    with duckdb.connect(str(folder / "oracle.db")) as oracle:
+        duck_seconds, _ = timed(lambda: by_duckdb(events, oracle))
+        polars_seconds, tasks = timed(lambda: by_polars(events))
+        off = _compare(oracle, summary, tasks)
+    return {
+        "events": count,
+        "tasks": summary["tasks"],
+        "spark_cold_seconds": round(cold_seconds, 1),
+        "spark_warm_seconds": round(warm, 1),
+        "spark_warm_events_per_second": round(count / warm),
+        "duckdb_seconds": round(duck_seconds, 1),
+        "polars_tasks_only_seconds": round(polars_seconds, 1),
+        "rows_that_differ": off,
+    }
+
+
+def _compare(oracle: duckdb.DuckDBPyConnection, summary: dict[str, Any], tasks: pl.DataFrame) -> int:
+    """Return how many rows differ between the pipeline and the others."""
+    columns = ", ".join(row[0] for row in oracle.execute("describe facts").fetchall())
+    paths = {name: f"read_parquet('{path}/*.parquet')" for name, path in summary["tables"].items()}
+    off = differing_rows(oracle, f"select {columns} from facts", f"select {columns} from {paths['tasks']}")  # noqa: S608 - our own
+    off += differing_rows(oracle, f"select {STOCK} from expected", f"select {STOCK} from {paths['minutes']}")  # noqa: S608 - our own
+    oracle.register("polars_tasks", tasks.to_arrow())
+    shared = "task_id, created_ms, first_taken_ms, outcome"
+    return off + differing_rows(
+        oracle, f"select {shared} from polars_tasks", f"select {shared} from {paths['tasks']}"  # noqa: S608 - our own
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Tasks a second through the SQL store, beside other queues on the same server, in turns.
+
+    python -m benchmarks.sql [--rounds N] [--finished ROWS] [--out FILE]
+
+procrastinate, litequeue and huey are measured where they are installed, pgbench where it is on the PATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+from collections import defaultdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+from rich.console import Console
+from rich.table import Table
+from tests.support.databases import HOST, Postgres
+
+from benchmarks import sql_contenders as contenders
+from freshq import Queue
+from freshq.stores.sql.database import open_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.sql_contenders import Server
+
+WORKERS: Final = (1, 8, 32)
+# Enough for some seconds of work.
+TASKS: Final = {1: 800, 8: 2400, 32: 2400}
+SQLITE_TASKS: Final = 3000
+OUT: Final = Path("build/bench-sql.json")
+Figures = dict[str, list[float]]
+
+
+def postgresql_contenders(server: Server, folder: Path, workers: int) -> dict[str, Callable[[], float]]:
+    """Return what is measured at a number of workers: each a call that returns tasks a second."""
+    tasks = TASKS[workers]
+
+    def drained(limit: int) -> float:
+        contenders.fill_freshq(server, tasks)
+        return tasks / contenders.timed(contenders.drain_freshq, workers, server, limit)
+
+    def put() -> float:
+        contenders.fill_freshq(server, 0)
+        return tasks / contenders.timed(contenders.put_freshq, workers, server, tasks)
+
+    measured: dict[str, Callable[[], float]] = {
+        "freshq put": put,
+        "freshq claim, complete": lambda: drained(1),
+        "freshq claims of 10": lambda: drained(10),
+    }
+    if find_spec("procrastinate"):
+
+        def rival_drained() -> float:
+            contenders.fill_procrastinate(server, tasks)
+            return tasks / contenders.timed(contenders.drain_procrastinate, workers, server)
+
+        def rival_put() -> float:
+            contenders.fill_procrastinate(server, 1)
+            return tasks / contenders.timed(contenders.put_procrastinate, workers, server, tasks)
+
+        measured |= {"procrastinate put": rival_put, "procrastinate run": rival_drained}
+    if shutil.which("pgbench"):
+        measured["pgbench, bare SQL"] = lambda: contenders.drain_pgbench(server, folder, workers, tasks)
+    return measured
+
+
+def on_postgresql(server: Server, folder: Path, rounds: int) -> Figures:
+    """Measure on PostgreSQL, all in turns."""
+    figures: defaultdict[str, list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        for workers in WORKERS:
+            for name, measure in postgresql_contenders(server, folder, workers).items():
+                figures[f"{name} @ {workers}"].append(measure())
+    return dict(figures)
+
+
+def on_sqlite(rounds: int) -> Figures:
+    """Measure on SQLite, all in turns, each on a new file."""
+    measured: dict[str, Callable[[Path], float]] = {
+        "freshq claim, complete": lambda folder: contenders.sqlite_freshq(folder, SQLITE_TASKS, 1),
+        "freshq claims of 10": lambda folder: contenders.sqlite_freshq(folder, SQLITE_TASKS, 10),
+    }
+    if find_spec("litequeue"):
+        measured["litequeue pop, done"] = lambda folder: contenders.sqlite_litequeue(folder, SQLITE_TASKS)
+    if find_spec("huey"):
+        measured["SqliteHuey dequeue"] = lambda folder: contenders.sqlite_huey(folder, SQLITE_TASKS)
+    figures: defaultdict[str, list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        for name, measure in measured.items():
+            with tempfile.TemporaryDirectory() as folder:
+                figures[name].append(measure(Path(folder)))
+    return dict(figures)
+
+
+def with_finished_rows(server: Server, rows: int, rounds: int) -> Figures:
+    """Measure whether finished tasks that are still kept slow the others down."""
+    figures: defaultdict[str, list[float]] = defaultdict(list)
+    contenders.fill_freshq(server, 0)
+    for kept in (0, rows):
+        add_finished(server, kept)
+        for _ in range(rounds):
+            contenders.fill_freshq(server, TASKS[8], empty=False)
+            seconds = contenders.timed(contenders.drain_freshq, 8, server, 1)
+            figures[f"with {kept:,} finished rows"].append(TASKS[8] / seconds)
+    return dict(figures)
+
+
+def add_finished(server: Server, rows: int) -> None:
+    """Add tasks that are done."""
+    engine = open_engine(server.url)
+    with engine.begin() as connection:
+        connection.execute(
+            sa.text(
+                "INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires,"
+                " request_token, put_token, priority, attempts, due_us, payload)"
+                " SELECT 'done-' || n, 'default', 'SUCCESS', t, t, t, t / 1000000 + 86400, md5(n::text),"
+                " md5(n::text), 0, 1, t + 86400000000, '{}' FROM generate_series(1, :rows) AS n,"
+                " (SELECT (extract(epoch FROM now()) * 1000000)::bigint AS t) AS moment"
+            ),
+            {"rows": rows},
+        )
+    engine.dispose()
+
+
+def plan(server: Server) -> str:
+    """Return how PostgreSQL carries out a claim of 10."""
+    queue = Queue.sql(server.url)
+    request = queue._request(10, 60.0)  # noqa: SLF001 - what a claim asks for
+    store = queue.store
+    claims, prepared = store.claims, store.statements.quick_take[True]  # type: ignore[attr-defined]
+    parameters = claims._candidates_of(request, (0, None)) | claims._taking(request) | {"at_most": 10}  # noqa: SLF001 - the same
+    engine = open_engine(server.url)
+    with engine.connect() as connection:
+        connection.execute(sa.text("ANALYZE tasks"))
+        rows = connection.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) {prepared.text}",
+            prepared.arguments(parameters),
+        ).scalars()
+        text = "\n".join(rows)
+    engine.dispose()
+    queue.close()
+    return text
+
+
+def show(title: str, figures: Figures) -> None:
+    """Print medians and ranges."""
+    table = Table("", "tasks/s, median", "lowest", "highest", title=title)
+    for name, values in figures.items():
+        table.add_row(
+            name, *(f"{value:,.0f}" for value in (statistics.median(values), min(values), max(values)))
+        )
+    Console().print(table)
+
+
+def main() -> None:
+    """Measure, print and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--finished", type=int, default=1_000_000)
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    report: dict[str, object] = {"sqlite": (sqlite := on_sqlite(options.rounds))}
+    show("SQLite", sqlite)
+    with Postgres(durable=True) as running, tempfile.TemporaryDirectory() as folder:
+        server = contenders.Server(running.url, HOST, running.port)
+        report["postgresql"] = figures = on_postgresql(server, Path(folder), options.rounds)
+        show("PostgreSQL", figures)
+        report["finished"] = kept = with_finished_rows(server, options.finished, options.rounds)
+        show("PostgreSQL, 8 workers, one by one", kept)
+        contenders.fill_freshq(server, TASKS[8], empty=False)
+        report["plan"] = plan(server)
+        Console().print(report["plan"], markup=False)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

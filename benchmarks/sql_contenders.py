@@ -1,0 +1,297 @@
+"""What `benchmarks.sql` measures: each contender drains a queue that was filled before.
+
+A contender on PostgreSQL runs in processes of its own, two at the most, with its workers shared out among
+them as threads or coroutines. All start at once; the time counts from the first start to the last end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import multiprocessing
+import shutil
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from freshq import Queue
+from freshq.stores.sql import SqlStore
+from freshq.stores.sql.database import open_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from freshq import Claim
+
+MAX_PROCESSES: Final = 2
+CONTEXT: Final = multiprocessing.get_context("spawn")
+PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
+# The least that claims a job and finishes it, each in a transaction of its own.
+PGBENCH_SCRIPT: Final = """\
+UPDATE bare_jobs SET status = 1 WHERE id = (SELECT id FROM bare_jobs WHERE status = 0 ORDER BY id
+ LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING id AS job \\gset
+UPDATE bare_jobs SET status = 2 WHERE id = :job;
+"""
+BARE_TABLE: Final = (
+    "DROP TABLE IF EXISTS bare_jobs",
+    "CREATE TABLE bare_jobs (id bigserial PRIMARY KEY, status smallint NOT NULL, payload text NOT NULL)",
+    "CREATE INDEX bare_waiting ON bare_jobs (id) WHERE status = 0",
+)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A PostgreSQL to measure on.
+
+    Attributes:
+        url: Where it is, for SQLAlchemy.
+        host: Its address.
+        port: Its port.
+    """
+
+    url: str
+    host: str
+    port: int
+
+    @property
+    def conninfo(self) -> str:
+        """Where it is, for libpq."""
+        return f"host={self.host} port={self.port} user=freshq dbname=postgres"
+
+
+def shares(workers: int) -> list[int]:
+    """Return how many workers each process has."""
+    processes = min(workers, MAX_PROCESSES)
+    return [workers // processes + (number < workers % processes) for number in range(processes)]
+
+
+def timed(job: Callable[..., None], workers: int, *arguments: Any) -> float:  # noqa: ANN401 - the job's own
+    """Run a job in its processes; return the seconds from the first start to the last end.
+
+    Args:
+        job: Called in each process with its number of workers, a function that waits for the others, and
+            the arguments.
+        workers: Workers in all.
+        *arguments: Of the job.
+    """
+    each = shares(workers)
+    barrier, results = CONTEXT.Barrier(len(each)), CONTEXT.Queue()
+    processes = [
+        CONTEXT.Process(target=_child, args=(job, number, barrier, results, arguments)) for number in each
+    ]
+    for process in processes:
+        process.start()
+    spans = [results.get(timeout=300) for _ in processes]
+    for process in processes:
+        process.join()
+    return float(max(end for _start, end in spans) - min(start for start, _end in spans))
+
+
+def _child(job: Any, workers: int, barrier: Any, results: Any, arguments: tuple[Any, ...]) -> None:  # noqa: ANN401 - multiprocessing's own
+    started: list[float] = []
+
+    def ready() -> None:
+        barrier.wait()
+        started.append(time.monotonic())
+
+    job(workers, ready, *arguments)
+    results.put((started[0], time.monotonic()))
+
+
+# --- freshq
+
+
+def fill_freshq(server: Server, tasks: int, *, empty: bool = True) -> None:
+    """Fill the queue, emptied before."""
+    queue = Queue.sql(server.url)
+    queue.create_table()
+    store = queue.store
+    if not isinstance(store, SqlStore):
+        raise TypeError(type(store))
+    if empty:
+        with store.database.engine.begin() as connection:
+            connection.execute(sa.text("TRUNCATE tasks"))
+    queue.put_many([{"payload": PAYLOAD} for _ in range(tasks)])
+    queue.close()
+
+
+def put_freshq(workers: int, ready: Callable[[], None], server: Server, tasks: int) -> None:
+    """Put tasks one by one, in threads."""
+    queue = Queue.sql(server.url)
+    queue.put(PAYLOAD)
+    count = tasks // workers // min(MAX_PROCESSES, workers)
+    _in_threads(workers, ready, lambda: [queue.put(PAYLOAD) for _ in range(count)])
+    queue.close()
+
+
+def settle(queue: Queue, claims: list[Claim]) -> None:
+    """Complete claims, several at once as one would."""
+    if len(claims) == 1:
+        queue.complete(claims[0])
+    else:
+        queue.complete_many(claims)
+
+
+def drain_freshq(workers: int, ready: Callable[[], None], server: Server, limit: int) -> None:
+    """Claim and complete all there is, in threads."""
+    queue = Queue.sql(server.url)
+    queue.stats(approximate=True)
+
+    def work() -> None:
+        while claims := queue.claim(limit=limit):
+            settle(queue, claims)
+
+    _in_threads(workers, ready, work)
+    queue.close()
+
+
+def _in_threads(workers: int, ready: Callable[[], None], work: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=work) for _ in range(workers)]
+    ready()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# --- procrastinate
+
+
+def procrastinate_app(server: Server) -> Any:  # noqa: ANN401 - a package that may not be there
+    """Return an application of procrastinate with one task that does nothing."""
+    procrastinate = importlib.import_module("procrastinate")
+    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=server.conninfo))
+
+    @app.task(name="nothing")  # type: ignore[untyped-decorator]
+    async def nothing(**_payload: object) -> None:
+        """Do nothing."""
+
+    return app
+
+
+def fill_procrastinate(server: Server, tasks: int) -> None:
+    """Empty its tables, and fill them."""
+    app = procrastinate_app(server)
+    engine = open_engine(server.url)
+    present = sa.inspect(engine).has_table("procrastinate_jobs")
+
+    async def fill() -> None:
+        async with app.open_async():
+            if not present:
+                await app.schema_manager.apply_schema_async()
+            await app.tasks["nothing"].batch_defer_async(*[PAYLOAD for _ in range(tasks)])
+
+    if present:
+        with engine.begin() as connection:
+            connection.execute(sa.text("TRUNCATE procrastinate_jobs CASCADE"))
+    asyncio.run(fill())
+    engine.dispose()
+
+
+def put_procrastinate(workers: int, ready: Callable[[], None], server: Server, tasks: int) -> None:
+    """Defer jobs one by one, in coroutines."""
+    app = procrastinate_app(server)
+    count = tasks // workers // min(MAX_PROCESSES, workers)
+
+    async def put() -> None:
+        for _ in range(count):
+            await app.tasks["nothing"].defer_async(**PAYLOAD)
+
+    async def run() -> None:
+        async with app.open_async():
+            await app.tasks["nothing"].defer_async(**PAYLOAD)
+            ready()
+            await asyncio.gather(*(put() for _ in range(workers)))
+
+    asyncio.run(run())
+
+
+def drain_procrastinate(workers: int, ready: Callable[[], None], server: Server) -> None:
+    """Run all jobs there are."""
+    app = procrastinate_app(server)
+
+    async def run() -> None:
+        async with app.open_async():
+            ready()
+            await app.run_worker_async(
+                concurrency=workers, wait=False, listen_notify=False, install_signal_handlers=False
+            )
+
+    asyncio.run(run())
+
+
+# --- pgbench
+
+
+def drain_pgbench(server: Server, folder: Path, workers: int, jobs: int) -> float:
+    """Return the bare claims and finishes a second that pgbench gets through."""
+    engine = open_engine(server.url)
+    with engine.begin() as connection:
+        for statement in BARE_TABLE:
+            connection.execute(sa.text(statement))
+        connection.execute(
+            sa.text("INSERT INTO bare_jobs (status, payload) SELECT 0, :payload FROM generate_series(1, :n)"),
+            {"payload": str(PAYLOAD), "n": jobs + workers},
+        )
+    engine.dispose()
+    script = folder / "claim.sql"
+    script.write_text(PGBENCH_SCRIPT)
+    pgbench = shutil.which("pgbench") or "pgbench"
+    options = ["--no-vacuum", "--protocol=prepared", f"--client={workers}", f"--jobs={min(2, workers)}"]
+    where = [f"--host={server.host}", f"--port={server.port}", "--username=freshq", "postgres"]
+    output = subprocess.run(  # noqa: S603 - fixed arguments, no shell
+        [pgbench, *options, f"--transactions={jobs // workers}", f"--file={script}", *where],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    ).stdout
+    line = next(line for line in output.splitlines() if line.startswith("tps = "))
+    return float(line.split()[2])
+
+
+# --- SQLite
+
+
+def sqlite_freshq(folder: Path, tasks: int, limit: int) -> float:
+    """Return the claims and completions a second."""
+    queue = Queue.sql(f"sqlite:///{folder / f'freshq-{limit}.db'}")
+    queue.create_table()
+    queue.put_many([{"payload": PAYLOAD} for _ in range(tasks)])
+    started = time.monotonic()
+    while claims := queue.claim(limit=limit):
+        settle(queue, claims)
+    seconds = time.monotonic() - started
+    queue.close()
+    return tasks / seconds
+
+
+def sqlite_litequeue(folder: Path, tasks: int) -> float:
+    """Return the same of litequeue."""
+    queue = importlib.import_module("litequeue").LiteQueue(str(folder / "litequeue.db"))
+    for _ in range(tasks):
+        queue.put(str(PAYLOAD))
+    started = time.monotonic()
+    while (message := queue.pop()) is not None:
+        queue.done(message.message_id)
+    seconds = time.monotonic() - started
+    queue.conn.close()
+    return tasks / seconds
+
+
+def sqlite_huey(folder: Path, tasks: int) -> float:
+    """Return the dequeues a second of SqliteHuey, which deletes a job when it hands it out."""
+    huey = importlib.import_module("huey").SqliteHuey(filename=str(folder / "huey.db"))
+    for _ in range(tasks):
+        huey.storage.enqueue(str(PAYLOAD).encode())
+    started = time.monotonic()
+    while huey.storage.dequeue() is not None:
+        pass
+    seconds = time.monotonic() - started
+    huey.storage.close()
+    return tasks / seconds

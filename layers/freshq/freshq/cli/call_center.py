@@ -1,0 +1,287 @@
+"""A call centre on a `MatchQueue`: people are made up, and time passes as fast as the store allows."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.policy.criteria import parse_criteria
+from freshq.policy.standing import fits, parse_attributes
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator
+
+    from freshq.matching import Match, MatchQueue
+
+LANGUAGES: Final = {"English": 0.6, "Spanish": 0.25, "French": 0.15}
+GENDERS: Final = ("F", "M", "X")
+FIRST_NAMES: Final = (
+    "Ada", "Amir", "Bela", "Carla", "Chidi", "Dana", "Elif", "Farid", "Gita", "Hugo", "Ines", "Jun",
+    "Kofi", "Lena", "Malik", "Nadia", "Omar", "Priya", "Quinn", "Rosa", "Sami", "Tara", "Uma", "Yusuf",
+)  # fmt: skip
+MEAN_CALL_SECONDS: Final = 180.0
+MEAN_WRAP_UP_SECONDS: Final = 30.0
+LEASE_SECONDS: Final = 900.0
+# Callers arrive faster than the agents can serve, or no one would ever wait.
+LOAD: Final = 1.2
+# A connection that breaks without a word: the agent comes back when the lease ends.
+LOST_SHARE: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Someone who takes calls."""
+
+    agent_id: str
+    attributes: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Caller:
+    """Someone who calls.
+
+    Attributes:
+        name: A name.
+        language: The preferred language.
+        criteria: What is asked of the agent.
+        called: When, in seconds since the start.
+        call_seconds: How long the call takes.
+        lost: Whether the connection breaks without a word.
+        waited_seconds: How long it took to find an agent; None until one is found.
+        served_in: How the wish for a language was met: preferred, other or any.
+    """
+
+    name: str
+    language: str
+    criteria: dict[str, Any]
+    called: float
+    call_seconds: float
+    lost: bool
+    waited_seconds: float | None = None
+    served_in: str = ""
+
+
+def agents(number: int, rng: random.Random) -> list[Agent]:
+    """Make up agents of one to three languages."""
+    made = []
+    for index in range(number):
+        spoken = _languages(rng, rng.choices((1, 2, 3), (0.5, 0.35, 0.15))[0])
+        attributes = {"language": set(spoken), "gender": rng.choices(GENDERS, (0.48, 0.48, 0.04))[0]}
+        made.append(Agent(f"{_name(rng)}-{index + 1:03}", attributes))
+    return made
+
+
+def callers(number: int, agents_there: int, rng: random.Random) -> list[Caller]:
+    """Make up callers, in the order in which they call.
+
+    Most insist on their language; some take a second one instead, or any; some have a wish as to gender.
+    """
+    mean_gap_seconds = (MEAN_CALL_SECONDS + MEAN_WRAP_UP_SECONDS) / (LOAD * agents_there)
+    now = 0.0
+    made = []
+    for _ in range(number):
+        now += rng.expovariate(1 / mean_gap_seconds)
+        language, second = _languages(rng, 2)
+        wishes: list[list[str | None]] = [[language], [language, second], [language, None]]
+        criteria: dict[str, Any] = {"language": rng.choices(wishes, (0.5, 0.35, 0.15))[0]}
+        if rng.random() < 0.2:  # noqa: PLR2004 - one in five
+            criteria["gender"] = [rng.choice(("F", "M")), None]
+        call_seconds = min(rng.expovariate(1 / MEAN_CALL_SECONDS), LEASE_SECONDS - 1)
+        lost = rng.random() < LOST_SHARE
+        made.append(Caller(_name(rng), language, criteria, now, call_seconds, lost))
+    return made
+
+
+def _languages(rng: random.Random, number: int) -> list[str]:
+    chosen: list[str] = []
+    while len(chosen) < number:
+        language = rng.choices(list(LANGUAGES), list(LANGUAGES.values()))[0]
+        if language not in chosen:
+            chosen.append(language)
+    return chosen
+
+
+def _name(rng: random.Random) -> str:
+    return rng.choice(FIRST_NAMES)
+
+
+@dataclass
+class Floor:
+    """The call centre at work, event by event. Its time is its own: `clock` is what the queue must use.
+
+    Attributes:
+        callers: Everyone who calls.
+        waiting: Callers for whom there is no agent yet, longest first.
+        calls: Finished and running calls by agent.
+        talking: Calls that are going on.
+        lost: Connections that broke.
+        recovered: Agents who came back after their caller was lost.
+        longest_idle_seconds: The longest that an agent stood in line before a call.
+    """
+
+    queue: MatchQueue
+    staff: list[Agent]
+    callers: list[Caller]
+    clock: Clock
+    rng: random.Random
+    waiting: deque[Caller] = field(default_factory=deque)
+    calls: Counter[str] = field(default_factory=Counter)
+    talking: int = 0
+    lost: int = 0
+    recovered: int = 0
+    longest_idle_seconds: float = 0.0
+    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _order: Iterator[int] = field(default_factory=count)
+
+    def run(self) -> Iterator[float]:
+        """Open, serve every caller, and yield the time in seconds after each event."""
+        for agent in self.staff:
+            self.queue.register(agent.agent_id, agent.attributes)
+            self.queue.enqueue(agent.agent_id)
+        for caller in self.callers:
+            self._at(caller.called, lambda caller=caller: self._arrive(caller))  # type: ignore[misc]
+        while self._events:
+            at, _, happen = heapq.heappop(self._events)
+            self.clock.now_seconds = at
+            happen()
+            yield at
+
+    def close(self) -> None:
+        """Send the agents home and forget them."""
+        self.clock.now_seconds += LEASE_SECONDS
+        for agent in self.staff:
+            if self.queue.get(agent.agent_id) is not None:
+                self.queue.leave(agent.agent_id)
+                self.queue.unregister(agent.agent_id)
+
+    def _at(self, seconds: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (seconds, next(self._order), happen))
+
+    def _arrive(self, caller: Caller) -> None:
+        if not self._serve(caller):
+            self.waiting.append(caller)
+
+    def _serve(self, caller: Caller) -> bool:
+        matches = self.queue.match(caller.criteria)
+        if not matches:
+            return False
+        match, now = matches[0], self.clock.now_seconds
+        caller.waited_seconds = now - caller.called
+        asked = match.criteria.get("language")
+        spoken = match.attributes["language"]
+        caller.served_in = "preferred" if caller.language in spoken else "any" if asked is None else "other"
+        self.calls[match.resource_id] += 1
+        self.longest_idle_seconds = max(self.longest_idle_seconds, self.clock() - match.since)
+        if caller.lost:
+            self.lost += 1
+            self._at(match.lease_until - self.clock.start, lambda: self._recover(match))
+        else:
+            self.talking += 1
+            self._at(now + caller.call_seconds, lambda: self._hang_up(match))
+        return True
+
+    def _hang_up(self, match: Match) -> None:
+        self.talking -= 1
+        self.queue.release(match)
+        pause_seconds = self.rng.expovariate(1 / MEAN_WRAP_UP_SECONDS)
+        self._at(self.clock.now_seconds + pause_seconds, lambda: self._return(match))
+
+    def _return(self, match: Match) -> None:
+        self.queue.enqueue(match.resource_id)
+        self._serve_first(match)
+
+    def _recover(self, match: Match) -> None:
+        # Whoever found no agent may have brought this one back already.
+        self.queue.recover()
+        agent = self.queue.get(match.resource_id)
+        self.recovered += agent is not None and agent.token != match.token
+        self._serve_first(match)
+
+    def _serve_first(self, match: Match) -> None:
+        """Have the first waiting caller whom an agent suits ask again."""
+        for caller in self.waiting:
+            ranks = parse_criteria(caller.criteria)
+            if any(fits(ask, match.attributes) for asks in ranks for ask in asks):
+                if self._serve(caller):
+                    self.waiting.remove(caller)
+                return
+
+    def languages_free(self) -> Counter[str]:
+        """Return how many agents are in line for each language, as the queue counts them."""
+        free: Counter[str] = Counter()
+        for name, depth in self.queue.depths().items():
+            free[name.rpartition("language=")[2]] += depth
+        return free
+
+
+@dataclass
+class Clock:
+    """The time of the call centre.
+
+    Attributes:
+        start: When it opened, in seconds since the epoch.
+        now_seconds: Seconds since then.
+    """
+
+    start: float
+    now_seconds: float = 0.0
+
+    def __call__(self) -> float:
+        """Return the time in seconds since the epoch."""
+        return self.start + self.now_seconds
+
+
+def report(floor: Floor, order: str) -> dict[str, Any]:
+    """Return who waited how long, whose wish was met, and how the work was spread."""
+    served = [caller for caller in floor.callers if caller.waited_seconds is not None]
+    shares = Counter(caller.served_in for caller in served)
+    calls = [floor.calls[agent.agent_id] for agent in floor.staff]
+    return {
+        "order": order,
+        "agents": len(floor.staff),
+        "callers": len(floor.callers),
+        "served": len(served),
+        "never_served": len(floor.waiting),
+        "open_seconds": round(floor.clock.now_seconds, 1),
+        "waits_by_language": {
+            language: _waits([caller for caller in served if caller.language == language])
+            for language in LANGUAGES
+        },
+        "longest_wait_seconds": round(max((caller.waited_seconds or 0 for caller in served), default=0), 1),
+        "share_by_language_served_in": {
+            name: round(shares[name] / max(len(served), 1), 3) for name in ("preferred", "other", "any")
+        },
+        "calls_by_agent": {"least": min(calls), "mean": sum(calls) / len(calls), "most": max(calls)},
+        "fairness_among_agents": round(jain_index(calls), 3),
+        "longest_idle_seconds": round(floor.longest_idle_seconds, 1),
+        "connections_lost": floor.lost,
+        "agents_recovered": floor.recovered,
+    }
+
+
+def _waits(served: list[Caller]) -> dict[str, Any]:
+    waits = sorted(caller.waited_seconds or 0.0 for caller in served)
+    if not waits:
+        return {"callers": 0, "at_once": 0, "mean_seconds": 0.0, "p95_seconds": 0.0, "longest_seconds": 0.0}
+    return {
+        "callers": len(waits),
+        "at_once": sum(wait == 0 for wait in waits),
+        "mean_seconds": round(sum(waits) / len(waits), 1),
+        "p95_seconds": round(waits[min(int(0.95 * len(waits)), len(waits) - 1)], 1),
+        "longest_seconds": round(waits[-1], 1),
+    }
+
+
+def jain_index(shares: list[int]) -> float:
+    """Return Jain's index of fairness: 1 if all shares are equal, 1/n if one has everything."""
+    squares = sum(share * share for share in shares)
+    return 1.0 if squares == 0 else sum(shares) ** 2 / (len(shares) * squares)
+
+
+def speaks(agent: Agent, language: str) -> bool:
+    """Return whether an agent speaks a language."""
+    return fits({"language": language}, parse_attributes(agent.attributes))

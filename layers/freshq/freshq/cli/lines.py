@@ -1,0 +1,85 @@
+"""What a person types into a shell, with history and completion."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import Completer, Completion
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+
+from freshq.cli.output import printable
+from freshq.cli.session import complain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prompt_toolkit.completion import CompleteEvent
+    from prompt_toolkit.document import Document
+
+    from freshq.cli.shell import Shell
+
+
+class TypedLines:
+    """What a person types, with history and completion, until Ctrl-D."""
+
+    def __init__(self, shell: Shell) -> None:
+        """Ask in the name of a shell."""
+        self._shell = shell
+        self._prompt: PromptSession[str] = PromptSession(
+            history=_history(), completer=ShellCompleter(shell), complete_while_typing=False
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield line after line; Ctrl-C drops the one that is being typed."""
+        while True:
+            try:
+                line = self._prompt.prompt(prompt_text(self._shell))
+            except KeyboardInterrupt:
+                continue
+            except EOFError:
+                return
+            yield line
+
+
+def prompt_text(shell: Shell) -> str:
+    """Return the prompt: the queue, and the current task if there is one."""
+    session = shell.session
+    current = "" if session.current is None else f" [{printable(session.current)}]"
+    return f"{session.queue.name}{current}> "
+
+
+class ShellCompleter(Completer):
+    """Completes commands, their options, and ids that were seen."""
+
+    def __init__(self, shell: Shell) -> None:
+        """Complete for a shell."""
+        self._shell = shell
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:  # noqa: ARG002 - the library's signature
+        """Yield what the word before the cursor may become."""
+        before = document.text_before_cursor.split(" ")
+        word = before[-1]
+        first = next((part for part in before[:-1] if part), None)
+        if first is None:
+            candidates = self._shell.names
+        else:
+            candidates = [*reversed(self._shell.session.seen), *self._shell.options(first.lower())]
+        for candidate in candidates:
+            if candidate.lower().startswith(word.lower()):
+                yield Completion(candidate, start_position=-len(word))
+
+
+def _history() -> History:
+    """Return the history of earlier shells; of this one alone where none can be kept."""
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "freshq"
+    file = home / "history"
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.touch(mode=0o600)
+    except OSError as error:
+        complain(f"no history is kept ({error})")
+        return InMemoryHistory()
+    return FileHistory(str(file))

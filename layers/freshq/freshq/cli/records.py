@@ -1,0 +1,210 @@
+"""The shell's own commands: about the current task, and about records that are not in the queue yet."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from freshq.cli.drafts import TEST_IDS, Draft, Drafts, DraftStatus
+from freshq.cli.finding import open_queue, with_account
+from freshq.cli.output import details, printable, state
+from freshq.cli.verbs import received
+from freshq.errors import RefusedError, TaskNotFound
+from freshq.task import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from freshq.cli.session import Session
+    from freshq.task import Task
+
+# Verbs that a record must be in the queue for.
+OF_A_TASK: Final = frozenset(
+    {"done", "fail", "retry", "release", "extend", "get", "touch", "reprioritize", "cancel"}
+)
+READY_TO_SHIP: Final = "READY_TO_SHIP"
+
+
+class RecordCommands:
+    """Commands of the shell that the command line does not have."""
+
+    def __init__(self, session: Session, drafts: Drafts, run_verb: Callable[[list[str]], int]) -> None:
+        """Work on a session.
+
+        Args:
+            session: The queue, and what is current.
+            drafts: The records that are not in it yet.
+            run_verb: Runs a command of the command line and returns its status.
+        """
+        self._session = session
+        self._drafts = drafts
+        self._run_verb = run_verb
+
+    def commands(self) -> dict[str, Callable[[list[str]], None]]:
+        """Return the commands by name."""
+        return {
+            "id": self._id,
+            "info": self._info,
+            "data": self._data,
+            "sys": self._sys,
+            "create-test": self._create_test,
+            "ready": self._ready,
+            "update": self._update,
+            "reset": self._reset,
+            "enqueue": self._enqueue,
+            "restore": self._restore,
+            "dequeue": self._dequeue,
+            "aws": self._aws,
+        }
+
+    def before_verb(self, name: str, arguments: list[str]) -> None:
+        """Refuse a verb that is about the current record while that is not in the queue.
+
+        Raises:
+            RefusedError: With the record's state.
+        """
+        named = [argument for argument in arguments if not argument.startswith("-")]
+        draft = self._drafts.find(named[0] if named else self._session.current)
+        if draft is not None and name in OF_A_TASK and "--help" not in arguments:
+            msg = f"record {draft.task_id!r}: cannot {name} a record that is {draft.status}; enqueue it first"
+            raise RefusedError(msg)
+
+    def list_drafts(self) -> None:
+        """Print the records that are not in the queue yet."""
+        if self._session.output.as_json:
+            return
+        for draft in self._drafts.all():
+            self._session.output.console.print(f"not queued: {printable(draft.task_id)}  {draft.status}")
+
+    def _verb(self, *words: str) -> None:
+        status = self._run_verb(list(words))
+        if status:
+            raise typer.Exit(status)
+
+    def _task(self, arguments: list[str]) -> Task:
+        task_id = self._session.task_id(arguments[0] if arguments else None)
+        task = self._session.queue.get(task_id)
+        if task is None:
+            raise TaskNotFound(task_id, self._session.queue.name)
+        self._session.see(task_id)
+        return task
+
+    def _draft(self, arguments: list[str]) -> Draft | None:
+        return self._drafts.find(arguments[0] if arguments else self._session.current)
+
+    def _id(self, arguments: list[str]) -> None:
+        if not arguments:
+            self._session.current = None
+            self._session.output.answer({"current": None}, "no current task")
+            return
+        self._info(arguments)
+        self._session.current = arguments[0]
+
+    def _info(self, arguments: list[str]) -> None:
+        draft = self._draft(arguments)
+        if draft is not None:
+            told = {"task_id": draft.task_id, "status": draft.status.value, "payload": draft.payload}
+            lines = {
+                "record": draft.task_id,
+                "status": draft.status.value,
+                "payload": json.dumps(draft.payload, ensure_ascii=False),
+            }
+            self._session.output.answer(told, details(lines.items()))
+            return
+        self._session.output.task(self._task(arguments), self._session.queue.now())
+
+    def _data(self, arguments: list[str]) -> None:
+        held = self._draft(arguments) or self._task(arguments)
+        self._session.output.console.print_json(data=held.payload)
+
+    def _sys(self, arguments: list[str]) -> None:
+        draft = self._draft(arguments)
+        if draft is not None:
+            told = {"status": draft.status.value}
+        else:
+            told = state(self._task(arguments), self._session.queue.now())
+        self._session.output.answer(told, details(told.items()))
+
+    def _create_test(self, _: list[str]) -> None:
+        queued = [task for task in map(self._session.queue.get, TEST_IDS) if task is not None]
+        taken = {task.task_id for task in queued}
+        made = self._drafts.make(task_id for task_id in TEST_IDS if task_id not in taken)
+        self._session.see(*TEST_IDS)
+        told = [{"task_id": draft.task_id, "status": draft.status.value} for draft in made]
+        told += [{"task_id": task.task_id, "status": task.status.value} for task in queued]
+        lines = [f"record {draft.task_id}: {draft.status}" for draft in made]
+        lines += [f"task {task.task_id}: in the queue already, {task.status}" for task in queued]
+        hint = [f"not in the queue yet: id {made[0].task_id}, then enqueue"] if made else []
+        self._session.output.answer(told, *lines, *hint)
+
+    def _ready(self, arguments: list[str]) -> None:
+        draft = self._draft(arguments)
+        if draft is not None:
+            self._mark(draft, DraftStatus.READY)
+            return
+        task = self._task(arguments)
+        if task.status is TaskStatus.FAILURE:
+            self._verb("dlq", "redrive", task.task_id)
+        elif task.status is TaskStatus.TAKEN:
+            self._verb("release", task.task_id)
+        else:
+            msg = f"task {task.task_id!r}: cannot make ready a task that is {task.status}"
+            raise RefusedError(msg + "; ready needs a record, a dead letter or a task in work")
+
+    def _mark(self, draft: Draft, status: DraftStatus) -> None:
+        draft.status = status
+        told = {"task_id": draft.task_id, "status": draft.status.value}
+        self._session.output.answer(told, f"record {draft.task_id}: {draft.status}")
+
+    def _update(self, arguments: list[str]) -> None:
+        if [argument.upper() for argument in arguments] != [READY_TO_SHIP]:
+            msg = f"status: update knows only {READY_TO_SHIP}, got {' '.join(arguments)!r}"
+            raise ValueError(msg)
+        self._ready([])
+
+    def _reset(self, arguments: list[str]) -> None:
+        draft = self._draft(arguments)
+        if draft is None:
+            task = self._task(arguments)
+            msg = f"task {task.task_id!r}: cannot reset a task that is {task.status}; it is in the queue"
+            raise RefusedError(msg)
+        self._mark(draft, DraftStatus.UNDER_CONSTRUCTION)
+
+    def _enqueue(self, arguments: list[str]) -> None:
+        draft = self._draft(arguments)
+        if draft is not None:
+            receipt = self._session.queue.put(draft.payload, draft.task_id)
+            self._drafts.drop(draft)
+            received(self._session, receipt)
+            return
+        if arguments:
+            self._verb("put", *arguments)
+            return
+        task = self._task([])
+        msg = f"task {task.task_id!r}: already queued, it is {task.status}; nothing was changed"
+        raise RefusedError(msg)
+
+    def _restore(self, arguments: list[str]) -> None:
+        task = self._task(arguments)
+        if task.status is TaskStatus.FAILURE:
+            self._verb("dlq", "redrive", task.task_id)
+        else:
+            self._verb("retry", task.task_id, "--delay-seconds", "0")
+
+    def _dequeue(self, arguments: list[str]) -> None:
+        self._verb("claim", *arguments)
+        self._verb("done")
+
+    def _aws(self, arguments: list[str]) -> None:
+        if not 1 <= len(arguments) <= 2:  # noqa: PLR2004 - as the message says
+            raise ValueError("aws: must look like aws PROFILE [REGION]")
+        where = dict(zip(("profile", "region"), arguments, strict=False))
+        queue = open_queue(with_account(self._session.address, where), self._session.queue.name)
+        stats = queue.stats(approximate=True)
+        self._session.queue.close()
+        self._session.queue = queue
+        self._session.output.answer(
+            {"profile": arguments[0], "pending": stats.pending}, f"connected: {stats.pending:,} tasks wait"
+        )

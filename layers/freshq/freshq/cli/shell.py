@@ -1,0 +1,197 @@
+"""`freshq shell`: the commands of a queue, typed or piped, with a current task."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+import sys
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from freshq.cli.drafts import Drafts
+from freshq.cli.output import printable
+from freshq.cli.records import RecordCommands
+from freshq.cli.session import (
+    REFUSED_STATUS,
+    OneLineErrors,
+    Session,
+    complain,
+    status_of,
+)
+from freshq.cli.verbs import register
+from freshq.errors import RefusedError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+# What the priority queue of the article called them.
+ALIASES: Final = {
+    "?": "help", "h": "help", "q": "quit", "exit": "quit",
+    "peek": "claim", "complete": "done", "invalid": "fail", "remove": "cancel",
+    "en": "enqueue", "ct": "create-test", "system": "sys",
+    "qstat": "stats", "qstats": "stats", "stat": "stats",
+}  # fmt: skip
+HELP: Final = (
+    ("id [TASK_ID]", "make a task the current one and show it; without an id, have none"),
+    ("info, data, sys", "the current task: all of it, its payload, its state"),
+    ("put JSON [--id ID]", "put a task; {...} and [...] need no quotes around them"),
+    ("create-test, ct", "four test records, under construction: this shell's until they are put"),
+    ("ready, update READY_TO_SHIP", "a record: may be put; a task: dead letter or held, to wait again"),
+    ("enqueue, en [ID]", "put a record into the queue"),
+    ("claim, peek", "take the next task; it becomes the current one"),
+    ("done, fail (invalid)", "settle it: SUCCESS, or a dead letter"),
+    ("retry, release, extend", "give it back for later, or untried; or hold it longer"),
+    ("restore", "back to the queue, whether held or a dead letter"),
+    ("dequeue", "claim and done in one"),
+    ("touch, reprioritize N, cancel (remove)", "a waiting task: make it new, move it, take it out"),
+    ("ls, get, stats (qstat)", "look; ls --status FAILURE, --limit N"),
+    ("dlq [ls | redrive | purge]", "dead letters: list, bring back, delete"),
+    ("pause, resume, purge", "suspend claims, allow them, delete everything"),
+    ("aws PROFILE [REGION]", "the same queue with other credentials"),
+    ("COMMAND --help", "what a command takes"),
+    ("quit", "leave"),
+)
+
+
+class Shell:
+    """Runs lines as commands of one queue."""
+
+    def __init__(self, session: Session) -> None:
+        """Use a queue, and what the commands remember of it."""
+        self.session = session
+        self.worst_status = 0
+        self._ended = False
+        records = RecordCommands(session, Drafts(), self.run_verb)
+        self._own: dict[str, Callable[[list[str]], None]] = {
+            **records.commands(),
+            "help": self._help,
+            "quit": self._quit,
+        }
+        app = typer.Typer(cls=OneLineErrors, add_completion=False)
+        register(app)
+        self._group = typer.main.get_group(app)
+        self._verbs = dict(getattr(self._group, "commands", {}))
+        self._before_verb = records.before_verb
+        self._list_drafts = records.list_drafts
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all commands."""
+        return sorted({*self._own, *self._verbs, *ALIASES})
+
+    def options(self, name: str) -> list[str]:
+        """Return what may follow a command: its options, or its own commands."""
+        command = self._verbs.get(ALIASES.get(name, name))
+        inner = list(getattr(command, "commands", {}))
+        hidden = {"--queue", "--stack", "--name"}
+        options = [option for parameter in getattr(command, "params", []) for option in parameter.opts]
+        return inner + [option for option in options if option.startswith("--") and option not in hidden]
+
+    def run_all(self, lines: Iterable[str]) -> int:
+        """Run lines until they end or one of them says so; return the worst status."""
+        for line in lines:
+            self.worst_status = max(self.worst_status, self.run(line))
+            if self._ended:
+                break
+        return self.worst_status
+
+    def run(self, line: str) -> int:
+        """Run one line and return its status; its errors are printed, not raised."""
+        try:
+            self._run(split(line))
+        except (ValueError, RefusedError, StoreError) as error:
+            complain(error)
+            return status_of(error)
+        except typer.Exit as ended:
+            return ended.exit_code
+        except KeyboardInterrupt:
+            if not self.session.can_ask:
+                raise
+            complain("stopped")
+            return REFUSED_STATUS
+        return 0
+
+    def _run(self, words: list[str]) -> None:
+        if not words:
+            return
+        typed, *arguments = words
+        name = ALIASES.get(typed.lower(), typed.lower())
+        if name in self._own:
+            self._own[name](arguments)
+        elif name in self._verbs:
+            self._run_listed(name, arguments)
+        else:
+            raise ValueError(self._unknown(typed))
+
+    def _run_listed(self, name: str, arguments: list[str]) -> None:
+        self._before_verb(name, arguments)
+        if status := self.run_verb([name, *arguments]):
+            raise typer.Exit(status)
+        if name == "ls" and not arguments:
+            self._list_drafts()
+
+    def run_verb(self, words: list[str]) -> int:
+        """Run a command of the command line on the shell's queue and return its status."""
+        if words == ["dlq"]:
+            words = ["dlq", "ls"]
+        group = self._group
+        if not isinstance(group, OneLineErrors):
+            msg = f"{type(group).__name__} tells no status"
+            raise TypeError(msg)
+        return group.status(words, prog_name="", obj=self.session)
+
+    def _unknown(self, typed: str) -> str:
+        near = difflib.get_close_matches(typed.lower(), self.names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "help lists the commands"
+        return f"unknown command {printable(typed)!r}; {hint}"
+
+    def _help(self, _: list[str]) -> None:
+        width = max(len(usage) for usage, _ in HELP)
+        for usage, meaning in HELP:
+            typer.echo(f"  {usage:<{width}}  {meaning}")
+
+    def _quit(self, _: list[str]) -> None:
+        self._ended = True
+
+
+def split(line: str) -> list[str]:
+    """Return the words of a line; the JSON that a put begins with needs no quotes.
+
+    Raises:
+        ValueError: If a quotation does not end.
+    """
+    stripped = line.strip()
+    if not stripped or stripped.startswith("#"):
+        return []
+    first, _, rest = stripped.partition(" ")
+    rest = rest.lstrip()
+    if first.lower() in {"put", "enqueue", "en"} and rest[:1] in {"{", "["}:
+        try:
+            _, end = json.JSONDecoder().raw_decode(rest)
+        except ValueError as error:
+            msg = f"payload: must be JSON ({error})"
+            raise ValueError(msg) from error
+        return [first, rest[:end], *_words(rest[end:])]
+    return _words(stripped)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        msg = f"line: {error}"
+        raise ValueError(msg) from error
+
+
+def shell(session: Session) -> None:
+    """Work on a queue interactively, or run commands from a pipe; the status is that of the worst."""
+    running = Shell(session)
+    if session.can_ask:
+        from freshq.cli.lines import TypedLines  # noqa: PLC0415 - a pipe needs none of it, and it loads slowly
+
+        session.output.console.print(f"queue {session.queue.name}; help lists the commands, quit leaves")
+        running.run_all(TypedLines(running))
+    elif status := running.run_all(sys.stdin):
+        raise typer.Exit(status)

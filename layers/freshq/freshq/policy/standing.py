@@ -1,0 +1,217 @@
+"""In which queues a resource stands, and in which of them a caller looks. Pure.
+
+A queue is a partition: a set of ``name=value`` pairs, the empty one included. A resource stands in a
+partition for every choice of its values of all attributes but the greatest by name, any of which may be
+left out, and there once for every value of that greatest attribute, its group. So
+
+    {"gender": "F", "language": {"English", "Spanish"}}
+
+stands in ``gender=F`` and in the partition of all, as ``language=English`` and as ``language=Spanish``:
+four entries, where one for every question that a caller may ask would be six. A caller who names the
+greatest attribute reads one group; one who does not reads the head of each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, Final
+from urllib.parse import quote
+
+Attributes = Mapping[str, tuple[str, ...]]
+
+# Quota of a DynamoDB transaction.
+MAX_ACTIONS: Final = 100
+# DynamoDB's limit of a hash key is 2,048 bytes; the rest is for the store's prefix.
+MAX_PARTITION_BYTES: Final = 2000
+# Quoted they may be three times as long, and a group with the time and an id must fit into a range key,
+# which is 1,024 bytes at most.
+MAX_NAME_BYTES: Final = 50
+MAX_VALUE_BYTES: Final = 100
+MAX_RESOURCE_ID_BYTES: Final = 256
+
+# Neither is in a quoted text, and all that is in one comes after both.
+END_OF_GROUP: Final = "#"
+PAST_GROUP: Final = "$"
+BEFORE_GROUP: Final = '"'
+# Bounds of all range keys.
+LEAST_KEY: Final = "#"
+GREATEST_KEY: Final = "\U0010ffff"
+MICROSECONDS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an entry stands.
+
+    Attributes:
+        partition: The queue.
+        group: The part of the queue, in which entries are ordered by time.
+    """
+
+    partition: str
+    group: str
+
+    def sort_key(self, since: float, resource_id: str) -> str:
+        """Return the key within the partition: by group, then time, then id, so that no two tie."""
+        return f"{self.group}{END_OF_GROUP}{round(since * MICROSECONDS):016d}{END_OF_GROUP}{resource_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Where all that fits one exact question stands.
+
+    Attributes:
+        near: The group of the resources that have no attribute greater than those asked for; None for
+            the question that names none.
+        far: The partition of the others.
+        last_name: The greatest attribute asked for; empty if none is.
+    """
+
+    near: Place | None
+    far: str
+    last_name: str
+
+
+def group_of(sort_key: str) -> str:
+    """Return the group that a key is in."""
+    return sort_key.partition(END_OF_GROUP)[0]
+
+
+def checked_name(where: str, name: Any) -> str:  # noqa: ANN401 - whatever a caller gave
+    """Return the name of an attribute.
+
+    Raises:
+        ValueError: If it is no text, or empty, or too long.
+    """
+    return _checked_text(where, "names", name, MAX_NAME_BYTES)
+
+
+def checked_value(where: str, value: Any) -> str:  # noqa: ANN401 - whatever a caller gave
+    """Return one value of an attribute.
+
+    Raises:
+        ValueError: If it is no text, or empty, or too long.
+    """
+    return _checked_text(where, "values", value, MAX_VALUE_BYTES)
+
+
+def _checked_text(where: str, kind: str, text: Any, limit_bytes: int) -> str:  # noqa: ANN401
+    try:
+        usable = isinstance(text, str) and 0 < len(text.encode()) <= limit_bytes
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        msg = f"{where}: {kind} must be texts of 1 to {limit_bytes} bytes, got {text!r:.60}"
+        raise ValueError(msg)
+    return str(text)
+
+
+def parse_attributes(attributes: Any) -> Attributes:  # noqa: ANN401 - whatever a caller gave
+    """Return the attributes of a resource in their one form.
+
+    Args:
+        attributes: A mapping from names to a text, or to a set, list or tuple of texts.
+
+    Raises:
+        ValueError: If a name or value is wrong, or the resource would stand in more queues than one
+            transaction can take it out of.
+    """
+    if not isinstance(attributes, Mapping):
+        msg = f"attributes: must be a mapping from names to values, got {type(attributes).__name__}"
+        raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+    parsed = {checked_name("attributes", name): _values(name, given) for name, given in attributes.items()}
+    ordered = dict(sorted(parsed.items()))
+    _check_actions(ordered)
+    longest = {name: max(values, key=_quoted_bytes) for name, values in ordered.items()}
+    partition_of("attributes", longest)
+    return ordered
+
+
+def _values(name: str, given: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever a caller gave
+    where = f"attributes.{name}"
+    values = given if isinstance(given, AbstractSet | list | tuple) else [given]
+    if not values:
+        msg = f"{where}: has no value; leave the name out instead"
+        raise ValueError(msg)
+    return tuple(sorted({checked_value(where, value) for value in values}))
+
+
+def _check_actions(attributes: Attributes) -> None:
+    entries = entries_of(attributes)
+    if entries + 1 > MAX_ACTIONS:
+        counted = ", ".join(f"{len(values)} of {name}" for name, values in attributes.items())
+        msg = (
+            f"attributes: {counted} make {entries} queue entries; with the resource's own record that is "
+            f"{entries + 1} actions, and one transaction takes {MAX_ACTIONS}; register fewer values"
+        )
+        raise ValueError(msg)
+
+
+def entries_of(attributes: Attributes) -> int:
+    """Return in how many places a resource stands."""
+    if not attributes:
+        return 1
+    *others, last = attributes.values()
+    return prod(len(values) + 1 for values in others) * len(last)
+
+
+def _quoted_bytes(text: str) -> int:
+    return len(quote(text, safe=""))
+
+
+def _pair(name: str, value: str) -> str:
+    return f"{quote(name, safe='')}={quote(value, safe='')}"
+
+
+def partition_of(argument: str, pairs: Mapping[str, str]) -> str:
+    """Return the partition of these pairs.
+
+    Raises:
+        ValueError: If they are too long together; the message names `argument`.
+    """
+    partition = "&".join(_pair(name, pairs[name]) for name in sorted(pairs))
+    if len(partition) > MAX_PARTITION_BYTES:
+        msg = f"{argument}: names and values are {len(partition)} bytes as a key, only "
+        raise ValueError(msg + f"{MAX_PARTITION_BYTES} are allowed; shorten them")
+    return partition
+
+
+def places_of(attributes: Attributes) -> list[Place]:
+    """Return every place where a resource of these attributes stands while it waits."""
+    if not attributes:
+        return [Place("", "")]
+    *others, last = attributes
+    choices = product(*(((None, *attributes[name])) for name in others))
+    partitions = [
+        partition_of("attributes", {n: v for n, v in zip(others, choice, strict=True) if v is not None})
+        for choice in choices
+    ]
+    return [Place(partition, _pair(last, value)) for partition in partitions for value in attributes[last]]
+
+
+def lookup_of(ask: Mapping[str, str]) -> Lookup:
+    """Return where to look for what has all these values, whatever else it has."""
+    far = partition_of("criteria", ask)
+    if not ask:
+        return Lookup(None, far, "")
+    last = max(ask)
+    rest = {name: value for name, value in ask.items() if name != last}
+    return Lookup(Place(partition_of("criteria", rest), _pair(last, ask[last])), far, last)
+
+
+def queues_of(attributes: Attributes) -> list[str]:
+    """Return the name of every full combination of values that a resource can serve."""
+    names = list(attributes)
+    return [
+        partition_of("attributes", dict(zip(names, values, strict=True)))
+        for values in product(*attributes.values())
+    ]
+
+
+def fits(ask: Mapping[str, str], attributes: Attributes) -> bool:
+    """Return whether a resource of these attributes answers a question."""
+    return all(value in attributes.get(name, ()) for name, value in ask.items())

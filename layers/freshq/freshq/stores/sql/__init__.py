@@ -1,0 +1,5 @@
+"""The store in a relational database: SQLite, PostgreSQL, MariaDB or MySQL."""
+
+from freshq.stores.sql.store import SqlStore
+
+__all__ = ["SqlStore"]

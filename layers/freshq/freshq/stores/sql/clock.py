@@ -1,0 +1,96 @@
+"""The database's clock, read seldom: leases and due times must not depend on whose clock is wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+
+from freshq.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from freshq.stores.sql.database import Database
+
+# Crystals differ by some 50 millionths at the worst: in this time a clock drifts by 1.5 ms.
+MEASURE_EVERY_SECONDS: Final = 30.0
+# A measurement is as good as its round trip is short: the best of so many counts.
+READINGS: Final = 3
+NOW: Final = {
+    "postgresql": "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+    "mysql": "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+    "mariadb": "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+}
+
+
+class DatabaseClock:
+    """Tells the database's time from this process's monotonic clock and their measured difference.
+
+    Thread-safe. While the database does not answer, the last measurement goes on to be used.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+        measure_every_seconds: float = MEASURE_EVERY_SECONDS,
+    ) -> None:
+        """Measure at the first call.
+
+        Args:
+            read: Returns the database's time in seconds since the epoch.
+            monotonic: Returns a time in seconds that never goes back.
+            measure_every_seconds: Between measurements.
+        """
+        self._read = read
+        self._monotonic = monotonic
+        self._measure_every_seconds = measure_every_seconds
+        self._lock = threading.Lock()
+        self._offset: float | None = None
+        self._measure_at = 0.0
+
+    def __call__(self) -> float:
+        """Return the database's time in seconds since the epoch.
+
+        Raises:
+            StoreError: If it was never measured, and the database does not answer.
+        """
+        offset = self._offset
+        if offset is None or self._monotonic() >= self._measure_at:
+            with self._lock:
+                if self._offset is None or self._monotonic() >= self._measure_at:
+                    self._measure()
+                offset = self._offset
+        return self._monotonic() + (offset or 0.0)
+
+    def _measure(self) -> None:
+        try:
+            readings = [self._reading() for _ in range(READINGS)]
+        except StoreError:
+            if self._offset is None:
+                raise
+        else:
+            self._offset = min(readings)[1]
+        self._measure_at = self._monotonic() + self._measure_every_seconds
+
+    def _reading(self) -> tuple[float, float]:
+        """Return how long a look at the database's clock took, and the difference that it showed."""
+        before = self._monotonic()
+        there = self._read()
+        after = self._monotonic()
+        return after - before, there - (before + after) / 2
+
+
+def database_clock(database: Database) -> Callable[[], float]:
+    """Return the clock of a database; SQLite has none but the machine's."""
+    if database.dialect == "sqlite":
+        return time.time
+    statement = sa.text(NOW[database.dialect])
+    return DatabaseClock(
+        lambda: (
+            database.single(lambda connection, _again: int(connection.execute(statement).scalar_one())) / 1e6
+        )
+    )

@@ -1,0 +1,163 @@
+"""A task as a row, and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.new_task import json_text
+from freshq.policy.shedding import ShedReason
+from freshq.task import Task, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# In this order the statements select them.
+COLUMNS: Final = (
+    *("task_id", "queue", "status", "created_us", "updated_us", "deadline_us", "expires", "request_token"),
+    *("priority", "task_group", "attempts", "not_before_us", "lease_token", "lease_until_us", "error"),
+    *("result", "shed_reason", "payload"),
+)
+
+# What the end of a task that was held changes, its lease aside.
+END_COLUMNS: Final = ("status", "updated_us", "expires", "request_token", "error", "result", "due_us")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A task as it was read.
+
+    Attributes:
+        task: The task; its payload is the stored text where that cannot be decoded.
+        problem: Why the payload cannot be decoded; None if it was.
+    """
+
+    task: Task
+    problem: str | None
+
+
+def microseconds(seconds: float) -> int:
+    """Return a time as the tables keep it."""
+    return round(seconds * 1e6)
+
+
+def _optional_microseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e6)
+
+
+def _optional_seconds(time_us: int | None) -> float | None:
+    return None if time_us is None else time_us / 1e6
+
+
+def line_key(priority: int, group: str | None) -> str:
+    """Return how the line of a group within a priority level is stored; a level is one digit."""
+    return f"{priority}{group or ''}"
+
+
+def parse_line(key: str) -> tuple[int, str | None]:
+    """Return the priority level and the group of a stored line."""
+    return int(key[0]), key[1:] or None
+
+
+def changes(task: Task) -> dict[str, Any]:
+    """Return the columns that a new version of a task changes, all but its key, payload and group."""
+    claimable = task.status is TaskStatus.PENDING and not task.delayed and task.deadline > task.updated
+    return {
+        "status": task.status.value,
+        "created_us": round(task.created * 1e6),
+        "updated_us": round(task.updated * 1e6),
+        "deadline_us": round(task.deadline * 1e6),
+        "expires": task.expires,
+        "request_token": task.request_token,
+        "priority": task.priority,
+        "attempts": task.attempts,
+        "not_before_us": _optional_microseconds(task.not_before),
+        "lease_token": task.lease_token,
+        "lease_until_us": _optional_microseconds(task.lease_until),
+        "error": None if task.error is None else task.error.replace("\0", "\ufffd"),
+        "result": None if task.result is None else json_text(task.result),
+        "shed_reason": None if task.shed_reason is None else task.shed_reason.value,
+        "line": line_key(task.priority, task.group) if claimable else None,
+        "due_us": _due_us(task),
+    }
+
+
+def end(task: Task) -> dict[str, Any]:
+    """Return the columns that the end of a task changes."""
+    return {
+        "status": task.status.value,
+        "updated_us": round(task.updated * 1e6),
+        "expires": task.expires,
+        "request_token": task.request_token,
+        "error": None if task.error is None else task.error.replace("\0", "\ufffd"),
+        "result": None if task.result is None else json_text(task.result),
+        "due_us": task.expires * 1_000_000,
+    }
+
+
+def _due_us(task: Task) -> int:
+    """Return when the sweep is to look at a task."""
+    if task.status is TaskStatus.TAKEN and task.lease_until is not None:
+        return round(task.lease_until * 1e6)
+    if task.status is TaskStatus.PENDING and task.not_before is not None:
+        return round(task.not_before * 1e6)
+    if task.status is TaskStatus.PENDING and task.deadline > task.updated:
+        return round(task.deadline * 1e6)
+    return task.expires * 1_000_000
+
+
+def row_of(task: Task) -> dict[str, Any]:
+    """Return the row of a new task.
+
+    Raises:
+        ValueError: If its id or group has a NUL character: PostgreSQL keeps none in a text.
+    """
+    for name, text in (("task_id", task.task_id), ("group", task.group or "")):
+        if "\0" in text:
+            msg = f"{name}: must not contain the character NUL, got {text!r:.60}"
+            raise ValueError(msg)
+    return changes(task) | {
+        "task_id": task.task_id,
+        "queue": task.queue,
+        "task_group": task.group,
+        "put_token": task.request_token,
+        "payload": json_text(task.payload),
+    }
+
+
+def stored(row: Sequence[Any]) -> Stored:
+    """Return the task of a row that was selected by `COLUMNS`."""
+    problem = None
+    payload: Any = row[17]
+    try:
+        payload = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        problem = f"the payload cannot be decoded: {error}"
+        payload = payload.decode(errors="replace") if isinstance(payload, bytes) else payload
+    task = Task(
+        task_id=row[0],
+        queue=row[1],
+        status=TaskStatus(row[2]),
+        created=row[3] / 1e6,
+        updated=row[4] / 1e6,
+        deadline=row[5] / 1e6,
+        expires=row[6],
+        request_token=row[7],
+        payload=payload,
+        priority=row[8],
+        group=row[9],
+        attempts=row[10],
+        not_before=_optional_seconds(row[11]),
+        lease_token=row[12],
+        lease_until=_optional_seconds(row[13]),
+        error=row[14],
+        result=None if row[15] is None else json.loads(row[15]),
+        shed_reason=None if row[16] is None else ShedReason(row[16]),
+    )
+    return Stored(task, problem)
+
+
+def task_of(row: Sequence[Any]) -> Task:
+    """Return the task of a row; a payload that cannot be decoded stays the text that it is."""
+    return stored(row).task

@@ -1,0 +1,173 @@
+"""The charts of the report."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import altair as alt
+import pandas as pd
+
+from freshq_pipeline.tables.minutes import AGES_SECONDS, HISTOGRAM_BASE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# As "6.1": the version for which Altair writes.
+VEGA_LITE: Final = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+WIDTH: Final = 780
+HEIGHT: Final = 200
+# Times are shown in so many steps at most; more could not be told apart.
+MOST_STEPS: Final = 240
+MINUTE_MS: Final = 60_000
+SHARES: Final = (0.5, 0.9, 0.99)
+MOST_GROUPS: Final = 20
+# Okabe and Ito's colours, made to be told apart by everyone.
+FATES: Final = {"succeeded": "#009E73", "failed": "#D55E00", "cancelled": "#999999", "shed": "#E69F00"}
+AGES: Final = ("under 10 s", "10 s", "1 min", "5 min", "15 min", "1 h", "6 h and more")
+
+
+def binned(minutes: pd.DataFrame) -> pd.DataFrame:
+    """Return the minutes with `at`, the beginning of the step of time that each is shown in."""
+    first, last = minutes["minute_ms"].min(), minutes["minute_ms"].max()
+    width_ms = max(1, math.ceil((last - first + MINUTE_MS) / MINUTE_MS / MOST_STEPS)) * MINUTE_MS
+    at = (minutes["minute_ms"] - first) // width_ms * width_ms + first
+    return minutes.assign(at=pd.to_datetime(at, unit="ms"))
+
+
+def _chart(rows: pd.DataFrame) -> alt.Chart:
+    # The page must hold its data: there is no server to ask.
+    shown = rows.assign(at=rows["at"].dt.strftime("%Y-%m-%dT%H:%M:%SZ")) if "at" in rows else rows
+    values = json_values(shown)
+    return alt.Chart(alt.InlineData(values=values), width=WIDTH, height=HEIGHT)
+
+
+def json_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return rows as JSON objects, nothing being null rather than NaN."""
+    plain = rows.astype(object).where(rows.notna(), None)
+    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
+
+
+def _time() -> alt.X:
+    return alt.X("at:T", title=None, scale=alt.Scale(type="utc"))
+
+
+def fates(minutes: pd.DataFrame) -> alt.TopLevelMixin:
+    """Return how many tasks ended in which way, and how many were put."""
+    sums = minutes.groupby("at")[[*FATES, "offered"]].sum().reset_index()
+    ended = sums.melt("at", list(FATES), "fate", "tasks")
+    colours = alt.Scale(domain=list(FATES), range=list(FATES.values()))
+    bars = _chart(ended).mark_area(interpolate="step-after").encode(
+        x=_time(), y=alt.Y("tasks:Q", title="tasks"), color=alt.Color("fate:N", scale=colours, title="fate")
+    )  # fmt: skip
+    put = _chart(sums).mark_line(interpolate="step-after", color="#000000", strokeWidth=1).encode(
+        x=_time(), y="offered:Q"
+    )  # fmt: skip
+    return alt.layer(bars, put)
+
+
+def backlog(minutes: pd.DataFrame) -> alt.TopLevelMixin:
+    """Return the backlog as a heat map: time against age."""
+    rows = minutes[["at", "minute_ms", "backlog_by_age"]].explode("backlog_by_age").dropna()
+    rows["from"] = [one["from_seconds"] for one in rows["backlog_by_age"]]
+    rows["count"] = [one["count"] for one in rows["backlog_by_age"]]
+    in_minute = rows.groupby(["at", "minute_ms", "from"])["count"].sum().reset_index()
+    cells = in_minute.groupby(["at", "from"])["count"].max().reset_index()
+    cells["age"] = cells["from"].map(dict(zip(AGES_SECONDS, AGES, strict=True)))
+    times = sorted(minutes["at"].unique())
+    step = times[1] - times[0] if len(times) > 1 else pd.Timedelta(milliseconds=MINUTE_MS)
+    cells["until"] = (cells["at"] + step).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    shown: alt.Chart = _chart(cells).mark_rect().encode(
+        x=_time(), x2="until:T",
+        y=alt.Y("age:N", sort=list(reversed(AGES)), title="age"),
+        color=alt.Color("count:Q", title="tasks", scale=alt.Scale(scheme="viridis", type="symlog")),
+    )  # fmt: skip
+    return shown
+
+
+def waits(minutes: pd.DataFrame) -> alt.TopLevelMixin:
+    """Return percentiles of the wait, from the histograms of the minutes, which add up."""
+    rows = []
+    for at, one in minutes.groupby("at"):
+        waits = percentiles(one["wait_histogram"].dropna())
+        rows += [
+            {"at": at, "percentile": f"p{share * 100:g}", "seconds": seconds}
+            for share, seconds in waits.items()
+        ]
+    frame = pd.DataFrame(rows, columns=["at", "percentile", "seconds"]).astype({"at": "datetime64[ns]"})
+    scale = alt.Scale(type="symlog", constant=0.01)
+    shown: alt.Chart = _chart(frame).mark_line(point={"size": 12}).encode(
+        x=_time(), y=alt.Y("seconds:Q", title="wait, seconds", scale=scale), color=alt.Color("percentile:N")
+    )  # fmt: skip
+    return shown
+
+
+def percentiles(histograms: Iterable[Sequence[dict[str, int]]]) -> dict[float, float]:
+    """Return percentiles in seconds of several histograms of waits taken together."""
+    counts: dict[int, int] = {}
+    for histogram in histograms:
+        for one in histogram:
+            counts[one["bucket"]] = counts.get(one["bucket"], 0) + one["count"]
+    total, seen, found = sum(counts.values()), 0, {}
+    for bucket in sorted(counts):
+        seen += counts[bucket]
+        for share in SHARES:
+            if share not in found and seen >= share * total:
+                found[share] = HISTOGRAM_BASE**bucket / 1e6
+    return found
+
+
+def freshness(minutes: pd.DataFrame) -> alt.TopLevelMixin:
+    """Return how old what waits is, and up to which age work is still served."""
+    worst = minutes.groupby("at").agg(
+        oldest=("oldest_pending_seconds", "max"),
+        newest=("newest_pending_seconds", "min"),
+        served=("service_horizon_seconds", "max"),
+    )
+    names = {"oldest": "oldest that waits", "newest": "newest that waits", "served": "oldest that is claimed"}
+    rows = worst.rename(columns=names).reset_index().melt("at", list(names.values()), "what", "seconds")
+    scale = alt.Scale(type="symlog", constant=1)
+    shown: alt.Chart = _chart(rows.dropna()).mark_line(point={"size": 12}).encode(
+        x=_time(), y=alt.Y("seconds:Q", title="age, seconds", scale=scale),
+        color=alt.Color("what:N", title=None),
+    )  # fmt: skip
+    return shown
+
+
+def shed(tasks: pd.DataFrame) -> alt.TopLevelMixin:
+    """Return how many tasks were shed, by group and reason; the groups with the most."""
+    rows = tasks[tasks["outcome"] == "shed"].fillna({"task_group": "(none)", "shed_reason": "unknown"})
+    counts = rows.groupby(["task_group", "shed_reason"]).size().rename("tasks").reset_index()
+    most = counts.groupby("task_group")["tasks"].sum().nlargest(MOST_GROUPS).index
+    chart = _chart(counts[counts["task_group"].isin(most)]).mark_bar()
+    shown: alt.Chart = chart.encode(
+        x="tasks:Q",
+        y=alt.Y("task_group:N", sort="-x", title="group"),
+        color=alt.Color("shed_reason:N", title="reason"),
+    ).properties(height=alt.Step(18))
+    return shown
+
+
+def replayed(scenarios: list[dict[str, Any]]) -> alt.TopLevelMixin:
+    """Return what each policy would have come to, by capacity."""
+    rows = pd.DataFrame(scenarios)
+    rows["in_time_ratio"] = rows["served_in_time"] / rows["offered"]
+    stale = rows["deadline_seconds"].map(
+        lambda seconds: "" if pd.isna(seconds) else f", stale at {seconds:g} s"
+    )
+    rows["policy"] = rows["policy"] + stale
+    measures = {
+        "in_time_ratio": "share done in time",
+        "shed_ratio": "share shed",
+        "wait_p99_seconds": "p99 wait, s",
+    }
+    shown = rows[["policy", "capacity", *measures]]
+    panels = [
+        _chart(shown).mark_line(point=True).encode(
+            x=alt.X("capacity:Q", title="capacity, times the recorded", scale=alt.Scale(type="log", base=2)),
+            y=alt.Y(f"{name}:Q", title=title),
+            color="policy:N",
+        ).properties(width=210)
+        for name, title in measures.items()
+    ]  # fmt: skip
+    return alt.hconcat(*panels)

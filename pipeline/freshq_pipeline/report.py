@@ -1,0 +1,181 @@
+"""OUT/report.html: one file that opens without a network, on a screen and in print."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pandas as pd
+import vl_convert
+
+from freshq_pipeline import charts
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.schemas import OUTCOMES, TABLES
+from freshq_pipeline.state import SUMMARY, table_path
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from freshq_pipeline.storage import Folder
+
+REPORT: Final = "report.html"
+REPLAY: Final = "replay.json"
+
+_STYLE: Final = """
+:root { color-scheme: light }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1020px; margin: 2rem auto; padding: 0 1rem; color: #1d2329 }
+h1 { margin-bottom: 0 } h2 { margin: 2.2rem 0 .3rem; font-size: 1.15rem } .muted { color: #5b6670 }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .6rem; margin: 1.2rem 0 }
+.figures div { border: 1px solid #d9dee3; border-radius: 6px; padding: .45rem .7rem }
+.figures b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums }
+.wrong { background: #fdeceb; border-color: #d64f45 !important }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums } .scroll { overflow-x: auto }
+th, td { padding: .2rem .8rem; border-bottom: 1px solid #e3e7eb; text-align: right } th:first-child, td:first-child { text-align: left }
+.chart { width: 100% } section { break-inside: avoid }
+@media print { body { margin: 0; max-width: none; font-size: 11px } .vega-embed details { display: none } }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading with a sentence, and a chart or a table below it."""
+
+    title: str
+    text: str
+    chart: alt.TopLevelMixin | None = None
+    table: pd.DataFrame | None = None
+
+
+def write_report(out: Folder) -> None:
+    """Write the report of the current run.
+
+    Raises:
+        BadInput: If there was no run yet.
+    """
+    if not out.exists(SUMMARY):
+        msg = f"out: no {SUMMARY} in {out.uri}; run the pipeline first"
+        raise BadInput(msg)
+    summary = out.read_json(SUMMARY)
+    replayed = out.read_json(REPLAY) if out.exists(REPLAY) else None
+    out.write(REPORT, page(summary, _sections(out, summary, replayed)))
+
+
+def _read(out: Folder, run_id: str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+    frame: pd.DataFrame = out.table(table_path(run_id, name), columns or list(TABLES[name])).to_pandas()
+    return frame
+
+
+def _sections(out: Folder, summary: dict[str, Any], replayed: dict[str, Any] | None) -> list[Section]:
+    run_id = summary["run_id"]
+    minutes = charts.binned(_read(out, run_id, "minutes"))
+    tasks = _read(out, run_id, "tasks", ["task_group", "outcome", "shed_reason"])
+    sections = [
+        Section(
+            "Fate of tasks over time", "Tasks that ended, and (line) that were put.", charts.fates(minutes)
+        ),
+        Section("Backlog by age", "Tasks that waited, by how long they had.", charts.backlog(minutes)),
+        Section(
+            "Waits",
+            "From the put to the first claim, of the tasks first claimed then.",
+            charts.waits(minutes),
+        ),
+        Section(
+            "Freshness",
+            "Age of the oldest and the newest task that waited, and the greatest age at which one was claimed.",
+            charts.freshness(minutes),
+        ),
+        Section("Shed, by reason and group", "Tasks that were given up.", charts.shed(tasks)),
+        Section(
+            "Groups", "What each offered and got.", table=_read(out, run_id, "groups").nlargest(20, "offered")
+        ),
+        Section("Workers", "The busiest.", table=_read(out, run_id, "workers").nlargest(20, "claims")),
+    ]
+    if replayed is not None:
+        sections.append(_replay(replayed))
+    ledger = _read(out, run_id, "ledger").sort_values("day").fillna({"day": "total"})
+    violations = _read(out, run_id, "violations").head(50)
+    sections.append(Section("Ledger", "Created = all fates; the difference must be 0.", table=ledger))
+    if len(violations):
+        sections.append(Section("Violations", "The first 50 tasks that break the ledger.", table=violations))
+    return [*sections, _quality(summary)]
+
+
+def _replay(replayed: dict[str, Any]) -> Section:
+    check, record = replayed["check"], replayed["record"]
+    verdict = "within" if check["within"] else "NOT within"
+    text = (
+        f"The recorded policy ({check['policy']}, {record['servers']} servers) was replayed as a check: "
+        f"{check['served_in_time_replayed']:,} tasks in time, {check['served_in_time_recorded']:,} in the record, "
+        f"{check['difference_ratio']:.1%} apart, {verdict} {check['tolerance']:.0%}. "
+        f"{record['service_times_imputed']:,} service times are imputed. {record['imputation']}"
+    )
+    return Section("Replay under other policies", text, charts.replayed(replayed["scenarios"]))
+
+
+def _quality(summary: dict[str, Any]) -> Section:
+    names = ("events_read", "events_distinct", "events_duplicate", "events_quarantined", "events_no_task")
+    rows = [(name.replace("_", " "), summary[name]) for name in names]
+    rows += [(f"quarantined: {reason}", count) for reason, count in summary["quarantined_by_reason"].items()]
+    text = "Records read = distinct events + duplicates + quarantined + of no task. Quarantined ones are in quarantine/."
+    return Section("Data quality", text, table=pd.DataFrame(rows, columns=["records", "count"]))
+
+
+def page(summary: dict[str, Any], sections: list[Section]) -> str:
+    """Return the report as HTML.
+
+    Args:
+        summary: Of the run.
+        sections: What to show.
+    """
+    specs = {
+        f"chart{place}": one.chart.to_dict() for place, one in enumerate(sections) if one.chart is not None
+    }
+    # A closing tag in a group's name must not end the script.
+    data = json.dumps(specs).replace("<", "\\u003c")
+    body = "".join(_section(f"chart{place}", one) for place, one in enumerate(sections))
+    moment = datetime.fromtimestamp(summary["as_of_ms"] / 1000, UTC)
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>freshq: what happened</title><style>{_STYLE}</style></head><body>
+<h1>What happened to every task</h1>
+<p class="muted">Complete up to {moment:%Y-%m-%d %H:%M:%S} UTC; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
+<div class="figures">{_figures(summary)}</div>
+{body}
+<script>{_scripts()}</script>
+<script>
+for (const [id, spec] of Object.entries({data})) vegaEmbed("#" + id, spec, {{renderer: "svg", actions: false}});
+</script></body></html>
+"""
+
+
+def _scripts() -> str:
+    """Return Vega-Lite and all that it needs, so that the page opens without a network."""
+    return vl_convert.javascript_bundle(vl_version=charts.VEGA_LITE)  # type: ignore[call-arg] # may be without a snippet
+
+
+def _figures(summary: dict[str, Any]) -> str:
+    shown = ["tasks", *OUTCOMES, "inversions", "wait_p50_seconds", "wait_p99_seconds", "ledger_violations"]
+    cells = []
+    for name in shown:
+        value = summary[name]
+        text = "-" if value is None else f"{value:,.3g} s" if name.endswith("_seconds") else f"{value:,}"
+        wrong = ' class="wrong"' if name == "ledger_violations" and value else ""
+        label = name.removesuffix("_seconds").replace("_", " ")
+        cells.append(f"<div{wrong}><b>{text}</b>{label}</div>")
+    return "".join(cells)
+
+
+def _section(name: str, section: Section) -> str:
+    parts = [
+        f"<section><h2>{html.escape(section.title)}</h2><p class='muted'>{html.escape(section.text)}</p>"
+    ]
+    if section.chart is not None:
+        parts.append(f"<div class='chart' id='{name}'></div>")
+    if section.table is not None:
+        shown = section.table.rename(columns=lambda title: str(title).replace("_", " "))
+        rendered = shown.to_html(index=False, border=0, na_rep="-", float_format="{:,.3f}".format)
+        parts.append(f"<div class='scroll'>{rendered}</div>")
+    return "".join([*parts, "</section>"])

@@ -1,0 +1,178 @@
+"""The Spark session: embedded unless the process was started by spark-submit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from freshq_pipeline.errors import PipelineError
+from freshq_pipeline.java import java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+# Java says why in many words; only the first of them help.
+LONGEST_REASON: Final = 300
+# What the pipeline relies on, wherever it runs.
+_ALWAYS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "true",  # stream records come with userIdentity in two casings
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.adaptive.enabled": "true",
+    # To look for the best encoding of each column costs more than it saves for what is read a few times.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+}
+_EMBEDDED: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    # A small file of its own for each partition would cost more than the work in it.
+    "spark.sql.files.openCostInBytes": "1048576",
+}
+_LOG4J: Final = """rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1}: %m%n
+# What fails is told in one line by the command; the trace of every task that failed is not.
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+"""
+
+
+def submitted() -> bool:
+    """Return whether spark-submit started this process, and has decided where it runs."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextmanager
+def spark_session(master: str = "local[*]", memory: str = "2g") -> Iterator[SparkSession]:
+    """Start Spark, and stop it afterwards with all that it left behind.
+
+    Args:
+        master: Where to run; spark-submit's own choice comes first.
+        memory: Of the embedded Java, as Spark writes it.
+
+    Raises:
+        PipelineError: If there is no Java.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow to load; options are checked before
+
+    builder = SparkSession.Builder().appName("freshq-pipeline")
+    for name, value in _ALWAYS.items():
+        builder = builder.config(name, value)
+    if submitted():
+        spark = builder.getOrCreate()
+        try:
+            with _told_in_one_line():
+                yield spark
+        finally:
+            spark.stop()
+        return
+    scratch = Path(tempfile.mkdtemp(prefix="freshq-pipeline-"))
+    before = dict(os.environ)
+    try:
+        spark = _embedded(builder, scratch, master, memory)
+        try:
+            with _told_in_one_line():
+                yield spark
+        finally:
+            _stop(spark)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """Say why Spark failed while it can still be asked: its errors are texts that Java keeps."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with Spark
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - slow to load
+
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        msg = f"Spark failed: {_innermost(str(error))}"
+        raise PipelineError(msg) from None
+
+
+def _innermost(text: str) -> str:
+    """Return the innermost cause in a trace of Java, in one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
+    causes = [line for line in lines if "Caused by: " in line or line.startswith("java.")]
+    told = causes[-1].rpartition("Caused by: ")[2] if causes else lines[0]
+    return told[:LONGEST_REASON]
+
+
+def _embedded(builder: SparkSession.Builder, scratch: Path, master: str, memory: str) -> SparkSession:
+    home = java_home(scratch / "java")
+    if home is not None:
+        os.environ["JAVA_HOME"] = str(home)
+    # Otherwise workers take another python3, which need not have what they import.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    logging = scratch / "log4j2.properties"
+    logging.write_text(_LOG4J)
+    options = _EMBEDDED | {
+        "spark.master": master,
+        "spark.driver.memory": memory,
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile={logging.as_uri()} -Djava.io.tmpdir={scratch} "
+            "-XX:+UseParallelGC --enable-native-access=ALL-UNNAMED"
+        ),
+    }
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    with _stderr_to(scratch / "java.log"):
+        spark = builder.getOrCreate()
+    spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    return spark
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Have Java, which inherits it, write its standard error into a file.
+
+    What fails is raised here and told in one line; the rest is noise.
+    """
+    kept = os.dup(2)
+    try:
+        with log.open("w") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop Spark and its Java, which would otherwise live until the interpreter ends."""
+    from pyspark import SparkContext  # noqa: PLC0415 - loaded by now
+
+    gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way to end the JVM
+    spark.stop()
+    if gateway is None:
+        return
+    gateway.shutdown()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.stdin.close()  # Java ends when its standard input does
+        process.wait(timeout=60)
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - as after the import

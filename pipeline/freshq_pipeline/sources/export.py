@@ -1,0 +1,54 @@
+"""Items of a DynamoDB export to S3, full or incremental: states, without the changes between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from freshq_pipeline.schemas import EXPORT
+from freshq_pipeline.sources import images, problems
+from freshq_pipeline.sources.lines import micros, parsed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def canonical(lines: DataFrame) -> DataFrame:
+    """Return canonical events with `problem`, and beside them what the lines had.
+
+    An export has no event ids: what makes a state is what names it.
+
+    Args:
+        lines: With `value`, the text.
+    """
+    rows = parsed(lines, EXPORT)
+    after = F.coalesce(F.col("r.NewImage"), F.col("r.Item"))
+    before = F.col("r.OldImage")
+    lives = images.is_task(after)
+    image = F.when(lives, after).otherwise(before)
+    task_id = F.coalesce(F.col("r.Keys")["taskId"]["S"], images.text(image, "taskId"))
+    # {"N": "1746..."} by most accounts, a bare number by one: the digits are what counts.
+    digits = F.regexp_extract(F.col("r.Metadata")["WriteTimestampMicros"], r"(\d{12,})", 1)
+    updated_us = micros(images.number(after, "taskUpdated", "double"))
+    written_us = F.coalesce(digits.try_cast("bigint"), updated_us)
+    event = images.from_image(image)
+    event |= {
+        "task_id": task_id,
+        "change": F.when(lives, F.lit("SNAPSHOT")).otherwise(F.lit("REMOVE")),
+        "sequence": F.lit(None).cast("string"),
+        "stream_us": written_us,
+        "changed_us": F.when(lives, updated_us).otherwise(written_us),
+        "ttl_removal": F.lit(False),  # noqa: FBT003 - lit
+    }
+    told = [F.coalesce(event[name].cast("string"), F.lit("")) for name in ("changed_us", "status", "change")]
+    event["event_id"] = F.concat(F.lit("export:"), F.sha2(F.concat_ws("|", task_id, *told), 256))
+    nothing = F.col("r.Item").isNull() & F.col("r.Keys").isNull() & F.col("r.NewImage").isNull()
+    problem = problems.first_problem(
+        (F.col("r._broken").isNotNull(), problems.BROKEN),
+        (nothing, "not an exported item"),
+        (F.coalesce(task_id, images.text(after, "taskId")).isNull(), problems.OTHER_TABLE),
+        (~lives & ~images.is_task(before), problems.NO_TASK),
+        *problems.unusable(event),
+    )
+    return rows.select(*lines.columns, *problems.in_order(event), problem.alias("problem"))

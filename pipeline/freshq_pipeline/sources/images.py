@@ -1,0 +1,50 @@
+"""The columns of a canonical event that come from an item's image."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from freshq_pipeline.sources.lines import micros
+
+_TIMES: Final = {
+    "created_us": "taskCreated",
+    "deadline_us": "deadline",
+    "lease_until_us": "leaseUntil",
+    "not_before_us": "notBefore",
+}
+LEASE_DIGITS: Final = 16
+
+
+def text(image: Column, attribute: str) -> Column:
+    """Return a text attribute."""
+    return image[attribute]["S"]
+
+
+def number(image: Column, attribute: str, kind: str) -> Column:
+    """Return a number attribute, null if it is no number."""
+    return image[attribute]["N"].try_cast(kind)
+
+
+def is_task(image: Column) -> Column:
+    """Return whether an image is one of a task: only these have a status."""
+    return F.coalesce(text(image, "taskStatus").isNotNull(), F.lit(False))  # noqa: FBT003 - lit
+
+
+def from_image(image: Column) -> dict[str, Column]:
+    """Return the columns by name, but for the ids, the change and its time."""
+    token = text(image, "leaseToken")
+    names_worker = token.contains(":")
+    return {name: micros(number(image, attribute, "double")) for name, attribute in _TIMES.items()} | {
+        "status": text(image, "taskStatus"),
+        "queue": text(image, "taskQueue"),
+        "task_group": text(image, "taskGroup"),
+        "shed_reason": text(image, "shedReason"),
+        "priority": F.coalesce(number(image, "priority", "int"), F.lit(0)),
+        "attempts": F.coalesce(number(image, "attempts", "int"), F.lit(0)),
+        # As in landed events: a token is a key to the task for as long as its lease lasts.
+        "lease": F.substring(F.sha2(token, 256), 1, LEASE_DIGITS),
+        "worker": F.when(names_worker, F.regexp_extract(token, "^(.+):[^:]*$", 1)),
+    }

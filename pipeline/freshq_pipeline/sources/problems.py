@@ -1,0 +1,43 @@
+"""What makes a record unusable."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from freshq_pipeline.schemas import EVENT
+
+# Not a problem: the queue keeps records of its own in the table, and other items may lie beside tasks.
+NO_TASK: Final = "no task"
+BROKEN: Final = "not a JSON record"
+FUTURE: Final = "future schema version"
+OTHER_TABLE: Final = "record of another table"
+STATUSES: Final = ("PENDING", "TAKEN", "SUCCESS", "FAILURE", "CANCELLED", "SHED")
+CHANGES: Final = ("INSERT", "MODIFY", "REMOVE", "SNAPSHOT")
+REQUIRED: Final = ("event_id", "task_id", "changed_us", "stream_us", "created_us")
+
+
+def first_problem(*conditions: tuple[Column, str]) -> Column:
+    """Return the text of the first condition that holds, null if none does."""
+    return F.coalesce(*(F.when(condition, F.lit(text)) for condition, text in conditions))
+
+
+def unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
+    """Return the conditions under which a canonical event cannot be used.
+
+    Args:
+        event: Its columns by name.
+    """
+    missing = [(event[name].isNull(), f"no {name.removesuffix('_us')}") for name in REQUIRED]
+    return [
+        *missing,
+        (~F.coalesce(event["status"].isin(*STATUSES), F.lit(False)), "unknown status"),  # noqa: FBT003 - lit
+        (~F.coalesce(event["change"].isin(*CHANGES), F.lit(False)), "unknown change"),  # noqa: FBT003 - lit
+    ]
+
+
+def in_order(event: dict[str, Column]) -> list[Column]:
+    """Return the columns of a canonical event, typed and in the order of the schema."""
+    return [event[name].cast(kind).alias(name) for name, kind in EVENT.items()]

@@ -1,0 +1,75 @@
+"""Raw records of DynamoDB Streams, and of Kinesis Data Streams for DynamoDB, as Firehose writes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from freshq_pipeline.schemas import STREAMS
+from freshq_pipeline.sources import images, problems
+from freshq_pipeline.sources.lines import micros, parsed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
+# A moment of this century has 10 digits in seconds, 13 in milliseconds, 16 in microseconds.
+MOST_SECONDS: Final = 1e11
+MOST_MILLISECONDS: Final = 1e14
+
+
+def canonical(lines: DataFrame) -> DataFrame:
+    """Return canonical events with `problem`, and beside them what the lines had.
+
+    Args:
+        lines: With `value`, the text.
+    """
+    rows = parsed(lines, STREAMS)
+    change = F.col("r.dynamodb")
+    before, after = change["OldImage"], change["NewImage"]
+    was, lives = images.is_task(before), images.is_task(after)
+    image = F.when(lives, after).otherwise(before)
+    stream_us = moment_us(
+        change["ApproximateCreationDateTime"], change["ApproximateCreationDateTimePrecision"]
+    )
+    changed_us = micros(images.number(after, "taskUpdated", "double"))
+    event = images.from_image(image) | {
+        "event_id": F.col("r.eventID"),
+        "task_id": F.coalesce(change["Keys"]["taskId"]["S"], images.text(image, "taskId")),
+        "change": F.when(~lives, F.lit("REMOVE")).when(was, F.lit("MODIFY")).otherwise(F.lit("INSERT")),
+        "sequence": F.lpad(change["SequenceNumber"], 40, "0"),
+        "stream_us": stream_us,
+        "changed_us": F.when(lives, changed_us).otherwise(stream_us),
+        "ttl_removal": _removed_by_ttl(F.col("r.userIdentity")),
+    }
+    problem = problems.first_problem(
+        (F.col("r._broken").isNotNull(), problems.BROKEN),
+        (change.isNull() | F.col("r.eventName").isNull(), "not a change record"),
+        (change["Keys"]["taskId"]["S"].isNull(), problems.OTHER_TABLE),
+        (~was & ~lives, problems.NO_TASK),
+        *problems.unusable(event),
+    )
+    return rows.select(*lines.columns, *problems.in_order(event), problem.alias("problem"))
+
+
+def moment_us(moment: Column, precision: Column) -> Column:
+    """Return when a stream saw a change, in microseconds.
+
+    DynamoDB Streams write whole seconds, Kinesis milliseconds or microseconds. The precision is not
+    always said, but the magnitude tells.
+    """
+    value = moment.try_cast("double")
+    stated = F.when(precision == "MICROSECOND", F.lit(1)).when(precision == "MILLISECOND", F.lit(1000))
+    likely = (
+        F.when(value < MOST_SECONDS, F.lit(1_000_000))
+        .when(value < MOST_MILLISECONDS, F.lit(1000))
+        .otherwise(F.lit(1))
+    )
+    return F.floor(value * F.coalesce(stated, likely) + 0.5).cast("bigint")
+
+
+def _removed_by_ttl(identity: Column) -> Column:
+    kind = F.coalesce(identity["type"], identity["Type"])
+    principal = F.coalesce(identity["principalId"], identity["PrincipalId"])
+    return F.coalesce((kind == "Service") & (principal == TTL_PRINCIPAL), F.lit(False))  # noqa: FBT003 - lit

@@ -1,0 +1,118 @@
+"""Events in the order in which each task saw them: what every table is computed from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import WindowSpec
+
+MICROS: Final = 1_000_000
+# Streams write whole seconds, rounded down.
+STREAM_RESOLUTION_US: Final = MICROS
+
+# Records of Streams are numbered; those of Kinesis and of exports have only their time.
+_ORDER: Final = ("sequence", "changed_us", "attempts", "rank", "event_id")
+
+# What the tables need of a step; every further column would be kept in memory in vain.
+STEP: Final = (
+    "task_id", "life", "change", "status", "queue", "task_group", "priority", "attempts", "created_us",
+    "deadline_us", "changed_us", "next_us", "not_before_us", "shed_reason", "ttl_removal", "worker",
+    "previous_status", "previous_worker", "is_last", "removed", "claimed", "left", "held_us", "lease_lost",
+    "released", "retried", "illegal",
+)  # fmt: skip
+
+_LEGAL: Final = {
+    "PENDING": ("PENDING", "TAKEN", "CANCELLED", "SHED"),
+    "TAKEN": ("TAKEN", "SUCCESS", "FAILURE", "PENDING", "SHED"),
+    "FAILURE": ("FAILURE", "PENDING"),
+    "SUCCESS": ("SUCCESS",),
+    "CANCELLED": ("CANCELLED",),
+    "SHED": ("SHED",),
+}
+
+
+def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
+    """Return each event once, beside the one before and after it in its task's life.
+
+    One shuffle by task, and one sort: a duplicate is then next to its original, and everything that
+    follows keeps both.
+
+    Args:
+        events: Canonical events, in any order, some of them several times.
+        partitions: Over how many the tasks are spread.
+    """
+    by_task = Window.partitionBy("task_id").orderBy(*_ORDER)
+    placed = events.withColumn("rank", _rank()).repartition(partitions, "task_id")
+    once = placed.withColumn("copy_of", F.lag("event_id").over(by_task)).where(
+        F.col("copy_of").isNull() | (F.col("copy_of") != F.col("event_id"))
+    )
+    born = F.col("change") == "INSERT"
+    lives = once.withColumn("life", F.sum(born.cast("int")).over(by_task).cast("int"))
+    return _with_neighbours(lives, by_task).select(*STEP)
+
+
+def _rank() -> Column:
+    """Return what comes before what within the same attempt and microsecond."""
+    return (
+        F.when(F.col("change") == "INSERT", 0)
+        .when(F.col("change") == "REMOVE", 4)
+        .when(F.col("status") == "TAKEN", 1)
+        .when(F.col("status") == "PENDING", 2)
+        .otherwise(3)
+    )
+
+
+def _with_neighbours(events: DataFrame, by_task: WindowSpec) -> DataFrame:
+    """Return events with what the task was before, when it changed next, and since when it is held."""
+    born = F.col("change") == "INSERT"
+    before = {
+        name: F.when(~born, F.lag(name).over(by_task)).alias(f"previous_{name}")
+        for name in ("status", "lease", "lease_until_us", "attempts", "worker")
+    }
+    ends = F.lead("change").over(by_task)
+    following = F.when(ends != "INSERT", F.lead("changed_us").over(by_task)).alias("next_us")
+    last = (ends.isNull() | (ends == "INSERT")).alias("is_last")
+    rows = events.select("*", *before.values(), following, last)
+    removed = F.col("change") == "REMOVE"
+    taken = ~removed & (F.col("status") == "TAKEN")
+    was_taken = F.coalesce(F.col("previous_status") == "TAKEN", F.lit(False))  # noqa: FBT003 - lit
+    other_lease = F.coalesce(F.col("lease") != F.col("previous_lease"), F.lit(False))  # noqa: FBT003 - lit
+    claimed = taken & (~was_taken | other_lease)
+    left = was_taken & (~taken | claimed)
+    rows = rows.select("*", removed.alias("removed"), claimed.alias("claimed"), left.alias("left"))
+    earlier = by_task.rowsBetween(Window.unboundedPreceding, -1)
+    claim_us = F.when(F.col("claimed"), F.col("changed_us"))
+    held = F.last(claim_us, ignorenulls=True).over(earlier)
+    return _with_verbs(rows.withColumn("held_since_us", F.when(F.col("left"), held)))
+
+
+def _with_verbs(rows: DataFrame) -> DataFrame:
+    """Return steps with what was done: which verb left the task as it is."""
+    back = F.col("left") & ~F.col("removed") & (F.col("status") == "PENDING")
+    lapsed = F.coalesce(F.col("changed_us") >= F.col("previous_lease_until_us"), F.lit(False))  # noqa: FBT003 - lit
+    # A worker that gives a task up for a while says until when; the sweep does not.
+    dead = F.col("left") & ~F.col("removed") & (F.col("status") == "FAILURE")
+    lost = lapsed & ((back & F.col("not_before_us").isNull()) | dead)
+    released = back & ~lost & (F.col("attempts") < F.col("previous_attempts"))
+    held_us = F.greatest(F.col("changed_us") - F.col("held_since_us"), F.lit(0))
+    return rows.select(
+        "*",
+        lost.alias("lease_lost"),
+        released.alias("released"),
+        (back & ~lost & ~released).alias("retried"),
+        F.when(F.col("left"), held_us).alias("held_us"),
+        illegal_step().alias("illegal"),
+    )
+
+
+def illegal_step() -> Column:
+    """Return what is wrong with a step between two states, null if nothing is."""
+    legal = F.lit(False)  # noqa: FBT003 - lit
+    for before, after in _LEGAL.items():
+        legal |= (F.col("previous_status") == before) & F.col("status").isin(*after)
+    followed = (F.col("change") == "MODIFY") & F.col("previous_status").isNotNull()
+    return F.when(followed & ~legal, F.concat_ws(" -> ", "previous_status", "status"))

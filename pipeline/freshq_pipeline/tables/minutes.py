@@ -1,0 +1,191 @@
+"""`minutes`: what happened in each minute to each group, and how things stood at its end."""
+
+from __future__ import annotations
+
+import itertools
+from functools import reduce
+from math import log
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from freshq_pipeline.coverage import MINUTE_US, blocks, minutes_covered, spread
+from freshq_pipeline.schemas import TABLES
+from freshq_pipeline.steps import MICROS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KEY: Final = ("minute", "task_group")
+# Waiting tasks are counted by age in these classes; each begins at the age given, in seconds.
+AGES_SECONDS: Final = (0, 10, 60, 300, 900, 3600, 21_600)
+IN_FLIGHT: Final = -1
+# A class of the histogram of waits is so much wider than the one before: percentiles that are read off
+# it are good to 1 %. Histograms add up, and exactly so, in which they are unlike Spark's KLL sketches.
+HISTOGRAM_BASE: Final = 1.02
+_FLOWS: Final = (
+    "offered", "taken", "succeeded", "failed", "cancelled", "shed", "retried", "released", "lease_losses",
+    "goodput", "wasted_us",
+)  # fmt: skip
+
+
+def minutes(steps: DataFrame, tasks: DataFrame, as_of_us: int) -> DataFrame:
+    """Return the table; a minute in which nothing happened to a group and nothing waited has no row.
+
+    Args:
+        steps: From `distinct_steps`.
+        tasks: The table `tasks`.
+        as_of_us: The end of the record.
+    """
+    waits = tasks.where("first_taken_ms is not null").select(
+        _minute(_us("first_taken_ms")),
+        "task_group",
+        F.round(F.col("wait_seconds") * MICROS).cast("bigint").alias("us"),
+    )
+    parts = (_deeds(steps), _fates(tasks), _percentiles(waits), _histogram(waits), _standing(steps, as_of_us))
+    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    summed = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (*_FLOWS, "backlog", "in_flight")]
+    taken_over = ("percentiles", "wait_histogram", "backlog_by_age", "oldest_us", "newest_us")
+    others = [F.any_value(name, F.lit(True)).alias(name) for name in taken_over]  # noqa: FBT003 - ignore nulls
+    merged = rows.groupBy(*KEY).agg(*summed, F.max("horizon_us").alias("horizon_us"), *others)
+    return _shaped(merged, as_of_us)
+
+
+def _shaped(merged: DataFrame, as_of_us: int) -> DataFrame:
+    end_us = F.least((F.col("minute") + 1) * MINUTE_US, F.lit(as_of_us))
+    values = {
+        "minute_ms": F.col("minute") * (MINUTE_US // 1000),
+        "wait_p50_seconds": F.get("percentiles", 0) / MICROS,
+        "wait_p90_seconds": F.get("percentiles", 1) / MICROS,
+        "wait_p99_seconds": F.get("percentiles", 2) / MICROS,
+        "oldest_pending_seconds": (end_us - F.col("oldest_us")) / MICROS,
+        "newest_pending_seconds": (end_us - F.col("newest_us")) / MICROS,
+        "service_horizon_seconds": F.col("horizon_us") / MICROS,
+        "wasted_seconds": F.col("wasted_us") / MICROS,
+    }
+    return merged.select(
+        *(values.get(name, F.col(name)).cast(kind).alias(name) for name, kind in TABLES["minutes"].items())
+    )
+
+
+def _us(milliseconds: str) -> Column:
+    return F.floor(F.col(milliseconds) * 1000 + 0.5).cast("bigint")
+
+
+def _minute(moment_us: Column) -> Column:
+    return F.floor(moment_us / MINUTE_US).alias("minute")
+
+
+def _sums(rows: DataFrame, **counted: Column) -> DataFrame:
+    """Return the sums of conditions and amounts, by minute and group."""
+    return rows.groupBy(*KEY).agg(*(F.sum(amount).alias(name) for name, amount in counted.items()))
+
+
+def _one(condition: Column) -> Column:
+    return condition.cast("bigint")
+
+
+def _deeds(steps: DataFrame) -> DataFrame:
+    """Return what was done in each minute to tasks that were put before."""
+    live = steps.where("not removed and (claimed or left or status = 'CANCELLED')").withColumns(
+        {"minute": _minute(F.col("changed_us"))}
+    )
+    first = ~F.col("status").eqNullSafe(F.col("previous_status"))
+    done = F.col("left") & (F.col("status") == "SUCCESS")
+    timely = done & F.coalesce(F.col("changed_us") <= F.col("deadline_us"), F.lit(True))  # noqa: FBT003 - lit
+    horizon = F.when(F.col("claimed"), F.col("changed_us") - F.col("created_us"))
+    sums = {
+        "taken": _one(F.col("claimed")),
+        "succeeded": _one(done),
+        "failed": _one(F.col("left") & (F.col("status") == "FAILURE")),
+        "cancelled": _one(first & (F.col("status") == "CANCELLED")),
+        "retried": _one(F.col("retried")),
+        "released": _one(F.col("released")),
+        "lease_losses": _one(F.col("lease_lost")),
+        "goodput": _one(timely),
+        "wasted_us": F.when(F.col("left") & ~timely, F.col("held_us")),
+    }
+    aggregates = [F.sum(amount).alias(name) for name, amount in sums.items()]
+    return live.groupBy(*KEY).agg(*aggregates, F.max(horizon).alias("horizon_us"))
+
+
+def _fates(tasks: DataFrame) -> DataFrame:
+    """Return how many tasks were put and shed in each minute."""
+    one = F.lit(1).cast("bigint")
+    offered = _sums(tasks.select(_minute(_us("created_ms")), "task_group"), offered=one)
+    gone = tasks.where("outcome = 'shed'").select(_minute(_us("finished_ms")), "task_group")
+    return offered.unionByName(_sums(gone, shed=one), allowMissingColumns=True)
+
+
+def _percentiles(waits: DataFrame) -> DataFrame:
+    exact = F.percentile("us", F.array(*(F.lit(share) for share in (0.5, 0.9, 0.99))))
+    return waits.groupBy(*KEY).agg(exact.alias("percentiles"))
+
+
+def _histogram(waits: DataFrame) -> DataFrame:
+    bucket = F.ceil(F.log(F.greatest(F.col("us"), F.lit(1)).cast("double")) / log(HISTOGRAM_BASE)).cast("int")
+    counted = waits.groupBy(*KEY, bucket.alias("bucket")).agg(F.count(F.lit(1)).alias("count"))
+    classes = F.array_sort(F.collect_list(F.struct("bucket", "count")))
+    return counted.groupBy(*KEY).agg(classes.alias("wait_histogram"))
+
+
+def _standing(steps: DataFrame, as_of_us: int) -> DataFrame:
+    """Return what waited and what was in work at the end of each minute."""
+    covered = blocks(_intervals(steps, as_of_us), ("task_group", "age", "created_us"))
+    created = F.col("created_us")
+    counted = covered.groupBy("task_group", "age", "level", "block").agg(
+        F.count(F.lit(1)).alias("count"), F.min(created).alias("oldest_us"), F.max(created).alias("newest_us")
+    )
+    by_age = (
+        spread(counted)
+        .groupBy(*KEY, "age")
+        .agg(
+            F.sum("count").alias("count"),
+            F.min("oldest_us").alias("oldest_us"),
+            F.max("newest_us").alias("newest_us"),
+        )
+    )
+    waits = F.col("age") != IN_FLIGHT
+    classes = F.struct(F.col("age").alias("from_seconds"), "count")
+    return by_age.groupBy(*KEY).agg(
+        F.sum(F.when(waits, F.col("count"))).alias("backlog"),
+        F.sum(F.when(~waits, F.col("count"))).alias("in_flight"),
+        F.min(F.when(waits, F.col("oldest_us"))).alias("oldest_us"),
+        F.max(F.when(waits, F.col("newest_us"))).alias("newest_us"),
+        F.array_sort(F.collect_list(F.when(waits, classes))).alias("backlog_by_age"),
+    )
+
+
+def _intervals(steps: DataFrame, as_of_us: int) -> DataFrame:
+    """Return the intervals in which tasks waited, cut by age, and in which they were in work."""
+    live = steps.where("not removed and status in ('PENDING', 'TAKEN')")
+    waits = F.col("status") == "PENDING"
+    until = F.least("next_us", F.when(waits, F.col("deadline_us")))
+    spans = live.select(
+        "task_group",
+        "created_us",
+        waits.alias("waits"),
+        F.col("changed_us").alias("since_us"),
+        F.when(until <= as_of_us, until).alias("until_us"),
+    )
+    whole = minutes_covered(F.col("since_us"), F.col("until_us"), as_of_us)
+    spans = spans.where(whole[0] <= whole[1])
+    ages = F.array(*(F.lit(age) for age in AGES_SECONDS))
+    cut = spans.withColumn(
+        "age", F.explode(F.when(F.col("waits"), ages).otherwise(F.array(F.lit(IN_FLIGHT))))
+    )
+    edges = dict(itertools.pairwise(AGES_SECONDS))
+    upper = F.create_map(*(F.lit(edge) for pair in edges.items() for edge in pair))
+    since = F.greatest("since_us", F.when(F.col("waits"), F.col("created_us") + _in_us(F.col("age"))))
+    until = F.least("until_us", F.when(F.col("waits"), F.col("created_us") + _in_us(upper[F.col("age")])))
+    within = cut.withColumns({"since_us": since, "until_us": F.when(until <= as_of_us, until)})
+    first, last = minutes_covered(F.col("since_us"), F.col("until_us"), as_of_us)
+    # An age class that the task only reaches later begins after the record, or after the interval.
+    reached = (F.col("since_us") <= as_of_us) & F.coalesce(F.col("since_us") < F.col("until_us"), F.lit(True))  # noqa: FBT003 - lit
+    return within.where(reached).select(
+        "task_group", "age", "created_us", first.alias("first"), last.alias("last")
+    )
+
+
+def _in_us(seconds: Column) -> Column:
+    return seconds.cast("bigint") * MICROS

@@ -1,0 +1,367 @@
+"""What resources and callers may rely on, on every store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import (
+    LeaseLost,
+    MatchLost,
+    MatchQueue,
+    ResourceNotFound,
+    ResourceStatus,
+    WrongResourceState,
+)
+from tests.support.matching import ARTICLE, join, names, one
+
+if TYPE_CHECKING:
+    from tests.support.matching import Desk
+
+SPANISH_MAN = {"language": "Spanish", "gender": "M"}
+
+
+def status(queue: MatchQueue, resource_id: str) -> ResourceStatus:
+    resource = queue.get(resource_id)
+    assert resource is not None
+    return resource.status
+
+
+# --- who is matched
+
+
+def test_the_article_s_walk_through(desk: Desk) -> None:
+    queue = desk.staffed()
+    assert queue.depths() == {
+        "gender=F&language=English": 2,
+        "gender=F&language=French": 1,
+        "gender=F&language=Spanish": 3,
+        "gender=M&language=English": 1,
+        "gender=M&language=French": 1,
+        "gender=M&language=Spanish": 1,
+        "gender=T&language=English": 1,
+    }
+    billy = one(queue, SPANISH_MAN)
+    assert (billy.resource_id, billy.rank, billy.criteria) == ("Billy", 0, SPANISH_MAN)
+    assert billy.attributes == {"gender": ("M",), "language": ("English", "French", "Spanish")}
+    # Out of every queue at once: a second caller who would take him in French finds no man.
+    assert queue.match({"language": "French", "gender": "M"}) == []
+    assert not [name for name in queue.depths() if name.startswith("gender=M")]
+    assert status(queue, "Billy") is ResourceStatus.MATCHED
+    queue.release(billy)
+    assert status(queue, "Billy") is ResourceStatus.AVAILABLE
+    assert queue.match(SPANISH_MAN) == []  # available, not yet in line
+    queue.enqueue("Billy")
+    assert names(queue.match(SPANISH_MAN)) == ["Billy"]
+
+
+@pytest.mark.parametrize(
+    ("criteria", "order"),
+    [
+        ({"language": "Spanish", "gender": "F"}, ["Christine", "Courtney", "Ellen"]),
+        ({"language": "Spanish"}, ["Billy", "Christine", "Courtney", "Ellen"]),
+        ({"gender": "F"}, ["Christine", "Courtney", "Ellen"]),
+        ({}, ["Remy", "Billy", "Christine", "Courtney", "Ellen"]),
+        ({"gender": {"T", "M"}}, ["Remy", "Billy"]),
+        ({"language": {"French", "English"}}, ["Remy", "Billy", "Courtney", "Ellen"]),
+        ({"language": ["French", "Spanish"]}, ["Billy", "Ellen", "Christine", "Courtney"]),
+        ({"language": ["French", None]}, ["Billy", "Ellen", "Remy", "Christine", "Courtney"]),
+        (
+            {"language": ["French", {"English", "Spanish"}]},
+            ["Billy", "Ellen", "Remy", "Christine", "Courtney"],
+        ),
+        ([{"gender": "T"}, {"language": "French"}], ["Remy", "Billy", "Ellen"]),
+        (
+            {"language": ["Spanish", "English"], "gender": ["F", "T"]},
+            ["Christine", "Courtney", "Ellen", "Remy"],
+        ),
+        ({"language": "German"}, []),
+        ({"language": "Spanish", "team": "night"}, []),
+    ],
+)
+def test_fifo_among_those_who_fit(desk: Desk, criteria: Any, order: list[str]) -> None:
+    queue = desk.staffed()
+    assert names(queue.match(criteria, limit=10)) == order
+    assert queue.waiting() == len(ARTICLE) - len(order)
+
+
+@pytest.mark.parametrize(
+    ("criteria", "order"),
+    [
+        ({}, ["Ellen", "Courtney", "Christine", "Billy", "Remy"]),
+        ({"language": "English"}, ["Ellen", "Courtney", "Billy", "Remy"]),
+        ({"gender": ["T", "F"]}, ["Remy", "Ellen", "Courtney", "Christine"]),
+    ],
+)
+def test_lifo_is_one_flag(desk: Desk, criteria: Any, order: list[str]) -> None:
+    desk.staffed()
+    assert names(desk.queue(order="lifo").match(criteria, limit=10)) == order
+
+
+def test_the_rank_says_which_preference_was_met(desk: Desk) -> None:
+    queue = desk.staffed()
+    wish = {"language": ["French", "English", None], "gender": "F"}
+    found = queue.match(wish, limit=10)
+    assert [(match.resource_id, match.rank) for match in found] == [
+        ("Ellen", 0),
+        ("Courtney", 1),
+        ("Christine", 2),
+    ]
+    assert found[2].criteria == {"gender": "F"}
+
+
+def test_a_resource_that_joined_with_a_new_attribute_keeps_its_turn(desk: Desk) -> None:
+    queue = desk.queue()
+    join(queue, "old", {"language": "Spanish"})
+    join(queue, "tall", {"language": "Spanish", "tallness": "2m"})
+    join(queue, "new", {"language": "Spanish"})
+    assert names(queue.match({"language": "Spanish"}, limit=9)) == ["old", "tall", "new"]
+
+
+def test_a_resource_without_attributes_serves_whoever_does_not_mind(desk: Desk) -> None:
+    queue = desk.queue()
+    join(queue, "plain", {})
+    assert queue.depths() == {"": 1}
+    assert queue.match({"language": "Spanish"}) == []
+    assert names(queue.match({"language": ["Spanish", None]})) == ["plain"]
+
+
+def test_names_and_values_may_hold_any_character(desk: Desk) -> None:
+    queue = desk.queue()
+    odd = {"a=b&c": {"#1", "$2", '"'}, "zürich~": "日本 語%"}
+    join(queue, "x#$/é", odd)
+    assert queue.match({"a=b&c": "#"}) == []
+    assert names(queue.match({"a=b&c": "$2", "zürich~": "日本 語%"})) == ["x#$/é"]
+
+
+def test_more_wait_than_fit_on_a_page(desk: Desk) -> None:
+    queue = desk.queue()
+    for number in range(25):
+        join(queue, f"{number:02}", {"language": {"English", "Spanish"}, "gender": "FM"[number % 2]})
+    assert names(queue.match({}, limit=25)) == [f"{number:02}" for number in range(25)]
+    assert queue.depths() == {}
+
+
+def test_of_the_same_instant_each_has_a_place_of_its_own(desk: Desk) -> None:
+    """The clock stands still, and two processes cannot tell who was first: no one is overwritten."""
+    for process in range(2):
+        for number in range(3):
+            join(desk.queue(), f"{process}-{number}", {"language": "Spanish"})
+    assert desk.queue().waiting() == 6
+    assert len(desk.queue().match({}, limit=9)) == 6
+
+
+# --- states
+
+
+def test_registering_again_changes_nothing(desk: Desk) -> None:
+    queue = desk.staffed()
+    before = queue.get("Billy")
+    assert queue.register("Billy", ARTICLE["Billy"]) == before
+    assert queue.get("Billy") == before
+    assert queue.waiting() == len(ARTICLE)
+
+
+def test_attributes_change_only_while_available(desk: Desk) -> None:
+    queue = desk.staffed()
+    with pytest.raises(WrongResourceState, match="QUEUED"):
+        queue.register("Billy", {"language": "German"})
+    queue.leave("Billy")
+    queue.register("Billy", {"language": "German"})
+    queue.enqueue("Billy")
+    match = one(queue, {"language": "German"})
+    with pytest.raises(WrongResourceState, match="MATCHED"):
+        queue.register("Billy", {})
+    queue.release(match)
+    assert queue.match({}, limit=9)
+    assert status(queue, "Billy") is ResourceStatus.AVAILABLE
+
+
+def test_enqueue_tells_the_refusals_apart(desk: Desk) -> None:
+    queue = desk.staffed()
+    with pytest.raises(ResourceNotFound, match="'Nobody'"):
+        queue.enqueue("Nobody")
+    assert queue.get("Nobody") is None  # no phantom
+    before = queue.depths()
+    with pytest.raises(WrongResourceState, match="QUEUED"):
+        queue.enqueue("Billy")
+    assert queue.depths() == before
+    one(queue, SPANISH_MAN)
+    with pytest.raises(WrongResourceState, match="MATCHED") as refused:
+        queue.enqueue("Billy")
+    assert refused.value.status is ResourceStatus.MATCHED
+
+
+def test_leave_takes_out_of_every_queue(desk: Desk) -> None:
+    queue = desk.staffed()
+    assert queue.leave("Billy").status is ResourceStatus.AVAILABLE
+    assert queue.match({"gender": "M"}) == []
+    assert queue.waiting() == 4
+    assert queue.leave("Billy").status is ResourceStatus.AVAILABLE  # home already
+    with pytest.raises(ResourceNotFound):
+        queue.leave("Nobody")
+    one(queue, {"gender": "T"})
+    with pytest.raises(WrongResourceState, match="MATCHED"):
+        queue.leave("Remy")
+
+
+def test_who_left_and_returned_is_last(desk: Desk) -> None:
+    queue = desk.staffed()
+    queue.leave("Christine")
+    queue.enqueue("Christine")
+    assert names(queue.match({"gender": "F"}, limit=9)) == ["Courtney", "Ellen", "Christine"]
+
+
+def test_unregister_forgets_whoever_is_not_in_use(desk: Desk) -> None:
+    queue = desk.staffed()
+    with pytest.raises(WrongResourceState, match="QUEUED"):
+        queue.unregister("Billy")
+    queue.leave("Billy")
+    queue.unregister("Billy")
+    queue.unregister("Billy")
+    assert queue.get("Billy") is None
+
+
+# --- leases
+
+
+def test_a_match_is_settled_once(desk: Desk) -> None:
+    queue = desk.staffed()
+    match = one(queue, SPANISH_MAN)
+    queue.release(match)
+    for stale in (queue.release, queue.extend):
+        with pytest.raises(MatchLost, match="AVAILABLE now"):
+            stale(match)
+    assert issubclass(MatchLost, LeaseLost)
+
+
+def test_the_resource_of_a_crashed_caller_comes_back_to_its_place(desk: Desk) -> None:
+    queue = desk.staffed(lease_seconds=30)
+    lost = one(queue, {"language": "Spanish", "gender": "F"})
+    desk.clock.advance(29)
+    assert queue.recover() == 0
+    desk.clock.advance(1)
+    assert queue.recover() == 1
+    assert queue.recover() == 0
+    with pytest.raises(MatchLost, match="QUEUED now"):
+        queue.release(lost)
+    assert names(queue.match({"gender": "F"}, limit=9)) == ["Christine", "Courtney", "Ellen"]
+
+
+def test_a_caller_who_finds_no_one_looks_for_lost_callers(desk: Desk) -> None:
+    queue = desk.staffed(lease_seconds=30)
+    lost = one(queue, SPANISH_MAN)
+    assert queue.match(SPANISH_MAN) == []
+    desk.clock.advance(30)
+    back = one(queue, SPANISH_MAN)
+    assert back.resource_id == "Billy"
+    assert back.token != lost.token
+    with pytest.raises(MatchLost, match="another caller"):
+        queue.release(lost)
+    queue.release(back)
+
+
+def test_a_resource_brings_itself_back_after_the_lease(desk: Desk) -> None:
+    queue = desk.staffed(lease_seconds=30)
+    first = one(queue, {})
+    desk.clock.advance(30)
+    queue.enqueue("Remy")
+    assert names(queue.match({})) == ["Remy"]
+    desk.clock.advance(30)
+    assert queue.leave("Remy").status is ResourceStatus.AVAILABLE
+    with pytest.raises(MatchLost):
+        queue.release(first)
+
+
+def test_a_lease_can_be_renewed(desk: Desk) -> None:
+    queue = desk.staffed(lease_seconds=30)
+    match = one(queue, SPANISH_MAN)
+    desk.clock.advance(20)
+    longer = queue.extend(match)
+    assert longer.lease_until == desk.clock() + 30
+    assert longer.token == match.token
+    desk.clock.advance(29)
+    assert queue.recover() == 0
+    assert queue.extend(longer, lease_seconds=100).lease_until == desk.clock() + 100
+    desk.clock.advance(99)
+    assert queue.recover() == 0
+    queue.release(match)
+
+
+def test_an_overdue_match_may_still_be_released_while_no_one_took_it_back(desk: Desk) -> None:
+    queue = desk.staffed(lease_seconds=30)
+    match = one(queue, SPANISH_MAN)
+    desk.clock.advance(300)
+    assert queue.release(match).status is ResourceStatus.AVAILABLE
+
+
+# --- wrong arguments
+
+
+@pytest.mark.parametrize(
+    ("attributes", "named"),
+    [
+        ("English", "attributes: must be a mapping"),
+        ({"language": set()}, "attributes.language: has no value"),
+        ({"language": 3}, "attributes.language: values must be texts"),
+        ({"language": {"English", ""}}, "attributes.language: values"),
+        ({"": "x"}, "attributes: names"),
+        ({"language": "x" * 101}, "1 to 100 bytes"),
+        ({"language": "\ud800"}, "attributes.language"),
+        ({"a": {str(n) for n in range(10)}, "b": {str(n) for n in range(9)}}, "99 queue entries"),
+        ({f"{n}" + "é" * 24: "é" * 50 for n in range(6)}, "shorten"),
+    ],
+)
+def test_wrong_attributes_are_refused_before_any_write(desk: Desk, attributes: Any, named: str) -> None:
+    queue = desk.queue()
+    if "99" in named:
+        queue.register("fits", attributes)
+        attributes = attributes | {"b": {str(n) for n in range(10)}}
+        named = "10 of a, 10 of b make 110 queue entries; .* 111 actions, and one transaction takes 100"
+    with pytest.raises(ValueError, match=named):
+        queue.register("a", attributes)
+    assert queue.get("a") is None
+
+
+@pytest.mark.parametrize(
+    ("criteria", "named"),
+    [
+        ("Spanish", "criteria: must be a mapping"),
+        ([], "criteria: an empty list"),
+        ([[]], "criteria: must be a mapping"),
+        ({"language": []}, "criteria.language: an empty list"),
+        ({"language": set()}, "criteria.language: an empty set"),
+        ({"language": {None}}, "criteria.language: values"),
+        ({"language": 3}, "criteria.language: values"),
+        ({3: "Spanish"}, "criteria: names"),
+        ({"a": list("abcdefghijk"), "b": list("abcdefghijk")}, "criteria: make 121 questions"),
+        ({f"{n}" + "é" * 24: "é" * 50 for n in range(9)}, "criteria: names and values are"),
+    ],
+)
+def test_wrong_criteria_never_look_like_an_empty_line(desk: Desk, criteria: Any, named: str) -> None:
+    queue = desk.staffed()
+    with pytest.raises(ValueError, match=named):
+        queue.match(criteria)
+    assert queue.waiting() == len(ARTICLE)
+
+
+@pytest.mark.parametrize("limit", [0, 101, 1.5, True])
+def test_wrong_limits(desk: Desk, limit: Any) -> None:
+    with pytest.raises(ValueError, match="limit"):
+        desk.queue().match({}, limit=limit)
+
+
+@pytest.mark.parametrize("verb", ["enqueue", "leave", "get", "unregister"])
+@pytest.mark.parametrize("resource_id", ["", "é" * 129, 7, "\ud800"])
+def test_wrong_ids(desk: Desk, verb: str, resource_id: Any) -> None:
+    with pytest.raises(ValueError, match="resource_id"):
+        getattr(desk.queue(), verb)(resource_id)
+
+
+@pytest.mark.parametrize(
+    "option", [{"order": "priority"}, {"order": 1}, {"lease_seconds": 0}, {"lease_seconds": "1"}]
+)
+def test_wrong_options(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(option))):
+        MatchQueue.memory(**option)

@@ -1,0 +1,86 @@
+"""What a match costs: the actions of its transaction, and what it reads, counted on DynamoDB Local."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+from benchmarks import match_capacity
+from benchmarks.match_capacity import cycle, match_metered
+
+from tests.support.matching import Desk, join, names
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+
+@pytest.mark.parametrize("languages", [1, 2, 3, 5])
+def test_a_cycle(dynamodb_local: DynamoDBClient, languages: int) -> None:
+    meters = cycle(dynamodb_local, languages)
+    match = meters["match"]
+    assert match.calls == {"Query": 1, "TransactWriteItems": 1}
+    assert match.actions == 2 * languages + 1
+    assert match.write_units == 4 * languages + 2
+    assert match.read_units == 1
+    assert meters["enqueue"].write_units == 4 * languages + 2
+    assert meters["enqueue"].calls == {"GetItem": 2, "TransactWriteItems": 1}
+    assert (meters["release"].write_units, meters["release"].calls) == (1, {"PutItem": 1})
+    assert meters["match that finds no one"].calls == {"Query": 2}
+
+
+def test_a_look_for_lost_callers_is_rare(table_desk: Desk) -> None:
+    assert table_desk.client is not None
+    queue = table_desk.queue(lease_seconds=60)
+    join(queue, "Ellen", {"language": "English"})
+    (match,) = queue.match({})
+    with match_metered(table_desk.client) as meter:
+        for _ in range(60):
+            assert queue.match({"language": "English"}) == []
+            table_desk.clock.advance(1)
+    assert meter.calls == {"Query": 60 * 2 + 8}  # one look, though a minute passed
+    queue.extend(match)
+
+
+@pytest.mark.parametrize(
+    ("criteria", "queries", "found"),
+    [
+        ({"language": "Spanish", "gender": "F"}, 1, "0"),
+        ({"language": "Spanish"}, 1, "0"),
+        ({"language": ["Spanish", "English"]}, 1, "0"),
+        ({"language": ["German", "Spanish"]}, 3, "0"),
+        ({"language": {"English", "Spanish"}, "gender": "F"}, 2, "0"),
+        ({"gender": "F"}, 4, "0"),
+        ({}, 3, "0"),
+    ],
+)
+def test_queries_have_a_limit_whatever_the_length_of_the_line(
+    table_desk: Desk, criteria: Any, queries: int, found: str
+) -> None:
+    """Of two languages with 30 agents each: what is left out costs one query a group and one to end."""
+    assert table_desk.client is not None
+    queue = table_desk.queue()
+    for number in range(30):
+        join(queue, str(number), {"language": {"English", "Spanish"}, "gender": "F"})
+    with match_metered(table_desk.client) as meter:
+        assert names(queue.match(criteria)) == [found]
+    assert meter.calls == {"Query": queries, "TransactWriteItems": 1}
+    sent = [arguments for operation, arguments in meter.sent if operation == "Query"]
+    assert all(arguments["Limit"] <= 10 and arguments["ConsistentRead"] for arguments in sent)
+
+
+def test_the_figures_are_printed(
+    dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Server:
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_error: object) -> None:
+            pass
+
+        def client(self) -> DynamoDBClient:
+            return dynamodb_local
+
+    monkeypatch.setattr(match_capacity, "DynamoDBLocal", Server)
+    match_capacity.main()
+    assert "match that finds no one" in capsys.readouterr().out

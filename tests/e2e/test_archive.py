@@ -1,0 +1,46 @@
+"""The archive on the emulator: what happened to every task arrives in the bucket, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e.conftest import Deployment, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def archived(application: Deployment) -> list[dict[str, Any]]:
+    """Return the events in the bucket."""
+    client = application.client("s3")
+    bucket = application.outputs["ArchiveBucketName"]
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix="events/")
+    keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+    lines = [
+        line for key in keys for line in client.get_object(Bucket=bucket, Key=key)["Body"].read().splitlines()
+    ]
+    return [json.loads(line) for line in lines]
+
+
+def test_what_happens_to_tasks_is_archived(deployed: Callable[..., Deployment]) -> None:
+    application = deployed(Archive="on", DemoTaskSeconds=0.01)
+    application.put(*({"payload": "secret", "task_id": str(number)} for number in range(10)))
+    application.put({"payload": {"reject": True}, "task_id": "bad"})
+    wait_until(lambda: application.queue.stats().success == 10)
+
+    def complete() -> bool:
+        ends = [event for event in archived(application) if event["status"] in ("SUCCESS", "FAILURE")]
+        return {event["task_id"] for event in ends} == {*map(str, range(10)), "bad"}
+
+    wait_until(complete)
+    events = archived(application)
+    assert "secret" not in json.dumps(events)
+    assert all(not event["task_id"].startswith("freshq#") for event in events)
+    for task_id in "09":
+        life = {event["status"] for event in events if event["task_id"] == task_id}
+        assert life == {"PENDING", "TAKEN", "SUCCESS"}

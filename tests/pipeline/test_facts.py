@@ -1,0 +1,155 @@
+"""Known answers, whatever the changes were read from."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+from benchmarks.lives import write_events
+
+from freshq_pipeline.schemas import Format
+from tests.pipeline.conftest import Pipeline, table
+from tests.pipeline.oracle import FLOWS, minutes_sql, tasks_sql
+from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START_MS = START_SECONDS * 1000
+OUTCOMES = {
+    "a": "success", "b": "success", "c": "failure", "d": "cancelled", "e": "shed", "f": "shed",
+    "g": "cancelled", "h": "shed", "i": "success", "j": "pending", "k": "taken",
+}  # fmt: skip
+
+
+def lines_of(tape: Recording, form: Format) -> list[Any]:
+    return {Format.LANDED: tape.landed(), Format.STREAMS: tape.records, Format.KINESIS: tape.kinesis()}[form]
+
+
+@pytest.mark.parametrize("form", [Format.LANDED, Format.STREAMS, Format.KINESIS])
+def test_small_recording(form: Format, pipeline: Pipeline, tmp_path: Path) -> None:
+    lines = lines_of(small(), form)
+    delivered = [*lines, *lines[3:8], "{broken", '"no object"']
+    random.Random(3).shuffle(delivered)
+    write_lines(tmp_path / "in/2026/01/01/00/a.json.gz", delivered[:20])
+    write_lines(tmp_path / "in/2026/01/01/01/b.json", delivered[20:])
+    summary = pipeline(tmp_path / "in", tmp_path / "out", form)
+    own = 0 if form is Format.LANDED else 1
+    assert summary["events_read"] == len(delivered)
+    assert summary["events_duplicate"] == 5
+    assert summary["events_quarantined"] == 2
+    assert summary["events_no_task"] == own
+    assert summary["as_of_ms"] == START_MS + 400_000
+    assert summary["ledger_violations"] == 0
+    rows = {row["task_id"]: row for row in table(summary, "tasks", "task_id")}
+    assert {task: row["outcome"] for task, row in rows.items()} == OUTCOMES
+    assert [rows[task]["shed_reason"] for task in "aefh"] == [None, "expired", "expired", "overflow"]
+    assert rows["e"]["finished_ms"] == START_MS + 110_000  # at its deadline, not when TTL came round
+    assert rows["e"]["removed_ms"] == START_MS + 300_000
+    assert (rows["b"]["attempts"], rows["b"]["wait_seconds"], rows["b"]["run_seconds"]) == (2, 1.0, 4.0)
+    assert (rows["i"]["lease_losses"], rows["i"]["run_seconds"]) == (1, 35.0)
+    assert rows["j"]["wait_seconds"] is None
+    workers = {row["worker"]: row for row in table(summary, "workers", "worker")}
+    assert workers["w1"] == {"worker": "w1", "claims": 4, "settles": 3, "lease_losses": 1}
+    total = table(summary, "ledger", "day")[-1]
+    assert (total["day"], total["created"], total["shed"], total["difference"]) == (None, 11, 3, 0)
+
+
+def test_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path: Path) -> None:
+    tape = Recording()
+    for at, task in enumerate("abc"):
+        tape.put(at, task)
+    tape.put(1.5, "other", priority=5)
+    tape.take(4, "b")  # c is newer, and waits
+    tape.take(5, "c")
+    tape.take(6, "a")  # nothing newer of its level waits
+    tape.settle(7, "a", "SUCCESS")
+    tape.change(8, "a", "PENDING")  # what succeeded cannot wait again
+    tape.remove(9, "b", by_ttl=True)  # what is in work must not vanish
+    tape.put(1, "again", queue="two", max_age=5)
+    tape.remove(9, "again", by_ttl=True)
+    tape.put(9, "again", queue="two")
+    tape.take(9.5, "again")
+    tape.settle(9.6, "again", "SUCCESS")
+    tape.put(10, "lost", queue="two")
+    tape.take(11, "lost")
+    events = [event for event in tape.landed() if (event["task_id"], event["change"]) != ("lost", "INSERT")]
+    write_lines(tmp_path / "in/a.json", events)
+    summary = pipeline(tmp_path / "in", tmp_path / "out")
+    rows = table(summary, "tasks", "task_id, life")
+    lives = [(row["life"], row["outcome"], row["wait_seconds"]) for row in rows if row["task_id"] == "again"]
+    assert lives == [(1, "shed", None), (2, "success", 0.5)]
+    assert [row["task_id"] for row in rows if row["inverted"]] == ["b"]
+    assert summary["inversions"] == 1
+    assert summary["ledger_violations"] == 3
+    problems = {row["task_id"]: row["problem"] for row in table(summary, "violations", "task_id")}
+    assert problems == {
+        "a": "illegal step SUCCESS -> PENDING",
+        "b": "lost while it was taken",
+        "lost": "no creation recorded",
+    }
+    assert table(summary, "ledger", "day")[-1]["difference"] == -1
+
+
+def test_outcomes_at_an_earlier_moment(pipeline: Pipeline, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in/a.json", small().landed())
+    summary = pipeline(tmp_path / "in", tmp_path / "out", as_of_ms=START_MS + 23_000)
+    rows = {row["task_id"]: row["outcome"] for row in table(summary, "tasks", "task_id")}
+    assert rows == {"a": "success", "b": "taken"}
+
+
+def test_equal_to_duckdb(pipeline: Pipeline, tmp_path: Path) -> None:
+    count = write_events(tmp_path / "in", 8000, files=3, seed=5)
+    summary = pipeline(tmp_path / "in", tmp_path / "out")
+    assert summary["events_distinct"] == count
+    assert summary["events_duplicate"] > 0
+    assert summary["shed"] > 0
+    with duckdb.connect() as oracle:
+        for statement in tasks_sql(f"{tmp_path}/in/*.gz"):
+            oracle.execute(statement)
+        oracle.execute(f"create temp table expected as {minutes_sql(last_moment(oracle))}")
+        assert differing(oracle, "facts", columns(oracle, "facts"), summary["tables"]["tasks"]) == 0
+        flows = ", ".join(name for name in FLOWS if name != "back")
+        shown = f"minute_ms, task_group, {flows}, retried + released + lease_losses as back, "
+        shown += "backlog, in_flight, wait_p50_seconds, wait_p99_seconds, oldest_pending_seconds, "
+        shown += "newest_pending_seconds"
+        path = summary["tables"]["minutes"]
+        oracle.execute(f"create temp table found as select {shown} from read_parquet('{path}/*.parquet')")
+        off = oracle.execute(
+            "select count(*), max(greatest(abs(e.wait_p50_seconds - f.wait_p50_seconds), "
+            "abs(e.wait_p99_seconds - f.wait_p99_seconds))) from expected e full join found f "
+            "on e.minute_ms = f.minute_ms and e.task_group = f.task_group"
+        ).fetchone()
+        exact = "minute_ms, task_group, offered, taken, succeeded, failed, shed, back, backlog, in_flight, "
+        exact += "oldest_pending_seconds, newest_pending_seconds"
+        rows = [
+            oracle.execute(f"select {exact} from {name} order by 1, 2").fetchall()
+            for name in ("expected", "found")
+        ]
+    assert off is not None
+    assert off[0] > 20
+    assert off[1] < 1e-6
+    assert rows[0] == rows[1]
+
+
+def last_moment(oracle: duckdb.DuckDBPyConnection) -> float:
+    row = oracle.execute("select max(at_ms) from changes").fetchone()
+    assert row is not None
+    return float(row[0])
+
+
+def columns(oracle: duckdb.DuckDBPyConnection, name: str) -> str:
+    return ", ".join(row[0] for row in oracle.execute(f"describe {name}").fetchall())
+
+
+def differing(oracle: duckdb.DuckDBPyConnection, expected: str, shown: str, path: str) -> int:
+    """Return how many rows are in one of the two and not in the other."""
+    found = f"(select {shown} from read_parquet('{path}/*.parquet'))"
+    row = oracle.execute(
+        f"select count(*) from ((select {shown} from {expected} except all from {found}) union all "
+        f"(from {found} except all select {shown} from {expected}))"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])

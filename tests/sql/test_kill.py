@@ -1,0 +1,89 @@
+"""Workers die by SIGKILL at random moments on PostgreSQL: every task is done, and what is atomic stays so.
+
+FRESHQ_SOAK=1 makes it 16 processes and 20,000 tasks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from freshq import Queue
+from freshq.stores.sql import SqlStore
+from freshq.stores.sql.schema import schema
+from tests.sql.conftest import EFFECTS, written
+from tests.sql.workers import Crew, relay, rows, work_in_transactions, work_under_leases
+from tests.support.readings import counts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import sqlalchemy as sa
+
+    from tests.support.databases import Server
+
+SOAK: Final = os.environ.get("FRESHQ_SOAK") == "1"
+PROCESSES: Final = 16 if SOAK else 8
+TASKS: Final = 20_000 if SOAK else 2_500
+KILLS: Final = 150 if SOAK else 16
+PATIENCE_SECONDS: Final = 600.0 if SOAK else 90.0
+
+
+@pytest.fixture
+def tables(postgres_engine: sa.Engine) -> Iterator[sa.Engine]:
+    EFFECTS.create(postgres_engine)
+    SqlStore(postgres_engine, "arrived").create_table()
+    yield postgres_engine
+    EFFECTS.drop(postgres_engine)
+    schema("arrived").metadata.drop_all(postgres_engine)
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS + 60)
+def test_every_task_is_done_once_however_many_workers_die(tables: sa.Engine, postgres_server: Server) -> None:
+    queue = Queue(SqlStore(tables), clock=time.time)
+    queue.put_many([{"payload": number, "task_id": str(number)} for number in range(TASKS)])
+    jobs = [(job, (postgres_server.url,)) for job in (work_under_leases, work_in_transactions)]
+    crew = Crew(jobs * (PROCESSES // 2), seed=1)
+    left = "SELECT count(*) FROM tasks WHERE status <> 'SUCCESS'"
+    try:
+        done = crew.work_until(
+            lambda: rows(tables, left) == [(0,)], kills=KILLS, within_seconds=PATIENCE_SECONDS
+        )
+    finally:
+        crew.end()
+    assert done
+    assert crew.killed >= KILLS // 2
+    tasks = list(queue.store.scan(queue.name))
+    assert sorted(int(task.task_id) for task in tasks) == list(range(TASKS))
+    assert counts(queue.stats()) == {"success": TASKS}
+    results = Counter(task.result for task in tasks)
+    assert results.keys() == {"by lease", "by transaction"}
+    # The effect of each transaction that settled its task is there, and of none that did not.
+    assert written(tables) == sorted(task.task_id for task in tasks if task.result == "by transaction")
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS + 60)
+def test_a_relay_loses_and_doubles_nothing_however_often_it_dies(
+    tables: sa.Engine, postgres_server: Server
+) -> None:
+    source = Queue(SqlStore(tables), clock=time.time)
+    number_of_tasks = TASKS // 2
+    source.put_many([{"payload": number, "task_id": str(number)} for number in range(number_of_tasks)])
+    crew = Crew([(relay, (postgres_server.url, "arrived"))] * 2, seed=2)
+    left = "SELECT count(*) FROM tasks WHERE status <> 'SUCCESS'"
+    try:
+        done = crew.work_until(
+            lambda: rows(tables, left) == [(0,)], kills=KILLS // 2, within_seconds=PATIENCE_SECONDS
+        )
+    finally:
+        crew.end()
+    assert done
+    assert crew.killed >= KILLS // 4
+    destination = Queue(SqlStore(tables, "arrived"), clock=time.time)
+    arrived = [task.payload for task in destination.store.scan("default")]
+    assert sorted(arrived) == list(range(number_of_tasks))
+    assert counts(destination.stats()) == {"pending": number_of_tasks}

@@ -1,0 +1,140 @@
+"""The relay between two queues, and the commands."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from freshq import Queue, StoreError, TaskStatus
+from freshq.cli import app
+from freshq.relay import Relay
+from freshq.stores.memory import MemoryStore
+from tests.support.readings import counts, ids, known, payloads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import StoreUnderTest
+
+run = CliRunner().invoke
+
+
+def target(store: StoreUnderTest, **options: Any) -> Queue:
+    return Queue(MemoryStore(), clock=store.clock, **options)
+
+
+class TestRelay:
+    def test_tasks_arrive_as_they_were_put_in_the_same_order(self, store: StoreUnderTest) -> None:
+        source, destination = store.queue(), target(store)
+        source.put({"n": 1}, task_id="a", priority=3, group="g", max_age_seconds=100)
+        source.put_many([{"payload": number} for number in range(5)])
+        source.put("later", task_id="later", delay_seconds=50)
+        store.clock.advance(10)
+        assert Relay(source, destination, batch=4).run(threading.Event(), until_empty=True) == 6
+        assert counts(source.stats()) == {"success": 6, "delayed": 1}
+        task = known(destination, "a")
+        assert (task.payload, task.priority, task.group) == ({"n": 1}, 3, "g")
+        assert task.deadline == known(source, "a").deadline
+        store.clock.advance(50)
+        Relay(source, destination).move()
+        assert "later" in ids(destination.claim(limit=9))
+
+    def test_from_a_database_to_dynamodb(self, store: StoreUnderTest, table_store: StoreUnderTest) -> None:
+        """The ids carry over, so that what is relayed twice arrives once."""
+        table_store.clock.now = store.clock.now
+        source, destination = store.queue(), table_store.queue()
+        source.put_many([{"payload": number, "task_id": str(number), "group": "g"} for number in range(12)])
+        destination.put("there already", task_id="3")
+        assert Relay(source, destination, batch=5).run(threading.Event(), until_empty=True) == 12
+        assert counts(source.stats()) == {"success": 12}
+        assert counts(destination.stats()) == {"pending": 12}
+        assert known(destination, "3").payload == "there already"
+
+    def test_newest_first_stays_newest_first(self, store: StoreUnderTest) -> None:
+        source, destination = store.queue(), target(store)
+        source.put_many([{"payload": number} for number in range(5)])
+        Relay(source, destination).move()
+        assert payloads(destination.claim(limit=5)) == [4, 3, 2, 1, 0]
+
+    def test_what_was_put_before_a_crash_is_not_put_twice(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source, destination = store.queue(), target(store)
+        source.put_many([{"payload": number, "task_id": str(number)} for number in range(6)])
+        with monkeypatch.context() as patch:
+            patch.setattr(Relay, "_settle", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                Relay(source, destination, batch=4, lease_seconds=5).move()
+        assert counts(destination.stats()) == {"pending": 4}
+        for claim in destination.claim(limit=2):
+            destination.complete(claim)
+        store.clock.advance(5)
+        Relay(source, destination).run(threading.Event(), until_empty=True)
+        assert counts(source.stats()) == {"success": 6}
+        assert counts(destination.stats()) == {"pending": 4, "success": 2}
+
+    def test_what_the_destination_refuses_stays(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source, destination = store.queue(), target(store)
+        source.put("work", task_id="a")
+
+        def refuse(*_arguments: object) -> list[object]:
+            raise StoreError("down")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(destination.store, "insert", refuse)
+            assert Relay(source, destination).move() == 1
+        task = known(source, "a")
+        assert (task.status, task.error) == (TaskStatus.PENDING, "down")
+        store.clock.advance(300)
+        Relay(source, destination).move()
+        assert payloads(destination.claim()) == ["work"]
+
+    def test_a_source_that_does_not_answer_is_an_error(self, store: StoreUnderTest) -> None:
+        missing = Queue.sql("sqlite:////nowhere/tasks.db")
+        with pytest.raises(StoreError):
+            Relay(missing, target(store)).run(threading.Event(), until_empty=True)
+
+    def test_told_to_stop_it_stops(self, store: StoreUnderTest) -> None:
+        source, stop = store.queue(), threading.Event()
+        relay = threading.Thread(target=Relay(source, target(store)).run, args=(stop,))
+        relay.start()
+        stop.set()
+        relay.join(10)
+        assert not relay.is_alive()
+
+
+class TestCommands:
+    def test_migrate_and_relay(self, tmp_path: Path) -> None:
+        source, destination = (f"sqlite:///{tmp_path}/{name}.db" for name in ("outbox", "queue"))
+        assert "create the tables" in run(app, ["sql", "migrate", source]).output
+        assert run(app, ["sql", "migrate", f"sql://{destination}#work"]).exit_code == 0
+        assert "nothing to do" in run(app, ["sql", "migrate", source]).output
+        outbox, queue = Queue.sql(source), Queue.sql(destination, "work")
+        outbox.put_many([{"payload": number} for number in range(3)])
+        answer = run(app, ["relay", "--from", source, "--to", f"{destination}#work", "--until-empty"])
+        assert (answer.exit_code, answer.output) == (0, "3 tasks relayed\n")
+        assert payloads(queue.claim(limit=5)) == [2, 1, 0]
+        outbox.close()
+        queue.close()
+
+    @pytest.mark.parametrize(
+        ("arguments", "status"),
+        [
+            (["sql", "migrate", "nonsense"], 2),
+            (["sql", "migrate", "sqlite:////nowhere/at/all.db"], 3),
+            (["relay", "--from", "dynamodb://", "--to", "sqlite:///b.db"], 2),
+            (["relay", "--from", "sqlite:////nowhere/a.db", "--to", "sqlite:////nowhere/b.db"], 3),
+            (["relay", "--from", "sqlite:////nowhere/a.db", "--to", "oracle://b"], 2),
+            (["relay", "--to", "sqlite:///b.db"], 2),
+        ],
+    )
+    def test_wrong_use(self, arguments: list[str], status: int) -> None:
+        answer = run(app, arguments)
+        assert answer.exit_code == status
+        assert len(answer.output) > 20
+        assert "Traceback" not in answer.output

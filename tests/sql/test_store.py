@@ -1,0 +1,411 @@
+"""What only a relational database can do, or do wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import sqlalchemy as sa
+
+from freshq import LeaseLost, Order, PutOutcome, Queue, StoreError, TableMissing, TaskStatus, Unreachable
+from freshq.policy.retry import Backoff
+from freshq.stores.sql import SqlStore, database
+from freshq.stores.sql.clock import DatabaseClock
+from freshq.stores.sql.database import open_engine
+from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
+from freshq.stores.sql.schema import schema
+from tests.support.readings import counts, ids, known, payloads, total
+from tests.support.verbs import VERBS, prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import StoreUnderTest
+    from tests.support.databases import Server
+
+TABLE: Final = "some_tasks"
+
+
+def spoil(engine: sa.Engine, task_id: str) -> None:
+    """Make a task's payload what no JSON decoder takes."""
+    tasks = schema("tasks").tasks
+    with engine.begin() as connection:
+        connection.execute(tasks.update().where(tasks.c.task_id == task_id).values(payload="{oops"))
+
+
+class TestUndecodable:
+    def test_it_is_a_dead_letter_after_one_try_and_blocks_nothing(
+        self, queue: Queue, engine: sa.Engine
+    ) -> None:
+        queue.put("behind")
+        queue.put("bad", task_id="bad")
+        spoil(engine, "bad")
+        assert payloads(queue.claim(limit=2)) == ["behind"]
+        task = known(queue, "bad")
+        assert (task.status, task.attempts, task.payload) == (TaskStatus.FAILURE, 1, "{oops")
+        assert "cannot be decoded" in (task.error or "")
+
+    def test_in_a_transaction_too(self, queue: Queue, engine: sa.Engine) -> None:
+        queue.put("behind")
+        queue.put("bad", task_id="bad")
+        spoil(engine, "bad")
+        with queue.transaction() as work:
+            assert work is not None
+            assert work.task.payload == "behind"
+        assert counts(queue.stats()) == {"success": 1, "failure": 1}
+
+    def test_bytes_that_are_no_text(self, sqlite_url: str) -> None:
+        queue = Queue.sql(sqlite_url)
+        queue.put("bad", task_id="bad")
+        engine = open_engine(sqlite_url)
+        with engine.begin() as connection:
+            connection.execute(sa.text("UPDATE tasks SET payload = CAST(x'ff' AS TEXT)"))
+        engine.dispose()
+        assert queue.claim() == []
+        assert counts(queue.stats()) == {"failure": 1}
+        queue.close()
+
+
+class TestKeys:
+    def test_they_are_compared_byte_by_byte(self, queue: Queue) -> None:
+        names = ["a", "A", "a ", "á", "a\u0301", "ä", "b"]
+        receipts = queue.put_many([{"payload": name, "task_id": name, "group": name} for name in names])
+        assert {receipt.outcome for receipt in receipts} == {PutOutcome.CREATED}
+        for name in names:
+            assert known(queue, name).group == name
+        assert sorted(ids(queue.claim(limit=10))) == sorted(names)
+
+    def test_each_queue_of_a_table_has_its_own(self, engine: sa.Engine) -> None:
+        one, other = (
+            Queue(SqlStore(engine, queue=name), name=name, clock=time.time) for name in ("one", "other")
+        )
+        assert one.put("one's", task_id="a").outcome is PutOutcome.CREATED
+        assert other.put("other's", task_id="a").outcome is PutOutcome.CREATED
+        assert other.purge(confirm="other") == 1
+        assert known(one, "a").payload == "one's"
+        assert other.get("a") is None
+
+    def test_what_postgresql_cannot_keep_is_refused_everywhere(self, queue: Queue) -> None:
+        with pytest.raises(ValueError, match=r"^task_id: must not contain the character NUL"):
+            queue.put("work", task_id="a\0")
+        with pytest.raises(ValueError, match=r"^group: must not contain"):
+            queue.put("work", group="\0")
+        assert queue.get("a\0") is None
+        queue.put("work", task_id="a")
+        queue.fail(queue.claim()[0], "bad \0 byte")
+        assert known(queue, "a").error == "bad \ufffd byte"
+        assert total(queue) == 1
+
+
+class TestWhen:
+    def test_at_an_instant(self, queue: Queue, store: StoreUnderTest) -> None:
+        moment = datetime.fromtimestamp(store.clock.now, UTC) + timedelta(seconds=30, microseconds=123457)
+        queue.put("later", task_id="a", at=moment.astimezone())
+        queue.put("past", at=store.clock.now - 5)
+        assert known(queue, "a").not_before == moment.timestamp()
+        assert payloads(queue.claim(limit=2)) == ["past"]
+        store.clock.advance(30.123456)
+        assert queue.claim() == []
+        store.clock.advance(0.000001)
+        assert payloads(queue.claim()) == ["later"]
+
+    @pytest.mark.parametrize("at", [datetime(2026, 1, 1), "noon", -1, 1e12, True])  # noqa: DTZ001 - the wrong ones
+    def test_a_wrong_instant(self, queue: Queue, at: Any) -> None:
+        with pytest.raises(ValueError, match=r"^at: "):
+            queue.put("work", at=at)
+        with pytest.raises(ValueError, match=r"^at: not together with delay_seconds"):
+            queue.put("work", at=2e9, delay_seconds=1)
+        with pytest.raises(ValueError, match=r"^at: after .* stale already"):
+            queue.put("work", at=2e9)
+        assert total(queue) == 0
+
+    def test_contains_what_lives(self, queue: Queue) -> None:
+        assert not queue.contains("a")
+        queue.put("work", task_id="a", delay_seconds=5)
+        assert queue.contains("a")
+        queue.cancel("a")
+        assert not queue.contains("a")
+
+    def test_a_poll_wakes_when_something_is_due(self, engine: sa.Engine) -> None:
+        queue = Queue(SqlStore(engine), clock=time.time)
+        assert queue.poll(timeout_seconds=0) == []
+        queue.put("later", delay_seconds=0.3)
+        started = time.monotonic()
+        assert payloads(queue.poll(timeout_seconds=20, poll_seconds=20)) == ["later"]
+        assert 0.2 < time.monotonic() - started < 5
+
+    def test_a_poll_wakes_when_something_is_put_here(self, engine: sa.Engine) -> None:
+        queue = Queue(SqlStore(engine), clock=time.time)
+        with ThreadPoolExecutor(1) as pool:
+            polled = pool.submit(queue.poll, 1, 20, 20)
+            queue.put("work")
+            assert payloads(polled.result(timeout=5)) == ["work"]
+
+    def test_a_redelivery_is_told_apart(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put_many([{"payload": number} for number in range(2)])
+        assert not queue.claim(lease_seconds=5)[0].redelivered
+        store.clock.advance(5)
+        queue.recover()
+        assert [claim.redelivered for claim in queue.claim(limit=2)] == [True, False]
+
+    def test_finished_tasks_go_when_their_retention_is_over(self, store: StoreUnderTest) -> None:
+        queue = store.queue(retention_seconds=100)
+        queue.put_many([{"payload": number} for number in range(450)])
+        for claim in queue.claim(limit=450):
+            queue.complete(claim)
+        store.clock.advance(99)
+        assert (queue.recover(), total(queue)) == (0, 450)
+        store.clock.advance(2)
+        assert (queue.recover(), total(queue)) == (0, 0)
+
+
+class TestCompleteMany:
+    def test_all_at_once_and_whose_lease_is_lost_says_so(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put_many([{"payload": number, "task_id": str(number)} for number in range(6)])
+        lost, *claims = queue.claim(limit=4, lease_seconds=5)
+        store.clock.advance(5)
+        store.queue().put("new", task_id=lost.task.task_id, on_conflict="update")
+        claims += queue.claim(lease_seconds=50)
+        answers = queue.complete_many([lost, *claims])
+        assert isinstance(answers[0], LeaseLost)
+        for claim, answer in zip(claims, answers[1:], strict=True):
+            assert answer == known(queue, claim.task.task_id)
+        assert counts(queue.stats()) == {"success": 4, "pending": 2}
+        again = queue.complete_many(claims)
+        assert [type(answer) for answer in again] == [LeaseLost] * 4
+        assert queue.complete_many([]) == []
+
+    def test_with_results(self, queue: Queue) -> None:
+        queue.put_many([{"payload": number, "task_id": str(number)} for number in range(3)])
+        claims = queue.claim(limit=3)
+        with pytest.raises(ValueError, match=r"^results: "):
+            queue.complete_many(claims, [1])
+        with pytest.raises(ValueError, match=r"^result: "):
+            queue.complete_many(claims, [1, {2}, 3])
+        assert counts(queue.stats()) == {"taken": 3}
+        queue.complete_many(claims, ["two", None, "none"])
+        assert [known(queue, str(number)).result for number in range(3)] == ["none", None, "two"]
+
+
+class TestGroups:
+    @pytest.mark.parametrize("order", [Order.FIFO, Order.LIFO, Order.ADAPTIVE])
+    def test_they_take_turns(self, store: StoreUnderTest, order: Order) -> None:
+        queue = store.queue(order=order)
+        queue.put_many([{"payload": number, "group": "flood"} for number in range(40)])
+        queue.put_many([{"payload": number, "group": "quiet"} for number in range(3)])
+        queue.put("none")
+        served = [claim.task.group for claim in queue.claim(limit=8)]
+        assert (served.count("flood"), served.count("quiet"), served.count(None)) == (4, 3, 1)
+        rest = queue.claim(limit=100)
+        assert payloads(rest) == (list(range(35, -1, -1)) if order is Order.LIFO else list(range(4, 40)))
+
+
+class TestMigrations:
+    @pytest.fixture
+    def fresh(self, engine: sa.Engine) -> Iterator[sa.Engine]:
+        """Return an engine of a database that has no tables of this name."""
+        yield engine
+        schema(TABLE).metadata.drop_all(engine)
+
+    def test_twice_and_several_at_once(self, fresh: sa.Engine) -> None:
+        barrier = threading.Barrier(4)
+
+        def start() -> list[str]:
+            barrier.wait()
+            return SqlStore(fresh, TABLE).migrate()
+
+        with ThreadPoolExecutor(4) as pool:
+            applied = list(chain(*pool.map(lambda _: start(), range(4))))
+        assert applied == [migration.name for migration in MIGRATIONS]
+        assert SqlStore(fresh, TABLE).migrate() == []
+        queue = Queue(SqlStore(fresh, TABLE), clock=time.time)
+        queue.put("work")
+        assert payloads(queue.claim()) == ["work"]
+
+    def test_a_step_that_failed_is_taken_again(self, fresh: sa.Engine) -> None:
+        store = SqlStore(fresh, TABLE)
+
+        def fail(connection: sa.Connection, _schema: object) -> None:
+            connection.execute(sa.text("SELECT nonsense"))
+
+        def index(connection: sa.Connection, of: Any) -> None:
+            sa.Index(f"{TABLE}_more", of.tasks.c.updated_us).create(connection, checkfirst=True)
+
+        number = MIGRATIONS[-1].version + 1
+        steps = (*MIGRATIONS, Migration(number, "more", fail))
+        with pytest.raises(StoreError):
+            migrate(store.database, schema(TABLE), steps)
+        assert (
+            migrate(store.database, schema(TABLE), (*steps[:-1], Migration(number, "more", index)))[-1]
+            == "more"
+        )
+        with pytest.raises(StoreError, match="newer than this program knows"):
+            store.create_table()
+
+    def test_every_verb_names_a_missing_table(self, engine: sa.Engine) -> None:
+        claim = prepared(Queue.memory())
+        queue = Queue(SqlStore(engine, "nowhere"), clock=time.time)
+        for verb in VERBS.values():
+            with pytest.raises(TableMissing, match=r"'nowhere'.*create_table\(\)"):
+                verb(queue, claim)
+
+
+class TestConnections:
+    @pytest.fixture(autouse=True)
+    def _no_pauses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(database, "RETRY_BACKOFF", Backoff(base_seconds=0.01, cap_seconds=0.01))
+
+    @pytest.fixture
+    def postgres_engine(self, postgres_engine: sa.Engine) -> Iterator[sa.Engine]:
+        """Return the engine, and leave no dead connection in it."""
+        yield postgres_engine
+        postgres_engine.dispose()
+
+    def test_a_dropped_connection_is_replaced(self, postgres_engine: sa.Engine) -> None:
+        queue = Queue(SqlStore(postgres_engine), clock=time.time)
+        with postgres_engine.connect() as killer:
+            for verb in VERBS.values():
+                queue.purge(confirm="default")
+                queue.resume()
+                claim = prepared(queue)
+                killer.execute(
+                    sa.text(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                        " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+                    )
+                )
+                verb(queue, claim)
+
+    def test_a_server_that_is_down_is_an_error_and_not_an_empty_queue(
+        self, postgres_server: Server, postgres_engine: sa.Engine
+    ) -> None:
+        queue = Queue(SqlStore(postgres_engine), clock=time.time)
+        queue.put("work")
+        postgres_server.stop()
+        try:
+            with pytest.raises(Unreachable, match="did not answer"):
+                queue.claim()
+        finally:
+            postgres_server.start()
+        assert payloads(queue.claim()) == ["work"]
+
+    def test_an_interrupt_is_not_retried(self, engine: sa.Engine) -> None:
+        store = SqlStore(engine)
+        calls: list[bool] = []
+
+        def work(_connection: sa.Connection, again: bool) -> None:  # noqa: FBT001 - as it is called
+            calls.append(again)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            store.database.transaction(work)
+        assert calls == [False]
+
+
+class TestLostReply:
+    """The statement was carried out and committed, and the answer was lost: it is sent again."""
+
+    @pytest.fixture(autouse=True)
+    def _twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have every unit of work done twice, as if the first answer were lost after its commit."""
+
+        def twice(_self: Any, run: Any) -> Any:
+            run(False)  # noqa: FBT003 - as the store calls it
+            return run(True)  # noqa: FBT003 - as the store calls it
+
+        monkeypatch.setattr(database.Database, "_retried", twice)
+
+    def test_nothing_is_done_twice(self, queue: Queue, store: StoreUnderTest) -> None:
+        assert queue.put("work", task_id="a").outcome is PutOutcome.CREATED
+        assert queue.put("work", task_id="a").outcome is PutOutcome.DUPLICATE
+        receipts = queue.put_many([{"payload": number, "task_id": str(number)} for number in range(3)])
+        assert {receipt.outcome for receipt in receipts} == {PutOutcome.CREATED}
+        assert queue.put("new", "a", on_conflict="update").outcome is PutOutcome.UPDATED
+        assert queue.put("b", "b", on_conflict="update").outcome is PutOutcome.CREATED
+        claims = queue.claim(limit=2)
+        assert ids(claims) == ["b", "a"]
+        assert counts(queue.stats()) == {"taken": 2, "pending": 3}
+        assert queue.complete_many(claims[:1]) == [known(queue, "b")]
+        queue.retry(queue.extend(claims[1], 90), delay_seconds=4)
+        queue.cancel("0")
+        queue.touch("1")
+        queue.reprioritize("1", 4)
+        store.clock.advance(4)
+        assert queue.recover() == 1
+        assert counts(queue.stats()) == {"pending": 3, "cancelled": 1, "success": 1}
+        queue.pause()
+        assert queue.paused
+
+    def test_records(self, queue: Queue) -> None:
+        store = queue.store
+        assert store.write_record("q", "r", {"n": 1}, None)
+        assert not store.write_record("q", "r", {"n": 2}, None)
+        record = store.read_record("q", "r")
+        assert record is not None
+        assert store.write_record("q", "r", {"n": 3}, record.version)
+        assert not store.write_record("q", "r", {"n": 4}, record.version)
+
+
+class TestClock:
+    def test_it_is_the_databases_and_seldom_asked(self) -> None:
+        here, there, asked = [100.0], [5000.0], []
+
+        def read() -> float:
+            asked.append(here[0])
+            return there[0]
+
+        clock = DatabaseClock(read, lambda: here[0], measure_every_seconds=30)
+        assert clock() == 5000.0
+        first = len(asked)
+        here[0] += 29
+        assert clock() == 5029.0
+        assert len(asked) == first
+        here[0], there[0] = here[0] + 1, 5031.5  # the database's runs faster
+        assert clock() == 5031.5
+
+    def test_it_goes_on_while_the_database_does_not_answer(self) -> None:
+        here, up = [0.0], [True]
+
+        def read() -> float:
+            if not up[0]:
+                raise Unreachable("gone")
+            return 70.0
+
+        clock = DatabaseClock(read, lambda: here[0], measure_every_seconds=30)
+        up[0] = False
+        with pytest.raises(Unreachable):
+            clock()
+        up[0] = True
+        assert clock() == 70.0
+        up[0], here[0] = False, 40.0
+        assert clock() == 110.0
+
+    def test_of_each_database(self, engine: sa.Engine) -> None:
+        store = SqlStore(engine)
+        assert store.clock() == pytest.approx(time.time(), abs=0.5)
+        assert store.clock() <= store.clock()
+
+
+class TestUrl:
+    @pytest.mark.parametrize(
+        "url", ["", "tasks.db", "oracle://h/d", "sqlite://", "sqlite:///:memory:", 5, None, "nonsense://"]
+    )
+    def test_a_wrong_one(self, url: Any) -> None:
+        with pytest.raises(ValueError, match=r"^url: "):
+            Queue.sql(url)
+
+    @pytest.mark.parametrize("table", ["", "a b", "1a", "x" * 41, None, 'a"b', "a;b"])
+    def test_a_wrong_table(self, table: Any) -> None:
+        with pytest.raises(ValueError, match=r"^table: "):
+            Queue.sql("sqlite:///never-made.db", table=table)
+
+    def test_the_driver_may_be_left_out(self) -> None:
+        for url, driver in [("postgresql://h/d", "psycopg"), ("mysql://h/d", "pymysql")]:
+            engine = open_engine(url)
+            assert engine.dialect.driver == driver
+            engine.dispose()

@@ -1,0 +1,226 @@
+"""A task held by its row's lock, and a put in the caller's transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from freshq import Busy, PutOutcome, Queue, Reject, Retry, TaskStatus
+from tests.sql.conftest import write, written
+from tests.support.readings import counts, known, payloads, total
+
+if TYPE_CHECKING:
+    from tests.conftest import StoreUnderTest
+
+
+class TestTransaction:
+    def test_the_handlers_writes_and_the_task_are_committed_together(
+        self, queue: Queue, effects: sa.Engine
+    ) -> None:
+        queue.put({"n": 1}, task_id="a")
+        with queue.transaction() as work:
+            assert work is not None
+            assert (work.task.payload, work.task.status, work.task.attempts) == (
+                {"n": 1},
+                TaskStatus.TAKEN,
+                1,
+            )
+            write(work.connection, "done")
+            work.result = "result"
+        assert written(effects) == ["done"]
+        task = known(queue, "a")
+        assert (task.status, task.result, task.attempts) == (TaskStatus.SUCCESS, "result", 1)
+
+    def test_an_exception_undoes_the_writes_and_counts_the_attempt(
+        self, store: StoreUnderTest, effects: sa.Engine
+    ) -> None:
+        queue = store.queue(max_attempts=2)
+        queue.put("work", task_id="a")
+        for attempt in (1, 2):
+            with pytest.raises(KeyError), queue.transaction() as work:
+                assert work is not None
+                assert work.task.attempts == attempt
+                write(work.connection, "half")
+                raise KeyError("broken")
+            assert written(effects) == []
+            assert known(queue, "a").error == "KeyError: 'broken'"
+            store.clock.advance(300)
+        assert (known(queue, "a").status, known(queue, "a").attempts) == (TaskStatus.FAILURE, 2)
+
+    @pytest.mark.parametrize(
+        ("outcome", "state", "attempts"),
+        [(Retry(5, "later"), "delayed", 1), (Reject("never"), "failure", 1), (Busy(), "pending", 0)],
+    )
+    def test_an_outcome_is_no_error(
+        self, queue: Queue, effects: sa.Engine, outcome: Exception, state: str, attempts: int
+    ) -> None:
+        queue.put("work", task_id="a")
+        with queue.transaction() as work:
+            assert work is not None
+            write(work.connection, "half")
+            raise outcome
+        # Context managers that may swallow an exception cannot say so by way of contextlib.
+        assert counts(queue.stats()) == {state: 1}  # type: ignore[unreachable]
+        assert known(queue, "a").attempts == attempts
+        assert written(effects) == []
+
+    def test_an_interrupt_passes_through_and_leaves_the_task_as_it_was(
+        self, queue: Queue, effects: sa.Engine
+    ) -> None:
+        queue.put("work", task_id="a")
+        before = known(queue, "a")
+        with pytest.raises(KeyboardInterrupt), queue.transaction() as work:
+            assert work is not None
+            write(work.connection, "half")
+            raise KeyboardInterrupt
+        assert known(queue, "a") == before
+        assert written(effects) == []
+
+    def test_a_result_that_is_not_json_is_a_failed_attempt(self, queue: Queue) -> None:
+        queue.put("work", task_id="a")
+        with pytest.raises(ValueError, match=r"^result: "), queue.transaction() as work:
+            assert work is not None
+            work.result = {1, 2}
+        assert known(queue, "a").attempts == 1
+
+    def test_nothing_to_do(self, queue: Queue) -> None:
+        with queue.transaction() as work:
+            assert work is None
+        queue.put("work")
+        queue.pause()
+        with queue.transaction() as work:
+            assert work is None
+
+    def test_what_is_due_is_brought_in(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("later", delay_seconds=5)
+        store.clock.advance(5)
+        with queue.transaction() as work:
+            assert work is not None
+        assert counts(queue.stats()) == {"success": 1}
+
+    def test_others_pass_over_a_locked_row(self, queue: Queue, store: StoreUnderTest) -> None:
+        if store.kind == "sqlite":
+            pytest.skip("on SQLite one writes at a time: the others wait")
+        queue.put("second")
+        store.clock.advance(1)
+        queue.put("first")
+        other = store.queue()
+        with queue.transaction() as work, other.transaction() as more:
+            assert work is not None
+            assert more is not None
+            assert (work.task.payload, more.task.payload) == ("first", "second")
+            assert other.claim() == []
+        assert counts(queue.stats()) == {"success": 2}
+
+    def test_a_connection_lost_in_the_block_is_a_failed_attempt(
+        self, store: StoreUnderTest, engine: sa.Engine
+    ) -> None:
+        if store.kind != "postgresql":
+            pytest.skip("the server's own function ends the connection")
+        queue = store.queue()
+        queue.put("work", task_id="a")
+        with pytest.raises(sa.exc.OperationalError), queue.transaction() as work:
+            assert work is not None
+            with engine.connect() as killer:
+                pid = work.connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+                killer.execute(sa.text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+            work.connection.execute(sa.text("SELECT 1"))
+        task = known(queue, "a")
+        assert (task.attempts, task.status) == (1, TaskStatus.PENDING)
+        assert task.error is not None
+        store.clock.advance(300)
+        assert payloads(queue.claim()) == ["work"]
+
+    def test_only_in_a_sql_database(self) -> None:
+        with pytest.raises(ValueError, match=r"^transaction: needs a queue in a SQL database"):
+            Queue.memory().transaction().__enter__()
+
+
+class TestOutbox:
+    def test_a_put_is_rolled_back_with_the_callers_transaction(
+        self, queue: Queue, effects: sa.Engine
+    ) -> None:
+        with effects.connect() as connection, connection.begin() as transaction:
+            write(connection, "order")
+            assert queue.put("mail", task_id="a", connection=connection).outcome is PutOutcome.CREATED
+            transaction.rollback()
+        assert (total(queue), written(effects)) == (0, [])
+        with effects.begin() as connection:
+            write(connection, "order")
+            queue.put("mail", task_id="a", connection=connection)
+        assert written(effects) == ["order"]
+        assert payloads(queue.claim()) == ["mail"]
+
+    def test_a_duplicate_does_not_spoil_the_transaction(self, queue: Queue, effects: sa.Engine) -> None:
+        queue.put("before", task_id="b")
+        with effects.begin() as connection:
+            tasks = [{"payload": name, "task_id": name} for name in ("a", "b", "c")]
+            receipts = queue.put_many(tasks, connection=connection)
+            write(connection, "order")
+        assert [str(receipt.outcome) for receipt in receipts] == ["CREATED", "DUPLICATE", "CREATED"]
+        assert (total(queue), written(effects)) == (3, ["order"])
+
+    def test_only_in_a_sql_database(self, engine: sa.Engine) -> None:
+        queue = Queue.memory()
+        with engine.connect() as connection, pytest.raises(ValueError, match=r"^connection: needs a queue"):
+            queue.put("work", connection=connection)
+        assert total(queue) == 0
+
+
+class TestOnConflict:
+    def test_a_batch_says_what_became_of_each(self, queue: Queue) -> None:
+        queue.put("old", task_id="b")
+        tasks = [{"payload": "new", "task_id": name} for name in ("a", "b", "c")]
+        for on_conflict, expected in [("ignore", "DUPLICATE"), ("update", "UPDATED")]:
+            receipts: list[Any] = queue.put_many(tasks, on_conflict=on_conflict)  # type: ignore[arg-type]
+            assert str(receipts[1].outcome) == expected
+        assert sorted(map(str, payloads(queue.claim(limit=5)))) == ["new", "new", "new"]
+
+    def test_one_duplicate_in_a_large_batch_costs_no_other_task(self, queue: Queue) -> None:
+        queue.put("old", task_id="150")
+        tasks = [{"payload": number, "task_id": str(number)} for number in range(300)]
+        receipts = queue.put_many([*tasks, tasks[7]], on_conflict="ignore")
+        assert [receipt.task_id for receipt in receipts if receipt.outcome is PutOutcome.DUPLICATE] == [
+            "150",
+            "7",
+        ]
+        assert total(queue) == 300
+
+    def test_an_update_in_flight_takes_the_task_from_its_holder(self, queue: Queue) -> None:
+        queue.put("old", task_id="a", priority=3)
+        (claim,) = queue.claim()
+        assert queue.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
+        before = known(queue, "a")
+        assert (before.payload, before.priority, before.attempts) == ("new", 0, 0)
+        with pytest.raises(Exception, match="no longer holds it"):
+            queue.complete(claim)
+        assert known(queue, "a") == before
+        (claim,) = queue.claim()
+        assert (claim.task.payload, claim.redelivered) == ("new", False)
+
+    def test_the_same_again_is_no_update(self, queue: Queue, store: StoreUnderTest) -> None:
+        at = store.clock.now + 50.123456
+        for on_conflict, outcome in [(None, "CREATED"), ("update", "DUPLICATE")]:
+            receipt = queue.put({"n": 1}, task_id="a", at=at, on_conflict=on_conflict)  # type: ignore[arg-type]
+            assert str(receipt.outcome) == outcome
+        assert queue.put({"n": 1}, "a", at=at + 1e-6, on_conflict="update").outcome is PutOutcome.UPDATED
+        assert known(queue, "a").not_before == round(at + 1e-6, 6)
+
+    @pytest.mark.parametrize("on_conflict", ["ignore", "update"])
+    def test_the_id_of_a_task_that_is_over_is_free(self, queue: Queue, on_conflict: Any) -> None:
+        queue.put("old", task_id="a")
+        queue.complete(queue.claim()[0], "result")
+        assert queue.put("new", task_id="a").outcome is PutOutcome.DUPLICATE
+        assert queue.put("new", task_id="a", on_conflict=on_conflict).outcome is PutOutcome.CREATED
+        (claim,) = queue.claim()
+        assert (claim.task.payload, claim.task.result) == ("new", None)
+
+    def test_wrong_arguments(self, queue: Queue) -> None:
+        wrong: Any = "replace"
+        with pytest.raises(ValueError, match=r"^on_conflict: must be"):
+            queue.put("work", on_conflict=wrong)
+        with pytest.raises(ValueError, match=r"^on_conflict: needs a queue in a SQL database"):
+            Queue.memory().put("work", on_conflict="update")
+        assert total(queue) == 0

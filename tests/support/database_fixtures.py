@@ -1,0 +1,104 @@
+"""Fixtures of the databases: each server is started once, its tables are emptied for each test."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq.stores.sql import SqlStore
+from freshq.stores.sql.database import open_engine
+from freshq.stores.sql.schema import schema
+from tests.support.databases import MariaDB, Postgres, Server, Unavailable, is_required
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import sqlalchemy as sa
+
+
+def _running(server: Server) -> Iterator[Server]:
+    try:
+        with server:
+            yield server
+    except Unavailable as missing:
+        if is_required():
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    """Return a PostgreSQL; skip visibly where it cannot be had."""
+    yield from _running(Postgres())
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[Server]:
+    """Return a MariaDB; skip visibly where it cannot be had."""
+    yield from _running(MariaDB())
+
+
+def _migrated(server: Server) -> Iterator[sa.Engine]:
+    engine = open_engine(server.url)
+    SqlStore(engine).create_table()
+    yield engine
+    engine.dispose()
+
+
+def emptied(engine: sa.Engine) -> sa.Engine:
+    """Return the engine once the tables are empty, which is quicker than new ones."""
+    tables = schema("tasks")
+    with engine.begin() as connection:
+        for table in (tables.tasks, tables.records, tables.counts):
+            connection.execute(table.delete())
+    return engine
+
+
+@pytest.fixture(scope="session")
+def _postgres_tables(postgres_server: Server) -> Iterator[sa.Engine]:
+    yield from _migrated(postgres_server)
+
+
+@pytest.fixture(scope="session")
+def _mariadb_tables(mariadb_server: Server) -> Iterator[sa.Engine]:
+    yield from _migrated(mariadb_server)
+
+
+@pytest.fixture
+def postgres_engine(_postgres_tables: sa.Engine) -> sa.Engine:
+    """Return an engine on empty tables."""
+    return emptied(_postgres_tables)
+
+
+@pytest.fixture
+def mariadb_engine(_mariadb_tables: sa.Engine) -> sa.Engine:
+    """Return an engine on empty tables."""
+    return emptied(_mariadb_tables)
+
+
+@pytest.fixture(scope="session")
+def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    store = SqlStore(f"sqlite:///{path}")
+    store.create_table()
+    store.close()
+    return path
+
+
+@pytest.fixture
+def sqlite_url(_sqlite_template: Path, tmp_path: Path) -> str:
+    """Return the url of a file with empty tables."""
+    path = tmp_path / "tasks.db"
+    shutil.copyfile(_sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def sqlite_engine(sqlite_url: str) -> Iterator[sa.Engine]:
+    """Return an engine on empty tables."""
+    engine = open_engine(sqlite_url)
+    yield engine
+    engine.dispose()

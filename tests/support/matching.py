@@ -1,0 +1,69 @@
+"""Match queues for tests, and short ways to use them."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from freshq import MatchQueue
+from freshq.stores.match_memory import MemoryMatchStore
+from tests.conftest import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq import Match
+
+# The agents of the article, in the order in which they came into line.
+ARTICLE = {
+    "Remy": {"language": {"English"}, "gender": "T"},
+    "Billy": {"language": {"English", "French", "Spanish"}, "gender": "M"},
+    "Christine": {"language": {"Spanish"}, "gender": "F"},
+    "Courtney": {"language": {"English", "Spanish"}, "gender": "F"},
+    "Ellen": {"language": {"English", "French", "Spanish"}, "gender": "F"},
+}
+
+
+@dataclass
+class Desk:
+    """One empty store, and queues on it that share its clock."""
+
+    clock: Clock = field(default_factory=Clock)
+    client: DynamoDBClient | None = None
+    table: str = field(default_factory=lambda: f"agents-{uuid.uuid4().hex}")
+    memory: MemoryMatchStore = field(default_factory=MemoryMatchStore)
+
+    def queue(self, **options: Any) -> MatchQueue:
+        """Return a new queue on the store, as another process would have it."""
+        options = {"clock": self.clock, **options}
+        if self.client is None:
+            return MatchQueue(self.memory, **options)
+        return MatchQueue.dynamodb(self.table, self.client, **options)
+
+    def staffed(self, **options: Any) -> MatchQueue:
+        """Return a queue with the article's agents in line."""
+        queue = self.queue(**options)
+        for name, attributes in ARTICLE.items():
+            join(queue, name, attributes)
+            self.clock.advance(1)
+        return queue
+
+
+def join(queue: MatchQueue, resource_id: str, attributes: dict[str, Any]) -> None:
+    """Register a resource and put it in line."""
+    queue.register(resource_id, attributes)
+    queue.enqueue(resource_id)
+
+
+def names(matches: Iterable[Match]) -> list[str]:
+    """Return the id of each match."""
+    return [match.resource_id for match in matches]
+
+
+def one(queue: MatchQueue, criteria: Any) -> Match:
+    """Match a resource that must be there."""
+    (match,) = queue.match(criteria)
+    return match

@@ -1,0 +1,362 @@
+"""The verbs of a queue as commands: what they print, and their exit status."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.stub import Stubber
+from typer.testing import CliRunner
+
+from freshq import Queue, TaskStatus
+from freshq.cli import app, finding, session
+from freshq.cli.output import printable, span
+from freshq.stores.dynamodb import store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from typer.testing import Result
+    from types_boto3_dynamodb import DynamoDBClient
+
+URL = "dynamodb://Tasks"
+STACK = {
+    "StackName": "app",
+    "StackStatus": "CREATE_COMPLETE",
+    "CreationTime": datetime(2024, 1, 1, tzinfo=UTC),
+    "Parameters": [
+        {"ParameterKey": key, "ParameterValue": value}
+        for key, value in {"Stage": "dev", "Order": "fifo", "LeaseSeconds": "7", "Shards": "1"}.items()
+    ],
+    "Outputs": [
+        {"OutputKey": "QueueTableName", "OutputValue": "Tasks"},
+        {"OutputKey": "QueueName", "OutputValue": "mail"},
+    ],
+}
+
+
+@pytest.fixture
+def queue(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    monkeypatch.setenv("FRESHQ_QUEUE", URL)
+    # To make a client takes longer than most tests.
+    monkeypatch.setattr(store, "default_client", lambda: moto_client)
+    queue = Queue.dynamodb("Tasks", moto_client)
+    queue.create_table()
+    return queue
+
+
+@pytest.fixture
+def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
+    """Return what CloudFormation will answer."""
+    client = boto3.client("cloudformation")
+    monkeypatch.setattr(finding, "cloudformation", lambda: client)
+    with Stubber(client) as stubber:
+        yield stubber
+        stubber.assert_no_pending_responses()
+
+
+def freshq(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=text)
+
+
+def answer(*arguments: str, text: str | None = None) -> Any:
+    """Return the JSON that a command prints."""
+    done = freshq(*arguments, "--json", text=text)
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def fails(status: int, said: str, *arguments: str) -> None:
+    """Check that a command fails with one line that says why."""
+    done = freshq(*arguments)
+    assert done.exit_code == status, done.output
+    assert said in done.stderr
+    assert done.stderr.startswith("freshq: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def claimed(*arguments: str) -> tuple[str, str]:
+    """Claim one task; return its id and token."""
+    (claim,) = answer("claim", *arguments)
+    return claim["task_id"], claim["token"]
+
+
+class TestPutAndGet:
+    def test_what_is_put_can_be_got(self, queue: Queue) -> None:
+        put = answer("put", '{"order": 42}', "--id", "a", "--priority", "3", "--group", "g")
+        assert put == {"task_id": "a", "outcome": "CREATED"}
+        task = answer("get", "a")
+        assert (task["payload"], task["priority"], task["group"], task["status"]) == (
+            {"order": 42}, 3, "g", "PENDING",
+        )  # fmt: skip
+        assert "lease_token" not in task
+        assert queue.stats().pending == 1
+        assert '{"order": 42}' in freshq("get", "a").stdout
+
+    @pytest.mark.usefixtures("queue")
+    def test_a_duplicate_is_refused_and_changes_nothing(self) -> None:
+        answer("put", "1", "--id", "a")
+        fails(1, "already queued", "put", "2", "--id", "a")
+        assert answer("get", "a")["payload"] == 1
+
+    def test_texts_the_input_and_many_lines(self, queue: Queue, tmp_path: Path) -> None:
+        answer("put", "hello", "--text", "--id", "text")
+        answer("put", "-", "--id", "input", text='{"from": "input"}')
+        assert (answer("get", "text")["payload"], answer("get", "input")["payload"]) == (
+            "hello", {"from": "input"},
+        )  # fmt: skip
+        file = tmp_path / "lines"
+        file.write_text('1\n\n"two"\n', "utf-8")
+        assert answer("put", "--lines", str(file)) == {"created": 2, "duplicates": 0}
+        assert answer("put", "--lines", "-", text="1\n2\n3\n")["created"] == 3
+        assert queue.stats().pending == 7
+
+    @pytest.mark.parametrize(
+        ("said", "arguments"),
+        [
+            ("payload: must be JSON", ["put", "{"]),
+            ("payload: missing", ["put"]),
+            ("priority: ", ["put", "1", "--priority", "10"]),
+            ("--priority", ["put", "1", "--priority", "high"]),
+            ("lines: cannot read", ["put", "--lines", "/no/such/file"]),
+            ("lines: give the work either", ["put", "1", "--lines", "-"]),
+            ("task_id: missing", ["get"]),
+            ("status: ", ["ls", "--status", "GONE"]),
+            ("limit: ", ["ls", "--limit", "0"]),
+            ("token: missing", ["done", "a"]),
+            ("priority: must look like", ["reprioritize", "a", "b"]),
+            ("No such option", ["ls", "--colour"]),
+            ("No such command", ["fly"]),
+        ],
+    )
+    @pytest.mark.usefixtures("queue")
+    def test_wrong_use_is_told_in_one_line(self, said: str, arguments: list[str]) -> None:
+        fails(2, said, *arguments)
+
+    def test_a_wrong_line_keeps_all_of_them_out(self, queue: Queue) -> None:
+        done = CliRunner().invoke(app, ["put", "--lines", "-"], input="1\nx\n")
+        assert (done.exit_code, queue.stats().pending) == (2, 0)
+        assert "line 2 is not JSON" in done.stderr
+
+
+class TestClaims:
+    @pytest.mark.parametrize(
+        ("verb", "status"),
+        [("done", "SUCCESS"), ("fail", "FAILURE"), ("retry", "PENDING"), ("release", "PENDING")],
+    )
+    @pytest.mark.usefixtures("queue")
+    def test_a_claim_is_carried_by_id_and_token(self, verb: str, status: str) -> None:
+        answer("put", "1", "--id", "a")
+        task_id, token = claimed()
+        assert answer(verb, task_id, "--token", token)["status"] == status
+        fails(1, "no longer holds it", verb, task_id, "--token", token)
+
+    def test_results_errors_and_delays_are_kept(self, queue: Queue) -> None:
+        answer("put", "1", "--id", "a")
+        _, token = claimed()
+        retried = answer("retry", "a", "--token", token, "--error", "busy", "--delay-seconds", "0")
+        assert (retried["error"], retried["attempts"]) == ("busy", 1)
+        _, token = claimed()
+        assert answer("done", "a", "--token", token, "--result", '{"n": 1}')["result"] == {"n": 1}
+        assert queue.stats().success == 1
+
+    @pytest.mark.usefixtures("queue")
+    def test_a_lease_is_lengthened_under_the_same_token(self) -> None:
+        answer("put", "1", "--id", "a")
+        _, token = claimed("--lease-seconds", "5")
+        until = answer("get", "a")["lease_until"]
+        (held,) = answer("extend", "a", "--token", token, "--lease-seconds", "500")
+        assert held["token"] == token
+        assert held["lease_until"] > until + 400
+
+    def test_a_stale_token_changes_nothing(self, queue: Queue) -> None:
+        answer("put", "1", "--id", "a")
+        claimed()
+        fails(1, "another token", "done", "a", "--token", "stale")
+        task = queue.get("a")
+        assert task is not None
+        assert task.status is TaskStatus.TAKEN
+
+    @pytest.mark.usefixtures("queue")
+    def test_nothing_to_claim_is_a_refusal(self) -> None:
+        fails(1, "has nothing to claim", "claim")
+        nothing = freshq("claim", "--json")
+        assert (nothing.exit_code, json.loads(nothing.stdout)) == (1, [])
+        answer("pause")
+        fails(1, "is paused", "claim")
+        assert answer("resume") == {"paused": False}
+
+    @pytest.mark.usefixtures("queue")
+    def test_the_token_is_printed_whole(self) -> None:
+        answer("put", "1", "--id", "a" * 70)
+        shown = freshq("claim").stdout
+        token = next(line.split()[1] for line in shown.splitlines() if line.startswith("token"))
+        assert len(token) == 12 + 1 + 32
+        assert answer("done", "a" * 70, "--token", token)["status"] == "SUCCESS"
+
+
+class TestWaitingTasks:
+    def test_touch_and_reprioritize_change_what_comes_next(self, queue: Queue) -> None:
+        for name in ("a", "b", "c"):
+            answer("put", "1", "--id", name)
+        answer("touch", "a")
+        assert claimed()[0] == "a"
+        assert answer("reprioritize", "b", "7")["priority"] == 7
+        assert claimed()[0] == "b"
+        assert queue.stats().pending == 1
+
+    def test_one_is_cancelled_at_once_several_are_asked_about(self, queue: Queue) -> None:
+        for name in ("a", "b", "c"):
+            answer("put", "1", "--id", name)
+        assert answer("cancel", "a")["status"] == "CANCELLED"
+        fails(2, "add --yes", "cancel", "b", "c")
+        assert [task["status"] for task in answer("cancel", "b", "c", "--yes")] == ["CANCELLED"] * 2
+        fails(1, "cannot cancel a task that is CANCELLED", "cancel", "a")
+        assert queue.stats().cancelled == 3
+
+    @pytest.mark.usefixtures("queue")
+    def test_lists_go_on_where_they_ended(self) -> None:
+        for name in ("a", "b", "c"):
+            answer("put", "1", "--id", name)
+        first = answer("ls", "--limit", "2")
+        rest = answer("ls", "--cursor", first["cursor"])
+        assert sorted(task["task_id"] for page in (first, rest) for task in page["tasks"]) == ["a", "b", "c"]
+        assert rest["cursor"] is None
+        assert f"more: add --cursor {first['cursor']}" in freshq("ls", "--limit", "2").stdout
+        assert "no tasks" in freshq("ls", "--status", "taken").stdout
+
+    @pytest.mark.usefixtures("queue")
+    @pytest.mark.parametrize("columns", ["50", "80", "120"])
+    def test_lists_fit_the_terminal(self, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", columns)
+        answer("put", json.dumps("long " * 50))
+        lines = freshq("ls").stdout.splitlines()
+        assert max(map(len, lines)) <= int(columns)
+        assert any('"long' in line and line.rstrip().endswith("…") for line in lines)
+
+
+class TestDeletion:
+    def test_purge_needs_to_be_meant(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+        answer("put", "1")
+        fails(2, "add --yes", "purge")
+        monkeypatch.setattr(session, "someone_listens", lambda: True)
+        assert freshq("purge", text="n\n").exit_code == 1
+        assert queue.stats().pending == 1
+        assert freshq("purge", text="y\n").exit_code == 0
+        assert queue.stats().pending == 0
+        answer("put", "1")
+        assert answer("purge", "--yes") == {"deleted": 1}
+
+    def test_dead_letters_are_listed_brought_back_and_deleted(self, queue: Queue) -> None:
+        for name in ("a", "b", "c"):
+            answer("put", "1", "--id", name)
+            answer("fail", name, "--token", claimed()[1], "--error", f"no {name}")
+        shown = freshq("dlq", "ls").stdout
+        assert all(f"no {name}" in shown for name in ("a", "b", "c"))
+        assert answer("dlq", "redrive", "a") == {"redriven": 1}
+        assert answer("dlq", "redrive", "--limit", "1") == {"redriven": 1}
+        fails(1, "cannot redrive", "dlq", "redrive", "a")
+        fails(2, "add --yes", "dlq", "purge")
+        fails(1, "cannot discard a task that is PENDING", "dlq", "purge", "a", "--yes")
+        assert answer("dlq", "purge", "--yes") == {"deleted": 1}
+        assert (queue.stats().pending, queue.stats().failure) == (2, 0)
+
+
+class TestFinding:
+    def test_options_of_the_address_count(self, queue: Queue) -> None:
+        where = f"{URL}?name=mail&order=fifo&lease_seconds=7"
+        for name in ("a", "b"):
+            answer("put", "1", "--id", name, "--queue", where)
+        (claim,) = answer("claim", "--queue", where)
+        assert claim["task_id"] == "a"
+        assert claim["lease_until"] == pytest.approx(claim["updated"] + 7, abs=0.001)
+        assert answer("stats", "--queue", URL, "--name", "mail")["pending"] == 1
+        assert queue.stats().pending == 0
+
+    @pytest.mark.parametrize(
+        ("address", "said"),
+        [
+            ("Tasks", "must look like dynamodb://TABLE"),
+            ("ftp://Tasks", "must look like dynamodb://TABLE"),
+            ("dynamodb://Tasks?colour=red", "'colour' is no option"),
+            ("dynamodb://Tasks?lease_seconds=soon", "lease_seconds: must be a number"),
+            ("dynamodb://Tasks?order=random", "order: "),
+            ("dynamodb://Tasks?name", "NAME=VALUE"),
+            ("dynamodb://Tasks?name=a&name=b", "each option once"),
+            ("dynamodb://Tasks?profile=nobody-has-this", "profile: "),
+            ("dynamodb://T", "table: "),
+        ],
+    )
+    def test_a_wrong_address_is_wrong_use(self, address: str, said: str) -> None:
+        fails(2, said, "stats", "--queue", address)
+
+    def test_no_address_at_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("FRESHQ_QUEUE", raising=False)
+        fails(2, "--queue URL or --stack NAME", "stats")
+
+    def test_an_unreachable_store_is_not_an_empty_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        nobody = boto3.client(
+            "dynamodb", endpoint_url="http://127.0.0.1:9", config=Config(retries={"total_max_attempts": 1})
+        )
+        monkeypatch.setattr(finding, "default_client", lambda _session: nobody)
+        fails(3, "did not answer", "get", "a", "--queue", f"{URL}?region=eu-west-1")
+
+    @pytest.mark.usefixtures("moto_client")
+    def test_a_missing_table_names_itself(self) -> None:
+        fails(3, "'Nowhere'", "ls", "--queue", "dynamodb://Nowhere")
+
+    def test_sql_addresses_reach_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[tuple[str, str, dict[str, Any]]] = []
+
+        def sql(url: str, table: str, **options: Any) -> Queue:
+            asked.append((url, table, options))
+            return Queue.memory(**options)
+
+        monkeypatch.setattr(
+            Queue,
+            "sql",
+            sql,
+        )
+        answer("put", "1", "--queue", "mysql+pymysql://u@h/db?charset=utf8mb4&name=mail&max_attempts=2#work")
+        options = {"name": "mail", "max_attempts": 2}
+        assert asked == [("mysql+pymysql://u@h/db?charset=utf8mb4", "work", options)]
+
+    def test_a_deployed_stack_brings_its_options(self, queue: Queue, stacks: Stubber) -> None:
+        for _ in range(3):
+            stacks.add_response("describe_stacks", {"Stacks": [STACK]}, {"StackName": "app"})
+        for name in ("a", "b"):
+            answer("put", "1", "--id", name, "--stack", "app")
+        (claim,) = answer("claim", "--stack", "app")
+        assert (claim["task_id"], claim["queue"]) == ("a", "mail")
+        assert claim["lease_until"] == pytest.approx(claim["updated"] + 7, abs=0.001)
+        assert queue.stats().pending == 0
+
+    def test_a_stack_without_a_queue_or_that_is_none(self, stacks: Stubber) -> None:
+        bare = {key: value for key, value in STACK.items() if key != "Outputs"}
+        stacks.add_response("describe_stacks", {"Stacks": [bare]})
+        fails(1, "no output QueueTableName", "ls", "--stack", "bare")
+        stacks.add_client_error("describe_stacks", "ValidationError", "Stack with id none does not exist")
+        fails(1, "does not exist", "ls", "--stack", "none")
+        stacks.add_client_error("describe_stacks", "AccessDenied", "not authorized")
+        fails(3, "not authorized", "ls", "--stack", "app")
+        fails(2, "either --queue or --stack", "ls", "--stack", "app", "--queue", URL)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"), (0, "0.0 s"), (9.94, "9.9 s"), (12.4, "12 s"), (59.9, "60 s"), (60, "1 min"),
+        (200, "3 min 20 s"), (3_600, "1 h"), (7_500, "2 h 5 min"), (90_000, "1 d 1 h"), (-5, "-5.0 s"),
+    ],
+)  # fmt: skip
+def test_spans_are_written_as_people_do(seconds: float | None, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_what_a_terminal_might_obey_is_written_out() -> None:
+    assert printable("a\x1b[2Jb\n") == r"a\x1b[2Jb\n"

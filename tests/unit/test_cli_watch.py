@@ -1,0 +1,221 @@
+"""`freshq watch`: what it reads, and the picture at any size."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from freshq import Queue
+from freshq.cli import app, readings
+from freshq.cli.frame import frame
+from freshq.cli.output import Output
+from freshq.cli.readings import AGES_SECONDS, Watcher, bands
+from freshq.cli.session import Session
+from freshq.cli.watch import watch
+from freshq.errors import Throttled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from freshq.cli.readings import Reading
+    from tests.conftest import Clock, StoreUnderTest
+
+DEADLINE_SECONDS = 30.0
+
+
+def filled(queue: Queue, clock: Clock) -> None:
+    """Put tasks of several ages, some held, done or dead."""
+    queue.put_many([{"payload": number} for number in range(3)])
+    clock.advance(100)
+    queue.put_many([{"payload": number} for number in range(10)])
+    held = queue.claim(limit=3)
+    queue.complete(held[0])
+    queue.fail(held[1], "the downstream said 503")
+    clock.advance(5)
+    queue.put("new")
+
+
+def drawn(reading: Reading, width: int, height: int, problem: str | None = None) -> str:
+    console = Console(width=width, height=height, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(frame(reading, width, height, problem))
+    return capture.get()
+
+
+class TestReadings:
+    def test_what_waits_is_told_by_age(self, store: StoreUnderTest) -> None:
+        queue = store.queue()
+        filled(queue, store.clock)
+        reading = Watcher(queue).look()
+        assert (reading.stats.pending, reading.paused) == (11, False)
+        assert reading.stats.taken >= 1
+        assert bands(reading.backlog) == [(0.0, 1.0, 1), (1.0, 10.0, 7), (10.0, 60.0, 0), (60.0, 300.0, 3)]
+        assert [task.error for task in reading.dead_letters] == ["the downstream said 503"]
+        assert reading.pressure.offered_per_second > 0
+
+    def test_nothing_waits(self, queue: Queue) -> None:
+        reading = Watcher(queue).look()
+        assert (reading.backlog, reading.dead_letters, reading.searched_all) == ((), (), True)
+
+    def test_what_is_older_than_every_age_is_counted_too(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, max_age_seconds=100_000)
+        queue.put("old")
+        clock.advance(AGES_SECONDS[-1] + 1)
+        reading = Watcher(queue).look()
+        assert bands(reading.backlog)[-1][::2] == (AGES_SECONDS[-1], 1)
+        told = json.loads(json.dumps(reading.told(), allow_nan=False))
+        assert told["backlog"][-1] == {"younger_than_seconds": None, "tasks": 1}
+
+    def test_claims_a_second_come_from_what_is_held_and_done(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock)
+        queue.put_many([{"payload": number} for number in range(20)])
+        watcher = Watcher(queue)
+        assert watcher.look().claimed_per_second is None
+        queue.claim(limit=8)
+        clock.advance(4)
+        assert watcher.look().claimed_per_second == pytest.approx(2.0)
+        clock.advance(30)
+        watcher.look()
+        clock.advance(1)
+        assert watcher.look().claimed_per_second == pytest.approx(0.0)
+
+    def test_dead_letters_are_searched_a_part_at_a_time(
+        self, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(readings, "LOOK_TASKS", 4)
+        queue = Queue.memory(clock=clock)
+        for number in range(10):
+            queue.put(number, task_id=f"t{number}")
+            queue.fail(queue.claim()[0])
+        watcher = Watcher(queue)
+        counts = []
+        for _ in range(3):
+            reading = watcher.look()
+            counts.append((len(reading.dead_letters), reading.searched_all))
+            clock.advance(readings.LOOK_EVERY_SECONDS)
+        assert counts == [(4, False), (8, False), (10, True)]
+        queue.discard()
+        for _ in range(3):
+            reading = watcher.look()
+            clock.advance(readings.LOOK_EVERY_SECONDS)
+        assert reading.dead_letters == ()
+
+
+class TestFrame:
+    @pytest.mark.parametrize(("width", "height"), [(30, 10), (50, 20), (80, 24), (120, 40)])
+    def test_it_fits_any_width(self, clock: Clock, width: int, height: int) -> None:
+        queue = Queue.memory(clock=clock)
+        filled(queue, clock)
+        lines = drawn(Watcher(queue).look(), width, height).splitlines()
+        assert max(map(len, lines)) <= width
+        text = "\n".join(lines)
+        for said in ("queue default", "put", "claimed", "waiting", "in work", "below 10 s", "last dead"):
+            assert said in text, said
+
+    def test_a_tall_terminal_shows_all_of_it(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock)
+        filled(queue, clock)
+        queue.pause()
+        reading = replace(Watcher(queue).look(), searched_all=False)
+        text = drawn(reading, 120, 40, problem="table 'Tasks': throttled")
+        for said in ("the downstream said 503", "paused", "no news: table 'Tasks': throttled", "1 min 45 s"):
+            assert said in text, said
+        assert "none so far" in drawn(replace(reading, dead_letters=()), 80, 24)
+
+
+class TestCommand:
+    def test_one_picture_and_one_line_of_json(self) -> None:
+        picture = CliRunner().invoke(app, ["watch", "--once", "--queue", "memory://"])
+        assert picture.exit_code == 0
+        assert "queue default" in picture.stdout
+        told = CliRunner().invoke(app, ["watch", "--once", "--json", "--queue", "memory://"])
+        assert json.loads(told.stdout)["stats"]["pending"] == 0
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"), [([], "once: "), (["--every-seconds", "0"], "every_seconds: ")]
+    )
+    def test_wrong_use(self, arguments: list[str], said: str) -> None:
+        done = CliRunner().invoke(app, ["watch", "--queue", "memory://", *arguments])
+        assert (done.exit_code, said in done.stderr) == (2, True)
+
+    @pytest.mark.usefixtures("moto_client")
+    def test_no_answer_at_first_is_an_error(self) -> None:
+        done = CliRunner().invoke(app, ["watch", "--once", "--queue", "dynamodb://Nowhere"])
+        assert (done.exit_code, "'Nowhere'" in done.stderr) == (3, True)
+
+    def test_no_answer_later_is_told_beside_the_last_picture(
+        self, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = Queue.memory(clock=clock)
+        reading = Watcher(queue).look()
+        answers: Iterator[Reading | BaseException] = iter(
+            [reading, Throttled("too many"), reading, KeyboardInterrupt()]
+        )
+
+        def look(_: Watcher) -> Reading:
+            answer = next(answers)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        told: list[str | None] = []
+        monkeypatch.setattr(Watcher, "look", look)
+
+        def picture(*arguments: str | None) -> str:
+            told.append(arguments[3])
+            return "a picture"
+
+        monkeypatch.setattr("freshq.cli.watch.frame", picture)
+        session = Session(queue, Output(as_json=False), can_ask=True)
+        session.output.console = Console(force_terminal=True, width=80, height=24, file=sys.stdout)
+        watch(session, every_seconds=0.001)
+        assert told == [None, "too many", None]
+
+    def test_it_fills_a_small_terminal_and_ctrl_c_ends_it_well(self) -> None:
+        terminal, inside = pty.openpty()
+        fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 40, 0, 0))
+        code = "from freshq.cli import app; app()"
+        command = [sys.executable, "-c", code, "watch", "--queue", "memory://", "--every-seconds", "0.05"]
+        environment = os.environ | {"TERM": "xterm"}
+        with subprocess.Popen(  # noqa: S603 - this interpreter
+            command, stdin=inside, stdout=inside, stderr=inside, env=environment, start_new_session=True
+        ) as process:
+            os.close(inside)
+            shown = _until(terminal, b"in time")
+            process.send_signal(signal.SIGINT)
+            _until(terminal, None)
+            assert process.wait(DEADLINE_SECONDS) == 0
+        os.close(terminal)
+        assert b"queue default" in shown
+
+
+def _until(terminal: int, sign: bytes | None) -> bytes:
+    """Return what a terminal shows until there is a sign; None: until it is closed."""
+    shown = b""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    with suppress(OSError):  # how a terminal whose process has ended says so
+        while sign is None or sign not in shown:
+            readable, _, _ = select.select([terminal], [], [], deadline - time.monotonic())
+            assert readable, shown
+            part = os.read(terminal, 65536)
+            if not part:
+                break
+            shown += part
+    return shown

@@ -1,0 +1,123 @@
+"""What is landed of a change, and what is not."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from freshq import Queue
+from freshq.landing import landed_event
+from freshq.stores.dynamodb.items import Keyspace, encode
+from tests.pipeline.recording import START_SECONDS, Recording, ms, small
+
+
+def test_event_holds_what_the_pipeline_needs_and_nothing_secret() -> None:
+    tape = Recording()
+    tape.put(0.25, "a", group="red", priority=3)
+    tape.take(1.5, "a", holder="w1:hidden")
+    event = tape.landed()[1]
+    assert event["change"] == "MODIFY"
+    assert event["status"] == "TAKEN"
+    assert event["updated_ms"] == (START_SECONDS + 1.5) * 1000
+    assert event["stream_ms"] == (START_SECONDS + 1) * 1000
+    assert (event["task_id"], event["group"], event["priority"], event["attempts"]) == ("a", "red", 3, 1)
+    assert event["worker"] == "w1"
+    assert len(event["lease"]) == 16
+    assert "hidden" not in json.dumps(event)
+    assert "secret" not in json.dumps(event)
+    assert all(not isinstance(value, dict | list) for value in event.values())
+
+
+def test_stored_task_is_landed(queue_of_one: tuple[dict[str, Any], str]) -> None:
+    item, task_id = queue_of_one
+    change = {"Keys": {"taskId": item["taskId"]}, "NewImage": item, "ApproximateCreationDateTime": 1.0}
+    event = landed_event({"eventID": "1", "eventName": "INSERT", "dynamodb": change})
+    assert event is not None
+    assert event["task_id"] == task_id
+    assert event["change"] == "INSERT"
+    assert event["expires_s"] > event["deadline_ms"] / 1000
+
+
+@pytest.fixture
+def queue_of_one() -> tuple[dict[str, Any], str]:
+    queue = Queue.memory()
+    task_id = queue.put({"any": "work"}).task_id
+    task = queue.get(task_id)
+    assert task is not None
+    return encode(task, Keyspace(1)), task_id
+
+
+def test_records_of_no_task_are_told_apart() -> None:
+    tape = small()
+    own = [
+        record for record in tape.records if record["dynamodb"]["Keys"]["taskId"]["S"].startswith("freshq#")
+    ]
+    assert own
+    assert [landed_event(record) for record in own] == [None] * len(own)
+    assert len(tape.landed()) == len(tape.records) - len(own)
+
+
+def test_a_task_attached_to_an_existing_item_begins_then() -> None:
+    image = {"taskId": {"S": "a"}, "name": {"S": "kept"}}
+    task = image | {"taskStatus": {"S": "PENDING"}, "taskCreated": ms(0), "taskUpdated": ms(0)}
+    change = {"Keys": {"taskId": {"S": "a"}}, "ApproximateCreationDateTime": START_SECONDS}
+    attached = {
+        "eventID": "1",
+        "eventName": "MODIFY",
+        "dynamodb": change | {"OldImage": image, "NewImage": task},
+    }
+    detached = {
+        "eventID": "2",
+        "eventName": "MODIFY",
+        "dynamodb": change | {"OldImage": task, "NewImage": image},
+    }
+    events = [landed_event(record) for record in (attached, detached)]
+    assert [event and event["change"] for event in events] == ["INSERT", "REMOVE"]
+
+
+@pytest.mark.parametrize(
+    ("identity", "by_ttl"),
+    [
+        ({"type": "Service", "principalId": "dynamodb.amazonaws.com"}, True),
+        ({"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}, True),
+        ({"type": "Service", "principalId": "replication.dynamodb.amazonaws.com"}, False),
+        (None, False),
+    ],
+)
+def test_ttl_is_told_from_a_client(identity: dict[str, str] | None, by_ttl: bool) -> None:  # noqa: FBT001 - a parameter
+    tape = Recording()
+    tape.put(0, "a")
+    tape.remove(100, "a", by_ttl=False)
+    event = landed_event(tape.records[1] | {"userIdentity": identity})
+    assert event is not None
+    assert event["ttl_removal"] is by_ttl
+    assert "updated_ms" not in event
+
+
+def test_a_moment_as_boto3_has_it_is_the_same() -> None:
+    tape = Recording()
+    tape.put(0.5, "a")
+    record = tape.records[0]
+    moment = datetime.fromtimestamp(START_SECONDS, UTC)
+    other = record | {"dynamodb": record["dynamodb"] | {"ApproximateCreationDateTime": moment}}
+    assert landed_event(other) == landed_event(record)
+
+
+@pytest.mark.parametrize("missing", ["eventID", "ApproximateCreationDateTime", "Keys"])
+def test_what_is_missing_is_named(missing: str) -> None:
+    tape = Recording()
+    tape.put(0, "a")
+    record = tape.records[0]
+    change = {name: value for name, value in record["dynamodb"].items() if name != missing}
+    broken = {name: value for name, value in record.items() if name != missing} | {"dynamodb": change}
+    with pytest.raises(ValueError, match=missing):
+        landed_event(broken)
+
+
+def test_a_number_that_is_none_is_named() -> None:
+    tape = Recording()
+    tape.put(0, "a")
+    tape.records[0]["dynamodb"]["NewImage"]["deadline"] = {"N": "soon"}
+    with pytest.raises(ValueError, match="deadline must be a number, got 'soon'"):
+        landed_event(tape.records[0])

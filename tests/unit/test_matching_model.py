@@ -1,0 +1,98 @@
+"""Whatever waits in whatever order, a match is whom a look at everyone would choose.
+
+The model reads every resource for every caller; the queue reads a page of a few of its partitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from freshq import MatchQueue, ResourceStatus
+from freshq.match_lines import Lines
+from freshq.policy.criteria import parse_criteria
+from freshq.policy.standing import entries_of, fits, parse_attributes, places_of
+from freshq.stores.match_memory import MemoryMatchStore
+from tests.conftest import Clock
+
+NAMES: Final = ("gender", "language", "z")
+VALUES: Final = ("a", "ab", "#")
+VALUE = st.sampled_from(VALUES)
+VALUE_SET = st.frozensets(VALUE, min_size=1, max_size=2)
+ATTRIBUTES = st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, VALUE_SET))
+PREFERENCES = st.lists(VALUE | VALUE_SET | st.none(), min_size=1, max_size=3)
+CRITERIA = st.dictionaries(st.sampled_from(NAMES), VALUE | VALUE_SET | PREFERENCES, min_size=1, max_size=2)
+JOIN = st.tuples(st.just("join"), ATTRIBUTES)
+MATCH = st.tuples(st.just("match"), CRITERIA | st.just({}))
+STEP = JOIN | MATCH | MATCH | st.tuples(st.sampled_from(["leave", "release"]), st.integers(0, 20))
+# A line to begin with: two who fit the same question are what most orders are about.
+STEPS = st.tuples(
+    st.lists(JOIN, min_size=3, max_size=9), st.lists(MATCH | STEP, min_size=3, max_size=20)
+).map(lambda parts: parts[0] + parts[1])
+
+
+@dataclass
+class Model:
+    """Every resource in line, in the order of joining."""
+
+    line: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def choose(self, criteria: Any, *, newest_first: bool) -> str | None:
+        line = self.line[::-1] if newest_first else self.line
+        for asks in parse_criteria(criteria):
+            for name, attributes in line:
+                if any(fits(ask, parse_attributes(attributes)) for ask in asks):
+                    return name
+        return None
+
+    def remove(self, name: str) -> None:
+        self.line = [entry for entry in self.line if entry[0] != name]
+
+
+@given(steps=STEPS, newest_first=st.booleans(), page_entries=st.integers(1, 4))
+@settings(max_examples=300, deadline=None)
+def test_a_match_is_whom_a_look_at_everyone_would_choose(
+    *, steps: list[tuple[str, Any]], newest_first: bool, page_entries: int
+) -> None:
+    store, clock, model = MemoryMatchStore(), Clock(), Model()
+    queue = MatchQueue(store, "lifo" if newest_first else "fifo", clock=clock)
+    queue._lines = Lines(store, newest_first=newest_first, page_entries=page_entries)
+    held = []
+    for number, (verb, given_with) in enumerate(steps):
+        if verb == "join":
+            queue.register(f"{number}", given_with)
+            queue.enqueue(f"{number}")
+            model.line.append((f"{number}", given_with))
+        elif verb == "match":
+            matches = queue.match(given_with)
+            chosen = model.choose(given_with, newest_first=newest_first)
+            assert [match.resource_id for match in matches] == ([] if chosen is None else [chosen])
+            held += matches
+            for match in matches:
+                model.remove(match.resource_id)
+        elif verb == "leave" and model.line:
+            name = model.line[given_with % len(model.line)][0]
+            queue.leave(name)
+            model.remove(name)
+        elif verb == "release" and held:
+            queue.release(held.pop(given_with % len(held)))
+        assert queue.waiting() == len(model.line)
+    waiting = {
+        resource.resource_id for resource in store.resources() if resource.status is ResourceStatus.QUEUED
+    }
+    assert waiting == {name for name, _attributes in model.line}
+    assert len(store._entries) == sum(
+        entries_of(parse_attributes(attributes)) for _name, attributes in model.line
+    )
+
+
+@given(ATTRIBUTES)
+def test_the_places_are_as_many_as_was_counted_and_all_different(
+    attributes: dict[str, frozenset[str]],
+) -> None:
+    parsed = parse_attributes(attributes)
+    places = places_of(parsed)
+    assert len(set(places)) == len(places) == entries_of(parsed)

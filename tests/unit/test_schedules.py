@@ -1,0 +1,161 @@
+"""Recurring tasks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from freshq import Queue, StoreError
+from freshq.schedules import Cron, Every, Schedule, Scheduler
+from freshq.stores.memory import MemoryStore
+from tests.conftest import START, Clock
+from tests.support.readings import payloads, total, within_seconds
+
+BERLIN = ZoneInfo("Europe/Berlin")
+WEEK_SECONDS = 7 * 86_400.0
+
+
+def instant(*fields: int, fold: int = 0) -> float:
+    return datetime(*fields, tzinfo=BERLIN, fold=fold).timestamp()  # type: ignore[misc,arg-type]
+
+
+def ticks(expression: str, after: float, number: int) -> list[str]:
+    """Return the first ticks, as Berlin's clocks and UTC's show them."""
+    found = islice(Cron(expression, "Europe/Berlin").ticks(after), number)
+    return [
+        f"{datetime.fromtimestamp(tick, BERLIN):%d %H:%M}={datetime.fromtimestamp(tick, UTC):%H:%M}"
+        for tick in found
+    ]
+
+
+class TestCron:
+    def test_where_the_clocks_skip_an_hour_nothing_is_lost(self) -> None:
+        before = instant(2026, 3, 29, 1, 0)  # at 02:00 it is 03:00
+        assert ticks("30 2 * * *", before, 2) == ["29 03:00=01:00", "30 02:30=00:30"]
+        assert ticks("15 3 * * *", before, 1) == ["29 03:15=01:15"]
+        assert ticks("30 * * * *", before, 3) == ["29 01:30=00:30", "29 03:30=01:30", "29 04:30=02:30"]
+
+    def test_where_the_clocks_repeat_an_hour_nothing_fires_twice(self) -> None:
+        before = instant(2026, 10, 25, 1, 0)  # at 03:00 it is 02:00 again
+        assert ticks("30 2 * * *", before, 2) == ["25 02:30=00:30", "26 02:30=01:30"]
+        assert ticks("30 * * * *", before, 4) == [
+            *("25 01:30=23:30", "25 02:30=00:30", "25 02:30=01:30", "25 03:30=02:30"),
+        ]
+        within = instant(2026, 10, 25, 2, 45, fold=1)
+        assert ticks("30 2 * * *", within, 1) == ["26 02:30=01:30"]
+
+    def test_every_tick_is_later_than_the_one_before(self) -> None:
+        for expression in ("*/20 1-3 * * *", "5,35 2 * * *", "0 0 1 * *"):
+            found = list(islice(Cron(expression, "Europe/Berlin").ticks(instant(2026, 3, 27, 0, 0)), 30))
+            assert found == sorted(set(found))
+
+    @pytest.mark.parametrize("expression", ["", "* * *", "61 * * * *", "0 0 31 2 x", None, 5])
+    def test_a_wrong_expression(self, expression: Any) -> None:
+        with pytest.raises(ValueError, match=r"^expression: "):
+            Cron(expression)
+
+    @pytest.mark.parametrize("zone", ["", "Berlin", "../etc/passwd", None])
+    def test_a_wrong_zone(self, zone: Any) -> None:
+        with pytest.raises(ValueError, match=r"^zone: "):
+            Cron("* * * * *", zone)
+
+
+class TestEvery:
+    def test_at_the_multiples_of_the_interval(self) -> None:
+        assert list(islice(Every(0.25).ticks(10.1), 3)) == [10.25, 10.5, 10.75]
+        assert next(Every(60).ticks(120.0)) == 180.0
+
+    @pytest.mark.parametrize("seconds", [0, -1, 1e-9, "5", True])
+    def test_a_wrong_interval(self, seconds: Any) -> None:
+        with pytest.raises(ValueError, match=r"^seconds: "):
+            Every(seconds)
+
+
+class TestScheduler:
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def queue(self, clock: Clock) -> Queue:
+        return Queue(MemoryStore(), clock=clock, max_age_seconds=WEEK_SECONDS, retention_seconds=0)
+
+    def test_one_task_a_tick_over_many_nodes(self, queue: Queue, clock: Clock) -> None:
+        nodes = [Scheduler(queue, [Schedule.of("m", Every(60), {"n": 1}, priority=2)]) for _ in range(3)]
+        assert [node.fire() for node in nodes] == [0, 0, 0]
+        for _ in range(5):
+            clock.advance(60)
+            assert sorted(node.fire() for node in nodes) == [0, 0, 1]
+            (claim,) = queue.claim(limit=5)
+            assert (claim.task.payload, claim.task.priority) == ({"n": 1}, 2)
+            queue.complete(claim)
+
+    def test_a_node_that_lags_does_not_fire_a_tick_that_is_long_done(
+        self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        schedule = Schedule.of("m", Every(60), "work")
+        node = Scheduler(queue, [schedule])
+        node.fire()
+        clock.advance(60)
+        node.fire()
+        queue.complete(queue.claim()[0])
+        clock.advance(10)
+        queue.recover()
+        assert total(queue) == 0  # its id is free again
+        monkeypatch.setattr(clock, "now", clock.now - 9)
+        assert Scheduler(queue, [schedule]).fire() == 0
+
+    def test_after_a_crash_between_the_task_and_the_mark_it_is_one_task(
+        self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        node = Scheduler(queue, [Schedule.of("m", Every(60), "work")])
+        node.fire()
+        clock.advance(60)
+        with monkeypatch.context() as patch:
+            patch.setattr(queue.store, "write_record", lambda *_: False)
+            with pytest.raises(StoreError, match="changed at each try"):
+                node.fire()
+        assert node.fire() == 0
+        assert payloads(queue.claim(limit=5)) == ["work"]
+
+    @pytest.mark.parametrize(("catch_up", "expected"), [(1, [4]), (3, [2, 3, 4]), (9, [1, 2, 3, 4])])
+    def test_missed_ticks_are_made_up_for_within_a_bound(
+        self, queue: Queue, clock: Clock, catch_up: int, expected: list[int]
+    ) -> None:
+        clock.now = 60.0 * round(START / 60)
+        start = clock.now
+        number = lambda moment: round((moment.timestamp() - start) / 60)  # noqa: E731 - a payload
+        node = Scheduler(queue, [Schedule.of("m", Every(60), number, catch_up=catch_up)])
+        node.fire()
+        clock.advance(4 * 60 + 1)
+        assert node.fire() == len(expected)
+        assert sorted(map(int, map(str, payloads(queue.claim(limit=9))))) == expected
+        assert node.next_tick() == start + 300
+
+    def test_wrong_arguments(self, queue: Queue) -> None:
+        twice = [Schedule.of("m", Every(60), 1), Schedule.of("m", Every(30), 2)]
+        with pytest.raises(ValueError, match=r"^schedules: two are named 'm'"):
+            Scheduler(queue, twice)
+        with pytest.raises(ValueError, match=r"^name: "):
+            Schedule.of("", Every(1), 1)
+        with pytest.raises(ValueError, match=r"^catch_up: "):
+            Schedule.of("m", Every(1), 1, catch_up=0)
+
+    def test_run_fires_by_itself_until_it_is_told_to_stop(self) -> None:
+        queue = Queue(MemoryStore(), clock=time.time)
+        stop = threading.Event()
+        node = Scheduler(queue, [Schedule.of("m", Every(0.05), "work")])
+        thread = threading.Thread(target=node.run, args=(stop,))
+        thread.start()
+        try:
+            assert within_seconds(10, lambda: total(queue) >= 3)
+        finally:
+            stop.set()
+            thread.join(10)
+        assert not thread.is_alive()
