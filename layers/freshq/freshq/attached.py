@@ -41,9 +41,6 @@ class AttachedStore(Store, Protocol):
     def dead(self, queue: str) -> Iterator[Task]:
         """Yield the dead letters of a queue."""
 
-    def purge_dead(self, queue: str) -> int:
-        """Take the dead letters out of the queue; return how many."""
-
 
 class AttachedQueue(Queue):
     """A queue whose tasks are an application's records; `Queue.dynamodb(..., attach=True)` returns it.
@@ -179,19 +176,13 @@ class AttachedQueue(Queue):
         """
         return super().purge(confirm)
 
-    def purge_dead(self, confirm: str) -> int:
-        """Take the dead letters out of the queue; the records stay, and are READY.
-
-        Args:
-            confirm: The queue's name.
-
-        Returns:
-            How many were taken out.
-        """
-        if confirm != self.name:
-            msg = f"confirm: must be the queue's name {self.name!r}, got {confirm!r}; nothing was changed"
-            raise ValueError(msg)
-        return self._records.purge_dead(self.name)
+    def discard(self, limit: int | None = None, task_id: str | None = None) -> int:
+        """Take dead letters out of the queue, as `Queue.discard`; the records stay, and are READY."""
+        if task_id is not None:
+            return super().discard(limit, task_id)
+        if limit is not None:
+            checked_count("limit", limit)
+        return sum(self._discard(task) for task in islice(self._records.dead(self.name), limit))
 
     def _created(self, new: NewTask, where: str = "") -> Task:
         if new.payload is not None:

@@ -46,7 +46,8 @@ def open_queue(address: str, name: str | None = None, max_age_seconds: float | N
     """Return the queue of an address.
 
     Args:
-        address: Such as dynamodb://TABLE?name=mail&order=fifo, or memory:// for a trial.
+        address: Such as dynamodb://TABLE?name=mail&order=fifo, dynamodb://TABLE?key=id for a table that
+            was attached, or memory:// for a trial.
         name: Name of the queue; None for the address's own, or "default".
         max_age_seconds: Its max age; None for the address's own, or the default.
 
@@ -114,12 +115,13 @@ def _converted(given: Mapping[str, str], known: Mapping[str, Callable[[str], obj
 
 
 def _dynamodb(table: str, options: dict[str, Any]) -> Queue:
+    opened: Queue
     region, profile = options.pop("region", None), options.pop("profile", None)
     if "key" in options:
-        options["attach"] = True
-    make: Callable[..., Queue] = Queue.dynamodb
+        options["attach"] = True  # a table of freshq's own has the key that freshq gave it
     if region is None and profile is None:
-        return make(table, **options)
+        opened = Queue.dynamodb(table, **options)
+        return opened
     try:
         session = boto3.Session(profile_name=profile, region_name=region)
     except ProfileNotFound as error:
@@ -130,7 +132,8 @@ def _dynamodb(table: str, options: dict[str, Any]) -> Queue:
     except BotoCoreError as error:
         msg = f"table {table!r}: {error}"
         raise Unreachable(msg) from error
-    return make(table, client, **options)
+    opened = Queue.dynamodb(table, client, **options)
+    return opened
 
 
 def split_table(url: str) -> tuple[str, str]:

@@ -34,7 +34,7 @@ from freshq.stores.dynamodb.values import plain_values
 from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from types_boto3_dynamodb import DynamoDBClient
 
@@ -94,22 +94,6 @@ class AttachedStore(DynamoDBStore):
             raise ConflictError(current) from None
         return replace(task, version=version_of(item))
 
-    def delete(self, task: Task, guard: Guard) -> None:
-        """Take a record out of the queue if the guard holds; the record stays."""
-        arguments = _leave_arguments(task.queue, task.task_id, guard.status, self._keyspace)
-        for name, token in (("leaseToken", guard.lease_token), ("requestToken", guard.request_token)):
-            if token is not None:
-                arguments = conditioned(
-                    arguments,
-                    [arguments["ConditionExpression"], f"#{name} = :guard_{name}"],
-                    {f":guard_{name}": {"S": token}},
-                )
-        try:
-            self._calls.update(arguments)
-        except ConditionFailed as failed:
-            if failed.item is not None and is_task(failed.item):
-                raise ConflictError(decode(failed.item)) from None
-
     def dead(self, queue: str) -> Iterator[Task]:
         """Yield the dead letters of a queue, by shard and time, at the cost of those that there are."""
         for shard in range(self._keyspace.shards):
@@ -121,22 +105,25 @@ class AttachedStore(DynamoDBStore):
 
     def purge(self, queue: str) -> int:
         """Take every record out of the queue, what is in work included; return how many."""
-        return self._take_out(queue, [task.task_id for task in self.scan(queue)])
 
-    def purge_dead(self, queue: str) -> int:
-        """Take the dead letters out of the queue; return how many."""
-        return self._take_out(queue, [task.task_id for task in self.dead(queue)], TaskStatus.FAILURE)
-
-    def _take_out(self, queue: str, task_ids: Sequence[str], status: TaskStatus | None = None) -> int:
-        def take_out(task_id: str) -> bool:
+        def take_out(task: Task) -> bool:
             try:
-                self._calls.update(_leave_arguments(queue, task_id, status, self._keyspace))
+                self._calls.update(_leave_arguments(queue, task.task_id, self._keyspace))
             except ConditionFailed:
                 return False  # somebody else took it out, or deleted it
             return True
 
         with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-purge") as pool:
-            return sum(pool.map(take_out, task_ids))
+            return sum(pool.map(take_out, self.scan(queue)))
+
+    def delete(self, task: Task, guard: Guard) -> None:
+        """Take a record out of the queue if the guard holds; the record stays, and is READY."""
+        out = replace(task, status=TaskStatus.READY, request_token=new_request_token())
+        try:
+            self.replace(out, guard)
+        except ConflictError as conflict:
+            if conflict.current is not None:
+                raise
 
 
 def _put_arguments(task: Task, keyspace: Keyspace) -> Item:
@@ -190,14 +177,11 @@ def _between_queues(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
     return conditioned(update_arguments(task.task_id, changes, version_count(keyspace)), conditions, values)
 
 
-def _leave_arguments(queue: str, task_id: str, status: TaskStatus | None, keyspace: Keyspace) -> Item:
+def _leave_arguments(queue: str, task_id: str, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that takes a record out of a queue, READY afterwards."""
     changes = _without_queue(keyspace) | {"requestToken": {"S": new_request_token()}}
-    conditions, values = ["#taskQueue = :queue"], {":queue": {"S": queue}}
-    if status is not None:
-        conditions.append("#taskStatus = :status")
-        values[":status"] = {"S": status.value}
-    return conditioned(update_arguments(task_id, changes, version_count(keyspace)), conditions, values)
+    arguments = update_arguments(task_id, changes, version_count(keyspace))
+    return conditioned(arguments, ["#taskQueue = :queue"], {":queue": {"S": queue}})
 
 
 def _without_queue(keyspace: Keyspace) -> Item:

@@ -212,23 +212,24 @@ def _clauses(changes: Mapping[str, Item | None]) -> str:
 
 def replace_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that stores a new version of a task if a guard holds."""
+    condition, values = _guarded(task, guard)
     changes = mutable_attributes(task, keyspace)
-    conditions, values = _guarded(task, guard)
-    return conditioned(update_arguments(task.task_id, changes, version_count(keyspace)), conditions, values)
+    arguments = update_arguments(task.task_id, changes, version_count(keyspace))
+    return conditioned(arguments, [condition], values)
 
 
 def delete_condition(task: Task, guard: Guard) -> Item:
     """Return what a DeleteItem of a task needs besides its key, to delete it only if a guard holds."""
-    conditions, values = _guarded(task, guard)
+    condition, values = _guarded(task, guard)
     return {
-        "ConditionExpression": " AND ".join(conditions),
+        "ConditionExpression": condition,
         "ExpressionAttributeValues": values,
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
     }
 
 
-def _guarded(task: Task, guard: Guard) -> tuple[list[str], Item]:
-    """Return the conditions that a guard holds of a task, and the values in them."""
+def _guarded(task: Task, guard: Guard) -> tuple[str, Item]:
+    """Return the condition that a guard holds of a task, and the values in it."""
     conditions = ["#taskStatus = :guardStatus", "#taskQueue = :guardQueue"]
     values: Item = {":guardStatus": {"S": guard.status.value}, ":guardQueue": {"S": task.queue}}
     if guard.lease_token is not None:
@@ -237,7 +238,7 @@ def _guarded(task: Task, guard: Guard) -> tuple[list[str], Item]:
     if guard.request_token is not None:
         conditions.append("#requestToken = :guardRequest")
         values[":guardRequest"] = {"S": guard.request_token}
-    return conditions, values
+    return " AND ".join(conditions), values
 
 
 def claim_arguments(task_id: str, token: str, request: ClaimRequest, keyspace: Keyspace) -> Item:

@@ -160,9 +160,12 @@ class LeaseLedger:
         return record
 
     def _item(self, queue: str, record: _Record) -> Item:
+        in_hand = {task_id for task_id, _token in record.held}
+        ahead = sorted(record.named - in_hand)
         return {
             "taskId": {"S": record.record_id},
-            "taskIds": {"SS": sorted(record.named)},
+            "taskIds": {"SS": sorted(in_hand)},
+            **({"aheadIds": {"SS": ahead}} if ahead else {}),
             "heldUntil": milliseconds(record.held_until),
             "dueShard": {"S": self._keyspace.due(queue, self._keyspace.shard_of(record.record_id))},
             "requestToken": {"S": uuid.uuid4().hex},
@@ -176,7 +179,12 @@ def names_leases(item: Item) -> bool:
 
 def named_ids(record: Item) -> list[str]:
     """Return the ids that a lease record names."""
-    return list(record["taskIds"]["SS"])
+    return [*record["taskIds"]["SS"], *ahead_ids(record)]
+
+
+def ahead_ids(record: Item) -> list[str]:
+    """Return those of the ids that were not to be claimed yet when the record was written."""
+    return list(record["aheadIds"]["SS"]) if "aheadIds" in record else []
 
 
 def due_attributes(due_at: float) -> Item:

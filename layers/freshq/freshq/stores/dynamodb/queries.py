@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.stores.base import Stats
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import LEASE_PREFIX, is_task, milliseconds, seconds
-from freshq.stores.dynamodb.leases import due_attributes, named_ids
+from freshq.stores.dynamodb.items import LEASE_PREFIX, decode_if_task, is_task, milliseconds, seconds
+from freshq.stores.dynamodb.leases import ahead_ids, due_attributes, named_ids, names_leases
 from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX
+from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -175,7 +176,7 @@ class ApproximateCounts:
         shed = sum(self._count("shed", partition, "<=", created_after) for partition in partitions)
         waiting = [item_id for shard in shards for item_id in self._waiting(shard)]
         leases = [item_id for item_id in waiting if item_id.startswith(LEASE_PREFIX)]
-        held = {task_id for record in self._calls.get_many(leases) for task_id in named_ids(record)}
+        held = self._held(self._calls.get_many(leases))
         return Stats(
             pending=pending,
             delayed=len(waiting) - len(leases),
@@ -185,6 +186,15 @@ class ApproximateCounts:
             newest_pending_seconds=max(0.0, now - max(ends)) if ends else None,
             bounded=self._bounded,
         )
+
+    def _held(self, records: Iterable[Item]) -> set[str]:
+        """Return what lease records name, of what they name ahead only what was claimed since."""
+        records = [record for record in records if names_leases(record)]
+        ahead = {task_id for record in records for task_id in ahead_ids(record)}
+        held = {task_id for record in records for task_id in named_ids(record)} - ahead
+        found = self._calls.get_many(sorted(ahead)) if ahead else []
+        taken = (decode_if_task(item) for item in found)
+        return held | {task.task_id for task in taken if task and task.status is TaskStatus.TAKEN}
 
     def _ends(self, partition: str, created_after: float) -> list[float]:
         """Return the creation times of the oldest and of the newest claimable task, if there is one."""

@@ -57,7 +57,7 @@ MAX_SHARDS: Final = 64
 # Names beyond what a claim needs, at the most: as many as are read beyond it.
 MOST_NAMED_BEYOND: Final = queries.LOOKAHEAD_KEYS
 # Tasks in a lease record that is written: with fewer of them it would be written more often, with more
-# the approximate count of what is taken would be further off.
+# a sweep, and the approximate count of what is taken, would read more.
 NAMED_AT_LEAST: Final = 4
 
 
@@ -179,8 +179,8 @@ class DynamoDBStore:
             start = zlib.crc32(tokens[0].encode()) % len(wanted)
             wanted = [*wanted[start:], *wanted[:start]]
         named = {task_id: tokens[index % len(tokens)] for index, task_id in enumerate(wanted)}
-        request = claiming.request
-        self._leases.cover(queue, list(named.items()), request.lease_until, request.now, ahead)
+        lease_until, now = claiming.request.lease_until, claiming.request.now
+        self._leases.cover(queue, list(named.items()), lease_until, now, ahead)
         for task_id, named_token in named.items():
             if tokens and self._take(task_id, claiming):
                 self._leases.rename(queue, task_id, named_token, tokens.pop(0))
@@ -235,18 +235,16 @@ class DynamoDBStore:
     def _take(self, task_id: str, claiming: _Claiming) -> bool:
         """Claim one task with the first free token; return whether it was still there to be claimed."""
         try:
-            item = self._calls.update(
-                claim_arguments(task_id, claiming.free_tokens[0], claiming.request, self._keyspace)
-            )
+            token, request = claiming.free_tokens[0], claiming.request
+            item = self._calls.update(claim_arguments(task_id, token, request, self._keyspace))
         except ConditionFailed as failed:
             if (found := decode_if_task(failed.item)) is not None:
                 claiming.races_lost += found.status is TaskStatus.TAKEN
                 self._leave_index_if_too_late(found, claiming.request)
             return False
-        taken = decode_if_task(item)
-        if taken is not None:
-            claiming.taken.append(taken)
-        return taken is not None
+        if (task := decode_if_task(item)) is not None:
+            claiming.taken.append(task)
+        return task is not None
 
     def _leave_index_if_too_late(self, task: Task, request: ClaimRequest) -> None:
         """Shed a task whose own deadline is too near, so that it is not in the way of later claims.
@@ -288,7 +286,7 @@ class DynamoDBStore:
             self._calls.delete(task.task_id, delete_condition(task, guard))
         except ConditionFailed as failed:
             if failed.item is not None:
-                raise ConflictError(decode(failed.item)) from None
+                raise ConflictError(decode_if_task(failed.item)) from None
 
     def due(self, queue: str, now: float) -> list[Task]:
         """Return tasks whose delay is over or whose lease ran out, and tidy the lease records up."""
