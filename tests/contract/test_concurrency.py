@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from freshq import IllegalTransition, LeaseLost, PutOutcome, TaskStatus
-from tests.support.readings import counts, ids, known, payloads
+from tests.support.readings import counts, ids, known
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,4 +161,6 @@ def test_of_a_sweep_and_a_settlement_one_wins(table_store: StoreUnderTest) -> No
 
         assert sum(at_once(complete, table_store.queue().recover)) == 1
         if known(queue, str(number)).status is TaskStatus.PENDING:
-            assert payloads(queue.claim()) == [number]
+            (again,) = queue.claim()
+            assert again.task.payload == number
+            queue.complete(again)  # or its lease would run out in a later round, and be counted there
