@@ -239,6 +239,13 @@ class TestWaitingTasks:
         assert max(map(len, lines)) <= int(columns)
         assert any('"long' in line and line.rstrip().endswith("…") for line in lines)
 
+    @pytest.mark.usefixtures("queue")
+    def test_a_short_id_takes_no_room_from_the_other_columns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        answer("put", json.dumps("long " * 50), "--id", "a")
+        (line,) = [line for line in freshq("ls").stdout.splitlines() if '"long' in line]
+        assert line.split()[:4] == ["a", "PENDING", "0", "0"]
+
 
 class TestDeletion:
     def test_purge_needs_to_be_meant(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

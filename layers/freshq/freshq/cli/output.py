@@ -137,7 +137,7 @@ class Output:
         # What is left of the line: each column has two spaces after it, and the table one on each side.
         left = self.console.width - sum(widths) - 2 * len(widths) - 2
         excerpt_chars = max(SHORTEST_EXCERPT_CHARS, left)
-        widths[0] = max(SHORTEST_ID_CHARS, widths[0] - (excerpt_chars - left))
+        widths[0] = min(widths[0], max(SHORTEST_ID_CHARS, widths[0] - (excerpt_chars - left)))
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for heading, width in zip(headings, widths, strict=True):
             justify: JustifyMethod = "right" if heading in NUMBERS else "left"
