@@ -159,7 +159,7 @@ def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeli
     (tmp_path / "conf/spark-defaults.conf").write_text(
         "spark.sql.codegen.wholeStage false\nspark.sql.codegen.factoryMode NO_CODEGEN\n"
     )
-    environment = os.environ | {"SPARK_CONF_DIR": str(tmp_path / "conf")}
+    environment = os.environ | {"SPARK_CONF_DIR": str(tmp_path / "conf"), "TMPDIR": str(tmp_path)}
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, env=environment)
     until = time.monotonic() + PATIENCE_SECONDS
     # In mid-run: the second batch has written its events, but is not published.
