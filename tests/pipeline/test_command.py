@@ -67,6 +67,7 @@ def test_bundled_java_through_its_launcher(tmp_path: Path) -> None:
     assert started.returncode == 0
 
 
+@pytest.mark.timeout(300)  # another start of Spark, on a machine that may be busy
 def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
     write_lines(tmp_path / "in/a.json", small().landed())
     bare = tmp_path / "bin"
@@ -78,7 +79,7 @@ def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(tmp_path / "in"),
          "--out", str(tmp_path / "out"), "--master", "local[2]", "--memory", "1g"],
-        capture_output=True, text=True, check=False, timeout=110, env=environment | {"PATH": str(bare)},
+        capture_output=True, text=True, check=False, timeout=250, env=environment | {"PATH": str(bare)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/report.html").exists()

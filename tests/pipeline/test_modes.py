@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Of a process that starts Spark on a busy machine.
-PATIENCE_SECONDS = 100
+PATIENCE_SECONDS = 200
 
 
 def rows_of(summary: dict[str, Any], name: str) -> Counter[str]:
@@ -144,6 +144,7 @@ def test_replay_of_what_happened_and_report(spark: SparkSession, pipeline: Pipel
     assert "2026-01-01" in page
 
 
+@pytest.mark.timeout(300)  # another start of Spark, on a machine that may be busy
 def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
     events = small().landed()
     for number in range(3):
@@ -158,7 +159,7 @@ def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeli
     (tmp_path / "conf/spark-defaults.conf").write_text(
         "spark.sql.codegen.wholeStage false\nspark.sql.codegen.factoryMode NO_CODEGEN\n"
     )
-    environment = os.environ | {"SPARK_CONF_DIR": str(tmp_path / "conf")}
+    environment = os.environ | {"SPARK_CONF_DIR": str(tmp_path / "conf"), "TMPDIR": str(tmp_path)}
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, env=environment)
     until = time.monotonic() + PATIENCE_SECONDS
     # In mid-run: the second batch has written its events, but is not published.
