@@ -600,7 +600,7 @@ class Queue:
         versions = {claim.token: new_token() for claim in claims}
         kept = [checked_result(result, task.payload) for task, result in zip(held, results, strict=True)]
         ended = [
-            replace(self._lifecycle.completed(task, now, result), request_token=versions[claim.token])
+            self._lifecycle.completed(task, now, result, versions[claim.token])
             for claim, task, result in zip(claims, held, kept, strict=True)
         ]
         together = end_together(self._store, ended, [claim.token for claim in claims])
@@ -950,4 +950,5 @@ def _held(claim: object) -> Task:
     if not isinstance(claim, Claim):
         msg = f"claim: must be what claim() returned, got {type(claim).__name__}"
         raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
-    return replace(claim.task, status=TaskStatus.TAKEN)
+    task = claim.task
+    return task if task.status is TaskStatus.TAKEN else replace(task, status=TaskStatus.TAKEN)
