@@ -89,6 +89,12 @@ class LineTurns:
         self._lock = threading.Lock()
         self._served: defaultdict[int, ServedLately] = defaultdict(ServedLately)
 
+    def record(self, level: int, group: str | None, count: int) -> None:
+        """Remember turns that a group had while it was the only one."""
+        with self._lock:
+            for _ in range(count):
+                self._served[level].record(group)
+
     def interleave(
         self, level: int, lines: Mapping[str | None, Iterator[_Candidate]]
     ) -> Iterator[_Candidate]:

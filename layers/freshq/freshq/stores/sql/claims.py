@@ -62,8 +62,8 @@ class Claims:
         if not found:
             return []
         found.sort(key=_place, reverse=newest_first)
-        # So that its turns are remembered when another group comes.
-        return list(request.turns.interleave(line[0], {line[1]: iter(found)}))
+        request.turns.record(*line, len(found))
+        return found
 
     def _oldest_apart(self, request: ClaimRequest, line: Line) -> float | None:
         return self.database.single(lambda connection, _again: self._oldest(connection, request, line))
