@@ -448,6 +448,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "process_tasks-doorbell": {"claimed": 0},
     "sweep-schedule": {"rang": False},
     "trigger-insert": {"rang": True},
+    "trigger-put_over": {"rang": True},
     "trigger-no-insert": {"rang": False},
     "trigger-tail_call": {"rang": True},
 }

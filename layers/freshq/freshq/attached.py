@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Unpack
 
+    from sqlalchemy import Connection
+
     from freshq.new_task import NewTask
     from freshq.options import QueueOptions
+    from freshq.stores.conflicts import OnConflict
+    from freshq.stores.transactional import Putter
 
 # Records are not stale by age, unless a queue or a put says so.
 NEVER_STALE_SECONDS = MAX_SECONDS
@@ -183,6 +187,12 @@ class AttachedQueue(Queue):
         if limit is not None:
             checked_count("limit", limit)
         return sum(self._discard(task) for task in islice(self._records.dead(self.name), limit))
+
+    def _putter(self, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:
+        if on_conflict is not None:
+            msg = "on_conflict: not on an attached table, whose records are not the queue's to replace; "
+            raise ValueError(msg + "cancel the record, or wait for its end, and put it again")
+        return super()._putter(on_conflict, connection)
 
     def _created(self, new: NewTask, where: str = "") -> Task:
         if new.payload is not None:

@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from freshq.policy.order import OrderSwitch
     from freshq.policy.pressure import Pressure
     from freshq.stores.base import Store
-    from freshq.stores.transactional import OnConflict, Putter, Work
+    from freshq.stores.conflicts import OnConflict
+    from freshq.stores.transactional import Putter, Work
 
 logger = logging.getLogger(__name__)
 
@@ -286,7 +287,7 @@ class Queue:
                 of `delay_seconds`.
             on_conflict: What to do if a task of this id is waiting or in work: "ignore" the new one, or
                 "update" the old one, which takes it from its holder. With either, the id of a task that
-                is over is free. Only in a SQL database.
+                is over is free. Not on an attached table.
             connection: Put it in the transaction of this connection: if that is rolled back, nothing was
                 put. Only in a SQL database.
 
@@ -304,7 +305,7 @@ class Queue:
             "group": group,
             "at": at,
         }
-        how = putter(self._store, on_conflict, connection)
+        how = self._putter(on_conflict, connection)
         return self._put([self._created(parse_new_task(arguments))], how)[0]
 
     def put_many(
@@ -329,7 +330,7 @@ class Queue:
             msg = f"tasks: must be a list of tasks, got {tasks!r}"
             raise ValueError(msg) from error
         places = [(f"tasks[{index}].", task) for index, task in numbered]
-        how = putter(self._store, on_conflict, connection)
+        how = self._putter(on_conflict, connection)
         return self._put([self._created(parse_new_task(task, where), where) for where, task in places], how)
 
     def check(self, task: Mapping[str, Any] | NewTask) -> NewTask:
@@ -344,6 +345,9 @@ class Queue:
 
     def _created(self, new: NewTask, where: str = "") -> Task:
         return self._lifecycle.created(new, self.now(), self._stamp(), where)
+
+    def _putter(self, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:
+        return putter(self._store, on_conflict, connection)
 
     def _put(self, tasks: list[Task], putter: Putter) -> list[Receipt]:
         now = self.now()

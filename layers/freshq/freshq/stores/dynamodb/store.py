@@ -9,9 +9,9 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from freshq.errors import FreshqError, StoreError
+from freshq.errors import StoreError
 from freshq.policy.shedding import too_late
 from freshq.stores.base import ConflictError, Guard, Stats
 from freshq.stores.dynamodb import queries
@@ -29,27 +29,30 @@ from freshq.stores.dynamodb.items import (
     decode,
     decode_if_task,
     delete_condition,
-    encode,
     is_task,
     replace_arguments,
     version_of,
 )
 from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids, names_leases, next_look
 from freshq.stores.dynamodb.lines import LineBook
+from freshq.stores.dynamodb.puts import Puts
 from freshq.stores.dynamodb.records import SharedRecords
 from freshq.stores.dynamodb.schema import create_table
 from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from types_boto3_dynamodb import DynamoDBClient
 
+    from freshq.errors import FreshqError
     from freshq.lines import Line
     from freshq.stores.base import ClaimRequest, Record
+    from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.dynamodb.names import Item, Names
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # Puts of one batch in flight at a time: a batch of 25 takes about four round trips.
 PUT_THREADS: Final = 8
@@ -113,6 +116,7 @@ class DynamoDBStore:
             self._calls = TableCalls(client or default_client(), table, names)
         self._keyspace = Keyspace(shards, of_application=self._calls.names.of_application)
         self._control = ControlRecords(self._calls)
+        self._puts = Puts(self._calls, self._keyspace)
         self._leases = LeaseLedger(self._calls, self._keyspace)
         self._lines = LineBook(self._calls, self._control)
         self._records = SharedRecords(self._calls)
@@ -124,23 +128,34 @@ class DynamoDBStore:
 
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
         """Add the tasks whose ids are free, several at a time."""
-        for task in {(task.queue, task.priority, task.group): task for task in tasks}.values():
-            self._lines.announce(task)
-        if len(tasks) == 1:
-            return [self._insert(tasks[0])]
-        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
-            return list(pool.map(self._insert, tasks))
+        return self._each(tasks, self._insert)
 
     def _insert(self, task: Task) -> bool | FreshqError:
-        try:
-            self._calls.put(
-                encode(task, self._keyspace), {"ConditionExpression": "attribute_not_exists(#taskId)"}
-            )
-        except ConditionFailed:
-            return False
-        except FreshqError as error:
-            return error  # the caller reports it beside the outcome of the others
-        return True
+        return self._puts.insert(task)
+
+    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutResult]:
+        """Put the tasks, each over the one of its id, several at a time."""
+        return self._each(tasks, lambda task: self._puts.over(task, on_conflict))
+
+    def _each(self, tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
+        """Put tasks, several at a time but those of the same id in order; return the answers in order."""
+        for task in {(task.queue, task.priority, task.group): task for task in tasks}.values():
+            self._lines.announce(task)
+        by_id: dict[str, list[int]] = {}
+        for index, task in enumerate(tasks):
+            by_id.setdefault(task.task_id, []).append(index)
+        answers: dict[int, T] = {}
+
+        def put_all(indexes: list[int]) -> None:
+            for index in indexes:
+                answers[index] = put(tasks[index])
+
+        if len(by_id) == 1:
+            put_all(*by_id.values())
+        else:
+            with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
+                list(pool.map(put_all, by_id.values()))  # raises what a put has raised
+        return [answers[index] for index in range(len(tasks))]
 
     def claim(self, request: ClaimRequest) -> list[Task]:
         """Take up to `request.limit` claimable tasks, best first, each by one conditional write.
