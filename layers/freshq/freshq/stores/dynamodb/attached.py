@@ -29,7 +29,8 @@ from freshq.stores.dynamodb.items import (
     version_of,
 )
 from freshq.stores.dynamodb.names import RECORD, Item, Names
-from freshq.stores.dynamodb.store import PUT_THREADS, DynamoDBStore
+from freshq.stores.dynamodb.puts import PUT_THREADS
+from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.dynamodb.values import plain_values
 from freshq.task import Task, TaskStatus
 

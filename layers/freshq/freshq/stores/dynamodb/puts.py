@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from freshq.errors import FreshqError, LostRace
 from freshq.stores.conflicts import ALIVE, CREATED, DUPLICATE, put_over
@@ -12,12 +13,18 @@ from freshq.stores.dynamodb.items import decode_if_task, encode, milliseconds
 from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.names import Item
     from freshq.task import Task
 
+T = TypeVar("T")
+
+# Puts of one batch in flight at a time: a batch of 25 takes about four round trips.
+PUT_THREADS: Final = 8
 # An update that follows a look starts again so often when the task changes in between.
 MAX_TRIES: Final = 10
 
@@ -81,6 +88,25 @@ class Puts:
         if outcome != DUPLICATE:
             self.calls.put(item, _if_still(current))
         return outcome
+
+
+def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
+    """Put tasks, several at a time but those of the same id in turn; return the answers in order."""
+    by_id: dict[str, list[int]] = {}
+    for index, task in enumerate(tasks):
+        by_id.setdefault(task.task_id, []).append(index)
+    answers: dict[int, T] = {}
+
+    def put_all(indexes: list[int]) -> None:
+        for index in indexes:
+            answers[index] = put(tasks[index])
+
+    if len(by_id) == 1:
+        put_all(*by_id.values())
+    else:
+        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
+            list(pool.map(put_all, by_id.values()))  # raises what a put has raised
+    return [answers[index] for index in range(len(tasks))]
 
 
 def _if_nothing_lives(task: Task) -> Item:

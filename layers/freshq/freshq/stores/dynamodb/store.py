@@ -6,10 +6,9 @@ import heapq
 import logging
 import zlib
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
 from freshq.policy.shedding import too_late
@@ -35,13 +34,13 @@ from freshq.stores.dynamodb.items import (
 )
 from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids, names_leases, next_look
 from freshq.stores.dynamodb.lines import LineBook
-from freshq.stores.dynamodb.puts import Puts
+from freshq.stores.dynamodb.puts import Puts, each_in_order
 from freshq.stores.dynamodb.records import SharedRecords
 from freshq.stores.dynamodb.schema import create_table
 from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from types_boto3_dynamodb import DynamoDBClient
 
@@ -52,10 +51,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.names import Item, Names
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
-# Puts of one batch in flight at a time: a batch of 25 takes about four round trips.
-PUT_THREADS: Final = 8
 MAX_SHARDS: Final = 64
 # Names beyond what a claim needs, at the most: as many as are read beyond it.
 MOST_NAMED_BEYOND: Final = queries.LOOKAHEAD_KEYS
@@ -128,34 +124,20 @@ class DynamoDBStore:
 
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
         """Add the tasks whose ids are free, several at a time."""
-        return self._each(tasks, self._insert)
+        self._announce(tasks)
+        return each_in_order(tasks, self._insert)
 
     def _insert(self, task: Task) -> bool | FreshqError:
         return self._puts.insert(task)
 
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutResult]:
         """Put the tasks, each over the one of its id, several at a time."""
-        return self._each(tasks, lambda task: self._puts.over(task, on_conflict))
+        self._announce(tasks)
+        return each_in_order(tasks, lambda task: self._puts.over(task, on_conflict))
 
-    def _each(self, tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
-        """Put tasks, several at a time but those of the same id in order; return the answers in order."""
+    def _announce(self, tasks: Sequence[Task]) -> None:
         for task in {(task.queue, task.priority, task.group): task for task in tasks}.values():
             self._lines.announce(task)
-        by_id: dict[str, list[int]] = {}
-        for index, task in enumerate(tasks):
-            by_id.setdefault(task.task_id, []).append(index)
-        answers: dict[int, T] = {}
-
-        def put_all(indexes: list[int]) -> None:
-            for index in indexes:
-                answers[index] = put(tasks[index])
-
-        if len(by_id) == 1:
-            put_all(*by_id.values())
-        else:
-            with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
-                list(pool.map(put_all, by_id.values()))  # raises what a put has raised
-        return [answers[index] for index in range(len(tasks))]
 
     def claim(self, request: ClaimRequest) -> list[Task]:
         """Take up to `request.limit` claimable tasks, best first, each by one conditional write.
