@@ -1,8 +1,10 @@
 """Tasks a second through the SQL store, beside other queues on the same server, in turns.
 
-    python -m benchmarks.sql [--rounds N] [--finished ROWS] [--out FILE]
+    python -m benchmarks.sql [--rounds N] [--finished ROWS] [--oban PYTHON] [--minutes N] [--out FILE]
 
-procrastinate, litequeue and huey are measured where they are installed, pgbench where it is on the PATH.
+procrastinate, litequeue and huey are measured where they are installed, pgbench where it is on the PATH,
+oban by the interpreter that has it (Python 3.12 or newer). With --minutes there is one run only: 8 workers
+for so long, beside the finished rows.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import json
 import shutil
 import statistics
+import sys
 import tempfile
 from collections import defaultdict
 from importlib.util import find_spec
@@ -39,7 +42,9 @@ OUT: Final = Path("build/bench-sql.json")
 Figures = dict[str, list[float]]
 
 
-def postgresql_contenders(server: Server, folder: Path, workers: int) -> dict[str, Callable[[], float]]:
+def postgresql_contenders(
+    server: Server, folder: Path, workers: int, oban: str | None
+) -> dict[str, Callable[[], float]]:
     """Return what is measured at a number of workers: each a call that returns tasks a second."""
     tasks = TASKS[workers]
 
@@ -67,17 +72,19 @@ def postgresql_contenders(server: Server, folder: Path, workers: int) -> dict[st
             return tasks / contenders.timed(contenders.put_procrastinate, workers, server, tasks)
 
         measured |= {"procrastinate put": rival_put, "procrastinate run": rival_drained}
+    if oban is not None:
+        measured["oban run"] = lambda: contenders.drain_oban(server, oban, workers, tasks)
     if shutil.which("pgbench"):
         measured["pgbench, bare SQL"] = lambda: contenders.drain_pgbench(server, folder, workers, tasks)
     return measured
 
 
-def on_postgresql(server: Server, folder: Path, rounds: int) -> Figures:
+def on_postgresql(server: Server, folder: Path, rounds: int, oban: str | None) -> Figures:
     """Measure on PostgreSQL, all in turns."""
     figures: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
         for workers in WORKERS:
-            for name, measure in postgresql_contenders(server, folder, workers).items():
+            for name, measure in postgresql_contenders(server, folder, workers, oban).items():
                 figures[f"{name} @ {workers}"].append(measure())
     return dict(figures)
 
@@ -160,24 +167,53 @@ def show(title: str, figures: Figures) -> None:
     Console().print(table)
 
 
-def main() -> None:
-    """Measure, print and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--finished", type=int, default=1_000_000)
-    parser.add_argument("--out", type=Path, default=OUT)
-    options = parser.parse_args()
+def steadily(server: Server, rows: int, minutes: int) -> list[int]:
+    """Return the tasks a second in each of some minutes, 8 workers one by one, beside finished rows."""
+    contenders.fill_freshq(server, 0)
+    add_finished(server, rows)
+    per_minute = contenders.CONTEXT.Array("q", minutes)
+    contenders.timed(contenders.keep_up, 8, server, minutes, per_minute)
+    return [round(tasks / 60) for tasks in per_minute[:]]
+
+
+def compared(options: argparse.Namespace) -> dict[str, object]:
+    """Measure everything in turns; print and return it."""
     report: dict[str, object] = {"sqlite": (sqlite := on_sqlite(options.rounds))}
     show("SQLite", sqlite)
     with Postgres(durable=True) as running, tempfile.TemporaryDirectory() as folder:
         server = contenders.Server(running.url, HOST, running.port)
-        report["postgresql"] = figures = on_postgresql(server, Path(folder), options.rounds)
+        report["postgresql"] = figures = on_postgresql(server, Path(folder), options.rounds, options.oban)
         show("PostgreSQL", figures)
         report["finished"] = kept = with_finished_rows(server, options.finished, options.rounds)
         show("PostgreSQL, 8 workers, one by one", kept)
         contenders.fill_freshq(server, TASKS[8], empty=False)
         report["plan"] = plan(server)
         Console().print(report["plan"], markup=False)
+    return report
+
+
+def lasting(options: argparse.Namespace) -> dict[str, object]:
+    """Measure one long run; print and return it."""
+    with Postgres(durable=True) as running:
+        server = contenders.Server(running.url, HOST, running.port)
+        figures = steadily(server, options.finished, options.minutes)
+    table = Table("minute", "tasks/s", title=f"8 workers, one by one, {options.finished:,} finished rows")
+    for minute, tasks in enumerate(figures, start=1):
+        table.add_row(str(minute), f"{tasks:,}")
+    Console().print(table)
+    return {"finished_rows": options.finished, "tasks_per_second_by_minute": figures}
+
+
+def main() -> None:
+    """Measure, print and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--finished", type=int, default=1_000_000)
+    parser.add_argument("--oban", metavar="PYTHON", default=sys.executable if find_spec("oban") else None)
+    parser.add_argument("--minutes", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    report = lasting(options) if options.minutes else compared(options)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=2))
 

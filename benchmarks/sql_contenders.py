@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import itertools
 import multiprocessing
 import shutil
 import subprocess
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -23,12 +25,16 @@ from freshq.stores.sql import SqlStore
 from freshq.stores.sql.database import open_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, MutableSequence
 
     from freshq import Claim
 
 MAX_PROCESSES: Final = 2
+DRAIN_SECONDS: Final = 300
+LONGEST_RUN_SECONDS: Final = 3600
+# Tasks that a process keeps waiting in a long run.
+KEPT_WAITING: Final = 1000
+POLL_SECONDS: Final = 0.2
 CONTEXT: Final = multiprocessing.get_context("spawn")
 PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
 # The least that claims a job and finishes it, each in a transaction of its own.
@@ -86,7 +92,7 @@ def timed(job: Callable[..., None], workers: int, *arguments: Any) -> float:  # 
     ]
     for process in processes:
         process.start()
-    spans = [results.get(timeout=300) for _ in processes]
+    spans = [results.get(timeout=LONGEST_RUN_SECONDS) for _ in processes]
     for process in processes:
         process.join()
     return float(max(end for _start, end in spans) - min(start for start, _end in spans))
@@ -148,6 +154,37 @@ def drain_freshq(workers: int, ready: Callable[[], None], server: Server, limit:
 
     _in_threads(workers, ready, work)
     queue.close()
+
+
+def keep_up(
+    workers: int, ready: Callable[[], None], server: Server, minutes: int, per_minute: MutableSequence[int]
+) -> None:
+    """Claim and complete one by one for some minutes, with a backlog kept up; count what was done in each."""
+    queue = Queue.sql(server.url)
+    queue.stats(approximate=True)
+    done, put = [0] * (minutes + 1), 0
+    started = time.monotonic()
+    lock = threading.Lock()
+
+    def minute() -> int:
+        return min(minutes, int((time.monotonic() - started) / 60))
+
+    def work(number: int) -> None:
+        nonlocal put
+        while (now := minute()) < minutes:
+            if number == 0 and put - sum(done) < KEPT_WAITING / 2:
+                put += len(queue.put_many([{"payload": PAYLOAD} for _ in range(KEPT_WAITING)]))
+            for claim in queue.claim():
+                queue.complete(claim)
+                with lock:
+                    done[now] += 1
+
+    numbers = itertools.count()
+    _in_threads(workers, ready, lambda: work(next(numbers)))
+    queue.close()
+    with per_minute.get_lock():  # type: ignore[attr-defined] # a multiprocessing.Array
+        for number in range(minutes):
+            per_minute[number] += done[number]
 
 
 def _in_threads(workers: int, ready: Callable[[], None], work: Callable[[], object]) -> None:
@@ -223,6 +260,46 @@ def drain_procrastinate(workers: int, ready: Callable[[], None], server: Server)
             )
 
     asyncio.run(run())
+
+
+# --- oban
+
+
+def drain_oban(server: Server, python: str, workers: int, jobs: int) -> float:
+    """Return the jobs a second that oban runs, by its own record of when each began and ended.
+
+    It claims as many jobs as it has free places and settles several at once, at most every 5 ms.
+    """
+    program = [python, str(Path(__file__).with_name("sql_oban.py")), server.conninfo]
+    subprocess.run([*program, "fill", str(jobs)], check=True, timeout=120)  # noqa: S603 - fixed arguments
+    running = [
+        subprocess.Popen([*program, "work", str(share)], stdin=subprocess.PIPE)  # noqa: S603 - fixed arguments
+        for share in shares(workers)
+    ]
+    engine = open_engine(server.url)
+    try:
+        return jobs / _seconds_of_oban(engine, jobs)
+    finally:
+        for process in running:
+            process.communicate(timeout=60)
+        engine.dispose()
+
+
+def _seconds_of_oban(engine: sa.Engine, jobs: int) -> float:
+    """Return the seconds from the first start to the last end, once all jobs are done."""
+    query = sa.text(
+        "SELECT count(*), extract(epoch FROM max(completed_at) - min(attempted_at)) FROM oban_jobs"
+        " WHERE state = 'completed'"
+    )
+    deadline = time.monotonic() + DRAIN_SECONDS
+    while time.monotonic() < deadline:
+        with engine.connect() as connection:
+            done, seconds = connection.execute(query).one()
+        if done == jobs:
+            return float(seconds)
+        time.sleep(POLL_SECONDS)
+    msg = f"oban finished {done} of {jobs} jobs in {DRAIN_SECONDS} s"
+    raise TimeoutError(msg)
 
 
 # --- pgbench

@@ -73,6 +73,8 @@ def checked_error(value: object) -> str | None:
 
 def checked_result(result: Any, payload: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Return a copy of a result that fits into one item together with its task's payload."""
+    if result is None:
+        return None
     try:
         text = json_text(result)
         size_bytes = len(text.encode()) + len(json_text(payload).encode())

@@ -5,8 +5,9 @@ The functions return the next version of a task; a store makes it real, if its g
 
 from __future__ import annotations
 
+import secrets
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ UNHELD: Final = {"lease_token": None, "lease_until": None}
 
 def new_token() -> str:
     """Return a token that no one else has."""
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +61,33 @@ class Lifecycle:
             field = "delay_seconds" if new.at is None else "at"
             msg = f"{where}{field}: after {delay_seconds} the task would be stale already"
             raise ValueError(msg + f" (max age {max_age_seconds}); use a shorter delay")
-        task = Task(
+        deadline = round(now + max_age_seconds, 6)
+        return Task(
             task_id=new.task_id or str(uuid.uuid4()),
             queue=self.config.name,
             status=TaskStatus.PENDING,
             created=created,
             updated=now,
-            deadline=round(now + max_age_seconds, 6),
-            expires=0,
-            request_token="",
+            deadline=deadline,
+            expires=self.expires(deadline),
+            request_token=new_token(),
             payload=new.payload,
             priority=new.priority,
             group=new.group,
             not_before=round(now + delay_seconds, 6) if delay_seconds else None,
         )
-        return self._version(task)
 
-    def completed(self, task: Task, now: float, result: Any) -> Task:  # noqa: ANN401 - any JSON value
-        """Return the task after success."""
-        return self._settled(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, result=result, error=None)
+    def completed(self, task: Task, now: float, result: Any, version: str | None = None) -> Task:  # noqa: ANN401 - any JSON value
+        """Return the task after success.
+
+        Args:
+            task: The task that was run.
+            now: Current time in seconds.
+            result: What came of it.
+            version: Names the write that is to store it; None for a name that no other write has.
+        """
+        changes = {"result": result, "error": None} | UNHELD
+        return self._next(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, version, **changes)
 
     def failed(self, task: Task, now: float, error: str | None) -> Task:
         """Return the task as a dead letter."""
@@ -161,23 +170,23 @@ class Lifecycle:
 
     def consumed(self, task: Task, now: float, token: str, lease_until: float) -> Task:
         """Return a dead letter as held, to be looked into."""
-        held = {"lease_token": token, "lease_until": lease_until}
-        return self._next(task, Verb.CONSUME, TaskStatus.TAKEN, now, **held)
+        return self._next(
+            task, Verb.CONSUME, TaskStatus.TAKEN, now, lease_token=token, lease_until=lease_until
+        )
 
     def outside(self, task: Task, to: TaskStatus, now: float) -> Task:
         """Return an application's record in no queue: under construction, or ready."""
-        blank = Task(
+        return Task(
             task_id=task.task_id,
             queue=self.config.name,
             status=to,
             created=now,
             updated=now,
             deadline=now,
-            expires=0,
-            request_token="",
+            expires=self.expires(now),
+            request_token=new_token(),
             payload=task.payload,
         )
-        return self._version(blank)
 
     def expires(self, useful_until: float) -> int:
         """Return when the store may delete what is useful until then, in whole seconds."""
@@ -186,18 +195,24 @@ class Lifecycle:
     def _settled(self, task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:  # noqa: ANN401 - fields
         return self._next(task, verb, to, now, **UNHELD, **changes)
 
-    def _next(self, task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:  # noqa: ANN401 - fields
-        return self._version(advance(task, verb, to, now, **changes))
-
-    def _version(self, task: Task) -> Task:
-        """Return the task with what every new version gets."""
-        if task.status is TaskStatus.PENDING:
-            useful_until = task.deadline
-        elif task.status is TaskStatus.TAKEN:
-            useful_until = max(task.deadline, task.lease_until or 0.0)
+    def _next(
+        self,
+        task: Task,
+        verb: Verb,
+        to: TaskStatus,
+        now: float,
+        version: str | None = None,
+        **changes: Any,  # noqa: ANN401 - the fields of Task
+    ) -> Task:
+        """Return the task after a verb, with what every new version gets."""
+        if to is TaskStatus.PENDING:
+            useful_until = changes.get("deadline", task.deadline)
+        elif to is TaskStatus.TAKEN:
+            useful_until = max(task.deadline, changes["lease_until"])
         else:
-            useful_until = task.updated
-        return replace(task, expires=self.expires(useful_until), request_token=new_token())
+            useful_until = now
+        changes |= {"expires": self.expires(useful_until), "request_token": version or new_token()}
+        return advance(task, verb, to, now, **changes)
 
 
 def cut(error: str | None) -> str | None:

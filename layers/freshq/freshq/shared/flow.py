@@ -69,7 +69,9 @@ class FlowMeter:
         # Read until the end of the next window.
         lapses = math.ceil((number + 2) * self.window_seconds) + 60
         with self._lock:
-            self._counted[_window(number), lapses].update(counts)
+            counted = self._counted[_window(number), lapses]
+            for name, count in counts.items():
+                counted[name] += count
         self._flush_if_due(now)
 
     def _flush_if_due(self, now: float) -> None:

@@ -74,4 +74,5 @@ def held_task(claim: object) -> Task:
     if not isinstance(claim, Claim):
         msg = f"claim: must be what claim() returned, got {type(claim).__name__}"
         raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
-    return replace(claim.task, status=TaskStatus.TAKEN)
+    task = claim.task
+    return task if task.status is TaskStatus.TAKEN else replace(task, status=TaskStatus.TAKEN)

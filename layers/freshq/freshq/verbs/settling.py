@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from freshq.checks import checked_error, checked_result, checked_seconds
@@ -63,7 +62,7 @@ class Settling(Verbs):
         versions = {claim.token: new_token() for claim in claims}
         kept = [checked_result(result, task.payload) for task, result in zip(held, results, strict=True)]
         ended = [
-            replace(self._core.lifecycle.completed(task, now, result), request_token=versions[claim.token])
+            self._core.lifecycle.completed(task, now, result, versions[claim.token])
             for claim, task, result in zip(claims, held, kept, strict=True)
         ]
         together = end_together(self._core.store, ended, [claim.token for claim in claims])

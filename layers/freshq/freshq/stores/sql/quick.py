@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import event
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import sqlalchemy as sa
-    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+
+    # A cursor is kept with its connection: to make one takes as long as some of the statements.
+    Line: TypeAlias = tuple[DBAPIConnection, DBAPICursor]
 
 _LOCK: Final = threading.Lock()
 _LINES: Final[WeakKeyDictionary[sa.Engine, Lines]] = WeakKeyDictionary()
@@ -51,7 +54,7 @@ class Lines:
     def __init__(self, engine: sa.Engine) -> None:
         """Open none yet."""
         self._engine = ref(engine)  # which must not be kept alive by what is kept for it
-        self._free: list[DBAPIConnection] = []
+        self._free: list[Line] = []
         self._pid = os.getpid()
 
     @classmethod
@@ -69,22 +72,20 @@ class Lines:
         Raises:
             Exception: The driver's own error; the connection is given up then.
         """
-        connection = self._take()
+        line = self._take()
+        _connection, cursor = line
         try:
-            cursor = connection.cursor()
             cursor.execute(prepared.text, prepared.arguments(parameters))
-            rows = cursor.fetchall() if prepared.returns_rows else []
+            rows = list(cursor.fetchall()) if prepared.returns_rows else []
             changed = cursor.rowcount
-            cursor.close()
         except BaseException:
-            with suppress(Exception):  # it is of no use any more, closed or not
-                connection.close()
+            _close(line)
             self.close()  # what ended this one may have ended the others too
             raise
-        self._free.append(connection)
-        return list(rows), changed
+        self._free.append(line)
+        return rows, changed
 
-    def _take(self) -> DBAPIConnection:
+    def _take(self) -> Line:
         if self._pid != os.getpid():  # the parent's connections are not ours
             self._free, self._pid = [], os.getpid()
         try:
@@ -92,7 +93,7 @@ class Lines:
         except IndexError:
             return self._open()
 
-    def _open(self) -> DBAPIConnection:
+    def _open(self) -> Line:
         engine = self._engine()
         if engine is None:
             msg = "the engine is gone"
@@ -105,9 +106,15 @@ class Lines:
             raise AssertionError(msg)
         if engine.dialect.name == "postgresql":
             connection.autocommit = True
-        return connection
+        return connection, connection.cursor()
 
     def close(self) -> None:
         """Close those that are not in use."""
         while self._free:
-            self._free.pop().close()
+            _close(self._free.pop())
+
+
+def _close(line: Line) -> None:
+    connection, _cursor = line
+    with suppress(Exception):  # it is of no use any more, closed or not
+        connection.close()

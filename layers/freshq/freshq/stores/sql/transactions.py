@@ -14,6 +14,7 @@ from freshq.errors import LeaseLost, StoreError
 from freshq.outcomes import Busy, Reject, Retry
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.sql.claims import as_taken
+from freshq.stores.sql.database import planned_as_usual
 from freshq.stores.sql.quarantine import buried
 from freshq.stores.transactional import Work
 from freshq.task import TaskStatus
@@ -64,7 +65,8 @@ def hold(store: SqlStore, request: Callable[[], ClaimRequest], queue: Settling) 
         work = Work(held.task, held.connection)
         savepoint = held.connection.begin_nested()
         try:
-            yield work
+            with planned_as_usual(held.connection):
+                yield work
             work.result = checked_result(work.result, held.task.payload)
         except Exception as error:  # whatever it is, it is how the attempt ended
             _record(store, held, savepoint, _after(error, held.task, queue), stack)

@@ -1,0 +1,107 @@
+"""How PostgreSQL finds what it is asked for, on a table that was empty when the queue began."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import sqlalchemy as sa
+
+from freshq import Queue
+from tests.support.readings import counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.databases import Server
+
+TABLE: Final = "planned"
+# More than the driver and the server need to keep a plan.
+OFTEN: Final = 20
+PATIENCE_SECONDS: Final = 20
+
+
+@pytest.fixture
+def apart(postgres_server: Server) -> sa.Engine:
+    """Return an engine that keeps no connection."""
+    return sa.create_engine(
+        postgres_server.url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool
+    )
+
+
+@pytest.fixture
+def queue(postgres_server: Server, apart: sa.Engine) -> Iterator[Queue]:
+    """Return a queue on a table that nobody will analyse any more."""
+    queue = Queue.sql(postgres_server.url, TABLE)
+    queue.create_table()
+    with apart.begin() as connection:
+        connection.execute(sa.text(f"ALTER TABLE {TABLE} SET (autovacuum_enabled = off)"))
+        connection.execute(sa.text(f"ANALYZE {TABLE}"))
+    yield queue
+    queue.close()
+    with apart.begin() as connection:
+        for table in ("", "_records", "_counts", "_migrations"):
+            connection.execute(sa.text(f"DROP TABLE {TABLE}{table}"))
+
+
+def _scans(apart: sa.Engine, updated: int) -> tuple[int, int]:
+    """Return how often the table was read from end to end, and by an index, once all is counted."""
+    query = sa.text(
+        "SELECT seq_scan, idx_scan, n_tup_upd FROM pg_stat_user_tables WHERE relname = :table"
+    ).bindparams(table=TABLE)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        with apart.connect() as connection:
+            row = connection.execute(query).one()
+        if row.n_tup_upd >= updated:
+            return row.seq_scan, row.idx_scan
+        time.sleep(0.05)
+    pytest.fail(f"PostgreSQL counted {row.n_tup_upd} updates in {PATIENCE_SECONDS} s, not {updated}")
+
+
+def _one(queue: Queue) -> int:
+    claims = queue.claim()
+    for claim in claims:
+        queue.complete(claim)
+    return len(claims)
+
+
+def _batch(queue: Queue) -> int:
+    claims = queue.claim(limit=3)
+    queue.complete_many(claims)
+    return len(claims)
+
+
+def _in_transaction(queue: Queue) -> int:
+    with queue.transaction() as work:
+        return 0 if work is None else 1
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("take", [_one, _batch, _in_transaction])
+def test_no_claim_reads_the_whole_table(
+    queue: Queue, apart: sa.Engine, take: Callable[[Queue], int], groups: int
+) -> None:
+    for _ in range(OFTEN):
+        assert take(queue) == 0
+    queue.put_many([{"payload": n, "group": f"tenant-{n % groups}"} for n in range(200)])
+    done = sum(take(queue) for _ in range(OFTEN))
+    assert counts(queue.stats(approximate=True))["pending"] == 200 - done
+    queue.close()
+    by_reading_all, by_index = _scans(apart, done)
+    # The making of its indexes reads the table a few times.
+    assert by_reading_all < OFTEN / 2
+    assert by_index >= 2 * done
+
+
+def test_a_handlers_own_statements_are_planned_as_usual(queue: Queue) -> None:
+    queue.put("one")
+    queue.put("two")
+    settings = sa.text("SELECT current_setting('enable_seqscan'), current_setting('plan_cache_mode')")
+    with queue.transaction() as work:
+        assert work is not None
+        assert tuple(work.connection.execute(settings).one()) == ("on", "auto")
+    with pytest.raises(RuntimeError), queue.transaction() as work:
+        raise RuntimeError("the handler's")
+    assert counts(queue.stats())["success"] == 1
