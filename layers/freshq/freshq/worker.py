@@ -65,7 +65,7 @@ class Worker:
     another task. When the lease has run out the task waits again, its attempt counted, or is a dead letter
     after its last one. Python cannot end a thread: what hangs goes on until it returns, beside the next
     attempt, and then settles nothing, unless its lease still lasts. Give the runner's own calls timeouts;
-    the limit is for what they miss. Threads keep no process from ending.
+    the limit is for what they miss. The threads keep no process from ending.
     """
 
     def __init__(
