@@ -173,9 +173,9 @@ class Worker:
             run.collect()
 
     def _start(self, run: _Run, claim: Claim) -> None:
-        name = f"freshq-run-{claim.task.task_id}"
-        future = _in_a_thread(name, lambda: run.work(claim, self._runner))
-        run.running[future] = _InWork(claim, self._queue.now())
+        work = _InWork(claim, self._queue.now())
+        future = _in_a_thread(f"freshq-run-{claim.task.task_id}", lambda: run.work(claim, self._runner))
+        run.running[future] = work
         future.add_done_callback(lambda _future: self._wake.set())
 
     def _drain(self, run: _Run) -> None:
