@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq import Claim, Receipt
+    from freshq.stores.conflicts import OnConflict
 
 READS: Final = ("GetItem", "BatchGetItem", "Query", "Scan")
 WRITES: Final = ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem")
@@ -277,6 +278,26 @@ def steps(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
     return costs
 
 
+def puts_over(client: DynamoDBClient) -> list[Cost]:
+    """Measure puts of an id whose task waits, is in work, or is over."""
+    bench = Bench(client)
+    queue = bench.queue()
+
+    def put(payload: object, on_conflict: OnConflict) -> Receipt:
+        return queue.put(payload, task_id="a", on_conflict=on_conflict)
+
+    costs = [
+        bench.measure("put, `ignore` or `update`, of a free id", 1, lambda: put(PAYLOAD, "update")),
+        bench.measure("`ignore` of a task that lives", 1, lambda: put("new", "ignore")),
+        bench.measure("`update` of a task that waits", 1, lambda: put("new", "update")),
+        bench.measure("`update` by the same work", 1, lambda: put("new", "update")),
+    ]
+    queue.claim()
+    costs.append(bench.measure("`update` of a task in work", 1, lambda: put("newer", "update")))
+    queue.complete(queue.claim()[0])
+    return [*costs, bench.measure("put over a task that is over", 1, lambda: put(PAYLOAD, "ignore"))]
+
+
 def races(client: DynamoDBClient) -> list[Cost]:
     """Measure a claim of one task, and one that finds the newest task taken by another claimer."""
     bench = Bench(client)
@@ -309,6 +330,7 @@ def all_costs(client: DynamoDBClient) -> list[Cost]:
         shed_task(client),
         shed_task(client, max_age_seconds=60),
         *steps(client),
+        *puts_over(client),
         *races(client),
         *groups(client),
         *(approximate_stats(client, tasks) for tasks in (200, 2000)),

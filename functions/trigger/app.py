@@ -1,9 +1,9 @@
-"""Rings for a worker pass: when tasks were inserted, and when a pass left work behind."""
+"""Rings for a worker pass: when there are new tasks, and when a pass left work behind."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aws_lambda_powertools.utilities.data_classes import DynamoDBStreamEvent, SNSEvent
 from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecordEventName
@@ -15,6 +15,9 @@ from freshq.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_ring
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
     from aws_lambda_powertools.utilities.typing import LambdaContext
+
+# A task leaves these by being put over, or brought back.
+OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 
 
 @cache
@@ -42,8 +45,8 @@ def _ring_for(event: dict[str, Any]) -> Ring | None:
     records = event.get("Records") or [{}]
     source = records[0].get("eventSource") or records[0].get("EventSource")
     if source == "aws:dynamodb":
-        inserted = any(_is_claimable_insert(record) for record in DynamoDBStreamEvent(event).records)
-        return Ring(reason="insert") if inserted else None
+        is_new = any(_is_new_work(record) for record in DynamoDBStreamEvent(event).records)
+        return Ring(reason="insert") if is_new else None
     if source == "aws:sns":
         rings = [parse_ring(record.sns.message) for record in SNSEvent(event).records]
         return max(rings, key=lambda ring: ring.hop)
@@ -51,10 +54,16 @@ def _ring_for(event: dict[str, Any]) -> Ring | None:
     raise ValueError(msg)
 
 
-def _is_claimable_insert(record: DynamoDBRecord) -> bool:
-    image = (record.dynamodb.new_image if record.dynamodb else None) or {}
-    inserted = record.event_name is DynamoDBRecordEventName.INSERT
-    return inserted and image.get("taskStatus") == "PENDING" and "pendingShard" in image
+def _is_new_work(record: DynamoDBRecord) -> bool:
+    """Return whether a claimable task was inserted, or is in the place of one that was over."""
+    change = record.dynamodb
+    new = (change.new_image if change else None) or {}
+    old = (change.old_image if change else None) or {}
+    if record.event_name is DynamoDBRecordEventName.MODIFY:
+        begun = old.get("taskStatus") in OVER
+    else:
+        begun = record.event_name is DynamoDBRecordEventName.INSERT
+    return begun and new.get("taskStatus") == "PENDING" and "pendingShard" in new
 
 
 def _reason_to_skip(ring: Ring | None) -> str | None:

@@ -33,6 +33,7 @@ _LEGAL: Final = {
     "CANCELLED": ("CANCELLED",),
     "SHED": ("SHED",),
 }
+_OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 
 
 def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
@@ -50,9 +51,21 @@ def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
     once = placed.withColumn("copy_of", F.lag("event_id").over(by_task)).where(
         F.col("copy_of").isNull() | (F.col("copy_of") != F.col("event_id"))
     )
+    begun = once.withColumn("change", F.when(_put_over(by_task), "INSERT").otherwise(F.col("change")))
     born = F.col("change") == "INSERT"
-    lives = once.withColumn("life", F.sum(born.cast("int")).over(by_task).cast("int"))
+    lives = begun.withColumn("life", F.sum(born.cast("int")).over(by_task).cast("int"))
     return _with_neighbours(lives, by_task).select(*STEP)
+
+
+def _put_over(by_task: WindowSpec) -> Column:
+    """Return whether a change puts a new task over one that was over, which its later creation tells."""
+    before, deadline_us, created_us = (
+        F.lag(name).over(by_task) for name in ("status", "deadline_us", "created_us")
+    )
+    stale = (before == "PENDING") & (deadline_us <= F.col("changed_us"))
+    over = before.isin(*_OVER) | stale
+    waits = (F.col("change") == "MODIFY") & (F.col("status") == "PENDING")
+    return waits & over & (F.col("created_us") > created_us)
 
 
 def _rank() -> Column:

@@ -300,6 +300,28 @@ def items_of(shipments: Shipments) -> list[dict[str, Any]]:
     return [dict(item) for page in pages for item in page["Items"]]
 
 
+@pytest.mark.parametrize("on_conflict", ["ignore", "update"])
+def test_a_record_is_never_put_over(shipments: Shipments, queue: AttachedQueue, on_conflict: Any) -> None:
+    queue.enqueue("A")
+    before = items_of(shipments)
+    with pytest.raises(ValueError, match=r"^on_conflict: not on an attached table"):
+        queue.put(None, task_id="A", on_conflict=on_conflict)
+    with pytest.raises(ValueError, match=r"^on_conflict: "):
+        queue.put_many([{"task_id": "B"}], on_conflict=on_conflict)
+    with pytest.raises(ValueError, match=r"^on_conflict: "):
+        queue.store.put_over(list(queue.list()), on_conflict)
+    assert items_of(shipments) == before
+
+
+def test_a_record_may_be_put_for_later(shipments: Shipments, queue: AttachedQueue) -> None:
+    queue.put(None, task_id="A", at=shipments.clock.now + 20)
+    queue.put_many([{"task_id": "B", "delay_seconds": 10}, {"task_id": "C"}])
+    for expected in "CBA":
+        assert ids(queue.claim(limit=3)) == [expected]
+        shipments.clock.advance(10)
+    shipments.assert_untouched("A", "B", "C")
+
+
 class TestOrder:
     def test_first_in_first_out_within_a_priority(self, queue: AttachedQueue) -> None:
         queue.enqueue("A")

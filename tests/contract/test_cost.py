@@ -69,6 +69,22 @@ def test_each_step(dynamodb_local: DynamoDBClient) -> None:
     assert costs["sweep with nothing to do"].calls == 1
 
 
+def test_a_put_over_another_costs_one_write_but_for_an_update_of_what_lives(
+    dynamodb_local: DynamoDBClient,
+) -> None:
+    """An update has one refused write before it, which tells what it replaces; the rest is the index."""
+    costs = capacity.puts_over(dynamodb_local)
+    assert [(cost.write_units, cost.calls) for cost in costs] == [
+        (2, 1),
+        (1, 1),
+        (4, 2),
+        (1, 1),
+        (3, 2),
+        (2, 1),
+    ]
+    assert {cost.read_units for cost in costs} == {0}
+
+
 def test_a_lost_race_costs_one_refused_write(dynamodb_local: DynamoDBClient) -> None:
     alone, raced = capacity.races(dynamodb_local)
     assert (alone.write_units, alone.calls) == (3, 3)  # the query, the naming and the claim itself

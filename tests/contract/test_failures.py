@@ -314,6 +314,14 @@ MORTAL: dict[str, Callable[[Queue, Claim], object]] = {
         queue.claim(),
         queue.claim(),
     ),
+    "put over what waits": lambda queue, _: queue.put("new", f"{queue.name}-waits", on_conflict="update"),
+    "put over what is held": lambda queue, held: queue.put(
+        "new", held.task.task_id, priority=2, group="g", on_conflict="update"
+    ),
+    "put over what is done": lambda queue, held: (
+        queue.complete(held),
+        queue.put("new", held.task.task_id, delay_seconds=1, on_conflict="ignore"),
+    ),
     "cancel": lambda queue, _: queue.cancel(f"{queue.name}-waits"),
     "touch": lambda queue, _: queue.touch(f"{queue.name}-waits"),
     "reprioritize": lambda queue, _: queue.reprioritize(f"{queue.name}-waits", 4),

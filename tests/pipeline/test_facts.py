@@ -73,6 +73,12 @@ def test_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path
     tape.put(9, "again", queue="two")
     tape.take(9.5, "again")
     tape.settle(9.6, "again", "SUCCESS")
+    for task, end in (("over", "SUCCESS"), ("over too", "FAILURE")):
+        tape.put(1, task, queue="three")
+        tape.take(2, task)
+        tape.settle(3, task, end)
+        tape.put(4, task, queue="three", max_age=2)  # over what is done
+        tape.put(7, task, queue="three")  # over what is stale
     tape.put(10, "lost", queue="two")
     tape.take(11, "lost")
     events = [event for event in tape.landed() if (event["task_id"], event["change"]) != ("lost", "INSERT")]
@@ -81,6 +87,9 @@ def test_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path
     rows = table(summary, "tasks", "task_id, life")
     lives = [(row["life"], row["outcome"], row["wait_seconds"]) for row in rows if row["task_id"] == "again"]
     assert lives == [(1, "shed", None), (2, "success", 0.5)]
+    for task, end in (("over", "success"), ("over too", "failure")):
+        fates = [(row["life"], row["outcome"]) for row in rows if row["task_id"] == task]
+        assert fates == [(1, end), (2, "shed"), (3, "pending")]
     assert [row["task_id"] for row in rows if row["inverted"]] == ["b"]
     assert summary["inversions"] == 1
     assert summary["ledger_violations"] == 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,34 +102,6 @@ class TestKeys:
 
 
 class TestWhen:
-    def test_at_an_instant(self, queue: Queue, store: StoreUnderTest) -> None:
-        moment = datetime.fromtimestamp(store.clock.now, UTC) + timedelta(seconds=30, microseconds=123457)
-        queue.put("later", task_id="a", at=moment.astimezone())
-        queue.put("past", at=store.clock.now - 5)
-        assert known(queue, "a").not_before == moment.timestamp()
-        assert payloads(queue.claim(limit=2)) == ["past"]
-        store.clock.advance(30.123456)
-        assert queue.claim() == []
-        store.clock.advance(0.000001)
-        assert payloads(queue.claim()) == ["later"]
-
-    @pytest.mark.parametrize("at", [datetime(2026, 1, 1), "noon", -1, 1e12, True])  # noqa: DTZ001 - the wrong ones
-    def test_a_wrong_instant(self, queue: Queue, at: Any) -> None:
-        with pytest.raises(ValueError, match=r"^at: "):
-            queue.put("work", at=at)
-        with pytest.raises(ValueError, match=r"^at: not together with delay_seconds"):
-            queue.put("work", at=2e9, delay_seconds=1)
-        with pytest.raises(ValueError, match=r"^at: after .* stale already"):
-            queue.put("work", at=2e9)
-        assert total(queue) == 0
-
-    def test_contains_what_lives(self, queue: Queue) -> None:
-        assert not queue.contains("a")
-        queue.put("work", task_id="a", delay_seconds=5)
-        assert queue.contains("a")
-        queue.cancel("a")
-        assert not queue.contains("a")
-
     def test_a_poll_wakes_when_something_is_due(self, engine: sa.Engine) -> None:
         queue = Queue(SqlStore(engine), clock=time.time)
         assert queue.poll(timeout_seconds=0) == []
@@ -145,13 +116,6 @@ class TestWhen:
             polled = pool.submit(queue.poll, 1, 20, 20)
             queue.put("work")
             assert payloads(polled.result(timeout=5)) == ["work"]
-
-    def test_a_redelivery_is_told_apart(self, queue: Queue, store: StoreUnderTest) -> None:
-        queue.put_many([{"payload": number} for number in range(2)])
-        assert not queue.claim(lease_seconds=5)[0].redelivered
-        store.clock.advance(5)
-        queue.recover()
-        assert [claim.redelivered for claim in queue.claim(limit=2)] == [True, False]
 
     def test_finished_tasks_go_when_their_retention_is_over(self, store: StoreUnderTest) -> None:
         queue = store.queue(retention_seconds=100)

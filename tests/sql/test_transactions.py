@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
@@ -168,59 +168,11 @@ class TestOutbox:
             queue.put("work", connection=connection)
         assert total(queue) == 0
 
-
-class TestOnConflict:
-    def test_a_batch_says_what_became_of_each(self, queue: Queue) -> None:
-        queue.put("old", task_id="b")
-        tasks = [{"payload": "new", "task_id": name} for name in ("a", "b", "c")]
-        for on_conflict, expected in [("ignore", "DUPLICATE"), ("update", "UPDATED")]:
-            receipts: list[Any] = queue.put_many(tasks, on_conflict=on_conflict)  # type: ignore[arg-type]
-            assert str(receipts[1].outcome) == expected
-        assert sorted(map(str, payloads(queue.claim(limit=5)))) == ["new", "new", "new"]
-
-    def test_one_duplicate_in_a_large_batch_costs_no_other_task(self, queue: Queue) -> None:
-        queue.put("old", task_id="150")
-        tasks = [{"payload": number, "task_id": str(number)} for number in range(300)]
-        receipts = queue.put_many([*tasks, tasks[7]], on_conflict="ignore")
-        assert [receipt.task_id for receipt in receipts if receipt.outcome is PutOutcome.DUPLICATE] == [
-            "150",
-            "7",
-        ]
-        assert total(queue) == 300
-
-    def test_an_update_in_flight_takes_the_task_from_its_holder(self, queue: Queue) -> None:
-        queue.put("old", task_id="a", priority=3)
-        (claim,) = queue.claim()
-        assert queue.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
-        before = known(queue, "a")
-        assert (before.payload, before.priority, before.attempts) == ("new", 0, 0)
-        with pytest.raises(Exception, match="no longer holds it"):
-            queue.complete(claim)
-        assert known(queue, "a") == before
-        (claim,) = queue.claim()
-        assert (claim.task.payload, claim.redelivered) == ("new", False)
-
-    def test_the_same_again_is_no_update(self, queue: Queue, store: StoreUnderTest) -> None:
-        at = store.clock.now + 50.123456
-        for on_conflict, outcome in [(None, "CREATED"), ("update", "DUPLICATE")]:
-            receipt = queue.put({"n": 1}, task_id="a", at=at, on_conflict=on_conflict)  # type: ignore[arg-type]
-            assert str(receipt.outcome) == outcome
-        assert queue.put({"n": 1}, "a", at=at + 1e-6, on_conflict="update").outcome is PutOutcome.UPDATED
-        assert known(queue, "a").not_before == round(at + 1e-6, 6)
-
-    @pytest.mark.parametrize("on_conflict", ["ignore", "update"])
-    def test_the_id_of_a_task_that_is_over_is_free(self, queue: Queue, on_conflict: Any) -> None:
+    def test_an_update_is_rolled_back_too(self, queue: Queue, effects: sa.Engine) -> None:
         queue.put("old", task_id="a")
-        queue.complete(queue.claim()[0], "result")
-        assert queue.put("new", task_id="a").outcome is PutOutcome.DUPLICATE
-        assert queue.put("new", task_id="a", on_conflict=on_conflict).outcome is PutOutcome.CREATED
         (claim,) = queue.claim()
-        assert (claim.task.payload, claim.task.result) == ("new", None)
-
-    def test_wrong_arguments(self, queue: Queue) -> None:
-        wrong: Any = "replace"
-        with pytest.raises(ValueError, match=r"^on_conflict: must be"):
-            queue.put("work", on_conflict=wrong)
-        with pytest.raises(ValueError, match=r"^on_conflict: needs a queue in a SQL database"):
-            Queue.memory().put("work", on_conflict="update")
-        assert total(queue) == 0
+        with effects.connect() as connection, connection.begin() as transaction:
+            receipt = queue.put("new", task_id="a", connection=connection, on_conflict="update")
+            assert receipt.outcome is PutOutcome.UPDATED
+            transaction.rollback()
+        assert queue.complete(claim).payload == "old"

@@ -23,6 +23,8 @@ VERBS: Final[dict[str, Callable[[Queue, Claim], object]]] = {
     "put": lambda queue, _: queue.put("new"),
     "put_many": lambda queue, _: queue.put_many([{"payload": 1}, {"payload": 2}]),
     "put of a new priority": lambda queue, _: queue.put("urgent", priority=7),
+    "put over what waits": lambda queue, _: queue.put("new", "t0", on_conflict="update"),
+    "put over what is over": lambda queue, _: queue.put("new", "dead", on_conflict="ignore"),
     "claim": lambda queue, _: queue.claim(),
     "complete": lambda queue, claim: queue.complete(claim),
     "fail": lambda queue, claim: queue.fail(claim),

@@ -18,6 +18,7 @@ from samtranslator.yaml_helper import yaml_parse
 
 from freshq.settings import ArchiveSettings, DoorbellSettings, QueueSettings, WorkerSettings
 from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
+from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -202,17 +203,18 @@ class TestStream:
         conditions = {source()["Resources"][name]["Condition"] for name in parts}
         assert conditions == {"HasArchive", "HasTlsArchive"}
 
-    def test_only_inserts_of_claimable_tasks_ring(self) -> None:
-        (entry,) = self.mapping()["FilterCriteria"]["Filters"]
-        assert json.loads(entry["Pattern"]) == {
-            "eventName": ["INSERT"],
-            "dynamodb": {
-                "NewImage": {
-                    "taskStatus": {"S": ["PENDING"]},
-                    "pendingShard": {"S": [{"exists": True}]},
-                }
-            },
-        }
+    def test_only_new_claimable_tasks_ring(self) -> None:
+        inserted, again = (
+            json.loads(entry["Pattern"]) for entry in self.mapping()["FilterCriteria"]["Filters"]
+        )
+        claimable = {"taskStatus": {"S": ["PENDING"]}, "pendingShard": {"S": [{"exists": True}]}}
+        assert inserted == {"eventName": ["INSERT"], "dynamodb": {"NewImage": claimable}}
+        assert again.pop("eventName") == ["MODIFY"]
+        over = again["dynamodb"]["OldImage"]["taskStatus"]["S"]
+        in_queue = {TaskStatus.PENDING, TaskStatus.TAKEN}
+        of_application = {TaskStatus.READY, TaskStatus.UNDER_CONSTRUCTION}
+        assert set(over) == set(TaskStatus) - in_queue - of_application
+        assert again["dynamodb"]["NewImage"] == claimable
 
     def test_a_failing_batch_is_retried_then_kept(self) -> None:
         mapping = self.mapping()

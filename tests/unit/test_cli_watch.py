@@ -119,7 +119,7 @@ class TestReadings:
 
 
 class TestFrame:
-    @pytest.mark.parametrize(("width", "height"), [(30, 10), (50, 20), (80, 24), (120, 40)])
+    @pytest.mark.parametrize(("width", "height"), [(30, 26), (50, 20), (80, 24), (120, 40)])
     def test_it_fits_any_width(self, clock: Clock, width: int, height: int) -> None:
         queue = Queue.memory(clock=clock)
         filled(queue, clock)
@@ -128,6 +128,39 @@ class TestFrame:
         text = "\n".join(lines)
         for said in ("queue default", "put", "claimed", "waiting", "in work", "below 10 s", "last dead"):
             assert said in text, said
+
+    @pytest.mark.parametrize("width", [24, 40, 80, 120])
+    def test_it_fits_any_height(self, clock: Clock, width: int) -> None:
+        queue = Queue.memory(clock=clock, max_age_seconds=100_000)
+        queue.put("oldest")
+        clock.advance(5000)
+        filled(queue, clock)
+        for number in range(30):
+            queue.put("fails", task_id=f"dead-{number}")
+            queue.fail(queue.claim()[0], "the downstream said 503\nand more")
+        full = Watcher(queue).look()
+        for reading in (full, replace(full, dead_letters=()), replace(full, backlog=())):
+            for height in range(1, 40):
+                lines = drawn(reading, width, height, problem="throttled").splitlines()
+                assert len(lines) <= height
+                assert max(map(len, lines)) <= width
+                assert lines[0].startswith("queue default")
+
+    def test_a_small_terminal_shows_the_most_important_first(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock)
+        filled(queue, clock)
+        reading = Watcher(queue).look()
+        twelve, five, two = (drawn(reading, 80, height).splitlines() for height in (12, 5, 2))
+        assert twelve[1].startswith("waiting 11  in work ")
+        assert [line.split("  ")[1] for line in twelve if "below" in line] == [
+            "below 1.0 s", "below 10 s", "below 1 min", "below 5 min",
+        ]  # fmt: skip
+        assert twelve[-2] == "last dead letters"
+        assert "the downstream said 503" in twelve[-1]
+        assert five[1] == twelve[1]
+        assert not any("below" in line for line in five)
+        assert "the downstream said 503" in five[-1]
+        assert [line[:10] for line in two] == ["queue defa", "waiting 11"]
 
     def test_a_tall_terminal_shows_all_of_it(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock)

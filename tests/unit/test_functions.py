@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from freshq import TableMissing
+from freshq import TableMissing, observability
 from freshq.archive import Archive
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.support.functions import EVENTS, Context, load_event
+from tests.support.readings import within_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -243,6 +245,26 @@ class TestProcessTasks:
         assert stats.taken == 0
         assert stats.success == answer["succeeded"] > 0
 
+    def test_a_runner_that_hangs_is_left_when_the_time_is_over(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The pass ends, and nobody extends the lease any more."""
+        application.queue.put("work", task_id="a")
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:hang")
+        monkeypatch.setenv("FRESHQ_SETTLE_SECONDS", "2")
+        monkeypatch.setenv("FRESHQ_LEASE_SECONDS", "1")
+        try:
+            answer = application.invoke("process_tasks", ring(), Context(remaining_seconds=2.3))
+            assert (answer["claimed"], answer["unfinished"], answer["tail_call"]) == (1, ["a"], False)
+            assert within_seconds(10, lambda: application.queue.recover() == 1)
+        finally:
+            HANGING.set()
+            for thread in threading.enumerate():
+                if thread.name == "freshq-run-a":
+                    thread.join(20)
+            observability.metrics.clear_metrics()
+        assert application.queue.stats().pending == 1
+
     def test_not_after_too_many_hops(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
         self.leave_work(application, monkeypatch)
         monkeypatch.setenv("FRESHQ_MAX_HOPS", "4")
@@ -448,6 +470,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "process_tasks-doorbell": {"claimed": 0},
     "sweep-schedule": {"rang": False},
     "trigger-insert": {"rang": True},
+    "trigger-put_over": {"rang": True},
     "trigger-no-insert": {"rang": False},
     "trigger-tail_call": {"rang": True},
 }
@@ -480,6 +503,14 @@ def busy(task: Any) -> None:
     from freshq import Busy  # noqa: PLC0415 - this function is loaded by its name
 
     raise Busy(task.task_id)
+
+
+HANGING: Final = threading.Event()
+
+
+def hang(task: Any) -> None:
+    """Be a runner that does not end before the test does."""
+    assert HANGING.wait(60), task
 
 
 def pull_the_switch(task: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Busy, Claim, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
+from freshq import Busy, Claim, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker, worker
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.retry import Backoff
 from freshq.runner import load_runner
@@ -17,10 +19,12 @@ from freshq.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from freshq import RunReport, Task
     from freshq.policy.order import OrderSwitch
     from freshq.stores.base import ClaimRequest, Guard
+    from tests.conftest import Clock
 
 PATIENCE_SECONDS = 20.0
 
@@ -45,6 +49,7 @@ class Quiet:
         self.ages: list[float] = []
         self.settlements: list[tuple[str, Outcome, str | None]] = []
         self.switches: list[OrderSwitch] = []
+        self.overruns: list[tuple[str, float]] = []
 
     def claimed(self, claim: Claim, age_seconds: float) -> None:
         del claim
@@ -53,6 +58,9 @@ class Quiet:
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
         assert run_seconds >= 0
         self.settlements.append((claim.task.task_id, outcome, error))
+
+    def overran(self, claim: Claim, run_seconds: float) -> None:
+        self.overruns.append((claim.task.task_id, run_seconds))
 
     def switched(self, switch: OrderSwitch) -> None:
         self.switches.append(switch)
@@ -265,6 +273,159 @@ class TestLeases:
         assert queue.get("a") is None
 
 
+class Hanging:
+    """A worker in a thread, whose runner hangs on some tasks until it is released."""
+
+    def __init__(self, queue: Queue, clock: Clock, **options: Any) -> None:
+        self.queue, self.clock, self.observer = queue, clock, Quiet()
+        self.release, self.started = threading.Event(), Counter[str]()
+        options = {"concurrency": 1, "poll_seconds": 0.01, "max_run_seconds": 30, **options}
+        self.worker = Worker(queue, self._run, observer=self.observer, **options)
+        self.report: RunReport | None = None
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release.set()
+        self.ended()
+
+    def ended(self) -> RunReport:
+        self.worker.stop()
+        self._thread.join(PATIENCE_SECONDS)
+        assert self.report is not None
+        return self.report
+
+    def _work(self) -> None:
+        self.report = self.worker.run()
+
+    def _run(self, task: Task) -> str:
+        self.started[task.task_id] += 1
+        if task.payload == "hangs":
+            assert self.release.wait(PATIENCE_SECONDS)
+        return "done"
+
+    def overrun(self, *task_ids: str) -> None:
+        """Let tasks start, have their leases extended once, and run past the limit, one after the other."""
+        for task_id in task_ids:
+            self._overrun(task_id)
+
+    def _overrun(self, task_id: str) -> None:
+        wait_until(lambda: self.started[task_id] == 1)
+        lease_until = lease_of(self.queue, task_id)
+        self.clock.advance(15)
+        wait_until(lambda: lease_of(self.queue, task_id) == lease_until + 15)
+        self.clock.advance(16)
+        wait_until(lambda: task_id in dict(self.observer.overruns))
+
+
+class TestMaxRunSeconds:
+    @pytest.fixture
+    def queue(self, clock: Clock) -> Queue:
+        return Queue.memory(clock=clock, lease_seconds=20, order="fifo", max_attempts=2)
+
+    def test_others_are_served_beside_a_run_past_its_limit(self, queue: Queue, clock: Clock) -> None:
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.overrun("a")
+            queue.put("ends", task_id="b")
+            wait_until(lambda: queue.stats().success == 1)
+            report = work.ended()
+        assert work.observer.overruns == [("a", 31)]
+        assert (report.claimed, report.overran, report.unfinished) == (2, ["a"], ["a"])
+        assert report.outcomes[Outcome.SUCCEEDED] == 1
+
+    def test_past_the_limit_the_lease_is_extended_no_more(self, queue: Queue, clock: Clock) -> None:
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.overrun("a")
+            lease_until = lease_of(queue)
+            queue.put("ends", task_id="b")
+            wait_until(lambda: queue.stats().success == 1)  # the worker has looked again since
+            assert lease_of(queue) == lease_until == clock.now + 4
+            assert queue.recover() == 0
+
+    def test_its_task_comes_back_with_the_attempt_counted_and_the_run_settles_nothing(
+        self, queue: Queue, clock: Clock
+    ) -> None:
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.overrun("a")
+            work.worker.stop()
+            work.ended()
+            clock.advance(20)
+            (claim,) = queue.claim()
+            assert (claim.task.task_id, claim.task.attempts) == ("a", 2)
+            work.release.set()
+            wait_until(lambda: ("a", Outcome.LEASE_LOST, None) in work.observer.settlements)
+            assert queue.complete(claim, "by another").result == "by another"
+
+    def test_after_the_last_attempt_it_is_a_dead_letter(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20, max_attempts=1)
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.overrun("a")
+            clock.advance(20)
+            wait_until(lambda: queue.stats().failure == 1)  # by the worker's own look at what is due
+        task = queue.get("a")
+        assert task is not None
+        assert task.error == "lease ran out in attempt 1 of 1"
+
+    def test_a_run_that_ends_while_its_lease_lasts_settles_after_all(
+        self, queue: Queue, clock: Clock
+    ) -> None:
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.overrun("a")
+            work.release.set()
+            wait_until(lambda: queue.stats().success == 1)
+            wait_until(lambda: work.observer.settlements != [])
+            queue.put("ends", task_id="b")
+            wait_until(lambda: queue.stats().success == 2)
+        report = work.ended()
+        assert (report.overran, report.unfinished) == (["a"], [])
+        assert sum(report.outcomes.values()) == report.outcomes[Outcome.SUCCEEDED] == report.claimed == 2
+
+    def test_while_it_drains_too(self, queue: Queue, clock: Clock) -> None:
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            wait_until(lambda: work.started["a"] == 1)
+            work.worker.stop()
+            clock.advance(31)
+            assert work.ended().overran == ["a"]
+
+    def test_with_too_many_of_them_the_worker_ends(
+        self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(worker, "MOST_OVERRUNNING", 2)
+        queue.put_many([{"payload": "hangs", "task_id": name} for name in "abc"])
+        with Hanging(queue, clock) as work:
+            work.overrun("a", "b")
+            wait_until(lambda: work.report is not None)
+            assert work.ended().overran == ["a", "b"]
+            assert work.started["c"] == 0
+        assert "end the process to be rid of them" in caplog.text
+
+    def test_a_run_that_hangs_keeps_no_process_from_ending(self) -> None:
+        code = (
+            "import threading, freshq; q = freshq.Queue.memory(); q.put(1, 'a'); "
+            "w = freshq.Worker(q, lambda _: threading.Event().wait(), max_run_seconds=0.05, "
+            "poll_seconds=0.01, idle_exit_seconds=0.1); print(w.run().overran)"
+        )
+        done = subprocess.run(  # noqa: S603 - this interpreter
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.strip() == "['a']"
+
+
+def lease_of(queue: Queue, task_id: str = "a") -> float:
+    task = queue.get(task_id)
+    assert task is not None
+    return task.lease_until or 0.0
+
+
 class FailingStore(MemoryStore):
     """A store that does not answer for some calls."""
 
@@ -323,6 +484,7 @@ class TestFailingStore:
         ({"poll_seconds": -1}, "poll_seconds: "),
         ({"idle_exit_seconds": float("nan")}, "idle_exit_seconds: "),
         ({"drain_seconds": -1}, "drain_seconds: "),
+        ({"max_run_seconds": 0}, "max_run_seconds: "),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:

@@ -12,13 +12,18 @@ from freshq.lifecycle import new_token
 from freshq.queue import MAX_CLAIM, Claim, Queue, Receipt
 from freshq.stores.base import ConflictError, Guard, Page, Store
 from freshq.task import MAX_SECONDS, Task, TaskStatus
+from freshq.verbs.core import Core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Unpack
 
+    from sqlalchemy import Connection
+
     from freshq.new_task import NewTask
     from freshq.options import QueueOptions
+    from freshq.stores.conflicts import OnConflict
+    from freshq.stores.transactional import Putter
 
 # Records are not stale by age, unless a queue or a put says so.
 NEVER_STALE_SECONDS = MAX_SECONDS
@@ -42,12 +47,44 @@ class AttachedStore(Store, Protocol):
         """Yield the dead letters of a queue."""
 
 
+class AttachedCore(Core):
+    """A queue whose tasks are an application's records, as a process knows it."""
+
+    def putter(self, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:
+        """Return what puts records, as `Core.putter`."""
+        if on_conflict is not None:
+            msg = "on_conflict: not on an attached table, whose records are not the queue's to replace; "
+            raise ValueError(msg + "cancel the record, or wait for its end, and put it again")
+        return super().putter(on_conflict, connection)
+
+    def created(self, new: NewTask, where: str = "") -> Task:
+        """Return the task that a put makes of a record, as `Core.created`."""
+        if new.payload is not None:
+            msg = f"{where}payload: must be None, since the record itself is the payload"
+            raise ValueError(msg)
+        if new.task_id is None:
+            msg = f"{where}task_id: must name a record of the table"
+            raise ValueError(msg)
+        return super().created(new, where)
+
+    def stored(self, task_id: str) -> Task:
+        """Return a record as it is stored; one in no queue is as good as one of this queue."""
+        task = self.store.get(checked_id(task_id))
+        if task is not None and task.status is TaskStatus.READY:
+            return replace(task, queue=self.name)
+        if task is None or task.queue != self.name:
+            raise TaskNotFound(task_id, self.name)
+        return task
+
+
 class AttachedQueue(Queue):
     """A queue whose tasks are an application's records; `Queue.dynamodb(..., attach=True)` returns it.
 
     A task's payload is the record: the application's attributes as JSON values. They are only read; what
     leaves the queue stays in the table.
     """
+
+    _core_class = AttachedCore
 
     def __init__(self, store: AttachedStore, **options: Unpack[QueueOptions]) -> None:
         """Use a store whose records are an application's.
@@ -135,7 +172,7 @@ class AttachedQueue(Queue):
             until, token = round(now + lease_seconds, 6), new_token()
             guard = Guard(TaskStatus.FAILURE, request_token=task.request_token)
             try:
-                held = self._store.replace(self._lifecycle.consumed(task, now, token, until), guard)
+                held = self._core.store.replace(self._core.lifecycle.consumed(task, now, token, until), guard)
             except ConflictError:
                 continue  # somebody else was faster
             claims.append(Claim(held, token, until))
@@ -184,33 +221,16 @@ class AttachedQueue(Queue):
             checked_count("limit", limit)
         return sum(self._discard(task) for task in islice(self._records.dead(self.name), limit))
 
-    def _created(self, new: NewTask, where: str = "") -> Task:
-        if new.payload is not None:
-            msg = f"{where}payload: must be None, since the record itself is the payload"
-            raise ValueError(msg)
-        if new.task_id is None:
-            msg = f"{where}task_id: must name a record of the table"
-            raise ValueError(msg)
-        return super()._created(new, where)
-
-    def _stored(self, task_id: str) -> Task:
-        task = self._store.get(checked_id(task_id))
-        if task is not None and task.status is TaskStatus.READY:
-            return replace(task, queue=self.name)
-        if task is None or task.queue != self.name:
-            raise TaskNotFound(task_id, self.name)
-        return task
-
     def _change_outside(self, task_id: str, to: TaskStatus, verb: str) -> Task:
         def changed(task: Task, now: float) -> Task:
             status = task.status_at(now)
             if status not in OUT_OF_QUEUE:
                 allowed = ", ".join(sorted(OUT_OF_QUEUE))
                 raise IllegalTransition(task_id, verb, status, allowed)
-            return self._lifecycle.outside(task, to, now)
+            return self._core.lifecycle.outside(task, to, now)
 
-        task = self._stored(task_id)
-        return task if task.status is to else self._change(task_id, changed)
+        task = self._core.stored(task_id)
+        return task if task.status is to else self._core.change(task_id, changed)
 
 
 def open_dynamodb(

@@ -93,6 +93,11 @@ class MetricsObserver:
             error=error,
         )
 
+    def overran(self, claim: Claim, run_seconds: float) -> None:
+        """Take note that a run is past its limit, and its lease let go."""
+        count("TasksOverran")
+        logger.error("task overran", task_id=claim.task.task_id, run_seconds=round(run_seconds, 3))
+
     def switched(self, switch: OrderSwitch) -> None:
         """Take note that an adaptive order turned round."""
         count("OrderSwitches")

@@ -5,29 +5,29 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.capacity import Capacity
 from freshq.checks import checked_seconds
 from freshq.errors import LeaseLost, StoreError
-from freshq.outcomes import Busy, Reject, Retry
 from freshq.policy.retry import Backoff
+from freshq.run_report import LoggingObserver, Observer, Outcome, RunReport
 from freshq.shared.limits import SharedRetries
-from freshq.task import TaskStatus
+from freshq.verdict import verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
-    from freshq.policy.order import OrderSwitch
     from freshq.queue import Claim, Queue
     from freshq.runner import Runner
 
     # Told to stop by a condition, or at a time in seconds since the epoch, or only by `Worker.stop`.
     Until: TypeAlias = Callable[[], bool] | float | None
+
+__all__ = ["LoggingObserver", "Observer", "Outcome", "RunReport", "Worker"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,72 +38,21 @@ BUSY_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=10.0)
 # Between tries of a claim that the store did not carry out, and how many in a row are borne.
 CLAIM_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=5.0)
 CLAIM_TRIES: Final = 4
+# Threads of runs past their limit that a process bears: each keeps its memory, and what else it holds.
+MOST_OVERRUNNING: Final = 32
 
 
-class Outcome(StrEnum):
-    """How one run of a task ended."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    RETRIED = "retried"
-    RELEASED = "released"
-    LEASE_LOST = "lease_lost"
-    UNSETTLED = "unsettled"
-
-
-@dataclass
-class RunReport:
-    """What a worker did.
+@dataclass(frozen=True, slots=True)
+class _InWork:
+    """A task in work.
 
     Attributes:
-        claimed: Tasks taken.
-        outcomes: How many runs ended in which way.
-        unfinished: Ids of tasks that still ran when the time to wait for them was over; they stay
-            taken until their lease runs out.
-        idle: Whether it stopped because nothing was left to claim.
+        claim: The claim, as it was last extended.
+        began: When its run was started, in seconds by the queue's clock.
     """
 
-    claimed: int = 0
-    outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
-    unfinished: list[str] = field(default_factory=list)
-    idle: bool = False
-
-    @property
-    def progress(self) -> int:
-        """Runs that brought a task nearer to its end."""
-        ended = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.RETRIED)
-        return sum(self.outcomes[outcome] for outcome in ended)
-
-
-class Observer(Protocol):
-    """Is told what a worker does, from several threads."""
-
-    def claimed(self, claim: Claim, age_seconds: float) -> None:
-        """Take note that a task was claimed at this age."""
-
-    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        """Take note of how a run ended."""
-
-    def switched(self, switch: OrderSwitch) -> None:
-        """Take note that an adaptive order turned round."""
-
-
-class LoggingObserver:
-    """Writes what a worker does to the log."""
-
-    def claimed(self, claim: Claim, age_seconds: float) -> None:
-        """Log a claim."""
-        logger.debug("claimed %s at the age of %.3f s", claim.task.task_id, age_seconds)
-
-    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        """Log how a run ended; what did not succeed stands out."""
-        level = logging.DEBUG if outcome is Outcome.SUCCEEDED else logging.WARNING
-        logger.log(level, "task %s %s after %.3f s: %s", claim.task.task_id, outcome, run_seconds, error)
-
-    def switched(self, switch: OrderSwitch) -> None:
-        """Log a switch."""
-        end = "newest" if switch.newest_first else "oldest"
-        logger.info("order: %s first, the oldest task is %.3f s old", end, switch.oldest_age_seconds)
+    claim: Claim
+    began: float
 
 
 class Worker:
@@ -111,6 +60,12 @@ class Worker:
 
     A lease is extended while its task runs, so it may be shorter than the work; when the process dies,
     the leases run out and the sweep returns the tasks.
+
+    A run past `max_run_seconds` is left to itself: its lease is extended no more, and its slot is free for
+    another task. When the lease has run out the task waits again, its attempt counted, or is a dead letter
+    after its last one. Python cannot end a thread: what hangs goes on until it returns, beside the next
+    attempt, and then settles nothing, unless its lease still lasts. Give the runner's own calls timeouts;
+    the limit is for what they miss. The threads keep no process from ending.
     """
 
     def __init__(
@@ -126,6 +81,7 @@ class Worker:
         poll_seconds: float = 0.5,
         idle_exit_seconds: float | None = None,
         drain_seconds: float | None = None,
+        max_run_seconds: float | None = None,
         observer: Observer | None = None,
     ) -> None:
         """Prepare a worker; `run` starts it.
@@ -143,6 +99,8 @@ class Worker:
             poll_seconds: Between looks at a queue that had too little.
             idle_exit_seconds: Stop when nothing was there to claim or in work for so long; None: never.
             drain_seconds: Wait so long for tasks in work after the end; None: until they are done.
+            max_run_seconds: Let the lease of a task go that runs for longer; looked at every `poll_seconds`.
+                None: extend it for as long as the task runs.
             observer: Is told what happens; None for the log.
 
         Raises:
@@ -151,12 +109,14 @@ class Worker:
         self._queue = queue
         self._runner = runner
         self._capacity = Capacity(queue, concurrency, rate_per_second, limit, shared_bucket)
-        self._concurrency = concurrency
         self._retries = None if retry_budget is None else SharedRetries(queue.store, queue.name, retry_budget)
         self._poll_seconds = checked_seconds("poll_seconds", poll_seconds, above_zero=True)
         for name, seconds in (("idle_exit_seconds", idle_exit_seconds), ("drain_seconds", drain_seconds)):
             if seconds is not None:
                 checked_seconds(name, seconds)
+        if max_run_seconds is not None:
+            checked_seconds("max_run_seconds", max_run_seconds, above_zero=True)
+        self._max_run_seconds = max_run_seconds
         self._idle_exit_seconds = idle_exit_seconds
         self._drain_seconds = drain_seconds
         self._observer = observer or LoggingObserver()
@@ -175,18 +135,20 @@ class Worker:
             until: A condition, checked before each claim, or a time in seconds since the epoch by the
                 queue's clock; None: until `stop`, or until idle for `idle_exit_seconds`.
 
+        Returns:
+            What was done; it also returns when `MOST_OVERRUNNING` runs are past their limit and still go
+            on, since their threads end only with the process.
+
         Raises:
             StoreError: If claims kept failing; tasks in work were waited for first.
         """
-        pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="freshq-run")
-        run = _Run(self._queue, self._capacity, self._observer, self._retries)
+        run = _Run(self._queue, self._capacity, self._observer, self._retries, self._max_run_seconds)
         try:
-            self._loop(run, pool, self._condition(until))
+            self._loop(run, self._condition(until))
         finally:
             try:
                 self._drain(run)
             finally:
-                pool.shutdown(wait=not run.running, cancel_futures=True)
                 self._capacity.leave()
                 self._queue.close()
         return run.report
@@ -198,11 +160,11 @@ class Worker:
             return lambda: self._stopping.is_set() or until()
         return lambda: self._stopping.is_set() or self._queue.now() >= until
 
-    def _loop(self, run: _Run, pool: ThreadPoolExecutor, ended: Callable[[], bool]) -> None:
-        while not ended():
+    def _loop(self, run: _Run, ended: Callable[[], bool]) -> None:
+        while not ended() and not run.overrun_by_too_many():
             for claim in run.claim():
                 self._capacity.started()
-                self._start(run, pool, claim)
+                self._start(run, claim)
             if self._idle_exit_seconds is not None and run.idle_for(self._idle_exit_seconds):
                 run.report.idle = True
                 return
@@ -210,9 +172,10 @@ class Worker:
             self._wake.clear()
             run.collect()
 
-    def _start(self, run: _Run, pool: ThreadPoolExecutor, claim: Claim) -> None:
-        future = pool.submit(run.work, claim, self._runner)
-        run.running[future] = claim
+    def _start(self, run: _Run, claim: Claim) -> None:
+        work = _InWork(claim, self._queue.now())
+        future = _in_a_thread(f"freshq-run-{claim.task.task_id}", lambda: run.work(claim, self._runner))
+        run.running[future] = work
         future.add_done_callback(lambda _future: self._wake.set())
 
     def _drain(self, run: _Run) -> None:
@@ -224,17 +187,24 @@ class Worker:
             self._wake.wait(max(0.0, left))
             self._wake.clear()
             run.collect()
-        run.report.unfinished = [claim.task.task_id for claim in run.running.values()]
+        run.report.unfinished = [work.claim.task.task_id for work in run.unfinished()]
 
 
 class _Run:
     """State of one `Worker.run`."""
 
     def __init__(
-        self, queue: Queue, capacity: Capacity, observer: Observer, retries: SharedRetries | None
+        self,
+        queue: Queue,
+        capacity: Capacity,
+        observer: Observer,
+        retries: SharedRetries | None,
+        max_run_seconds: float | None,
     ) -> None:
         self.report = RunReport()
-        self.running: dict[Future[Outcome], Claim] = {}
+        self.running: dict[Future[Outcome], _InWork] = {}
+        self._overrunning: dict[Future[Outcome], _InWork] = {}
+        self._max_run_seconds = max_run_seconds
         self._queue = queue
         self._capacity = capacity
         self._observer = observer
@@ -275,21 +245,48 @@ class _Run:
             return False
         return now - self._last_work >= seconds
 
+    def unfinished(self) -> list[_InWork]:
+        """Return what still runs, past its limit or not."""
+        return [*self.running.values(), *self._overrunning.values()]
+
+    def overrun_by_too_many(self) -> bool:
+        """Return whether more threads hang than a process should bear."""
+        if len(self._overrunning) < MOST_OVERRUNNING:
+            return False
+        logger.error(
+            "stopped: %d runs are past their limit of %s s and go on; end the process to be rid of them",
+            len(self._overrunning),
+            self._max_run_seconds,
+        )
+        return True
+
     def collect(self) -> None:
-        """Count the runs that ended, and extend the leases of the others."""
-        for future in [future for future in self.running if future.done()]:
-            del self.running[future]
-            self._last_work = time.monotonic()
-            outcome = future.result()
-            self.report.outcomes[outcome] += 1
-            if outcome is Outcome.RELEASED:
-                self._busy += 1
-                self._pause(BUSY_BACKOFF, self._busy)
-            elif outcome is Outcome.SUCCEEDED:
-                self._busy = 0
-        for future, claim in self.running.items():
-            if claim.lease_until - self._queue.now() < self._queue.lease_seconds / 2:
-                self.running[future] = self._extended(claim)
+        """Count the runs that ended, let go of those past their limit, extend the leases of the others."""
+        for runs in (self.running, self._overrunning):
+            for future in [future for future in runs if future.done()]:
+                del runs[future]
+                self._last_work = time.monotonic()
+                self._count(future.result())
+        now = self._queue.now()
+        for future, work in list(self.running.items()):
+            if self._max_run_seconds is not None and now - work.began >= self._max_run_seconds:
+                self._let_go(future, now)
+            elif work.claim.lease_until - now < self._queue.lease_seconds / 2:
+                self.running[future] = replace(work, claim=self._extended(work.claim))
+
+    def _count(self, outcome: Outcome) -> None:
+        self.report.outcomes[outcome] += 1
+        if outcome is Outcome.RELEASED:
+            self._busy += 1
+            self._pause(BUSY_BACKOFF, self._busy)
+        elif outcome is Outcome.SUCCEEDED:
+            self._busy = 0
+
+    def _let_go(self, future: Future[Outcome], now: float) -> None:
+        """Leave a run to itself; its task comes back when the lease runs out."""
+        work = self._overrunning[future] = self.running.pop(future)
+        self.report.overran.append(work.claim.task.task_id)
+        self._observer.overran(work.claim, now - work.began)
 
     def _extended(self, claim: Claim) -> Claim:
         try:
@@ -310,7 +307,7 @@ class _Run:
         if self._retries is not None and claim.task.attempts == 1:
             self._retries.first_attempt()
         started = time.monotonic()
-        verdict = _verdict(self._queue, claim, runner, self._may_retry)
+        verdict = verdict_of(self._queue, claim, runner, self._may_retry)
         run_seconds = time.monotonic() - started
         if verdict.downstream is not None:
             self._capacity.ended(well=verdict.downstream)
@@ -338,61 +335,17 @@ class _Run:
                 time.sleep(pause_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """What a run came to.
+def _in_a_thread(name: str, function: Callable[[], Outcome]) -> Future[Outcome]:
+    """Run a function in a thread of its own, which keeps no process from ending: it may never return."""
+    future: Future[Outcome] = Future()
 
-    Attributes:
-        settle: Settles the claim.
-        error: What went wrong, if anything did.
-        downstream: Whether what the task called did well; None if the run says nothing about it.
-    """
+    def run() -> None:
+        try:
+            outcome = function()
+        except BaseException as error:  # noqa: BLE001 - raised where the future is collected
+            future.set_exception(error)
+        else:
+            future.set_result(outcome)
 
-    settle: Callable[[], Outcome]
-    error: str | None
-    downstream: bool | None
-
-
-def _verdict(queue: Queue, claim: Claim, runner: Runner, may_retry: Callable[[], bool]) -> _Verdict:
-    """Run a task, and say what came of it."""
-    try:
-        result = runner(claim.task)
-    except Busy as busy:
-        return _Verdict(lambda: _released(queue, claim), str(busy), downstream=False)
-    except Reject as reject:
-        error = str(reject)
-        return _Verdict(lambda: _failed(queue, claim, error), error, downstream=None)
-    except Retry as retry:
-        error, delay_seconds = str(retry), retry.delay_seconds
-    except Exception as unexpected:  # noqa: BLE001 - whatever the user's code raises is kept with its task
-        error, delay_seconds = f"{type(unexpected).__name__}: {unexpected}", None
-    else:
-        return _Verdict(lambda: _completed(queue, claim, result), None, downstream=True)
-    if not queue.is_last_attempt(claim) and not may_retry():
-        error += "; not tried again: the retry budget is spent"
-        return _Verdict(lambda: _failed(queue, claim, error), error, downstream=False)
-    return _Verdict(lambda: _retried(queue, claim, error, delay_seconds), error, downstream=False)
-
-
-def _completed(queue: Queue, claim: Claim, result: Any) -> Outcome:  # noqa: ANN401 - any JSON value
-    try:
-        queue.complete(claim, result)
-    except ValueError as error:
-        # The work is done, but its result cannot be kept, nor could that of another attempt.
-        return _failed(queue, claim, str(error))
-    return Outcome.SUCCEEDED
-
-
-def _failed(queue: Queue, claim: Claim, error: str) -> Outcome:
-    queue.fail(claim, error)
-    return Outcome.FAILED
-
-
-def _retried(queue: Queue, claim: Claim, error: str, delay_seconds: float | None) -> Outcome:
-    task = queue.retry(claim, error, delay_seconds)
-    return Outcome.FAILED if task.status is TaskStatus.FAILURE else Outcome.RETRIED
-
-
-def _released(queue: Queue, claim: Claim) -> Outcome:
-    queue.release(claim)
-    return Outcome.RELEASED
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

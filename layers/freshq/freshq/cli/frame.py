@@ -24,12 +24,14 @@ AGE_CHARS: Final = 18
 COUNT_CHARS: Final = 9
 AGO_CHARS: Final = 11
 SHORTEST_ID_CHARS: Final = 12
-# Rows above the dead letters: the head, the blank lines and headings, and the longer of two lists.
-ROWS_ABOVE: Final = 12
+GAP: Final = "  "
 
 
 def frame(reading: Reading, width: int, height: int, problem: str | None = None) -> RenderableType:
-    """Return the picture of a reading.
+    """Return the picture of a reading: all of it where there is room, else the most important first.
+
+    What there is no room for goes in this order: dead letters but the last one, blank lines, the tables
+    in favour of lines, the bars, the last dead letter, and the less important of the figures.
 
     Args:
         reading: The queue as it was.
@@ -37,18 +39,21 @@ def frame(reading: Reading, width: int, height: int, problem: str | None = None)
         height: Of the terminal, in rows.
         problem: Why there is no newer reading; None if it is new.
     """
-    bars = _bars(reading, width)
-    rest = height - ROWS_ABOVE - bars.row_count
-    parts = [
-        _head(reading, problem),
-        Text(),
-        _side_by_side(width, _rates(reading), _states(reading)),
-        Text(),
-        bars,
-        Text(),
-        _dead_letters(reading, width, max(1, rest)),
+    head, bars = _head(reading, problem), _bars(reading, width)
+    tables, tables_rows = _side_by_side(width, _rates(reading), _states(reading))
+    lines = _lines(reading, width)
+    blank = Text()
+    # Each with the rows that it takes above the dead letters, which get the rest.
+    layouts: list[tuple[list[RenderableType], int, int]] = [
+        ([head, blank, tables, blank, bars, blank], 4 + tables_rows + bars.row_count, 2),
+        ([head, tables, bars], 1 + tables_rows + bars.row_count, 1),
+        ([head, *lines, bars], 1 + len(lines) + bars.row_count, 1),
+        ([head, *lines], 1 + len(lines), 1),
     ]
-    return Group(*parts)
+    for above, rows, least in layouts:
+        if rows + least <= height:
+            return Group(*above, _dead_letters(reading, width, height - rows))
+    return Group(*[head, *lines][: max(1, height)])
 
 
 def _head(reading: Reading, problem: str | None) -> Text:
@@ -64,12 +69,29 @@ def _head(reading: Reading, problem: str | None) -> Text:
     return head
 
 
-def _side_by_side(width: int, left: Table, right: Table) -> RenderableType:
+def _side_by_side(width: int, left: Table, right: Table) -> tuple[RenderableType, int]:
+    """Return two tables, and how many rows they take together."""
     if width < TWO_COLUMNS_CHARS:
-        return Group(left, Text(), right)
+        return Group(left, Text(), right), left.row_count + 1 + right.row_count
     grid = Table.grid(padding=(0, 4))
     grid.add_row(left, right)
-    return grid
+    return grid, max(left.row_count, right.row_count)
+
+
+def _lines(reading: Reading, width: int) -> list[Text]:
+    """Return the figures of both tables in lines, the most important first."""
+    rates, states = dict(_rate_figures(reading)), dict(_state_figures(reading))
+    figures = {**states, **rates}
+    first = ("waiting", "in work", "oldest", "done", "put")
+    told = [f"{name} {figures[name]}" for name in (*first, *(name for name in figures if name not in first))]
+    lines = [""]
+    for figure in told:
+        longer = lines[-1] + GAP + figure if lines[-1] else figure
+        if len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(figure)
+    return [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
 
 
 def _grid() -> Table:
@@ -81,28 +103,42 @@ def _grid() -> Table:
 
 def _rates(reading: Reading) -> Table:
     grid = _grid()
-    pressure = reading.pressure
-    grid.add_row("put", _rate(pressure.offered_per_second))
-    grid.add_row("claimed", _rate(reading.claimed_per_second))
-    grid.add_row("done", _rate(pressure.served_per_second))
-    grid.add_row("in time", f"{pressure.probability_in_time:.0%}")
-    grid.add_row("newest", span(reading.stats.newest_pending_seconds))
-    grid.add_row("oldest", span(reading.stats.oldest_pending_seconds))
+    for name, figure in _rate_figures(reading):
+        grid.add_row(name, figure)
     return grid
+
+
+def _rate_figures(reading: Reading) -> list[tuple[str, str]]:
+    pressure = reading.pressure
+    return [
+        ("put", _rate(pressure.offered_per_second)),
+        ("claimed", _rate(reading.claimed_per_second)),
+        ("done", _rate(pressure.served_per_second)),
+        ("in time", f"{pressure.probability_in_time:.0%}"),
+        ("newest", span(reading.stats.newest_pending_seconds)),
+        ("oldest", span(reading.stats.oldest_pending_seconds)),
+    ]
 
 
 def _states(reading: Reading) -> Table:
     grid = _grid()
-    stats = reading.stats
-    for name, number in (
-        ("waiting", stats.pending),
-        ("delayed", stats.delayed),
-        ("in work", stats.taken),
-        ("shed", stats.shed),
-    ):
-        bound = stats.bounded.get({"waiting": "pending", "in work": "taken"}.get(name, name), "")
-        grid.add_row(name, f"{number:,}", bound)
+    for name, figure in _state_figures(reading):
+        number, _, bound = figure.partition(" ")
+        grid.add_row(name, number, bound)
     return grid
+
+
+def _state_figures(reading: Reading) -> list[tuple[str, str]]:
+    stats = reading.stats
+    return [
+        (name, f"{getattr(stats, state):,} {stats.bounded.get(state, '')}".rstrip())
+        for name, state in (
+            ("waiting", "pending"),
+            ("delayed", "delayed"),
+            ("in work", "taken"),
+            ("shed", "shed"),
+        )
+    ]
 
 
 def _bars(reading: Reading, width: int) -> Table:
@@ -123,10 +159,15 @@ def _bars(reading: Reading, width: int) -> Table:
 
 
 def _dead_letters(reading: Reading, width: int, rows: int) -> RenderableType:
-    heading = Text("last dead letters", style="bold")
-    found = reading.dead_letters[:rows]
+    """Return the last dead letters in so many rows; in a single one, the last of them."""
+    heading = Text("last dead letters", style="bold", no_wrap=True, overflow="ellipsis")
+    found = reading.dead_letters[: max(1, rows - 1)]
     if not found:
         return heading.append("  none" if reading.searched_all else "  none so far", style="not bold")
+    if rows == 1:
+        last = found[0]
+        told = (printable(last.task_id), span(max(0.0, reading.at - last.updated)), last.error or "-")
+        return heading.append(GAP + excerpt(GAP.join(told), width), style="not bold")
     grid = Table.grid(padding=(0, 2, 0, 0))
     longest = max(len(printable(task.task_id)) for task in found)
     grid.add_column(no_wrap=True, overflow="ellipsis", width=min(longest, max(SHORTEST_ID_CHARS, width // 3)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from freshq.attached import AttachedQueue
 from freshq.cli.drafts import TEST_IDS, Draft, Drafts, DraftStatus
 from freshq.cli.finding import open_queue, with_account
 from freshq.cli.output import details, printable, state
@@ -149,6 +150,8 @@ class RecordCommands:
             self._verb("dlq", "redrive", task.task_id)
         elif task.status is TaskStatus.TAKEN:
             self._verb("release", task.task_id)
+        elif isinstance(self._session.queue, AttachedQueue):
+            self._verb("ready", task.task_id)
         else:
             msg = f"task {task.task_id!r}: cannot make ready a task that is {task.status}"
             raise RefusedError(msg + "; ready needs a record, a dead letter or a task in work")
@@ -168,6 +171,9 @@ class RecordCommands:
         draft = self._draft(arguments)
         if draft is None:
             task = self._task(arguments)
+            if isinstance(self._session.queue, AttachedQueue):
+                self._verb("hold", task.task_id)
+                return
             msg = f"task {task.task_id!r}: cannot reset a task that is {task.status}; it is in the queue"
             raise RefusedError(msg)
         self._mark(draft, DraftStatus.UNDER_CONSTRUCTION)
@@ -178,6 +184,11 @@ class RecordCommands:
             receipt = self._session.queue.put(draft.payload, draft.task_id)
             self._drafts.drop(draft)
             received(self._session, receipt)
+            return
+        if isinstance(self._session.queue, AttachedQueue):
+            self._verb(
+                "put", "--id", self._session.task_id(arguments[0] if arguments else None), *arguments[1:]
+            )
             return
         if arguments:
             self._verb("put", *arguments)

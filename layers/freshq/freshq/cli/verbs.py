@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from freshq.attached import AttachedQueue
+from freshq.cli.attached import dlq_claim, hold, ready
 from freshq.cli.bulk import put_lines
 from freshq.cli.output import fields, printable
 from freshq.cli.session import Session, complain, verb
@@ -72,11 +74,18 @@ def put(
             raise ValueError("lines: give the work either as JSON or by --lines, and lines have no --id")
         put_lines(session, lines, options, as_text=text)
         return
+    receipt = session.queue.put(_work(session, payload, as_text=text), task_id, **options)
+    received(session, receipt)
+
+
+def _work(session: Session, payload: str | None, *, as_text: bool) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the work of a put; of a record in an attached table that is the record itself."""
     if payload is None:
+        if isinstance(session.queue, AttachedQueue):
+            return None
         raise ValueError("payload: missing; give the work as JSON, or --lines FILE")
     work = sys.stdin.read() if payload == "-" else payload
-    receipt = session.queue.put(work if text else parsed("payload", work), task_id, **options)
-    received(session, receipt)
+    return work if as_text else parsed("payload", work)
 
 
 def received(session: Session, receipt: Receipt) -> None:
@@ -317,16 +326,18 @@ def dlq_purge(
 
 VERBS: Final[tuple[Callable[..., None], ...]] = (
     put, claim, done, fail, retry, release, extend, get, ls, stats,
-    touch, reprioritize, cancel, pause, resume, purge,
+    touch, reprioritize, cancel, hold, ready, pause, resume, purge,
 )  # fmt: skip
-DLQ_VERBS: Final[dict[str, Callable[..., None]]] = {"ls": dlq_ls, "redrive": dlq_redrive, "purge": dlq_purge}
+DLQ_VERBS: Final[dict[str, Callable[..., None]]] = {
+    "ls": dlq_ls, "claim": dlq_claim, "redrive": dlq_redrive, "purge": dlq_purge,
+}  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to a group of commands."""
     for function in VERBS:
         app.command(name=function.__name__)(verb(function))
-    dlq = typer.Typer(help="Dead letters: list, bring back, delete.", no_args_is_help=True)
+    dlq = typer.Typer(help="Dead letters: list, claim, bring back, delete.", no_args_is_help=True)
     for name, dead_letter_verb in DLQ_VERBS.items():
         dlq.command(name=name)(verb(dead_letter_verb))
     app.add_typer(dlq, name="dlq")

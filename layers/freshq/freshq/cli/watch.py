@@ -16,6 +16,8 @@ from freshq.cli.session import Session  # noqa: TC001 - the signature is read at
 from freshq.errors import StoreError
 
 LONGEST_PAUSE_SECONDS: Final = 3600.0
+# A picture that stays may scroll: it need not fit into a small terminal.
+ONCE_ROWS: Final = 24
 
 
 def watch(
@@ -31,7 +33,8 @@ def watch(
     console = session.output.console
     if once:
         reading = watcher.look()
-        session.output.answer(reading.told(), frame(reading, console.width, console.height))
+        picture = frame(reading, console.width, max(console.height, ONCE_ROWS))
+        session.output.answer(reading.told(), picture)
         return
     with suppress(KeyboardInterrupt):
         if session.output.as_json:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from freshq.lines import LineOrders, LineTurns
+    from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.task import Task, TaskStatus
 
 
@@ -162,6 +163,14 @@ class Store(Protocol):
         Returns:
             For each task, in order: True if it was added, False if the id is taken, or the error
             that kept it out.
+        """
+
+    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> Sequence[PutResult]:
+        """Put tasks in order, each over the one of its id, as `freshq.stores.conflicts.put_over` tells.
+
+        Returns:
+            For each task, in order: the value of its PutOutcome, or the error that kept it out. A task
+            whose id another queue has is a DUPLICATE where ids are the table's.
         """
 
     def claim(self, request: ClaimRequest) -> list[Task]:

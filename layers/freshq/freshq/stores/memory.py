@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.lifecycle import new_token
 from freshq.policy.shedding import ReserveSpans, too_late
 from freshq.stores.base import ConflictError, Guard, Record, Stats
+from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
 from freshq.tally import tally
 from freshq.task import Task, TaskStatus
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from freshq.errors import FreshqError
     from freshq.lines import Line
     from freshq.stores.base import ClaimRequest
+    from freshq.stores.conflicts import OnConflict, PutResult
 
 # Counts are kept so much longer than they were asked to be kept for.
 LAPSED_SECONDS: Final = 60
@@ -56,6 +58,20 @@ class MemoryStore:
             return False
         self._store(task)
         return True
+
+    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutResult]:
+        """Put the tasks, each over the one of its id."""
+        with self._lock:
+            return [self._put_over(task, on_conflict) for task in tasks]
+
+    def _put_over(self, task: Task, on_conflict: OnConflict) -> str:
+        current = self._tasks.get(task.task_id)
+        if current is not None and current.queue != task.queue:
+            return DUPLICATE
+        outcome = CREATED if current is None else put_over(current, task, on_conflict)
+        if outcome != DUPLICATE:
+            self._store(task)
+        return outcome
 
     def _store(self, task: Task) -> None:
         self._forget(task.task_id)

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    Literal,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    get_args,
-    runtime_checkable,
-)
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
+
+from freshq.stores.conflicts import OnConflict, PutResult, put_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,21 +13,13 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from freshq.errors import FreshqError
     from freshq.lifecycle import Lifecycle
     from freshq.stores.base import ClaimRequest, Store
     from freshq.task import Task
 
 T = TypeVar("T")
 
-OnConflict: TypeAlias = Literal["ignore", "update"]
-# The value of a PutOutcome, or why a task was not put.
-PutResult: TypeAlias = "str | FreshqError"
 Putter: TypeAlias = "Callable[[Sequence[Task]], Sequence[PutResult]]"
-
-CREATED: Final = "CREATED"
-DUPLICATE: Final = "DUPLICATE"
-UPDATED: Final = "UPDATED"
 
 
 class Work:
@@ -150,10 +134,12 @@ def putter(store: Store, on_conflict: OnConflict | None, connection: Connection 
     if on_conflict not in (None, *get_args(OnConflict)):
         msg = f"on_conflict: must be 'ignore', 'update' or None, got {on_conflict!r}"
         raise ValueError(msg)
-    if on_conflict is None and connection is None:
-        return lambda tasks: [_named(result) for result in store.insert(tasks)]
-    rows = transactional(store, "connection" if connection is not None else "on_conflict")
-    return lambda tasks: rows.put_rows(tasks, on_conflict, connection)
+    if connection is not None:
+        rows = transactional(store, "connection")
+        return lambda tasks: rows.put_rows(tasks, on_conflict, connection)
+    if on_conflict is None:
+        return lambda tasks: [put_result(added) for added in store.insert(tasks)]
+    return lambda tasks: store.put_over(tasks, on_conflict)
 
 
 def end_together(store: object, ended: Sequence[Task], tokens: Sequence[str]) -> set[tuple[str, str]]:
@@ -171,12 +157,6 @@ def end_together(store: object, ended: Sequence[Task], tokens: Sequence[str]) ->
         if task.result is None:
             by_token.setdefault(token, []).append(task)
     return {(task_id, token) for token, tasks in by_token.items() for task_id in store.end_many(tasks, token)}
-
-
-def _named(added: bool | FreshqError) -> PutResult:  # noqa: FBT001 - as a store answers
-    if isinstance(added, bool):
-        return CREATED if added else DUPLICATE
-    return added
 
 
 def wait_for(

@@ -29,16 +29,18 @@ from freshq.stores.dynamodb.items import (
     version_of,
 )
 from freshq.stores.dynamodb.names import RECORD, Item, Names
-from freshq.stores.dynamodb.store import PUT_THREADS, DynamoDBStore
+from freshq.stores.dynamodb.puts import PUT_THREADS
+from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.dynamodb.values import plain_values
 from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.stores.base import Guard
+    from freshq.stores.conflicts import OnConflict, PutResult
 
 # From these a record can be put; after its deadline also a waiting one.
 PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
@@ -75,6 +77,13 @@ class AttachedStore(DynamoDBStore):
         except FreshqError as error:
             return error  # the caller reports it beside the outcome of the others
         return True
+
+    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutResult]:
+        """Refuse: to write an item anew would take the application's attributes from it."""
+        msg = (
+            f"on_conflict: {on_conflict!r} of {len(tasks)} tasks, on the attached table {self._calls.table!r}"
+        )
+        raise ValueError(msg + "; the records are not the queue's to replace")
 
     def get(self, task_id: str) -> Task | None:
         """Return a record by its id, strongly consistent; in no queue it is READY."""

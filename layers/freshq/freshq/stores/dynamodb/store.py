@@ -6,12 +6,11 @@ import heapq
 import logging
 import zlib
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import FreshqError, StoreError
+from freshq.errors import StoreError
 from freshq.policy.shedding import too_late
 from freshq.stores.base import ConflictError, Guard, Stats
 from freshq.stores.dynamodb import queries
@@ -29,13 +28,13 @@ from freshq.stores.dynamodb.items import (
     decode,
     decode_if_task,
     delete_condition,
-    encode,
     is_task,
     replace_arguments,
     version_of,
 )
 from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids, names_leases, next_look
 from freshq.stores.dynamodb.lines import LineBook
+from freshq.stores.dynamodb.puts import Puts, each_in_order
 from freshq.stores.dynamodb.records import SharedRecords
 from freshq.stores.dynamodb.schema import create_table
 from freshq.task import Task, TaskStatus
@@ -45,14 +44,14 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
+    from freshq.errors import FreshqError
     from freshq.lines import Line
     from freshq.stores.base import ClaimRequest, Record
+    from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.dynamodb.names import Item, Names
 
 logger = logging.getLogger(__name__)
 
-# Puts of one batch in flight at a time: a batch of 25 takes about four round trips.
-PUT_THREADS: Final = 8
 MAX_SHARDS: Final = 64
 # Names beyond what a claim needs, at the most: as many as are read beyond it.
 MOST_NAMED_BEYOND: Final = queries.LOOKAHEAD_KEYS
@@ -113,6 +112,7 @@ class DynamoDBStore:
             self._calls = TableCalls(client or default_client(), table, names)
         self._keyspace = Keyspace(shards, of_application=self._calls.names.of_application)
         self._control = ControlRecords(self._calls)
+        self._puts = Puts(self._calls, self._keyspace)
         self._leases = LeaseLedger(self._calls, self._keyspace)
         self._lines = LineBook(self._calls, self._control)
         self._records = SharedRecords(self._calls)
@@ -124,23 +124,20 @@ class DynamoDBStore:
 
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
         """Add the tasks whose ids are free, several at a time."""
-        for task in {(task.queue, task.priority, task.group): task for task in tasks}.values():
-            self._lines.announce(task)
-        if len(tasks) == 1:
-            return [self._insert(tasks[0])]
-        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
-            return list(pool.map(self._insert, tasks))
+        self._announce(tasks)
+        return each_in_order(tasks, self._insert)
 
     def _insert(self, task: Task) -> bool | FreshqError:
-        try:
-            self._calls.put(
-                encode(task, self._keyspace), {"ConditionExpression": "attribute_not_exists(#taskId)"}
-            )
-        except ConditionFailed:
-            return False
-        except FreshqError as error:
-            return error  # the caller reports it beside the outcome of the others
-        return True
+        return self._puts.insert(task)
+
+    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutResult]:
+        """Put the tasks, each over the one of its id, several at a time."""
+        self._announce(tasks)
+        return each_in_order(tasks, lambda task: self._puts.over(task, on_conflict))
+
+    def _announce(self, tasks: Sequence[Task]) -> None:
+        for task in {(task.queue, task.priority, task.group): task for task in tasks}.values():
+            self._lines.announce(task)
 
     def claim(self, request: ClaimRequest) -> list[Task]:
         """Take up to `request.limit` claimable tasks, best first, each by one conditional write.

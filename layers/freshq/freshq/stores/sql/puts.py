@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from freshq.stores.conflicts import CREATED, DUPLICATE, UPDATED, put_over
 from freshq.stores.sql.rows import row_of, task_of
-from freshq.stores.transactional import CREATED, DUPLICATE, UPDATED
-from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from freshq.errors import FreshqError
+    from freshq.stores.conflicts import OnConflict
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.statements import Statements
-    from freshq.stores.transactional import OnConflict
     from freshq.task import Task
 
 # Rows in one transaction: enough to pay for its commit, few enough to lock nobody out.
@@ -157,21 +156,13 @@ class Puts:
         current = task_of(found)
         if current.request_token == task.request_token:  # by an earlier try, whose answer was lost
             return CREATED if found.put_token == row["put_token"] else UPDATED
-        lives = current.status_at(task.updated) in (TaskStatus.PENDING, TaskStatus.TAKEN)
-        if lives and (on_conflict == "ignore" or _same_work(current, task)):
+        outcome = put_over(current, task, on_conflict)
+        if outcome == DUPLICATE:
             return DUPLICATE
         # An update keeps the token of the put that made the task, and so is told apart from it.
-        new = row | ({"put_token": found.put_token} if lives else {})
+        new = row | ({"put_token": found.put_token} if outcome == UPDATED else {})
         where = {"of_task_id": task.task_id, "of_queue": task.queue}
         connection.execute(
             self.statements.replace_row, new | where | {"of_request_token": current.request_token}
         )
-        return UPDATED if lives else CREATED
-
-
-def _same_work(current: Task, task: Task) -> bool:
-    """Return whether an update would change nothing but the time it was put at."""
-    return (current.payload, current.not_before, current.priority, current.group) == (
-        *(task.payload, task.not_before, task.priority),
-        task.group,
-    )
+        return outcome

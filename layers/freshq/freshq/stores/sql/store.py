@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from freshq.errors import FreshqError
     from freshq.stores.base import ClaimRequest
-    from freshq.stores.transactional import OnConflict, Settling, Work
+    from freshq.stores.conflicts import OnConflict
+    from freshq.stores.transactional import Settling, Work
     from freshq.task import Task
 
 # A pause that another process asked for is noticed after so long.
@@ -94,6 +95,10 @@ class SqlStore:
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
         """Add tasks whose ids are free."""
         return self.puts.insert(tasks)
+
+    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[str]:
+        """Put tasks, each over the one of its id."""
+        return self.puts.put(tasks, on_conflict, None)
 
     def put_rows(
         self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection | None

@@ -1,0 +1,142 @@
+"""How tasks are put: under ids that are free, and over tasks of the same id. Each is one item's write."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from freshq.errors import FreshqError, LostRace
+from freshq.stores.conflicts import ALIVE, CREATED, DUPLICATE, put_over
+from freshq.stores.dynamodb.calls import ConditionFailed
+from freshq.stores.dynamodb.items import decode_if_task, encode, milliseconds
+from freshq.task import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from freshq.stores.conflicts import OnConflict, PutResult
+    from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.names import Item
+    from freshq.task import Task
+
+T = TypeVar("T")
+
+# Puts of one batch in flight at a time: a batch of 25 takes about four round trips.
+PUT_THREADS: Final = 8
+# An update that follows a look starts again so often when the task changes in between.
+MAX_TRIES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Puts:
+    """Puts tasks into a table of freshq's own.
+
+    Attributes:
+        calls: Calls to the table.
+        keyspace: Names of its index partitions.
+    """
+
+    calls: TableCalls
+    keyspace: Keyspace
+
+    def insert(self, task: Task) -> bool | FreshqError:
+        """Add a task if its id is free; return whether it was, or the error that kept the task out."""
+        try:
+            self.calls.put(
+                encode(task, self.keyspace), {"ConditionExpression": "attribute_not_exists(#taskId)"}
+            )
+        except ConditionFailed:
+            return False
+        except FreshqError as error:
+            return error  # the caller reports it beside the outcome of the others
+        return True
+
+    def over(self, task: Task, on_conflict: OnConflict) -> PutResult:
+        """Put a task over what there is of its id; return its outcome, or the error that kept it out.
+
+        What is free, or over, takes one write. Its refusal brings the task that lives along, so that an
+        update is conditional on just that version: what it replaced is known, even if the reply is lost.
+        """
+        try:
+            for _ in range(MAX_TRIES):
+                try:
+                    return self._over(task, on_conflict)
+                except ConditionFailed:
+                    continue
+        except FreshqError as error:
+            return error
+        return LostRace(task.task_id, MAX_TRIES)
+
+    def _over(self, task: Task, on_conflict: OnConflict) -> str:
+        """Put a task once.
+
+        Raises:
+            ConditionFailed: If the task that was to be updated changed in between.
+        """
+        item = encode(task, self.keyspace)
+        try:
+            self.calls.put(item, _if_nothing_lives(task))
+        except ConditionFailed as failed:
+            current = decode_if_task(failed.item)
+        else:
+            return CREATED
+        if current is None or current.queue != task.queue:
+            return DUPLICATE
+        outcome = put_over(current, task, on_conflict)
+        if outcome != DUPLICATE:
+            self.calls.put(item, _if_still(current))
+        return outcome
+
+
+def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
+    """Put tasks, several at a time but those of the same id in turn; return the answers in order."""
+    by_id: dict[str, list[int]] = {}
+    for index, task in enumerate(tasks):
+        by_id.setdefault(task.task_id, []).append(index)
+    answers: dict[int, T] = {}
+
+    def put_all(indexes: list[int]) -> None:
+        for index in indexes:
+            answers[index] = put(tasks[index])
+
+    if len(by_id) == 1:
+        put_all(*by_id.values())
+    else:
+        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
+            list(pool.map(put_all, by_id.values()))  # raises what a put has raised
+    return [answers[index] for index in range(len(tasks))]
+
+
+def _if_nothing_lives(task: Task) -> Item:
+    """Return the condition that an id is free, or its task over: done, dead, cancelled or stale.
+
+    That it is not what this very put made matters where its reply is lost, and a worker did the task
+    before the put is sent again.
+    """
+    over = [status for status in TaskStatus if status not in ALIVE]
+    values: Item = {f":over{index}": {"S": status.value} for index, status in enumerate(over)}
+    ended = f"#taskStatus IN ({', '.join(values)}) OR (#taskStatus = :pending AND #deadline <= :now)"
+    return {
+        "ConditionExpression": "attribute_not_exists(#taskId) "
+        f"OR (#taskQueue = :queue AND #putToken <> :ownToken AND ({ended}))",
+        "ExpressionAttributeValues": values
+        | {
+            ":pending": {"S": TaskStatus.PENDING.value},
+            ":now": milliseconds(task.updated),
+            ":queue": {"S": task.queue},
+            ":ownToken": {"S": task.request_token},
+        },
+    }
+
+
+def _if_still(current: Task) -> Item:
+    """Return the condition that a task is as it was read."""
+    return {
+        "ConditionExpression": "#taskQueue = :queue AND #requestToken = :seen",
+        "ExpressionAttributeValues": {
+            ":queue": {"S": current.queue},
+            ":seen": {"S": current.request_token},
+        },
+    }

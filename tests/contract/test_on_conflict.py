@@ -1,0 +1,381 @@
+"""A put over a task of the same id, and a put for later, on every store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ConnectionClosedError
+
+from freshq import LeaseLost, LostRace, PutIncomplete, PutOutcome, Queue, TaskStatus, Throttled
+from freshq.stores.dynamodb import puts
+from tests.contract.test_concurrency import at_once
+from tests.support.faults import AFTER, hooked, meanwhile, refused
+from tests.support.readings import counts, ids, known, payloads, total
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from tests.conftest import Clock, StoreUnderTest
+
+EITHER = pytest.mark.parametrize("on_conflict", ["ignore", "update"])
+
+
+def outcomes(receipts: list[Any]) -> list[str]:
+    return [str(receipt.outcome) for receipt in receipts]
+
+
+class TestWhileItLives:
+    def test_a_batch_says_what_became_of_each(self, queue: Queue) -> None:
+        queue.put("old", task_id="b")
+        tasks = [{"payload": "new", "task_id": name} for name in ("a", "b", "c")]
+        ignored = queue.put_many(tasks, on_conflict="ignore")
+        assert outcomes(ignored) == ["CREATED", "DUPLICATE", "CREATED"]
+        assert known(queue, "b").payload == "old"
+        updated = queue.put_many(tasks, on_conflict="update")
+        assert outcomes(updated) == ["DUPLICATE", "UPDATED", "DUPLICATE"]  # a and c are new already
+        assert payloads(queue.claim(limit=5)) == ["new", "new", "new"]
+        assert total(queue) == 3
+
+    def test_one_duplicate_in_a_large_batch_costs_no_other_task(self, queue: Queue) -> None:
+        queue.put("old", task_id="150")
+        tasks = [{"payload": number, "task_id": str(number)} for number in range(300)]
+        receipts = queue.put_many([*tasks, tasks[7]], on_conflict="ignore")
+        duplicates = [receipt.task_id for receipt in receipts if receipt.outcome is PutOutcome.DUPLICATE]
+        assert duplicates == ["150", "7"]
+        assert total(queue) == 300
+
+    def test_within_a_batch_the_last_word_on_an_id_holds(self, queue: Queue) -> None:
+        tasks = [{"payload": number, "task_id": str(number % 2)} for number in range(20)]
+        receipts = queue.put_many(tasks, on_conflict="update")
+        assert outcomes(receipts) == ["CREATED"] * 2 + ["UPDATED"] * 18
+        assert {task.task_id: task.payload for task in queue.list()} == {"0": 18, "1": 19}
+
+    def test_an_update_replaces_all_of_a_waiting_task(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("old", task_id="a", priority=3, group="g", max_age_seconds=60)
+        queue.retry(queue.claim()[0], "broken", delay_seconds=5)
+        store.clock.advance(1)
+        assert queue.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
+        task = known(queue, "a")
+        assert (task.payload, task.priority, task.group, task.attempts) == ("new", 0, None, 0)
+        assert (task.error, task.not_before, task.deadline) == (None, None, store.clock.now + 3600)
+        assert task.created == pytest.approx(store.clock.now, abs=1e-3)
+        assert counts(queue.stats()) == {"pending": 1}
+        assert payloads(queue.claim(limit=2)) == ["new"]
+
+    def test_it_moves_to_its_new_level_group_and_time(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put("old", task_id="a", priority=9)
+        queue.put("new", task_id="a", group="g", delay_seconds=20, on_conflict="update")
+        assert queue.claim() == []
+        queue.put("newer", task_id="a", group="h", delay_seconds=10, on_conflict="update")
+        store.clock.advance(10)
+        (claim,) = queue.claim(limit=3)
+        assert (claim.task.payload, claim.task.priority, claim.task.group) == ("newer", 0, "h")
+        store.clock.advance(10)
+        assert queue.recover() == 0
+
+    def test_an_update_in_flight_takes_the_task_from_its_holder(
+        self, queue: Queue, store: StoreUnderTest
+    ) -> None:
+        queue.put("old", task_id="a", priority=3)
+        (claim,) = queue.claim()
+        producer = store.queue()
+        assert producer.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
+        before = known(queue, "a")
+        assert (before.payload, before.priority, before.attempts) == ("new", 0, 0)
+        assert (before.status, before.lease_token, before.lease_until) == (TaskStatus.PENDING, None, None)
+        for settle in (queue.complete, queue.fail, queue.retry, queue.release):
+            with pytest.raises(LeaseLost, match="no longer holds it"):
+                settle(claim)
+        with pytest.raises(LeaseLost):
+            queue.extend(claim, 90)
+        assert known(queue, "a") == before
+        (claim,) = queue.claim()
+        assert (claim.task.payload, claim.redelivered) == ("new", False)
+        queue.complete(claim)
+        store.clock.advance(60)
+        assert queue.recover() == 0
+        assert counts(queue.stats()) == {"success": 1}
+
+    def test_a_task_in_work_is_not_ignored_away(self, queue: Queue) -> None:
+        queue.put("old", task_id="a")
+        (claim,) = queue.claim()
+        assert queue.put("new", task_id="a", on_conflict="ignore").outcome is PutOutcome.DUPLICATE
+        queue.complete(claim)
+        assert known(queue, "a").payload == "old"
+
+    def test_the_same_again_is_no_update(self, queue: Queue, store: StoreUnderTest) -> None:
+        at = store.clock.now + 50.123456
+        work, reordered = {"n": 1, "m": [2.5]}, {"m": [2.5], "n": 1}
+        assert queue.put(work, task_id="a", at=at).outcome is PutOutcome.CREATED
+        for again in (work, reordered):
+            assert queue.put(again, task_id="a", at=at, on_conflict="update").outcome is PutOutcome.DUPLICATE
+        later = queue.put(work, "a", at=at + 1e-6, on_conflict="update")
+        assert later.outcome is PutOutcome.UPDATED
+        assert known(queue, "a").not_before == round(at + 1e-6, 6)
+
+    def test_the_same_again_leaves_the_task_with_its_holder(self, queue: Queue) -> None:
+        queue.put("work", task_id="a")
+        (claim,) = queue.claim()
+        assert queue.put("work", task_id="a", on_conflict="update").outcome is PutOutcome.DUPLICATE
+        assert queue.complete(claim).status is TaskStatus.SUCCESS
+
+
+def done(queue: Queue, _clock: Clock) -> None:
+    queue.put("old", task_id="a")
+    queue.complete(queue.claim()[0], "result")
+
+
+def dead(queue: Queue, _clock: Clock) -> None:
+    queue.put("old", task_id="a")
+    queue.fail(queue.claim()[0], "error")
+
+
+def cancelled(queue: Queue, _clock: Clock) -> None:
+    queue.put("old", task_id="a", group="g")
+    queue.cancel("a")
+
+
+def stale(queue: Queue, clock: Clock) -> None:
+    queue.put("old", task_id="a", max_age_seconds=10)
+    clock.advance(10)
+
+
+@EITHER
+@pytest.mark.parametrize("end", [done, dead, cancelled, stale])
+def test_the_id_of_a_task_that_is_over_is_free(
+    store: StoreUnderTest, end: Callable[[Queue, Clock], None], on_conflict: Any
+) -> None:
+    queue = store.queue()
+    end(queue, store.clock)
+    assert queue.put("new", task_id="a").outcome is PutOutcome.DUPLICATE
+    assert queue.put("new", task_id="a", on_conflict=on_conflict).outcome is PutOutcome.CREATED
+    (claim,) = queue.claim(limit=2)
+    task = claim.task
+    assert (task.payload, task.result, task.error, task.group, task.attempts) == ("new", None, None, None, 1)
+    assert counts(queue.stats()) == {"taken": 1}
+
+
+@EITHER
+def test_another_queues_task_is_never_touched(store: StoreUnderTest, on_conflict: Any) -> None:
+    """Ids are a queue's own in a SQL database; elsewhere they are the table's."""
+    there, here = store.queue(name="there"), store.queue(name="here")
+    there.put("theirs", task_id="a")
+    there.complete(there.claim()[0])
+    outcome = here.put("ours", task_id="a", on_conflict=on_conflict).outcome
+    shared = store.kind in ("memory", "moto", "dynamodb_local")
+    assert outcome is (PutOutcome.DUPLICATE if shared else PutOutcome.CREATED)
+    assert counts(there.stats()) == {"success": 1}
+    assert payloads(here.claim()) == ([] if shared else ["ours"])
+
+
+def test_of_updates_at_once_one_creates_and_the_last_one_holds(store: StoreUnderTest) -> None:
+    queues = [store.queue() for _ in range(4)]
+
+    def put(number: int) -> PutOutcome:
+        return queues[number].put(number, task_id="a", on_conflict="update").outcome
+
+    seen = Counter(at_once(*(lambda number=number: put(number) for number in range(4))))
+    assert seen == {PutOutcome.CREATED: 1, PutOutcome.UPDATED: 3}
+    (claim,) = queues[0].claim(limit=5)
+    assert claim.task.payload in range(4)
+    assert counts(queues[0].stats()) == {"taken": 1}
+
+
+def test_a_wrong_value_is_named(queue: Queue) -> None:
+    wrong: Any = "replace"
+    with pytest.raises(ValueError, match=r"^on_conflict: must be 'ignore', 'update' or None"):
+        queue.put("work", on_conflict=wrong)
+    with pytest.raises(ValueError, match=r"^on_conflict: must be"):
+        queue.put_many([{"payload": 1}], on_conflict=wrong)
+    assert total(queue) == 0
+
+
+@contextmanager
+def first_write_unanswered(client: DynamoDBClient, act: Callable[[], object]) -> Iterator[None]:
+    """Lose the reply of the first put that is carried out, and do something before it is sent again."""
+    lost = False
+
+    def lose(http_response: Any, **_rest: Any) -> None:
+        nonlocal lost
+        if not lost and http_response.status_code == 200:
+            lost = True
+            act()
+            raise ConnectionClosedError(endpoint_url="http://dynamodb")
+
+    with hooked(client, AFTER, lose, "PutItem"):
+        yield
+    assert lost
+
+
+class TestOnDynamoDB:
+    """What is lost between freshq and the table."""
+
+    @pytest.fixture
+    def queue(self, table: StoreUnderTest) -> Queue:
+        return table.queue()
+
+    @pytest.mark.parametrize(
+        ("before", "outcome"),
+        [(None, "CREATED"), ("done", "CREATED"), ("waiting", "UPDATED"), ("held", "UPDATED")],
+    )
+    def test_the_outcome_is_known_when_a_reply_is_lost(
+        self, table: StoreUnderTest, client: DynamoDBClient, before: str | None, outcome: str
+    ) -> None:
+        queue = table.queue()
+        if before is not None:
+            queue.put("old", task_id="a")
+        if before in ("held", "done"):
+            (claim,) = queue.claim()
+        if before == "done":
+            queue.complete(claim)
+        with first_write_unanswered(client, lambda: None):
+            receipt = queue.put("new", task_id="a", on_conflict="update")
+        assert str(receipt.outcome) == outcome
+        assert counts(queue.stats()) == {"pending": 1}
+        assert payloads(queue.claim(limit=2)) == ["new"]
+
+    @pytest.mark.parametrize("old", ["done", "waiting"])
+    def test_what_a_worker_did_before_the_put_was_sent_again_is_not_done_twice(
+        self, table: StoreUnderTest, client: DynamoDBClient, old: str
+    ) -> None:
+        queue, worker = table.queue(), table.queue()
+        queue.put("old", task_id="a")
+        if old == "done":
+            queue.complete(queue.claim()[0])
+        runs: list[object] = []
+
+        def work() -> None:
+            for claim in worker.claim():
+                runs.append(claim.task.payload)
+                worker.complete(claim)
+
+        with first_write_unanswered(client, work):
+            queue.put("new", task_id="a", on_conflict="update")
+        work()
+        assert runs == ["new"]
+        assert counts(queue.stats()) == {"success": 1}
+
+    def test_a_claim_between_the_look_and_the_update_is_seen(
+        self, table: StoreUnderTest, client: DynamoDBClient
+    ) -> None:
+        queue, worker = table.queue(), table.queue()
+        queue.put("old", task_id="a")
+        looks = 0
+
+        def claim(**_rest: Any) -> None:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                assert ids(worker.claim()) == ["a"]
+
+        with hooked(client, AFTER, claim, "PutItem"):
+            assert queue.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.UPDATED
+        assert counts(queue.stats()) == {"pending": 1}
+        assert payloads(worker.claim()) == ["new"]
+
+    def test_a_task_that_is_done_in_between_leaves_its_id_free(
+        self, table: StoreUnderTest, client: DynamoDBClient
+    ) -> None:
+        queue = table.queue()
+        queue.put("old", task_id="a")
+        (claim,) = queue.claim()
+        done = False
+
+        def complete(**_rest: Any) -> None:
+            nonlocal done
+            if not done:
+                done = True
+                queue.complete(claim)
+
+        with hooked(client, AFTER, complete, "PutItem"):
+            assert queue.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.CREATED
+        assert payloads(queue.claim()) == ["new"]
+
+    def test_a_task_that_changes_all_the_time_is_a_lost_race(
+        self, table: StoreUnderTest, client: DynamoDBClient
+    ) -> None:
+        queue, other = table.queue(), table.queue()
+        queue.put("old", task_id="a")
+        with (
+            hooked(client, AFTER, lambda **_: other.touch("a"), "PutItem"),
+            pytest.raises(LostRace, match=f"changed at each of {puts.MAX_TRIES} tries"),
+        ):
+            queue.put("new", task_id="a", on_conflict="update")
+        assert known(queue, "a").payload == "old"
+
+    def test_a_batch_of_which_some_were_refused_says_which(
+        self, queue: Queue, client: DynamoDBClient
+    ) -> None:
+        batch = [{"payload": number, "task_id": str(number)} for number in range(10)]
+        with (
+            refused(client, "PutItem", code="ProvisionedThroughputExceededException", let_pass=4),
+            pytest.raises(PutIncomplete, match="6 of 10 tasks were not written") as caught,
+        ):
+            queue.put_many(batch, on_conflict="update")
+        assert sum(isinstance(entry, Throttled) for entry in caught.value.receipts) == 6
+        assert sorted(outcomes(queue.put_many(batch, on_conflict="update"))) == (
+            ["CREATED"] * 6 + ["DUPLICATE"] * 4
+        )
+
+    def test_a_purge_in_between_frees_the_id(self, table: StoreUnderTest, client: DynamoDBClient) -> None:
+        queue = table.queue()
+        queue.put("old", task_id="a")
+        with meanwhile(client, "PutItem", lambda: table.queue().purge(confirm="default")):
+            assert queue.put("new", task_id="a", on_conflict="update").outcome is PutOutcome.CREATED
+        assert total(queue) == 1
+
+
+class TestWhen:
+    def test_at_an_instant(self, queue: Queue, store: StoreUnderTest) -> None:
+        moment = datetime.fromtimestamp(store.clock.now, UTC) + timedelta(seconds=30, microseconds=123457)
+        queue.put("later", task_id="a", at=moment.astimezone())
+        queue.put("past", at=store.clock.now - 5)
+        assert known(queue, "a").not_before == moment.timestamp()
+        assert payloads(queue.claim(limit=2)) == ["past"]
+        store.clock.advance(30.123456)
+        assert queue.claim() == []
+        store.clock.advance(0.000001)
+        assert payloads(queue.claim()) == ["later"]
+
+    def test_each_task_of_a_batch_at_its_own_time(self, queue: Queue, store: StoreUnderTest) -> None:
+        now = store.clock.now
+        queue.put_many(
+            [{"payload": "at", "at": now + 20}, {"payload": "delay", "delay_seconds": 10}, {"payload": "now"}]
+        )
+        assert counts(queue.stats()) == {"pending": 1, "delayed": 2}
+        for expected in ("now", "delay", "at"):
+            assert payloads(queue.claim(limit=3)) == [expected]
+            store.clock.advance(10)
+
+    @pytest.mark.parametrize("at", [datetime(2026, 1, 1), "noon", -1, 1e12, True])  # noqa: DTZ001 - the wrong ones
+    def test_a_wrong_instant(self, queue: Queue, at: Any) -> None:
+        with pytest.raises(ValueError, match=r"^at: "):
+            queue.put("work", at=at)
+        assert total(queue) == 0
+
+    def test_not_both_and_not_past_the_deadline(self, queue: Queue) -> None:
+        with pytest.raises(ValueError, match=r"^at: not together with delay_seconds"):
+            queue.put("work", at=2e9, delay_seconds=1)
+        with pytest.raises(ValueError, match=r"^at: after .* stale already"):
+            queue.put("work", at=2e9)
+        assert total(queue) == 0
+
+    def test_contains_what_lives(self, queue: Queue) -> None:
+        assert not queue.contains("a")
+        queue.put("work", task_id="a", delay_seconds=5)
+        assert queue.contains("a")
+        queue.cancel("a")
+        assert not queue.contains("a")
+
+    def test_a_redelivery_is_told_apart(self, queue: Queue, store: StoreUnderTest) -> None:
+        queue.put_many([{"payload": number} for number in range(2)])
+        assert not queue.claim(lease_seconds=5)[0].redelivered
+        store.clock.advance(5)
+        queue.recover()
+        assert [claim.redelivered for claim in queue.claim(limit=2)] == [True, False]

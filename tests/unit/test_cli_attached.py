@@ -1,0 +1,141 @@
+"""The commands on a table that an application has: `dynamodb://TABLE?key=NAME`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq import AttachedQueue, Queue, TaskStatus
+from freshq.cli.finding import open_queue
+from freshq.stores.dynamodb import attaching
+from tests.contract.test_attach import Shipments, dead, in_work
+from tests.support.readings import ids
+from tests.unit.test_cli_verbs import answer, fails, freshq
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+
+@pytest.fixture
+def shipments(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Shipments:
+    """Return an attached table with three records, which the commands find in the environment."""
+    table = Shipments(moto_client)
+    table.create_attached()
+    table.add("A", "B", "C")
+    monkeypatch.setenv("FRESHQ_QUEUE", f"dynamodb://{table.table}?key=id")
+    monkeypatch.setattr(attaching, "default_client", lambda: moto_client)
+    return table
+
+
+@pytest.fixture
+def queue(shipments: Shipments) -> AttachedQueue:
+    return shipments.queue()
+
+
+def status_of(queue: Queue, record_id: str) -> TaskStatus:
+    task = queue.get(record_id)
+    assert task is not None
+    return task.status
+
+
+class TestAddress:
+    def test_it_opens_the_attached_queue_with_its_options(self, shipments: Shipments) -> None:
+        opened = open_queue(f"dynamodb://{shipments.table}?key=id&name=mail&lease_seconds=7")
+        assert isinstance(opened, AttachedQueue)
+        assert (opened.name, opened.lease_seconds) == ("mail", 7)
+        opened.put(None, task_id="A")
+        assert ids(shipments.queue(name="mail").claim()) == ["A"]
+
+    @pytest.mark.usefixtures("shipments")
+    def test_another_key_than_the_tables_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch, shipments: Shipments
+    ) -> None:
+        monkeypatch.setenv("FRESHQ_QUEUE", f"dynamodb://{shipments.table}?key=other")
+        fails(2, "key: ", "stats")
+
+    def test_a_table_that_is_not_attached_is_no_empty_queue(
+        self, monkeypatch: pytest.MonkeyPatch, shipments: Shipments
+    ) -> None:
+        other = Shipments(shipments.client)
+        other.create()
+        monkeypatch.setenv("FRESHQ_QUEUE", f"dynamodb://{other.table}?key=id")
+        fails(3, "freshq attach", "stats")
+
+
+class TestLife:
+    def test_a_record_is_put_claimed_and_done(self, shipments: Shipments, queue: AttachedQueue) -> None:
+        assert answer("put", "--id", "A", "--priority", "3") == {"task_id": "A", "outcome": "CREATED"}
+        (claim,) = answer("claim")
+        assert answer("done", claim["task_id"], "--token", claim["token"])["status"] == "SUCCESS"
+        assert status_of(queue, "A") is TaskStatus.SUCCESS
+        shipments.assert_untouched("A", "B", "C")
+
+    @pytest.mark.usefixtures("shipments")
+    def test_a_record_is_its_own_work(self) -> None:
+        fails(2, "payload: must be None, since the record itself is the payload", "put", "{}", "--id", "A")
+        fails(2, "task_id: must name a record", "put")
+        fails(1, "'Z': not in queue", "put", "--id", "Z")
+
+
+class TestHoldAndReady:
+    def test_what_is_held_cannot_be_put_until_it_is_ready(self, queue: AttachedQueue) -> None:
+        assert answer("hold", "A")["status"] == "UNDER_CONSTRUCTION"
+        fails(1, "make it ready first", "put", "--id", "A")
+        assert "A: READY" in freshq("ready", "A").stdout
+        answer("put", "--id", "A")
+        assert status_of(queue, "A") is TaskStatus.PENDING
+
+    def test_what_is_done_may_be_put_again(self, queue: AttachedQueue) -> None:
+        queue.complete(in_work(queue))
+        fails(1, "SUCCESS", "put", "--id", "A")
+        answer("ready", "A")
+        answer("put", "--id", "A")
+        assert status_of(queue, "A") is TaskStatus.PENDING
+
+    @pytest.mark.parametrize("command", ["hold", "ready"])
+    def test_not_while_it_is_in_the_queue(self, queue: AttachedQueue, command: str) -> None:
+        queue.enqueue("A")
+        fails(1, "PENDING", command, "A")
+        fails(1, "'Z': not in queue", command, "Z")
+        fails(2, "task_id: missing", command)
+
+
+class TestDeadLetters:
+    def test_one_is_taken_looked_into_and_given_back(self, queue: AttachedQueue) -> None:
+        for record_id in ("A", "B"):
+            dead(queue, record_id)
+        first, second = answer("dlq", "claim", "--limit", "5", "--lease-seconds", "30")
+        answer("release", first["task_id"], "--token", first["token"])
+        answer("fail", second["task_id"], "--token", second["token"], "--error", "as it was")
+        assert status_of(queue, first["task_id"]) is TaskStatus.PENDING
+        assert status_of(queue, second["task_id"]) is TaskStatus.FAILURE
+
+    @pytest.mark.usefixtures("shipments")
+    def test_none_is_told_from_none_taken(self) -> None:
+        fails(1, "has no dead letter to claim", "dlq", "claim")
+        fails(2, "limit: ", "dlq", "claim", "--limit", "0")
+
+
+@pytest.mark.parametrize("command", [["hold", "A"], ["ready", "A"], ["dlq", "claim"]])
+def test_a_table_of_freshqs_own_has_none_of_these(
+    monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setenv("FRESHQ_QUEUE", "memory://")
+    fails(
+        2,
+        f"{' '.join(command[:2] if command[0] == 'dlq' else command[:1])}: only on an attached table",
+        *command,
+    )
+
+
+def test_the_shell_has_them_under_its_own_names(queue: AttachedQueue) -> None:
+    dead(queue, "C")
+    walk = "id A, reset, ready, enqueue, claim, done, ready, enqueue B, hold B, hold, dlq claim, release"
+    shell = freshq("shell", text=walk.replace(", ", "\n"))
+    assert shell.exit_code == 1
+    assert "'B': cannot hold a task that is PENDING" in shell.stderr
+    assert shell.stderr.count("\n") == 1, shell.stderr
+    assert [status_of(queue, record_id).value for record_id in "ABC"] == [
+        "UNDER_CONSTRUCTION", "PENDING", "PENDING",
+    ]  # fmt: skip
