@@ -6,10 +6,10 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lock bench-capacity bench-pipeline bench-simulator bench-sql pipeline-package clean
+.PHONY: help setup demo test test-newest-spark check format lock bench-capacity bench-pipeline bench-simulator bench-sql pipeline-package clean
 
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "freshq needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.13")'
@@ -26,6 +26,9 @@ demo: setup ## Deploy to an embedded AWS emulator, overload it, and show what be
 # Two at a time: half of the time is spent waiting for an emulator.
 test: setup ## Run every test
 	@$(BIN)/python -m pytest --numprocesses 2
+
+test-newest-spark: setup ## Run the tests of the pipeline's tables on the newest Spark that is allowed
+	@$(BIN)/python -m local.newest_spark
 
 check: setup ## Lint, types, architecture, templates
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from local import pipeline_package
 
 from freshq_pipeline.schemas import TABLES
 from tests.pipeline.test_modes import rows_of, without_names
-from tests.support.spark_cluster import SparkCluster
+from tests.support.spark_cluster import QUICK_JAVA, SparkCluster
 
 if TYPE_CHECKING:
     from tests.pipeline.conftest import Pipeline
@@ -28,6 +28,8 @@ SETTINGS = {
     # As in the session of the tests: for a handful of rows, plans are not worth compiling.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
 }
@@ -41,7 +43,7 @@ def test_a_cluster_makes_the_tables_of_an_embedded_run(
     bare = Path(sys.base_prefix) / "bin"
     monkeypatch.setenv("PATH", f"{bare}{os.pathsep}{os.environ['PATH']}")
     write_events(tmp_path / "in", 2000, files=4, seed=3)
-    package = pipeline_package.make(tmp_path / "package", pipeline_package.NATIVE, compression=1)
+    package = pipeline_package.make(tmp_path / "package", pipeline_package.NATIVE, compression=0)
     archive = package / pipeline_package.ARCHIVE
     # The driver runs on this machine, where nobody unpacks an archive for it.
     with tarfile.open(archive) as packed:

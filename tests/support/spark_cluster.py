@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SPARK: Final = Path(pyspark.__file__).parent
 HOST: Final = "127.0.0.1"
+# Of processes that live for seconds: what is compiled better is not used for long.
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 START_SECONDS: Final = 90.0
 _PORT: Final = re.compile(r"started service 'sparkMaster' on port (\d+)")
 
@@ -58,6 +60,7 @@ class SparkCluster:
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_DIRS": str(self._folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
         }
 
     def __enter__(self) -> Self:
