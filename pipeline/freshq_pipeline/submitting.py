@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from rich.status import Status
+
     from freshq_pipeline.submit import Deployed
 
 # What a shell says of a command that Ctrl-C ended.
@@ -60,7 +62,10 @@ def submit(
 
 
 def _upload(stack: Deployed, package: Path) -> None:
-    with Progress(*Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True)) as bar:
+    bar = Progress(
+        *Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True), transient=True
+    )
+    with bar:
         task = bar.add_task("uploading the package", total=None)
         new = upload(
             stack.bucket,
@@ -68,20 +73,33 @@ def _upload(stack: Deployed, package: Path) -> None:
             boto3.client("s3"),
             lambda done, of: bar.update(task, completed=done, total=of),
         )
-        if not new:
-            bar.update(task, description="the package is there", total=1, completed=1)
+    _say(f"uploaded {' and '.join(new)}" if new else "the package is there already")
+
+
+class _States:
+    """Shows how a run stands: on a terminal all the time, elsewhere when it changes."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        self._console = console
+        self._status = status
+        self._begun = time.monotonic()
+        self._last = ""
+
+    def __call__(self, state: str) -> None:
+        told = f"{state.lower()}, {time.monotonic() - self._begun:,.0f} s"
+        if self._console.is_terminal:
+            self._status.update(told)
+        elif state != self._last:
+            _say(told)
+        self._last = state
 
 
 def _follow(stack: str, found: Deployed, run: str) -> dict[str, Any]:
-    begun = time.monotonic()
+    console = Console(stderr=True)
     try:
-        with Console(stderr=True).status("") as status:
-            ended = follow(
-                found.application,
-                run,
-                boto3.client("emr-serverless"),
-                lambda state: status.update(f"{state.lower()}, {time.monotonic() - begun:,.0f} s"),
-            )
+        with console.status("") as status:
+            client = boto3.client("emr-serverless")
+            ended = follow(found.application, run, client, _States(console, status))
     except KeyboardInterrupt:
         _say(f"the run goes on. Follow it: freshq-pipeline submit --stack {stack} --follow {run}")
         _say(
