@@ -1,4 +1,4 @@
-"""The entry point of spark-submit and of EMR Serverless: the same command."""
+"""`python -m freshq_pipeline`: the freshq-pipeline command."""
 
 from freshq_pipeline.cli import app
 

@@ -8,7 +8,7 @@ import sys
 import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from pathlib import Path  # noqa: TC003 - Typer reads it at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -48,6 +48,10 @@ KeepOption = Annotated[int, typer.Option(help="How many runs stay.")]
 LagOption = Annotated[
     float, typer.Option(help="How long a new task need not be visible to claims, for inversions.")
 ]
+IcebergOption = Annotated[
+    str | None,
+    typer.Option(metavar="CATALOG.NAMESPACE", help="Put the tables into this Iceberg catalog of Spark, too."),
+]
 
 
 @app.callback()
@@ -83,6 +87,7 @@ def run(
     full_refresh: Annotated[
         bool, typer.Option("--full-refresh", help="Read everything again, also what was read before.")
     ] = False,
+    iceberg: IcebergOption = None,
     master: MasterOption = "local[*]",
     memory: MemoryOption = "2g",
 ) -> None:
@@ -99,6 +104,7 @@ def run(
             max_reject_ratio,
             keep_runs,
             full_refresh,
+            iceberg,
         )
         summary = execute(request, partial(spark_session, master, memory))
         write_report(request.out)
@@ -120,6 +126,7 @@ def stream(
     max_reject_ratio: RejectOption = 0.2,
     keep_runs: KeepOption = 5,
     index_lag_seconds: LagOption = 0.0,
+    iceberg: IcebergOption = None,
     master: MasterOption = "local[*]",
     memory: MemoryOption = "2g",
 ) -> None:
@@ -132,7 +139,14 @@ def stream(
             msg = f"every-seconds: must be greater than 0, got {every_seconds:g}"
             raise BadInput(msg)
         request = Request(
-            Folder(events), Folder(out), form, None, index_lag_seconds, max_reject_ratio, keep_runs
+            Folder(events),
+            Folder(out),
+            form,
+            None,
+            index_lag_seconds,
+            max_reject_ratio,
+            keep_runs,
+            iceberg=iceberg,
         )
         with spark_session(master, memory) as spark:
             follow(spark, request, Folder(checkpoint).uri, every_seconds, files_per_batch=files_per_batch)
@@ -234,6 +248,56 @@ def pull(
             pulled = copy(bucket, out, progress=lambda done, of: bar.update(task, completed=done, total=of))
             bar.update(task, total=pulled.copied_bytes, completed=pulled.copied_bytes)
     typer.echo(f"{pulled.copied} files copied to {out}, {pulled.known} were there already")
+
+
+@app.command()
+def submit(
+    stack: Annotated[str, typer.Option(help="Name of a stack of pipeline/template.yaml.")],
+    events: Annotated[str | None, typer.Option(help="s3://BUCKET/PREFIX (default: the stack's).")] = None,
+    out: Annotated[str | None, typer.Option(help="s3://BUCKET/PREFIX (default: the stack's).")] = None,
+    form: FormatOption = Format.LANDED,
+    as_of: AsOfOption = None,
+    as_json: JsonOption = False,
+    max_reject_ratio: RejectOption = 0.2,
+    keep_runs: KeepOption = 5,
+    index_lag_seconds: LagOption = 0.0,
+    full_refresh: Annotated[
+        bool, typer.Option("--full-refresh", help="Read everything again, also what was read before.")
+    ] = False,
+    iceberg: IcebergOption = None,
+    spark_conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+    ] = None,
+    package: Annotated[Path, typer.Option(help="The folder that make pipeline-package made.")] = Path(
+        "build/pipeline"
+    ),
+    follow: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Start nothing, but follow this run to its end.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the run to its end.")] = True,
+) -> None:
+    """Run on EMR Serverless, with the exit status of `run`; Ctrl-C leaves the run going."""
+    from freshq_pipeline import submitting  # noqa: PLC0415 - loads boto3
+
+    wanted = {
+        "--format": form.value,
+        "--as-of": as_of,
+        "--max-reject-ratio": max_reject_ratio,
+        "--keep-runs": keep_runs,
+        "--index-lag-seconds": index_lag_seconds,
+        "--iceberg": iceberg,
+    }
+    with one_line_errors():
+        # Whatever makes no sense is told now, not after some minutes by the cluster.
+        here = Folder(".")
+        Request(here, here, form, as_of, index_lag_seconds, max_reject_ratio, keep_runs, iceberg=iceberg)
+        options = [text for name, value in wanted.items() if value is not None for text in (name, str(value))]
+        options += ["--full-refresh"] if full_refresh else []
+        summary = submitting.submit(
+            stack, events, out, options, spark_conf or [], package, run=follow, wait=wait
+        )
+    if summary is not None:
+        finish(summary, as_json=as_json)
 
 
 def finish(summary: dict[str, Any], *, as_json: bool) -> None:

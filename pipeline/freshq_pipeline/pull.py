@@ -11,7 +11,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from freshq_pipeline.errors import BadInput, PipelineError
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.stacks import outputs_of, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,20 +62,9 @@ def bucket_of(stack: str, client: CloudFormationClient | None = None) -> str:
         BadInput: If there is no such stack, or it keeps no archive.
         PipelineError: If AWS did not answer.
     """
-    try:
-        if client is None:
-            client = _cloudformation()
-        (found,) = client.describe_stacks(StackName=stack)["Stacks"]
-    except ClientError as error:
-        if "does not exist" in str(error):
-            msg = f"stack: {stack!r} does not exist here; check its name, the region and the account"
-            raise BadInput(msg) from error
-        raise _unreachable(error) from error
-    except BotoCoreError as error:
-        raise _unreachable(error) from error
-    for output in found.get("Outputs", []):
-        if output.get("OutputKey") == OUTPUT:
-            return output["OutputValue"]
+    bucket = outputs_of(stack, client).get(OUTPUT)
+    if bucket is not None:
+        return bucket
     msg = f"stack: {stack!r} keeps no archive; deploy it with --parameter-overrides Archive=on"
     raise BadInput(msg)
 
@@ -105,13 +95,8 @@ def pull(
                 if progress is not None:
                     progress(copied_bytes, total_bytes)
     except (BotoCoreError, ClientError) as error:
-        raise _unreachable(error) from error
+        raise unreachable(error) from error
     return Pulled(len(missing), copied_bytes, len(landed) - len(missing))
-
-
-def _cloudformation() -> CloudFormationClient:
-    client: CloudFormationClient = boto3.client("cloudformation")
-    return client
 
 
 def _s3() -> S3Client:
@@ -148,7 +133,3 @@ def _copy(client: S3Client, bucket: str, landed: Landed, out: Path) -> int:
     finally:
         draft.unlink(missing_ok=True)
     return landed.size_bytes
-
-
-def _unreachable(error: Exception) -> PipelineError:
-    return PipelineError(f"AWS did not answer as it should: {error}; check network, region and credentials")

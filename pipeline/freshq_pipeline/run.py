@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # Silver of more parts than this is written anew as one.
 MAX_SILVER_PARTS: Final = 16
+NAMESPACE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Request:
         max_reject_ratio: Share of the records that may be unusable.
         keep_runs: How many runs stay.
         full_refresh: Whether to forget earlier runs and read everything again.
+        iceberg: Catalog and namespace, with a dot between, that the tables go to as well; None: to none.
     """
 
     events: Folder
@@ -46,6 +49,7 @@ class Request:
     max_reject_ratio: float = 0.2
     keep_runs: int = 5
     full_refresh: bool = False
+    iceberg: str | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -61,10 +65,14 @@ class Request:
         if not 0 <= self.index_lag_seconds < float("inf"):
             msg = f"index-lag-seconds: must be 0 or more, got {self.index_lag_seconds:g}"
             raise BadInput(msg)
+        if self.iceberg is not None and not NAMESPACE.fullmatch(self.iceberg):
+            msg = f"iceberg: must be CATALOG.NAMESPACE, got {self.iceberg!r}"
+            raise BadInput(msg)
 
     def options(self) -> dict[str, Any]:
         """Return what the tables depend on beside the events."""
-        return {"as_of_ms": self.as_of_ms, "index_lag_seconds": self.index_lag_seconds}
+        catalog = {} if self.iceberg is None else {"iceberg": self.iceberg}
+        return {"as_of_ms": self.as_of_ms, "index_lag_seconds": self.index_lag_seconds} | catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +151,13 @@ def advance(spark: SparkSession, request: Request, todo: Plan) -> dict[str, Any]
 
 
 def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> dict[str, Any]:
+    from freshq_pipeline import catalog  # noqa: PLC0415 - loads Spark
     from freshq_pipeline.gold import Choices, build, read_silver  # noqa: PLC0415 - loads Spark
     from freshq_pipeline.ingest import ingest  # noqa: PLC0415 - loads Spark
 
     out = request.out
+    if request.iceberg is not None:
+        catalog.require(spark, request.iceberg)
     if todo.new:
         found = ingest(
             spark, request.events, todo.new, request.form, out, state.run_id, request.max_reject_ratio
@@ -163,6 +174,8 @@ def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> di
     choices = Choices(request.as_of_ms, request.index_lag_seconds)
     figures = build(spark, out, state.silver, state.run_id, choices)
     summary = summarize(state, figures, out)
+    if request.iceberg is not None:
+        summary |= catalog.commit(spark, out, state.run_id, request.iceberg)
     publish(out, state, summary, request.keep_runs)
     return summary
 

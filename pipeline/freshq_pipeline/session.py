@@ -107,11 +107,11 @@ def _told_in_one_line() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        msg = f"Spark failed: {_innermost(str(error))}"
+        msg = f"Spark failed: {innermost(str(error))}"
         raise PipelineError(msg) from None
 
 
-def _innermost(text: str) -> str:
+def innermost(text: str) -> str:
     """Return the innermost cause in a trace of Java, in one line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     causes = [line for line in lines if "Caused by: " in line or line.startswith("java.")]

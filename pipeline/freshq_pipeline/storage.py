@@ -12,6 +12,7 @@ from pyarrow import fs
 from pyarrow.dataset import dataset
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.s3 import located
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +56,7 @@ class Folder:
             msg = f"{address}: must be a folder or begin with s3://"
             raise BadInput(msg)
         self.uri = address.rstrip("/")
-        self._files, self._root = fs.FileSystem.from_uri(address.replace("s3a://", "s3://", 1))
+        self._files, self._root = fs.FileSystem.from_uri(located(address))
         self._root = self._root.rstrip("/")
         self.local = isinstance(self._files, fs.LocalFileSystem)
 

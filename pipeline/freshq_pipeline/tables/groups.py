@@ -43,6 +43,8 @@ def jain_index(amount: Column, over: WindowSpec) -> Column:
 
     Null if nobody has anything.
     """
-    total = F.sum(amount).over(over)
-    squares = F.sum(amount * amount).over(over)
-    return F.try_divide(total * total, F.count(F.lit(1)).over(over) * squares)
+    # A sum of fractions depends on their order, and that of the rows is chance.
+    in_order = over.orderBy(amount).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    total = F.sum(amount).over(in_order)
+    squares = F.sum(amount * amount).over(in_order)
+    return F.try_divide(total * total, F.count(F.lit(1)).over(in_order) * squares)

@@ -1,0 +1,102 @@
+"""A folder in a bucket is what a folder on a disk is; S3 is the embedded emulator's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from local.emulator import REGION, Emulator
+
+from freshq_pipeline.inputs import input_files
+from freshq_pipeline.s3 import located
+from freshq_pipeline.schemas import Format
+from freshq_pipeline.state import State, current, publish
+from freshq_pipeline.storage import Folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Return a client of an S3 that PyArrow finds, too."""
+    with (
+        Emulator(tmp_path_factory.mktemp("emulator") / "log") as emulator,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"):
+            patch.setenv(name, emulator.environment[name])
+        client = boto3.client("s3", **emulator.connection)
+        client.create_bucket(Bucket="own")
+        yield client
+
+
+def keys(client: Any, prefix: str) -> list[str]:
+    listed = client.list_objects_v2(Bucket="own", Prefix=prefix).get("Contents", [])
+    return [entry["Key"] for entry in listed if not entry["Key"].endswith("/")]
+
+
+def state(run_id: str) -> State:
+    return State(run_id, "s3://own/in", "landed", silver=[run_id])
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_runs_are_published_and_pruned(s3: Any, scheme: str) -> None:
+    out = Folder(f"{scheme}://own/{scheme}-out/")
+    assert not out.local
+    assert current(out) is None
+    for run_id in ("1", "2"):
+        out.write(f"runs/{run_id}/tasks/part-0.parquet", "rows")
+        out.write(f"silver/{run_id}/part-0.parquet", "rows")
+        publish(out, state(run_id), {"run_id": run_id}, keep_runs=1)
+    assert current(out) == state("2")
+    assert out.read_json("summary.json") == {"run_id": "2"}
+    assert keys(s3, f"{scheme}-out/") == [
+        f"{scheme}-out/{name}"
+        for name in (
+            "_current.json",
+            "runs/2/summary.json",
+            "runs/2/tasks/part-0.parquet",
+            "silver/2/part-0.parquet",
+            "summary.json",
+        )
+    ]
+    assert out.at("runs/2") == f"{scheme}://own/{scheme}-out/runs/2"
+
+
+def test_the_pointer_is_replaced_by_one_request(s3: Any) -> None:
+    out = Folder("s3://own/pointer")
+    out.write("_current.json", "x" * 100)
+    out.write_json("_current.json", {"run_id": "2"})
+    assert out.read_json("_current.json") == {"run_id": "2"}
+    assert keys(s3, "pointer/") == ["pointer/_current.json"]
+
+
+def test_landed_events_are_found(s3: Any, tmp_path: Path) -> None:
+    for name in ("2026/11/21/08/a.gz", "2026/11/21/09/b.gz"):
+        s3.put_object(Bucket="own", Key=f"events/{name}", Body=b"line\n")
+    s3.put_object(Bucket="own", Key="errors/c", Body=b"line\n")
+    found = input_files(Folder("s3://own/events"), Format.LANDED)
+    assert {path: size for path, (size, _) in found.items()} == {
+        "2026/11/21/08/a.gz": 5,
+        "2026/11/21/09/b.gz": 5,
+    }
+    assert not Folder("s3://own/nothing").is_folder()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_a_cluster_the_region_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", REGION)
+    assert located("s3a://own/out") == "s3://own/out"
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert located("s3a://own/out") == f"s3://own/out?region={REGION}"
+    assert located("/a/folder") == "/a/folder"
+
+
+def test_a_region_that_is_told_is_used(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", REGION)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    Folder("s3://own/told").write("a.json", "{}")
+    assert keys(s3, "told/") == ["told/a.json"]

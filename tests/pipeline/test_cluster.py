@@ -1,0 +1,83 @@
+"""The package, as it is uploaded, on a standalone master with two workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from benchmarks.lives import write_events
+from local import pipeline_package
+
+from freshq_pipeline.schemas import TABLES
+from tests.pipeline.test_modes import rows_of, without_names
+from tests.support.spark_cluster import QUICK_JAVA, SparkCluster
+
+if TYPE_CHECKING:
+    from tests.pipeline.conftest import Pipeline
+
+# On a machine that may be busy: packing, unpacking on each worker, and a run.
+PATIENCE_SECONDS = 300
+SETTINGS = {
+    "spark.executor.memory": "600m",
+    "spark.sql.shuffle.partitions": "2",
+    # As in the session of the tests: for a handful of rows, plans are not worth compiling.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
+    "spark.executor.extraJavaOptions": QUICK_JAVA,
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+@pytest.mark.timeout(500)
+def test_a_cluster_makes_the_tables_of_an_embedded_run(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The interpreter without the packages of this environment: the package has to bring them.
+    bare = Path(sys.base_prefix) / "bin"
+    monkeypatch.setenv("PATH", f"{bare}{os.pathsep}{os.environ['PATH']}")
+    write_events(tmp_path / "in", 2000, files=4, seed=3)
+    with ThreadPoolExecutor(1) as other:
+        packing = other.submit(
+            pipeline_package.make, tmp_path / "package", pipeline_package.NATIVE, compression=0
+        )
+        embedded = pipeline(tmp_path / "in", tmp_path / "embedded")
+        package = packing.result()
+    archive = package / pipeline_package.ARCHIVE
+    # The driver runs on this machine, where nobody unpacks an archive for it.
+    with tarfile.open(archive) as packed:
+        assert not [name for name in packed.getnames() if name.startswith("site-packages/pyspark")]
+        packed.extractall(tmp_path / "environment", filter="data")
+    settings = SETTINGS | {
+        "spark.pyspark.driver.python": f"{tmp_path}/environment/bin/python",
+        "spark.pyspark.python": "./environment/bin/python",
+    }
+    monkeypatch.setenv("FRESHQ_VERDICT", f"file://{tmp_path}/verdict.json")
+    with SparkCluster(tmp_path / "cluster", workers=2) as cluster:
+        ended = cluster.submit(
+            [
+                "--archives", f"{archive}#environment",
+                *(text for name, value in settings.items() for text in ("--conf", f"{name}={value}")),
+                str(package / "main.py"), "run", "--json",
+                "--events", f"file://{tmp_path}/in", "--out", f"file://{tmp_path}/out",
+            ],
+            PATIENCE_SECONDS,
+        )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert json.loads((tmp_path / "verdict.json").read_text()) == {"status": 0, "message": ""}
+    summary = json.loads(ended.stdout)
+    assert without_names(summary) == without_names(embedded)
+    assert {name: rows_of(summary, name) for name in TABLES} == {
+        name: rows_of(embedded, name) for name in TABLES
+    }
+    assert "vegaEmbed" in (tmp_path / "out/report.html").read_text()
+    # Both workers had a part in it.
+    work = [list((tmp_path / f"cluster/work{number}").glob("app-*/*")) for number in range(2)]
+    assert all(work)

@@ -1,0 +1,316 @@
+"""A run on EMR Serverless: started once, and its end told as `run` tells it."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from botocore.stub import ANY, Stubber
+from moto import mock_aws
+from typer.testing import CliRunner
+
+from freshq_pipeline import submitting
+from freshq_pipeline.cli import app
+from freshq_pipeline.errors import BadInput, PipelineError
+from freshq_pipeline.submit import deployed, outcome, start, upload
+from freshq_pipeline.verdict import judged
+from tests.conftest import REGION
+from tests.pipeline.test_pull import stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+OUTPUTS = {
+    "ApplicationId": "00app",
+    "BucketName": "own",
+    "JobRoleArn": "arn:aws:iam::123456789012:role/job",
+    "EventsUri": "s3://landed/events",
+    "OutUri": "s3://own/out",
+    "SparkParameters": "--conf spark.archives=s3://own/job/environment.tar.gz#environment",
+    "TimeoutMinutes": "60",
+    "LogGroupName": "/freshq/p/pipeline",
+}
+SUMMARY = {"run_id": "r", "tasks": 3, "ledger_violations": 0, "tables": {}}
+
+
+@pytest.fixture
+def s3() -> Iterator[Any]:
+    with mock_aws():
+        client = boto3.client("s3")
+        location: Any = {"LocationConstraint": REGION}
+        client.create_bucket(Bucket="own", CreateBucketConfiguration=location)
+        yield client
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    return write_package(tmp_path / "package", "1")
+
+
+def write_package(folder: Path, content: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name in ("main.py", "environment.tar.gz"):
+        (folder / name).write_text(content)
+    digests = {"main.py": f"main {content}", "environment.tar.gz": f"environment {content}"}
+    (folder / "package.json").write_text(json.dumps({"sha256": digests}))
+    return folder
+
+
+class Application:
+    """EMR Serverless as far as a run needs it: the run goes through some states.
+
+    Attributes:
+        client: A boto3 client of it.
+        started: What the run was started with.
+    """
+
+    def __init__(self, *states: str, details: str = "") -> None:
+        self.client = boto3.client("emr-serverless")
+        self.started: dict[str, Any] = {}
+        self._states = list(states)
+        self._details = details
+        self.client.start_job_run = self._start
+        self.client.get_job_run = self._describe
+
+    def _start(self, **given: Any) -> dict[str, str]:
+        self.started = given
+        return {"jobRunId": "00run"}
+
+    def _describe(self, **_given: Any) -> dict[str, Any]:
+        state = self._states.pop(0)
+        if state == "CTRL-C":
+            raise KeyboardInterrupt
+        run = {"jobRunId": "00run", "state": state, "stateDetails": self._details}
+        return {"jobRun": run | {"jobDriver": self.started.get("jobDriver", {})}}
+
+    @property
+    def verdict_key(self) -> str:
+        """Where the run leaves its verdict."""
+        return f"verdicts/{self.started['clientToken']}.json"
+
+
+@pytest.fixture
+def command(
+    s3: Any, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Application, list[str]], Any]:
+    """Return a function that runs `submit` against an application."""
+
+    def invoke(application: Application, options: list[str]) -> Any:
+        clients = {"s3": s3, "emr-serverless": application.client, "cloudformation": stacks(**OUTPUTS)}
+        monkeypatch.setattr("boto3.client", lambda service: clients[service])
+        monkeypatch.setattr("freshq_pipeline.submit.LOOK_SECONDS", 0)
+        return CliRunner().invoke(app, ["submit", "--stack", "s", "--package", str(package), *options])
+
+    return invoke
+
+
+def put(client: Any, key: str, value: dict[str, Any]) -> None:
+    client.put_object(Bucket="own", Key=key, Body=json.dumps(value).encode())
+
+
+def test_a_package_goes_there_once(s3: Any, package: Path) -> None:
+    told: list[tuple[int, int]] = []
+    assert upload("own", package, s3, lambda done, of: told.append((done, of))) == [
+        "main.py",
+        "environment.tar.gz",
+    ]
+    assert told[-1] == (2, 2)
+    assert upload("own", package, s3) == []
+    write_package(package, "2")
+    assert upload("own", package, s3) == ["main.py", "environment.tar.gz"]
+    assert s3.get_object(Bucket="own", Key="job/main.py")["Body"].read() == b"2"
+
+
+def test_no_package_is_told_before_anything_is_started(s3: Any, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="make pipeline-package"):
+        upload("own", tmp_path, s3)
+
+
+def test_a_call_that_is_tried_again_starts_one_run() -> None:
+    client = boto3.client("emr-serverless")
+    with Stubber(client) as stubber:
+        expected = {
+            "applicationId": "00app",
+            "clientToken": ANY,
+            "executionRoleArn": OUTPUTS["JobRoleArn"],
+            "name": "submitted",
+            "executionTimeoutMinutes": 60,
+            "jobDriver": ANY,
+        }
+        stubber.add_response(
+            "start_job_run", {"applicationId": "00app", "jobRunId": "00run", "arn": "a" * 60}, expected
+        )
+        tokens: list[str] = []
+        client.meta.events.register(
+            "before-parameter-build.emr-serverless.StartJobRun",
+            lambda params, **_: tokens.append(params["clientToken"]),
+        )
+        stack = deployed("s", stacks(**OUTPUTS))
+        assert start(stack, ["run"], ["spark.driver.memory=8g"], client) == "00run"
+    assert len(tokens[0]) == 32
+    with pytest.raises(BadInput, match="spark-conf"):
+        start(stack, ["run"], ["spark.x=1 --conf y=2"], client)
+
+
+def test_another_stack_is_told() -> None:
+    with pytest.raises(BadInput, match=r"no output 'BucketName'.*pipeline/template.yaml"):
+        deployed("s", stacks(ApplicationId="00app"))
+
+
+def test_a_run_is_followed_to_its_summary(command: Callable[..., Any], s3: Any) -> None:
+    application = Application("SUBMITTED", "RUNNING", "SUCCESS")
+    put(s3, "out/summary.json", SUMMARY)
+    ended = command(application, ["--as-of", "5", "--json"])
+    assert ended.exit_code == 0, ended.stderr
+    assert json.loads(ended.stdout) == SUMMARY
+    driver = application.started["jobDriver"]["sparkSubmit"]
+    assert driver["entryPoint"] == "s3://own/job/main.py"
+    assert driver["entryPointArguments"][:5] == [
+        "run",
+        "--events",
+        "s3://landed/events",
+        "--out",
+        "s3://own/out",
+    ]
+    assert driver["entryPointArguments"][7:9] == ["--as-of", "5"]
+    assert driver["sparkSubmitParameters"].startswith(OUTPUTS["SparkParameters"])
+    assert f"FRESHQ_VERDICT=s3://own/{application.verdict_key}" in driver["sparkSubmitParameters"]
+    assert "s3://own/logs/applications/00app/jobs/00run/" in ended.stderr
+
+
+class Ending(Application):
+    """A run that fails, having left a verdict."""
+
+    def __init__(self, s3: Any, verdict: dict[str, Any]) -> None:
+        super().__init__("FAILED", details="Job failed, please check complete logs")
+        self._s3, self._verdict = s3, verdict
+
+    def _start(self, **given: Any) -> dict[str, str]:
+        run = super()._start(**given)
+        put(self._s3, self.verdict_key, self._verdict)
+        return run
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "told"),
+    [
+        (2, "freshq-pipeline: events: is empty", "freshq-pipeline: events: is empty\n"),
+        (3, "freshq-pipeline: Spark failed", "the run 00run ended as FAILED: Spark failed\n"),
+        (4, "2 tasks", "2 tasks break the ledger"),
+    ],
+)
+def test_the_exit_status_is_that_of_the_run(
+    status: int, message: str, told: str, command: Callable[..., Any], s3: Any
+) -> None:
+    put(s3, "out/summary.json", SUMMARY | {"ledger_violations": 2})
+    ended = command(Ending(s3, {"status": status, "message": message}), [])
+    assert ended.exit_code == status, ended.stderr
+    assert told in ended.stderr
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED"])
+def test_a_run_that_ended_without_a_word(state: str, command: Callable[..., Any]) -> None:
+    ended = command(Application(state, details="out of memory"), [])
+    assert ended.exit_code == 3
+    assert f"ended as {state}: out of memory" in ended.stderr
+
+
+def test_a_run_that_left_nothing_is_no_success(s3: Any) -> None:
+    arguments = ["run", "--events", "s3://landed", "--out", "s3://own/other/"]
+    run = {
+        "jobRunId": "00run",
+        "state": "SUCCESS",
+        "jobDriver": {"sparkSubmit": {"entryPointArguments": arguments, "sparkSubmitParameters": ""}},
+    }
+    with pytest.raises(PipelineError, match=r"s3://own/other has no summary\.json"):
+        outcome(run, s3)
+    put(s3, "other/summary.json", SUMMARY)
+    assert outcome(run, s3) == SUMMARY
+
+
+def test_ctrl_c_leaves_the_run_going(command: Callable[..., Any]) -> None:
+    ended = command(Application("RUNNING", "CTRL-C"), [])
+    assert ended.exit_code == submitting.INTERRUPTED_STATUS
+    assert "submit --stack s --follow 00run" in ended.stderr
+    assert "cancel-job-run --application-id 00app --job-run-id 00run" in ended.stderr
+
+
+def test_no_wait_starts_and_leaves(command: Callable[..., Any]) -> None:
+    application = Application()
+    ended = command(application, ["--no-wait", "--events", "s3://other/x/"])
+    assert ended.exit_code == 0, ended.stderr
+    assert application.started["jobDriver"]["sparkSubmit"]["entryPointArguments"][2] == "s3://other/x"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--events", "/here"], "events: must begin with s3://"),
+        (["--as-of", "-1"], "as-of: must be milliseconds"),
+        (["--iceberg", "lake"], "iceberg: must be CATALOG.NAMESPACE"),
+    ],
+)
+def test_what_makes_no_sense_starts_nothing(
+    options: list[str], message: str, command: Callable[..., Any]
+) -> None:
+    application = Application()
+    ended = command(application, options)
+    assert (ended.exit_code, application.started) == (2, {})
+    assert message in ended.stderr
+
+
+def test_a_refusal_is_told_in_one_line(command: Callable[..., Any]) -> None:
+    application = Application()
+    denied = ClientError({"Error": {"Code": "AccessDenied", "Message": "not you"}}, "StartJobRun")
+
+    def refuse(**_given: Any) -> None:
+        raise denied
+
+    application.client.start_job_run = refuse
+    ended = command(application, [])
+    assert ended.exit_code == 3
+    assert "not you" in ended.stderr
+
+
+def test_a_verdict_is_the_status_and_the_last_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        sys.stderr.write("a warning\nfreshq-pipeline: events: is empty\n")
+        sys.exit(2)
+
+    address = f"{tmp_path}/verdicts/a.json"
+    assert judged(fail, address) == 2
+    assert json.loads((tmp_path / "verdicts/a.json").read_text()) == {
+        "status": 2,
+        "message": "freshq-pipeline: events: is empty",
+    }
+    assert capsys.readouterr().err.endswith("is empty\n")
+    assert judged(lambda: None, address) == 0
+    assert json.loads((tmp_path / "verdicts/a.json").read_text()) == {"status": 0, "message": ""}
+
+
+def test_a_defect_is_told_as_a_failure(tmp_path: Path) -> None:
+    def crash() -> None:
+        msg = "a defect"
+        raise RuntimeError(msg)
+
+    with pytest.raises(RuntimeError):
+        judged(crash, f"{tmp_path}/a.json")
+    assert json.loads((tmp_path / "a.json").read_text()) == {"status": 3, "message": "RuntimeError: a defect"}
+
+
+def test_a_verdict_that_cannot_be_left_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", told)
+    (tmp_path / "file").write_text("")
+    assert judged(lambda: sys.exit(4), f"{tmp_path}/file/a.json") == 4
+    assert "no verdict at" in told.getvalue()

