@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import Busy, PutOutcome, Queue, Reject, Retry, TaskStatus
+from freshq.policy.rules import CodelRule
 from tests.sql.conftest import write, written
 from tests.support.readings import counts, known, payloads, total
 
@@ -92,6 +93,24 @@ class TestTransaction:
         queue.pause()
         with queue.transaction() as work:
             assert work is None
+
+    def test_what_waited_too_long_is_given_up(self, store: StoreUnderTest) -> None:
+        queue = store.queue(order="fifo", codel=CodelRule(target_seconds=5, interval_seconds=10))
+        for number in range(30):
+            queue.put(number)
+            store.clock.advance(1)
+
+        def run_one() -> object:
+            with queue.transaction() as work:
+                return None if work is None else work.task.payload
+
+        assert run_one() == 0  # 30 s old: begins an interval
+        store.clock.advance(11)
+        assert run_one() == 1  # begins the next one, of an overloaded queue
+        queue.put("fresh")
+        assert run_one() == "fresh"
+        assert queue.stats().shed_by_reason == {"codel": 28}
+        assert counts(queue.stats()) == {"success": 3, "shed": 28}
 
     def test_what_is_due_is_brought_in(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("later", delay_seconds=5)

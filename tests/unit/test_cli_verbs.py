@@ -104,6 +104,16 @@ class TestPutAndGet:
         fails(1, "already queued", "put", "2", "--id", "a")
         assert answer("get", "a")["payload"] == 1
 
+    @pytest.mark.usefixtures("queue")
+    def test_what_becomes_of_a_task_of_the_same_id(self) -> None:
+        answer("put", "1", "--id", "a")
+        fails(1, "already queued", "put", "2", "--id", "a", "--on-conflict", "ignore")
+        assert answer("put", "2", "--id", "a", "--on-conflict", "update")["outcome"] == "UPDATED"
+        assert answer("get", "a")["payload"] == 2
+        fails(2, "on_conflict: must be 'ignore', 'update'", "put", "3", "--id", "a", "--on-conflict", "no")
+        fails(2, "on_conflict: lines have no --id", "put", "--lines", "-", "--on-conflict", "update")
+        assert answer("get", "a")["payload"] == 2
+
     def test_texts_the_input_and_many_lines(self, queue: Queue, tmp_path: Path) -> None:
         answer("put", "hello", "--text", "--id", "text")
         answer("put", "-", "--id", "input", text='{"from": "input"}')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq.queue import Receipt
+    from freshq.stores.conflicts import OnConflict
 
 TaskId = Annotated[
     str | None, typer.Argument(metavar="TASK_ID", help="The task; in the shell the current one if left out.")
@@ -54,6 +55,12 @@ def put(
         float | None, typer.Option(help="Stale so long from now; at most the queue's own.")
     ] = None,
     group: Annotated[str | None, typer.Option(help="Tenant or key; groups take turns.")] = None,
+    on_conflict: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ignore|update", help="If a task of this id waits or is in work: keep it, or replace it."
+        ),
+    ] = None,
     text: Annotated[bool, typer.Option("--text", help="Take the work as a text, not as JSON.")] = False,
     lines: Annotated[
         str | None,
@@ -72,9 +79,14 @@ def put(
     if lines is not None:
         if payload is not None or task_id is not None:
             raise ValueError("lines: give the work either as JSON or by --lines, and lines have no --id")
+        if on_conflict is not None:
+            raise ValueError("on_conflict: lines have no --id that could be taken")
         put_lines(session, lines, options, as_text=text)
         return
-    receipt = session.queue.put(_work(session, payload, as_text=text), task_id, **options)
+    conflict = cast("OnConflict | None", on_conflict)  # what is neither of them, the queue refuses
+    receipt = session.queue.put(
+        _work(session, payload, as_text=text), task_id, on_conflict=conflict, **options
+    )
     received(session, receipt)
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# What a rule makes of a task that was just taken, if it is not to be run.
+GivenUp: TypeAlias = "Callable[[Task], Task | None]"
 Putter: TypeAlias = "Callable[[Sequence[Task]], Sequence[PutResult]]"
 
 
@@ -67,9 +69,9 @@ class TransactionalStore(Protocol):
         """Put tasks; return the value of the PutOutcome of each."""
 
     def hold(
-        self, request: Callable[[], ClaimRequest], queue: Settling
+        self, request: Callable[[], ClaimRequest], queue: Settling, given_up: GivenUp
     ) -> AbstractContextManager[Work | None]:
-        """Hold the best task by the lock of its row while the context lasts."""
+        """Hold the best task that is not given up, by the lock of its row while the context lasts."""
 
 
 @runtime_checkable

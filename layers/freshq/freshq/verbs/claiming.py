@@ -98,6 +98,13 @@ class Claiming(Verbs):
         else:
             self._core.meter.turned_away(now, 1)
 
+    def _given_up(self, task: Task) -> Task | None:
+        """Return a task that was just taken as CoDel sheds it; None if it is to be run."""
+        if not self._core.codel.sheds(task, task.updated):
+            return None
+        self._core.meter.turned_away(task.updated, 1)
+        return self._core.lifecycle.given_up(task, task.updated, ShedReason.CODEL)
+
     def poll(
         self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
     ) -> list[Claim]:
@@ -132,7 +139,7 @@ class Claiming(Verbs):
         if self._core.store.paused(self.name):
             yield None
             return
-        with store.hold(lambda: self._request(1, self.lease_seconds), self) as work:
+        with store.hold(lambda: self._request(1, self.lease_seconds), self, self._given_up) as work:
             yield work
         if work is not None and work.settled is not None:
             self._core.served(Claim(work.task, "", 0.0), work.settled)

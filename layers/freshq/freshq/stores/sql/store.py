@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from freshq.errors import FreshqError
     from freshq.stores.base import ClaimRequest
     from freshq.stores.conflicts import OnConflict
-    from freshq.stores.transactional import Settling, Work
+    from freshq.stores.transactional import GivenUp, Settling, Work
     from freshq.task import Task
 
 # A pause that another process asked for is noticed after so long.
@@ -107,10 +107,10 @@ class SqlStore:
         return self.puts.put(tasks, on_conflict, connection)
 
     def hold(
-        self, request: Callable[[], ClaimRequest], queue: Settling
+        self, request: Callable[[], ClaimRequest], queue: Settling, given_up: GivenUp
     ) -> AbstractContextManager[Work | None]:
-        """Hold the best task by the lock of its row while the context lasts."""
-        return hold(self, request, queue)
+        """Hold the best task that is not given up, by the lock of its row while the context lasts."""
+        return hold(self, request, queue, given_up)
 
     def arrivals(self) -> int:
         """Return a number that grows with each put of this process."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from freshq.stores.base import ClaimRequest
     from freshq.stores.sql.store import SqlStore
-    from freshq.stores.transactional import Settling
+    from freshq.stores.transactional import GivenUp, Settling
     from freshq.task import Task
 
 logger = logging.getLogger(__name__)
@@ -48,17 +48,20 @@ class Held:
 
 
 @contextmanager
-def hold(store: SqlStore, request: Callable[[], ClaimRequest], queue: Settling) -> Iterator[Work | None]:
+def hold(
+    store: SqlStore, request: Callable[[], ClaimRequest], queue: Settling, given_up: GivenUp
+) -> Iterator[Work | None]:
     """Hold the best task until the block ends, which settles it in the same transaction.
 
-    The block's writes are undone to a savepoint if it fails, so that the row stays locked until the
-    failed attempt is recorded: nobody else can take the task in between.
+    What is given up before it is run is stored in the same transaction too. The block's writes are undone
+    to a savepoint if it fails, so that the row stays locked until the failed attempt is recorded: nobody
+    else can take the task in between.
     """
     with ExitStack() as stack:
-        held = _begin(stack, store, request(), queue)
+        held = _begin(stack, store, request(), queue, given_up)
         if held is None:
             stack.close()  # what is due can only be brought in by a transaction of its own
-            held = _begin(stack, store, request(), queue) if queue.recover() else None
+            held = _begin(stack, store, request(), queue, given_up) if queue.recover() else None
         if held is None:
             yield None
             return
@@ -80,17 +83,23 @@ def hold(store: SqlStore, request: Callable[[], ClaimRequest], queue: Settling) 
             stack.close()
 
 
-def _begin(stack: ExitStack, store: SqlStore, request: ClaimRequest, queue: Settling) -> Held | None:
+def _begin(
+    stack: ExitStack, store: SqlStore, request: ClaimRequest, queue: Settling, given_up: GivenUp
+) -> Held | None:
     """Open a transaction and lock the best task in it; None if there is none."""
     with _translated(store):
         connection = stack.enter_context(store.database.engine.begin())
         for each in store.claims.candidates(connection, request):
             guard = Guard(TaskStatus.PENDING, request_token=each.task.request_token)
             taken = as_taken(each, request).task
-            if each.problem is None:
+            if each.problem is not None:
+                logger.error("task %s is a dead letter: %s", taken.task_id, each.problem)
+                store.replace_in(buried(taken, each.problem, queue.now()), guard, connection)
+                continue
+            shed = given_up(taken)
+            if shed is None:
                 return Held(connection, taken, guard)
-            logger.error("task %s is a dead letter: %s", taken.task_id, each.problem)
-            store.replace_in(buried(taken, each.problem, queue.now()), guard, connection)
+            store.replace_in(shed, guard, connection)
     return None
 
 
