@@ -84,7 +84,7 @@ class Warm:
 
 
 def warm(recordings: dict[int, Path], out: Path) -> Warm:
-    """Run over each recording in one session, smallest first, the last one several times.
+    """Run over each recording in one session, the longest first, the compiler of Java being slow at first.
 
     Args:
         recordings: The folders, by how many events are in them.
@@ -92,18 +92,18 @@ def warm(recordings: dict[int, Path], out: Path) -> Warm:
     """
     growth = {}
     with spark_session(MASTER, MEMORY) as spark:
-        for count, events in sorted(recordings.items()):
-            # The first runs are slow while Java compiles.
-            for turn in range(WARM_RUNS):
-                folder = Folder(str(out / f"{count}-{turn}"))
-                request = Request(Folder(str(events)), folder)
-                seconds, summary = timed(lambda: execute(request, lambda: nullcontext(spark)))  # noqa: B023 - called here
-            growth[count] = round(seconds * 1e6 / count, 1)
-        parts = folder.read_json(f"runs/{summary['run_id']}/{SECONDS}")
+        longest = max(recordings)
+        for turn, events in enumerate([longest] * WARM_RUNS + sorted(recordings)[:-1]):
+            folder = Folder(str(out / str(turn)))
+            request = Request(Folder(str(recordings[events])), folder)
+            seconds, summary = timed(lambda: execute(request, lambda: nullcontext(spark)))  # noqa: B023 - called here
+            growth[events] = round(seconds * 1e6 / events, 1)
+            if events == longest:
+                whole, parts = seconds, folder.read_json(f"runs/{summary['run_id']}/{SECONDS}")
         skew = slowest_over_median(spark)
     # Of the processes that have ended, which those of Spark have by now.
     peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return Warm(seconds, parts, growth, skew, peak_kib // 1024)
+    return Warm(whole, parts, growth, skew, peak_kib // 1024)
 
 
 def slowest_over_median(spark: SparkSession) -> float:

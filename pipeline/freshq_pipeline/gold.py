@@ -11,6 +11,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.percentiles import wait_percentiles_seconds
 from freshq_pipeline.schemas import EVENT, OUTCOMES, TABLES, ddl
 from freshq_pipeline.state import table_path
 from freshq_pipeline.steps import distinct_steps
@@ -132,8 +133,6 @@ def _figures(every: DataFrame, counts: DataFrame) -> dict[str, Any]:
         F.coalesce(F.sum("violations"), F.lit(0)).alias("ledger_violations"),
         F.coalesce(F.sum("inversions"), F.lit(0)).alias("inversions"),
     ).first()
-    waits = F.percentile("wait_seconds", F.array(F.lit(0.5), F.lit(0.99)))
-    waited = every.agg(waits.alias("waits")).first()
-    median, highest = (waited and waited["waits"]) or (None, None)
+    median, highest = wait_percentiles_seconds(every, (0.5, 0.99))
     figures = {} if row is None else row.asDict()
     return figures | {"wait_p50_seconds": median, "wait_p99_seconds": highest}
