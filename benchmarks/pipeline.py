@@ -9,31 +9,44 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import polars as pl
+from py4j.protocol import Py4JJavaError
 from tests.pipeline.oracle import minutes_sql, tasks_sql
 
 from benchmarks.lives import write_events
+from freshq_pipeline.report import write_report
 from freshq_pipeline.run import Request, execute
 from freshq_pipeline.session import spark_session
+from freshq_pipeline.state import SECONDS
 from freshq_pipeline.storage import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyspark.sql import SparkSession
+
 OUT: Final = Path("build/pipeline.json")
 MASTER: Final = "local[2]"
 MEMORY: Final = "4g"
 EVENTS_A_FILE: Final = 32_000
+WARM_RUNS: Final = 2
+# Growth is shown by recordings of these shares of the whole one.
+SHARES: Final = (0.25, 0.5)
+MOST_TASKS: Final = 100_000
 # What DuckDB's minutes and the pipeline's are compared by.
 STOCK: Final = "minute_ms, task_group, offered, taken, succeeded, failed, shed, backlog, in_flight"
 
@@ -51,15 +64,61 @@ def cold(events: Path, out: Path) -> dict[str, Any]:
     return summary
 
 
-def warm_seconds(events: Path, out: Path) -> float:
-    """Return how long the second run in one session takes, which has nothing to do with the first."""
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """The last of some runs in one session.
+
+    Attributes:
+        seconds: How long it took.
+        parts_seconds: The same, by part.
+        growth: Seconds for a million events, by how many there were.
+        slowest_over_median: Of the tasks of the stage with the most work: 1 if all took as long.
+        peak_rss_mib: The most memory that any process of Spark held, in mebibytes.
+    """
+
+    seconds: float
+    parts_seconds: dict[str, float]
+    growth: dict[int, float]
+    slowest_over_median: float
+    peak_rss_mib: int
+
+
+def warm(recordings: dict[int, Path], out: Path) -> Warm:
+    """Run over each recording in one session, the longest first, the compiler of Java being slow at first.
+
+    Args:
+        recordings: The folders, by how many events are in them.
+        out: For the tables, deleted by the caller.
+    """
+    growth = {}
     with spark_session(MASTER, MEMORY) as spark:
-        seconds = 0.0
-        for turn in ("first", "second"):
-            start = time.perf_counter()
-            execute(Request(Folder(str(events)), Folder(str(out / turn))), lambda: nullcontext(spark))
-            seconds = time.perf_counter() - start
-    return seconds
+        longest = max(recordings)
+        for turn, events in enumerate([longest] * WARM_RUNS + sorted(recordings)[:-1]):
+            folder = Folder(str(out / str(turn)))
+            request = Request(Folder(str(recordings[events])), folder)
+            seconds, summary = timed(lambda: execute(request, lambda: nullcontext(spark)))  # noqa: B023 - called here
+            growth[events] = round(seconds * 1e6 / events, 1)
+            if events == longest:
+                whole, parts = seconds, folder.read_json(f"runs/{summary['run_id']}/{SECONDS}")
+        skew = slowest_over_median(spark)
+    # Of the processes that have ended, which those of Spark have by now.
+    peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return Warm(whole, parts, growth, skew, peak_kib // 1024)
+
+
+def slowest_over_median(spark: SparkSession) -> float:
+    """Return the time of the slowest task by that of the median one, in the stage with the most work."""
+    store = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 - its figures have no public way out
+    stages = []
+    with suppress(Py4JJavaError):  # there is no further stage
+        for number in count(0):
+            stage = store.lastStageAttempt(number)
+            stages.append((stage.executorRunTime(), number, stage.attemptId()))
+    _, number, attempt = max(stages)
+    tasks = store.taskList(number, attempt, MOST_TASKS)
+    durations = sorted(tasks.apply(place).duration().get() for place in range(tasks.size()))
+    slowest, median = float(durations[-1]), float(durations[len(durations) // 2])
+    return round(slowest / median, 2)
 
 
 def by_duckdb(events: Path, oracle: duckdb.DuckDBPyConnection) -> None:
@@ -132,22 +191,33 @@ def main() -> None:
 
 def measure(folder: Path, wanted: int) -> dict[str, Any]:
     """Return the figures of all engines over one recording."""
-    events = folder / "events"
-    count = write_events(events, wanted, files=max(8, wanted // EVENTS_A_FILE))
+    recordings = {}
+    for share in (*SHARES, 1):
+        part = round(wanted * share)
+        events = folder / f"events-{part}"
+        recordings[write_events(events, part, files=max(8, part // EVENTS_A_FILE))] = events
+    total = max(recordings)
+    load = os.getloadavg()[0]
     cold_seconds, summary = timed(lambda: cold(events, folder / "cold"))
-    warm = warm_seconds(events, folder / "warm")
+    report_seconds, _ = timed(lambda: write_report(Folder(str(folder / "cold"))))
+    hot = warm(recordings, folder / "warm")
     with duckdb.connect(str(folder / "oracle.db")) as oracle:
         duck_seconds, _ = timed(lambda: by_duckdb(events, oracle))
         polars_seconds, tasks = timed(lambda: by_polars(events))
-        sys.stderr.write(f"{count=} {cold_seconds=} {warm=} {duck_seconds=} {polars_seconds=}\n")
         tasks.write_parquet(folder / "polars.parquet")
         off = _compare(oracle, summary, f"read_parquet('{folder}/polars.parquet')")
     return {
-        "events": count,
+        "events": total,
         "tasks": summary["tasks"],
+        "load_before_and_after": [round(load, 1), round(os.getloadavg()[0], 1)],
         "spark_cold_seconds": round(cold_seconds, 1),
-        "spark_warm_seconds": round(warm, 1),
-        "spark_warm_events_per_second": round(count / warm),
+        "spark_report_seconds": round(report_seconds, 1),
+        "spark_warm_seconds": round(hot.seconds, 1),
+        "spark_warm_parts_seconds": hot.parts_seconds,
+        "spark_warm_events_per_second": round(total / hot.seconds),
+        "spark_warm_seconds_per_million": hot.growth,
+        "spark_slowest_over_median_task": hot.slowest_over_median,
+        "spark_peak_rss_mib": hot.peak_rss_mib,
         "duckdb_seconds": round(duck_seconds, 1),
         "polars_tasks_only_seconds": round(polars_seconds, 1),
         "rows_that_differ": off,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.percentiles import wait_percentiles_seconds
 from freshq_pipeline.schemas import EVENT, OUTCOMES, TABLES, ddl
 from freshq_pipeline.state import table_path
 from freshq_pipeline.steps import distinct_steps
+from freshq_pipeline.tables.fates import fates
 from freshq_pipeline.tables.groups import groups
 from freshq_pipeline.tables.inversions import inversions
 from freshq_pipeline.tables.ledger import ledger, violations
@@ -22,10 +26,12 @@ from freshq_pipeline.tables.workers import workers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from freshq_pipeline.stopwatch import Stopwatch
     from freshq_pipeline.storage import Folder
 
 # So much compressed silver is sorted at a time on each core.
 PARTITION_BYTES: Final = 16 << 20
+SIDE_BY_SIDE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +60,17 @@ def partitions_for(spark: SparkSession, out: Folder, parts: list[str]) -> int:
 
 
 def build(
-    spark: SparkSession, out: Folder, parts: list[str], run_id: str, choices: Choices
+    spark: SparkSession, out: Folder, parts: list[str], run_id: str, choices: Choices, watch: Stopwatch
 ) -> dict[str, Any]:
     """Write all tables of a run, and return their figures for the summary.
+
+    Args:
+        spark: The session.
+        out: Where silver is, and where the tables go.
+        parts: Of silver.
+        run_id: Of the run.
+        choices: What else the tables depend on.
+        watch: Is told how long `steps`, `tasks` and `minutes and others` take.
 
     Raises:
         BadInput: If there is no event at all.
@@ -66,54 +80,59 @@ def build(
         events = events.where(F.col("changed_us") <= choices.as_of_ms * 1000)
     steps = distinct_steps(events, partitions_for(spark, out, parts)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        seen = steps.agg(
-            F.count(F.lit(1)).alias("events"),
-            F.min("changed_us").alias("since"),
-            F.max("changed_us").alias("until"),
-        ).first()
+        with watch.part("steps"):
+            seen = steps.agg(
+                F.count(F.lit(1)).alias("events"),
+                F.min("changed_us").alias("since"),
+                F.max("changed_us").alias("until"),
+            ).first()
         if seen is None or not seen["events"]:
             raise BadInput("events: not one event of a task in them; is the format right?")
         as_of_us = seen["until"] if choices.as_of_ms is None else choices.as_of_ms * 1000
-        written = _tables(spark, out, run_id, steps, as_of_us, seen["since"], choices)
+        lag_us = round(choices.index_lag_seconds * 1e6)
+        with watch.part("tasks"):
+            inverted = inversions(steps, as_of_us, lag_us)
+            every = _write(out, run_id, "tasks", tasks(lives(steps), inverted, as_of_us, seen["since"]))
+        with watch.part("minutes and others"):
+            figures = _others(out, run_id, steps, every, as_of_us)
     finally:
         steps.unpersist()
-    return {"events_distinct": seen["events"], "as_of_ms": as_of_us // 1000} | _figures(written)
+    return {"events_distinct": seen["events"], "as_of_ms": as_of_us // 1000} | figures
 
 
-def _tables(
-    spark: SparkSession,
-    out: Folder,
-    run_id: str,
-    steps: DataFrame,
-    as_of_us: int,
-    since_us: int,
-    choices: Choices,
-) -> DataFrame:
-    """Write the tables, and return the one of tasks as it was written."""
-
-    def write(name: str, table: DataFrame) -> None:
-        table.select(*TABLES[name]).write.parquet(out.at(table_path(run_id, name)))
-
-    inverted = inversions(steps, as_of_us, round(choices.index_lag_seconds * 1e6))
-    write("tasks", tasks(lives(steps), inverted, as_of_us, since_us))
-    every = spark.read.schema(ddl(TABLES["tasks"])).parquet(out.at(table_path(run_id, "tasks")))
-    write("minutes", minutes(steps, every, as_of_us))
-    write("workers", workers(steps))
-    write("ledger", ledger(every))
-    write("violations", violations(every))
-    write("groups", groups(every))
-    return every
+def _write(out: Folder, run_id: str, name: str, table: DataFrame) -> DataFrame:
+    """Write a table, and return it as it was written."""
+    path = out.at(table_path(run_id, name))
+    table.select(*TABLES[name]).write.parquet(path)
+    return table.sparkSession.read.schema(ddl(TABLES[name])).parquet(path)
 
 
-def _figures(every: DataFrame) -> dict[str, Any]:
-    waits = F.percentile("wait_seconds", F.array(F.lit(0.5), F.lit(0.99)))
-    row = every.agg(
-        F.count(F.lit(1)).alias("tasks"),
-        *(F.count_if(F.col("outcome") == name).alias(name) for name in OUTCOMES),
-        F.count_if(F.size("problems") > 0).alias("ledger_violations"),
-        F.count_if("inverted").alias("inversions"),
-        waits.alias("waits"),
+def _others(out: Folder, run_id: str, steps: DataFrame, every: DataFrame, as_of_us: int) -> dict[str, Any]:
+    """Write all tables but that of tasks, and return the figures for the summary."""
+    write = partial(_write, out, run_id)
+    counts = fates(every).persist(StorageLevel.MEMORY_AND_DISK)
+    # The others are small: side by side, one computes while another is planned or written.
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        work = [
+            pool.submit(write, "minutes", minutes(steps, every, as_of_us)),
+            pool.submit(write, "workers", workers(steps)),
+            pool.submit(write, "ledger", ledger(counts)),
+            pool.submit(write, "groups", groups(counts)),
+            pool.submit(write, "violations", violations(every)),
+        ]
+        figures = _figures(every, counts)
+    for one in work:
+        one.result()
+    counts.unpersist()
+    return figures
+
+
+def _figures(every: DataFrame, counts: DataFrame) -> dict[str, Any]:
+    row = counts.agg(
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("tasks", *OUTCOMES)),
+        F.coalesce(F.sum("violations"), F.lit(0)).alias("ledger_violations"),
+        F.coalesce(F.sum("inversions"), F.lit(0)).alias("inversions"),
     ).first()
+    median, highest = wait_percentiles_seconds(every, (0.5, 0.99))
     figures = {} if row is None else row.asDict()
-    median, highest = figures.pop("waits") or (None, None)
     return figures | {"wait_p50_seconds": median, "wait_p99_seconds": highest}

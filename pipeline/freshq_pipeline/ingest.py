@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.inputs import Damaged, damaged_files
 from freshq_pipeline.schemas import EVENT
-from freshq_pipeline.sources import canonical
-from freshq_pipeline.sources.lines import read_lines
+from freshq_pipeline.sources import canonical, canonical_files
 from freshq_pipeline.sources.problems import FUTURE, NO_TASK
 
 if TYPE_CHECKING:
@@ -108,8 +107,7 @@ def _accept(spark: SparkSession, files: list[str], form: Format, target: str) ->
     seen = Observation()
     problem = F.col("problem")
     foreign = problem == NO_TASK
-    rows = canonical(read_lines(spark, files), form).drop("value")
-    rows = rows.observe(
+    rows = canonical_files(spark, files, form).observe(
         seen,
         F.count(F.lit(1)).alias("records"),
         F.count_if(problem.isNull()).alias("accepted"),

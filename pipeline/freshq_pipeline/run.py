@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.inputs import input_files
 from freshq_pipeline.schemas import TABLES, Format
-from freshq_pipeline.state import SUMMARY, State, current, new_run_id, publish, table_path
+from freshq_pipeline.state import SECONDS, SUMMARY, State, current, new_run_id, publish, table_path
+from freshq_pipeline.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,13 +156,14 @@ def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> di
     from freshq_pipeline.gold import Choices, build, read_silver  # noqa: PLC0415 - loads Spark
     from freshq_pipeline.ingest import ingest  # noqa: PLC0415 - loads Spark
 
-    out = request.out
+    out, watch = request.out, Stopwatch()
     if request.iceberg is not None:
         catalog.require(spark, request.iceberg)
     if todo.new:
-        found = ingest(
-            spark, request.events, todo.new, request.form, out, state.run_id, request.max_reject_ratio
-        )
+        with watch.part("read"):
+            found = ingest(
+                spark, request.events, todo.new, request.form, out, state.run_id, request.max_reject_ratio
+            )
         state.silver = [*state.silver, state.run_id]
         more = {"records": found.records, "no_task": found.no_task, "accepted": found.accepted}
         state.counts = dict(Counter(state.counts) + Counter(more))
@@ -172,7 +174,8 @@ def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> di
         read_silver(spark, out, state.silver).write.parquet(out.at(f"silver/{folded}"))
         state.silver = [folded]
     choices = Choices(request.as_of_ms, request.index_lag_seconds)
-    figures = build(spark, out, state.silver, state.run_id, choices)
+    figures = build(spark, out, state.silver, state.run_id, choices, watch)
+    out.write_json(f"runs/{state.run_id}/{SECONDS}", watch.seconds)
     summary = summarize(state, figures, out)
     if request.iceberg is not None:
         summary |= catalog.commit(spark, out, state.run_id, request.iceberg)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 POINTER: Final = "_current.json"
 SUMMARY: Final = "summary.json"
+# How long the parts of a run took; beside the tables, since no two runs agree in it.
+SECONDS: Final = "seconds.json"
 STATE_VERSION: Final = 1
 
 

@@ -6,9 +6,11 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import numpy as np
 import pytest
 from benchmarks.lives import write_events
 
+from freshq_pipeline.percentiles import wait_percentiles_seconds
 from freshq_pipeline.schemas import Format
 from tests.pipeline.conftest import Pipeline, table
 from tests.pipeline.oracle import FLOWS, minutes_sql, tasks_sql
@@ -16,6 +18,8 @@ from tests.pipeline.recording import START_SECONDS, Recording, small, write_line
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 START_MS = START_SECONDS * 1000
 OUTCOMES = {
@@ -162,3 +166,15 @@ def differing(oracle: duckdb.DuckDBPyConnection, expected: str, shown: str, path
     ).fetchone()
     assert row is not None
     return int(row[0])
+
+
+@pytest.mark.parametrize(
+    "waits", [[], [0.0], [3.0, 1.0, 2.0, 1.0], [0.5] * 9 + [700.0], [0.0, 0.0, 5.25, 80.0]]
+)
+def test_percentiles_are_exact(waits: list[float], spark: SparkSession) -> None:
+    tasks = spark.createDataFrame([(wait,) for wait in [*waits, None]], "wait_seconds double")
+    found = wait_percentiles_seconds(tasks, (0.0, 0.5, 0.99, 1.0))
+    if not waits:
+        assert found == [None] * 4
+    else:
+        assert found == pytest.approx(list(np.quantile(waits, (0.0, 0.5, 0.99, 1.0))))

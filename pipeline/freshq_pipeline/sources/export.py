@@ -6,23 +6,21 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from freshq_pipeline.schemas import EXPORT
 from freshq_pipeline.sources import images, problems
-from freshq_pipeline.sources.lines import micros, parsed
+from freshq_pipeline.sources.lines import micros
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def canonical(lines: DataFrame) -> DataFrame:
-    """Return canonical events with `problem`, and beside them what the lines had.
+def canonical(rows: DataFrame) -> DataFrame:
+    """Return canonical events with `problem`, and beside them what the records had.
 
     An export has no event ids: what makes a state is what names it.
 
     Args:
-        lines: With `value`, the text.
+        rows: With `r`, the record as it is parsed.
     """
-    rows = parsed(lines, EXPORT)
     after = F.coalesce(F.col("r.NewImage"), F.col("r.Item"))
     before = F.col("r.OldImage")
     lives = images.is_task(after)
@@ -51,4 +49,5 @@ def canonical(lines: DataFrame) -> DataFrame:
         (~lives & ~images.is_task(before), problems.NO_TASK),
         *problems.unusable(event),
     )
-    return rows.select(*lines.columns, *problems.in_order(event), problem.alias("problem"))
+    kept = (name for name in rows.columns if name != "r")
+    return rows.select(*kept, *problems.in_order(event), problem.alias("problem"))

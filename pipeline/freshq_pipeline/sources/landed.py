@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from freshq_pipeline.schemas import LANDED, LANDED_VERSION
+from freshq_pipeline.schemas import LANDED_VERSION
 from freshq_pipeline.sources import problems
-from freshq_pipeline.sources.lines import micros, parsed
+from freshq_pipeline.sources.lines import micros
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def canonical(lines: DataFrame) -> DataFrame:
-    """Return canonical events with `problem`, and beside them what the lines had.
+def canonical(rows: DataFrame) -> DataFrame:
+    """Return canonical events with `problem`, and beside them what the records had.
 
     Args:
-        lines: With `value`, the text.
+        rows: With `r`, the record as it is parsed.
     """
-    rows = parsed(lines, LANDED)
     field = {name: F.col(f"r.{name}") for name in rows.select("r.*").columns}
     times = {
         name: micros(field[f"{name.removesuffix('_us')}_ms"])
@@ -50,4 +49,5 @@ def canonical(lines: DataFrame) -> DataFrame:
         (version > LANDED_VERSION, problems.FUTURE),
         *problems.unusable(event),
     )
-    return rows.select(*lines.columns, *problems.in_order(event), problem.alias("problem"))
+    kept = (name for name in rows.columns if name != "r")
+    return rows.select(*kept, *problems.in_order(event), problem.alias("problem"))

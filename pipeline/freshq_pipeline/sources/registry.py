@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
-from freshq_pipeline.schemas import Format
+from freshq_pipeline.schemas import EXPORT, LANDED, STREAMS, Format
 from freshq_pipeline.sources import export, landed, streams
+from freshq_pipeline.sources.lines import files_with_crowded_lines, parsed, read_lines, read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-_CANONICAL: Final[dict[Format, Callable[[DataFrame], DataFrame]]] = {
-    Format.LANDED: landed.canonical,
-    Format.STREAMS: streams.canonical,
-    Format.KINESIS: streams.canonical,
-    Format.EXPORT: export.canonical,
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """How a record looks, and how it becomes an event."""
+
+    schema: str
+    canonical: Callable[[DataFrame], DataFrame]
+
+
+_SOURCES: Final = {
+    Format.LANDED: _Source(LANDED, landed.canonical),
+    Format.STREAMS: _Source(STREAMS, streams.canonical),
+    Format.KINESIS: _Source(STREAMS, streams.canonical),
+    Format.EXPORT: _Source(EXPORT, export.canonical),
 }
 
 
@@ -27,4 +39,31 @@ def canonical(lines: DataFrame, form: Format) -> DataFrame:
         lines: With `value`, the text.
         form: How the lines are written.
     """
-    return _CANONICAL[form](lines)
+    source = _SOURCES[form]
+    return source.canonical(parsed(lines, source.schema))
+
+
+def canonical_files(spark: SparkSession, files: Sequence[str], form: Format) -> DataFrame:
+    """Return the canonical events of files with `problem` and `file`; it reads them all once.
+
+    Args:
+        spark: The session.
+        files: Which.
+        form: How their lines are written.
+    """
+    source = _SOURCES[form]
+    known = {_plain(file): file for file in files}
+    # Spark names a file as a URL does.
+    split = [known[_plain(unquote(file))] for file in files_with_crowded_lines(spark, files)]
+    whole = sorted(set(files) - set(split))
+    events = []
+    if whole:
+        events.append(source.canonical(read_records(spark, whole, source.schema)))
+    if split:
+        events.append(canonical(read_lines(spark, split), form).drop("value"))
+    return events[0] if len(events) == 1 else events[0].unionByName(events[1])
+
+
+def _plain(address: str) -> str:
+    """Return the address of a file without the ways in which it can be spelled."""
+    return address.removeprefix("file:").replace("s3a://", "s3://").replace("//", "/")

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from freshq_pipeline.schemas import STREAMS
 from freshq_pipeline.sources import images, problems
-from freshq_pipeline.sources.lines import micros, parsed
+from freshq_pipeline.sources.lines import micros
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -19,13 +18,12 @@ MOST_SECONDS: Final = 1e11
 MOST_MILLISECONDS: Final = 1e14
 
 
-def canonical(lines: DataFrame) -> DataFrame:
-    """Return canonical events with `problem`, and beside them what the lines had.
+def canonical(rows: DataFrame) -> DataFrame:
+    """Return canonical events with `problem`, and beside them what the records had.
 
     Args:
-        lines: With `value`, the text.
+        rows: With `r`, the record as it is parsed.
     """
-    rows = parsed(lines, STREAMS)
     change = F.col("r.dynamodb")
     before, after = change["OldImage"], change["NewImage"]
     was, lives = images.is_task(before), images.is_task(after)
@@ -50,7 +48,8 @@ def canonical(lines: DataFrame) -> DataFrame:
         (~was & ~lives, problems.NO_TASK),
         *problems.unusable(event),
     )
-    return rows.select(*lines.columns, *problems.in_order(event), problem.alias("problem"))
+    kept = (name for name in rows.columns if name != "r")
+    return rows.select(*kept, *problems.in_order(event), problem.alias("problem"))
 
 
 def moment_us(moment: Column, precision: Column) -> Column:

@@ -13,16 +13,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, WindowSpec
 
 
-def groups(tasks: DataFrame) -> DataFrame:
+def groups(counts: DataFrame) -> DataFrame:
     """Return the table.
 
     Args:
-        tasks: The table `tasks`.
+        counts: From `fates`.
     """
-    counted = tasks.groupBy("task_group").agg(
-        F.count(F.lit(1)).alias("offered"),
-        F.sum((F.col("outcome") == "success").cast("bigint")).alias("succeeded"),
-        F.sum((F.col("outcome") == "shed").cast("bigint")).alias("shed"),
+    counted = counts.groupBy("task_group").agg(
+        F.sum("tasks").alias("offered"), F.sum("success").alias("succeeded"), F.sum("shed").alias("shed")
     )
     # A row a group: few enough for one window over all.
     everything = Window.partitionBy(F.lit(1))

@@ -1,25 +1,27 @@
 """Which tasks were taken while a newer one of the same queue and level waited.
 
-The one computation for which Spark has no operator: the newest of what waits at a moment needs a heap.
-It runs on the executors over Arrow batches, a chunk of time of one level at a time.
+The one computation for which Spark has no operator: the newest of all that waits at each of many moments.
+It runs on the executors over Arrow batches, a chunk of time of one level at a time, and by whole arrays.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from numpy.typing import NDArray
     from pyspark.sql import DataFrame
+
+    Moments: TypeAlias = NDArray[np.int64]
 
 # A level is cut into chunks of time, so that a busy one is spread; what waits across chunks is in each.
 CHUNK_US: Final = 900 * 1_000_000
 FOREVER_US: Final = 2**62
+NEVER_US: Final = -FOREVER_US
 SCHEMA: Final = "task_id string, life int"
 _ARROW: Final = pa.schema([("task_id", pa.string()), ("life", pa.int32())])
 
@@ -66,26 +68,45 @@ def inversions(steps: DataFrame, as_of_us: int, index_lag_us: int = 0) -> DataFr
 def _out_of_turn(chunk: pa.Table) -> pa.Table:
     """Return the claims of a chunk that were out of turn."""
     is_claim = chunk["until_us"].is_null()
-    claims = chunk.filter(is_claim).sort_by("since_us")
-    waits = chunk.filter(chunk["until_us"].is_valid()).sort_by("since_us")
-    found = list(_scan(claims, waits))
-    return claims.select(["task_id", "life"]).take(pa.array(found, pa.int64())).cast(_ARROW)
-
-
-def _scan(claims: pa.Table, waits: pa.Table) -> Iterator[int]:
-    """Yield the positions of the claims before which a newer task waited, in order of time."""
-    since, until, created = (waits[name].to_pylist() for name in ("since_us", "until_us", "created_us"))
-    newest: list[tuple[int, int]] = []
-    position, count = 0, len(since)
-    moments: list[tuple[Any, Any]] = list(
-        zip(claims["since_us"].to_pylist(), claims["created_us"].to_pylist(), strict=True)
+    claims, waits = chunk.filter(is_claim), chunk.filter(chunk["until_us"].is_valid())
+    found = out_of_turn(
+        *(claims[name].to_numpy() for name in ("since_us", "created_us")),
+        *(waits[name].to_numpy() for name in ("since_us", "until_us", "created_us")),
     )
-    for index, (moment, own) in enumerate(moments):
-        while position < count and since[position] < moment:
-            heappush(newest, (-created[position], until[position]))
-            position += 1
-        # Who stopped waiting is only looked for at the top.
-        while newest and newest[0][1] <= moment:
-            heappop(newest)
-        if newest and -newest[0][0] > own:
-            yield index
+    return claims.select(["task_id", "life"]).filter(pa.array(found)).cast(_ARROW)
+
+
+def out_of_turn(
+    claimed_us: Moments, own_us: Moments, since_us: Moments, until_us: Moments, created_us: Moments
+) -> NDArray[np.bool_]:
+    """Return for each claim whether a task that is newer than the claimed one waited.
+
+    A wait lasts from after `since_us` to before `until_us`; all arrays are of whole microseconds.
+
+    In the order of time, the claims during a wait are neighbours. Which waits are the newest is noted for
+    runs of 2, 4, 8, ... neighbours, two runs a wait, and then handed down from long runs to short ones.
+
+    Args:
+        claimed_us: When each claim was made.
+        own_us: When the claimed task was created.
+        since_us: When each wait began.
+        until_us: When it ended.
+        created_us: When the task that waited was created.
+    """
+    order = np.argsort(claimed_us, kind="stable")
+    moments = claimed_us[order]
+    first = np.searchsorted(moments, since_us, side="right")
+    count = np.searchsorted(moments, until_us, side="left") - first
+    # The length of a run is 2 to the power of its level; frexp() says which is the longest that fits.
+    level = np.frexp(np.maximum(count, 0))[1] - 1
+    newest = np.full(len(moments), NEVER_US)
+    for length in (1 << at for at in range(int(level.max(initial=-1)), -1, -1)):
+        longer, newest = newest, newest.copy()
+        np.maximum(newest[length:], longer[:-length], out=newest[length:])
+        runs = level == length.bit_length() - 1
+        begins, created = first[runs], created_us[runs]
+        np.maximum.at(newest, begins, created)
+        np.maximum.at(newest, begins + count[runs] - length, created)
+    found = np.empty(len(moments), dtype=np.bool_)
+    found[order] = newest > own_us[order]
+    return found

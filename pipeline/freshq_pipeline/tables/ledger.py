@@ -7,29 +7,20 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from freshq_pipeline.schemas import OUTCOMES, TABLES
+from freshq_pipeline.tables.fates import day_of_creation
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-# What a task has against it if its put was never seen.
-_UNBORN = "no creation recorded"
+    from pyspark.sql import DataFrame
 
 
-def ledger(tasks: DataFrame) -> DataFrame:
+def ledger(counts: DataFrame) -> DataFrame:
     """Return the table.
 
     Args:
-        tasks: The table `tasks`.
+        counts: From `fates`.
     """
-    created = ~F.array_contains("problems", _UNBORN)
-    counts = [F.sum(created.cast("bigint")).alias("created")]
-    counts += [F.sum((F.col("outcome") == name).cast("bigint")).alias(name) for name in OUTCOMES]
-    broken = (F.size("problems") > 0).cast("bigint")
-    rows = (
-        tasks.select(_day().alias("day"), "outcome", "problems")
-        .rollup("day")
-        .agg(*counts, F.sum(broken).alias("violations"), F.grouping("day").alias("total"))
-    )
+    summed = ("created", *OUTCOMES, "violations")
+    rows = counts.rollup("day").agg(*(F.sum(name).alias(name) for name in summed))
     fates = sum((F.col(name) for name in OUTCOMES), F.lit(0))
     # Of no task at all there is no day, but a total of nothing.
     return rows.select(
@@ -47,9 +38,5 @@ def violations(tasks: DataFrame) -> DataFrame:
         tasks: The table `tasks`.
     """
     return tasks.where(F.size("problems") > 0).select(
-        "task_id", "life", _day().alias("day"), F.explode("problems").alias("problem")
+        "task_id", "life", day_of_creation().alias("day"), F.explode("problems").alias("problem")
     )
-
-
-def _day() -> Column:
-    return F.date_format(F.timestamp_millis(F.col("created_ms").cast("bigint")), "yyyy-MM-dd")

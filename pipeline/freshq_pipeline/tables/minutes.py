@@ -122,9 +122,15 @@ def _percentiles(waits: DataFrame) -> DataFrame:
     return waits.groupBy(*KEY).agg(exact.alias("percentiles"))
 
 
+def histogram_class(us: Column) -> Column:
+    """Return the class of a wait in the histograms: greater waits have no smaller one."""
+    return F.ceil(F.log(F.greatest(us, F.lit(1)).cast("double")) / log(HISTOGRAM_BASE)).cast("int")
+
+
 def _histogram(waits: DataFrame) -> DataFrame:
-    bucket = F.ceil(F.log(F.greatest(F.col("us"), F.lit(1)).cast("double")) / log(HISTOGRAM_BASE)).cast("int")
-    counted = waits.groupBy(*KEY, bucket.alias("bucket")).agg(F.count(F.lit(1)).alias("count"))
+    counted = waits.groupBy(*KEY, histogram_class(F.col("us")).alias("bucket")).agg(
+        F.count(F.lit(1)).alias("count")
+    )
     classes = F.array_sort(F.collect_list(F.struct("bucket", "count")))
     return counted.groupBy(*KEY).agg(classes.alias("wait_histogram"))
 

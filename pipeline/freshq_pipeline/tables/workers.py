@@ -19,18 +19,15 @@ def workers(steps: DataFrame) -> DataFrame:
         steps: From `distinct_steps`.
     """
     settled = F.col("left") & ~F.col("lease_lost") & ~F.col("removed") & ~F.col("claimed")
-    done = F.array(
-        F.when(F.col("claimed"), F.struct(F.col("worker"), F.lit("claims").alias("deed"))),
-        F.when(settled, F.struct(F.col("previous_worker").alias("worker"), F.lit("settles").alias("deed"))),
-        F.when(
-            F.col("lease_lost"),
-            F.struct(F.col("previous_worker").alias("worker"), F.lit("lease_losses").alias("deed")),
-        ),
+    begun = steps.where("claimed").groupBy("worker").agg(F.count(F.lit(1)).alias("claims"))
+    ended = (
+        steps.where("left")
+        .groupBy(F.col("previous_worker").alias("worker"))
+        .agg(F.count_if(settled).alias("settles"), F.count_if(F.col("lease_lost")).alias("lease_losses"))
+        # Who held a task when it was deleted did nothing by that.
+        .where("settles > 0 or lease_losses > 0")
     )
-    deeds = steps.where("claimed or left").select(F.explode(F.array_compact(done)).alias("d")).select("d.*")
-    counts = [
-        F.sum((F.col("deed") == name).cast("bigint")).cast(kind).alias(name)
-        for name, kind in TABLES["workers"].items()
-        if name != "worker"
-    ]
-    return deeds.groupBy("worker").agg(*counts)
+    counts = begun.unionByName(ended, allowMissingColumns=True)
+    names = [name for name in TABLES["workers"] if name != "worker"]
+    sums = (F.coalesce(F.sum(name), F.lit(0)).cast("bigint").alias(name) for name in names)
+    return counts.groupBy("worker").agg(*sums)

@@ -1,0 +1,79 @@
+"""What the physical plans promise, whatever the data: no one partition, one shuffle by task, no Python."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq_pipeline.schemas import EVENT, TABLES, Format, ddl
+from freshq_pipeline.sources import canonical_files
+from freshq_pipeline.steps import distinct_steps
+from freshq_pipeline.tables.fates import fates
+from freshq_pipeline.tables.inversions import inversions
+from freshq_pipeline.tables.ledger import violations
+from freshq_pipeline.tables.minutes import minutes
+from freshq_pipeline.tables.tasks import lives, tasks
+from freshq_pipeline.tables.workers import workers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 3
+AS_OF_US = 1_767_225_600_000_000
+BY_TASK = re.compile(r"Exchange hashpartitioning\(task_id#\d+L?(, life#\d+)?, \d+\)")
+# Reading a plan takes a moment of the optimizer's time, and no data.
+ONE_PARTITION = "SinglePartition"
+PYTHON = ("Python", "Pandas", "InArrow")
+
+
+def plan_of(table: DataFrame) -> str:
+    return str(table._jdf.queryExecution().executedPlan().toString())
+
+
+@pytest.fixture
+def steps(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """Steps of a file: of no file at all the optimizer knows that nothing comes of it."""
+    (tmp_path / "a.json").write_text("{}\n")
+    events = spark.read.schema(ddl(EVENT)).json(str(tmp_path / "a.json"))
+    return distinct_steps(events, PARTITIONS)
+
+
+@pytest.fixture
+def written(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """The table of tasks as the others read it."""
+    return spark.read.schema(ddl(TABLES["tasks"])).json(str(tmp_path / "a.json"))
+
+
+def test_one_shuffle_by_task(steps: DataFrame) -> None:
+    for table in (steps, lives(steps)):
+        plan = plan_of(table)
+        assert len(BY_TASK.findall(plan)) == 1
+        assert plan.count("Exchange") == 1
+        assert plan.count("Sort [task_id") == 1
+
+
+def test_nothing_runs_in_one_partition(steps: DataFrame, written: DataFrame) -> None:
+    inverted = inversions(steps, AS_OF_US)
+    made = {
+        "tasks": tasks(lives(steps), inverted, AS_OF_US, 0),
+        "minutes": minutes(steps, written, AS_OF_US),
+        "workers": workers(steps),
+        "fates": fates(written),
+        "violations": violations(written),
+    }
+    for name, table in made.items():
+        plan = plan_of(table)
+        assert ONE_PARTITION not in plan, name
+        # Inversions are the one thing for which Spark has no operator.
+        assert (name == "tasks") == any(word in plan for word in PYTHON), name
+
+
+def test_reading_takes_neither_a_shuffle_nor_python(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}\n")
+    plan = plan_of(canonical_files(spark, [str(tmp_path / "a.json")], Format.LANDED))
+    assert "Exchange" not in plan
+    assert not any(word in plan for word in PYTHON)
