@@ -6,7 +6,7 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-newest-spark check format lock bench-capacity bench-pipeline bench-simulator bench-sql pipeline-package clean
+.PHONY: help setup demo test test-spark check format lock bench-capacity bench-pipeline bench-simulator bench-sql pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,8 @@ demo: setup ## Deploy to an embedded AWS emulator, overload it, and show what be
 test: setup ## Run every test
 	@$(BIN)/python -m pytest --numprocesses 2
 
-test-newest-spark: setup ## Run the tests of the pipeline's tables on the newest Spark that is allowed
+test-spark: setup ## Run the data pipeline on a Spark cluster of this machine, and on the newest Spark (some minutes)
+	@$(BIN)/python -m pytest -m cluster
 	@$(BIN)/python -m local.newest_spark
 
 check: setup ## Lint, types, architecture, templates

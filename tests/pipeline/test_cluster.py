@@ -36,6 +36,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.cluster
 @pytest.mark.timeout(500)
 def test_a_cluster_makes_the_tables_of_an_embedded_run(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
