@@ -44,14 +44,15 @@ DATABASES = ["sqlite", "postgres", "mariadb"]
 pytest_plugins = ["tests.support.database_fixtures"]
 
 
-# Folders whose tests run one after the other in one process, and first, as they take longest: there
-# should be only one emulator or Spark session at a time.
+# Folders whose tests run one after the other, each folder in one process, and first, as they take longest:
+# there should be only one emulator and one Spark session at a time.
 ONE_AT_A_TIME: Final = ("e2e", "pipeline")
 
 
 def group_of(nodeid: str) -> str | None:
     """Return a name for the tests that belong into one process, if this is one of them."""
-    return "one at a time" if nodeid.split("/")[1] in ONE_AT_A_TIME else None
+    folder = nodeid.split("/")[1]
+    return folder if folder in ONE_AT_A_TIME else None
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types

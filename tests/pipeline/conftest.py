@@ -69,6 +69,18 @@ def pipeline(spark: SparkSession) -> Pipeline:
     return call
 
 
+def uncompiled(folder: Path) -> dict[str, str]:
+    """Return the environment of a process whose Spark interprets its plans, as that of the tests does.
+
+    Args:
+        folder: Where its settings are written.
+    """
+    folder.mkdir()
+    lines = ("spark.sql.codegen.wholeStage false", "spark.sql.codegen.factoryMode NO_CODEGEN")
+    (folder / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
+    return {"SPARK_CONF_DIR": str(folder)}
+
+
 def table(summary: dict[str, Any], name: str, order: str) -> Rows:
     """Return the rows of a table of a run, as DuckDB reads them."""
     return query(f"select * from read_parquet('{summary['tables'][name]}/*.parquet') order by {order}")

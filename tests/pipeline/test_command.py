@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from freshq_pipeline.cli import app, finish
 from freshq_pipeline.errors import BAD_INPUT_STATUS, VIOLATION_STATUS
 from freshq_pipeline.java import OLDEST, version_of, write_launcher
+from tests.pipeline.conftest import uncompiled
 from tests.pipeline.recording import small, write_lines
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
         if (found := shutil.which(tool)) is not None:
             (bare / tool).symlink_to(found)
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment |= uncompiled(tmp_path / "conf")
     done = subprocess.run(
         [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(tmp_path / "in"),
          "--out", str(tmp_path / "out"), "--master", "local[2]", "--memory", "1g"],

@@ -22,7 +22,7 @@ from freshq_pipeline.run import Request
 from freshq_pipeline.schemas import TABLES, Format, ddl
 from freshq_pipeline.storage import Folder
 from freshq_pipeline.stream import stream
-from tests.pipeline.conftest import Pipeline, query, table
+from tests.pipeline.conftest import Pipeline, query, table, uncompiled
 from tests.pipeline.recording import START_SECONDS, small, write_lines
 
 if TYPE_CHECKING:
@@ -154,12 +154,7 @@ def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeli
         "--out", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "checkpoint"),
         "--files-per-batch", "1", "--master", "local[2]", "--memory", "1g",
     ]  # fmt: skip
-    # As in the session of the tests: for a handful of rows, plans are not worth compiling.
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf/spark-defaults.conf").write_text(
-        "spark.sql.codegen.wholeStage false\nspark.sql.codegen.factoryMode NO_CODEGEN\n"
-    )
-    environment = os.environ | {"SPARK_CONF_DIR": str(tmp_path / "conf"), "TMPDIR": str(tmp_path)}
+    environment = os.environ | uncompiled(tmp_path / "conf") | {"TMPDIR": str(tmp_path)}
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, env=environment)
     until = time.monotonic() + PATIENCE_SECONDS
     # In mid-run: the second batch has written its events, but is not published.
