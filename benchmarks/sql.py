@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 WORKERS: Final = (1, 8, 32)
 # Enough for some seconds of work.
-TASKS: Final = {1: 800, 8: 2400, 32: 2400}
+TASKS: Final = {1: 1600, 8: 6400, 32: 6400}
 SQLITE_TASKS: Final = 3000
 OUT: Final = Path("build/bench-sql.json")
 Figures = dict[str, list[float]]
@@ -49,8 +49,12 @@ def postgresql_contenders(
     tasks = TASKS[workers]
 
     def drained(limit: int) -> float:
-        contenders.fill_freshq(server, tasks)
+        contenders.fill_freshq(server, tasks + workers)  # each begins with one that does not count
         return tasks / contenders.timed(contenders.drain_freshq, workers, server, limit)
+
+    def driver() -> float:
+        contenders.fill_freshq(server, tasks + workers)  # each begins with one that does not count
+        return tasks / contenders.timed(contenders.drain_driver, workers, server)
 
     def put() -> float:
         contenders.fill_freshq(server, 0)
@@ -60,6 +64,7 @@ def postgresql_contenders(
         "freshq put": put,
         "freshq claim, complete": lambda: drained(1),
         "freshq claims of 10": lambda: drained(10),
+        "its statements, driver alone": driver,
     }
     if find_spec("procrastinate"):
 
@@ -114,7 +119,7 @@ def with_finished_rows(server: Server, rows: int, rounds: int) -> Figures:
     for kept in (0, rows):
         add_finished(server, kept)
         for _ in range(rounds):
-            contenders.fill_freshq(server, TASKS[8], empty=False)
+            contenders.fill_freshq(server, TASKS[8] + 8, empty=False)
             seconds = contenders.timed(contenders.drain_freshq, 8, server, 1)
             figures[f"with {kept:,} finished rows"].append(TASKS[8] / seconds)
     return dict(figures)
@@ -140,16 +145,13 @@ def add_finished(server: Server, rows: int) -> None:
 def plan(server: Server) -> str:
     """Return how PostgreSQL carries out a claim of 10."""
     queue = Queue.sql(server.url)
-    request = queue._request(10, 60.0)  # noqa: SLF001 - what a claim asks for
-    store = queue.store
-    claims, prepared = store.claims, store.statements.quick_take[True]  # type: ignore[attr-defined]
-    parameters = claims._candidates_of(request, (0, None)) | claims._taking(request) | {"at_most": 10}  # noqa: SLF001 - the same
+    prepared = queue.store.statements.quick_take[True]  # type: ignore[attr-defined] # of a SqlStore
     engine = open_engine(server.url)
     with engine.connect() as connection:
         connection.execute(sa.text("ANALYZE tasks"))
         rows = connection.exec_driver_sql(
             f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) {prepared.text}",
-            prepared.arguments(parameters),
+            contenders.taking_one(queue, limit=10),
         ).scalars()
         text = "\n".join(rows)
     engine.dispose()

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from freshq import Queue
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.database import open_engine
+from freshq.stores.sql.rows import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableSequence
@@ -146,7 +147,15 @@ def settle(queue: Queue, claims: list[Claim]) -> None:
 def drain_freshq(workers: int, ready: Callable[[], None], server: Server, limit: int) -> None:
     """Claim and complete all there is, in threads."""
     queue = Queue.sql(server.url)
-    queue.stats(approximate=True)
+    connected = threading.Barrier(workers)
+
+    def connect() -> None:
+        connected.wait()
+        claims = queue.claim()
+        connected.wait()  # so that each has a connection of its own
+        settle(queue, claims)
+
+    _in_threads(workers, lambda: None, connect)
 
     def work() -> None:
         while claims := queue.claim(limit=limit):
@@ -154,6 +163,39 @@ def drain_freshq(workers: int, ready: Callable[[], None], server: Server, limit:
 
     _in_threads(workers, ready, work)
     queue.close()
+
+
+def drain_driver(workers: int, ready: Callable[[], None], server: Server) -> None:
+    """Run the statements of freshq, one by one, by the driver alone: what no queue in Python can pass."""
+    psycopg = importlib.import_module("psycopg")
+    queue = Queue.sql(server.url)
+    statements = queue.store.statements  # type: ignore[attr-defined] # of a SqlStore
+    (claim,) = queue.claim()
+    done = queue.complete(claim)
+    take, finish = statements.quick_take[True], statements.quick_finish
+    taking = taking_one(queue)
+    ending = end(done) | {"of_queue": done.queue, "of_lease_token": taking["token"]}
+    connections = [psycopg.connect(server.conninfo, autocommit=True) for _ in range(workers)]
+    free = list(connections)
+
+    def work() -> None:
+        cursor = free.pop().cursor()
+        while row := cursor.execute(take.text, taking).fetchone():
+            cursor.execute(finish.text, ending | {"of_task_id": row[0]})
+
+    _in_threads(workers, ready, work)
+    for connection in connections:
+        connection.close()
+    queue.close()
+
+
+def taking_one(queue: Queue, limit: int = 1) -> dict[str, Any]:
+    """Return the parameters of a claim, newest first, of a queue with no groups."""
+    request = queue._request(limit, 60.0)  # noqa: SLF001 - what a claim asks for
+    claims: Any = queue.store.claims  # type: ignore[attr-defined] # of a SqlStore
+    parameters = claims._candidates_of(request, (0, None)) | claims._taking(request) | {"at_most": limit}  # noqa: SLF001 - the same
+    arguments = claims.statements.quick_take[True].arguments(parameters)
+    return dict(arguments)
 
 
 def keep_up(
