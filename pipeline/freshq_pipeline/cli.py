@@ -45,6 +45,9 @@ MasterOption = Annotated[str, typer.Option(envvar="FRESHQ_SPARK_MASTER", help="W
 MemoryOption = Annotated[str, typer.Option(envvar="FRESHQ_SPARK_MEMORY", help="Memory of the embedded Java.")]
 RejectOption = Annotated[float, typer.Option(help="Share of the records that may be unusable.")]
 KeepOption = Annotated[int, typer.Option(help="How many runs stay.")]
+FullRefreshOption = Annotated[
+    bool, typer.Option("--full-refresh", help="Read everything again, also what was read before.")
+]
 LagOption = Annotated[
     float, typer.Option(help="How long a new task need not be visible to claims, for inversions.")
 ]
@@ -84,9 +87,7 @@ def run(
     max_reject_ratio: RejectOption = 0.2,
     keep_runs: KeepOption = 5,
     index_lag_seconds: LagOption = 0.0,
-    full_refresh: Annotated[
-        bool, typer.Option("--full-refresh", help="Read everything again, also what was read before.")
-    ] = False,
+    full_refresh: FullRefreshOption = False,
     iceberg: IcebergOption = None,
     master: MasterOption = "local[*]",
     memory: MemoryOption = "2g",
@@ -261,9 +262,7 @@ def submit(
     max_reject_ratio: RejectOption = 0.2,
     keep_runs: KeepOption = 5,
     index_lag_seconds: LagOption = 0.0,
-    full_refresh: Annotated[
-        bool, typer.Option("--full-refresh", help="Read everything again, also what was read before.")
-    ] = False,
+    full_refresh: FullRefreshOption = False,
     iceberg: IcebergOption = None,
     spark_conf: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")

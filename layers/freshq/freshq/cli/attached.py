@@ -15,6 +15,11 @@ RecordId = Annotated[
     typer.Argument(metavar="RECORD_ID", help="The record; in the shell the current one if left out."),
 ]
 
+Limit = Annotated[int, typer.Option("--limit", "-n", help="How many at the most.")]
+LeaseSeconds = Annotated[
+    float | None, typer.Option(help="Hold them so long; otherwise as long as the queue says.")
+]
+
 
 def attached(session: Session, command: str) -> AttachedQueue:
     """Return the queue of a command that needs records of an application.
@@ -42,10 +47,8 @@ def ready(session: Session, record_id: RecordId = None) -> None:
 
 def dlq_claim(
     session: Session,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many at the most.")] = 1,
-    lease_seconds: Annotated[
-        float | None, typer.Option(help="Hold them so long; otherwise as long as the queue says.")
-    ] = None,
+    limit: Limit = 1,
+    lease_seconds: LeaseSeconds = None,
 ) -> None:
     """Take dead letters of an attached table to look into; status 1 if there is none.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from freshq.attached import AttachedQueue
-from freshq.cli.attached import dlq_claim, hold, ready
+from freshq.cli.attached import LeaseSeconds, Limit, dlq_claim, hold, ready
 from freshq.cli.bulk import put_lines
 from freshq.cli.output import fields, printable
 from freshq.cli.session import Session, complain, verb
@@ -117,10 +117,8 @@ def received(session: Session, receipt: Receipt) -> None:
 
 def claim(
     session: Session,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many at the most.")] = 1,
-    lease_seconds: Annotated[
-        float | None, typer.Option(help="Hold them so long; otherwise as long as the queue says.")
-    ] = None,
+    limit: Limit = 1,
+    lease_seconds: LeaseSeconds = None,
 ) -> None:
     """Take tasks to work on, in the queue's order; status 1 if there is none to take."""
     claims = session.queue.claim(limit, lease_seconds)
