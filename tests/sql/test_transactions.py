@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -155,6 +155,25 @@ class TestTransaction:
     def test_only_in_a_sql_database(self) -> None:
         with pytest.raises(ValueError, match=r"^transaction: needs a queue in a SQL database"):
             Queue.memory().transaction().__enter__()
+
+
+class TestBatches:
+    def test_new_tasks_are_put_without_looking_for_them(self, queue: Queue, engine: sa.Engine) -> None:
+        if engine.dialect.name not in ("sqlite", "postgresql"):
+            pytest.skip("MariaDB does not say which rows were new")
+        queue.put("first")
+        sent: list[str] = []
+
+        def note(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
+            sent.append(statement.split(maxsplit=1)[0])
+
+        sa.event.listen(engine, "before_cursor_execute", note)
+        try:
+            receipts = queue.put_many([{"payload": number} for number in range(20)])
+        finally:
+            sa.event.remove(engine, "before_cursor_execute", note)
+        assert {receipt.outcome for receipt in receipts} == {PutOutcome.CREATED}
+        assert [verb for verb in sent if verb != "BEGIN"] == ["INSERT"]
 
 
 class TestOutbox:

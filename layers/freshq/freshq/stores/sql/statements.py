@@ -72,7 +72,9 @@ class Statements:
 
     def _build_puts(self) -> None:
         insert = self.insert_or_ignore(self.tasks)
-        self.put = insert.values({column.name: sa.bindparam(column.name) for column in self.tasks.c})
+        values: dict[str, Any] = {column.name: sa.bindparam(column.name) for column in self.tasks.c}
+        # Where it says that all rows are in, they need not be looked for.
+        self.put = insert.values(values).execution_options(preserve_rowcount=True)
         self.put_tokens = sa.select(self.tasks.c.task_id, self.tasks.c.put_token).where(
             self._mine, self.tasks.c.task_id.in_(sa.bindparam("ids", expanding=True))
         )
