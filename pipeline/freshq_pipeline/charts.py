@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import altair as alt
 import pandas as pd
 
-from freshq_pipeline.tables.minutes import AGES_SECONDS, HISTOGRAM_BASE
+from freshq_pipeline.tables.minutes import HISTOGRAM_BASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +24,6 @@ SHARES: Final = (0.5, 0.9, 0.99)
 MOST_GROUPS: Final = 20
 # Okabe and Ito's colours, made to be told apart by everyone.
 FATES: Final = {"succeeded": "#009E73", "failed": "#D55E00", "cancelled": "#999999", "shed": "#E69F00"}
-AGES: Final = ("under 10 s", "10 s", "1 min", "5 min", "15 min", "1 h", "6 h and more")
 
 
 def binned(minutes: pd.DataFrame) -> pd.DataFrame:
@@ -48,8 +47,10 @@ def json_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
 
 
-def _time() -> alt.X:
-    return alt.X("at:T", title=None, scale=alt.Scale(type="utc"))
+def _time(minutes: pd.DataFrame) -> alt.X:
+    """Return the axis of time, the same for every chart."""
+    ends = [f"{moment:%Y-%m-%dT%H:%M:%SZ}" for moment in (minutes["at"].min(), minutes["at"].max())]
+    return alt.X("at:T", title=None, scale=alt.Scale(type="utc", domain=ends))
 
 
 def fates(minutes: pd.DataFrame) -> alt.TopLevelMixin:
@@ -58,28 +59,42 @@ def fates(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     ended = sums.melt("at", list(FATES), "fate", "tasks")
     colours = alt.Scale(domain=list(FATES), range=list(FATES.values()))
     bars = _chart(ended).mark_area(interpolate="step-after").encode(
-        x=_time(), y=alt.Y("tasks:Q", title="tasks"), color=alt.Color("fate:N", scale=colours, title="fate")
+        x=_time(minutes), y=alt.Y("tasks:Q", title="tasks"),
+        color=alt.Color("fate:N", scale=colours, title="fate"),
     )  # fmt: skip
     put = _chart(sums).mark_line(interpolate="step-after", color="#000000", strokeWidth=1).encode(
-        x=_time(), y="offered:Q"
+        x=_time(minutes), y="offered:Q"
     )  # fmt: skip
     return alt.layer(bars, put)
 
 
-def backlog(minutes: pd.DataFrame) -> alt.TopLevelMixin:
-    """Return the backlog as a heat map: time against age."""
+def age_labels(ages_seconds: Sequence[int]) -> list[str]:
+    """Return the names of classes of age, each given by where it begins, the first at 0."""
+    begins = [_in_words(seconds) for seconds in ages_seconds]
+    return [f"under {begins[1]}", *begins[1:-1], f"{begins[-1]} and more"]
+
+
+def _in_words(seconds: int) -> str:
+    if seconds < 60:  # noqa: PLR2004 - of a minute
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 3600 else f"{seconds // 3600} h"  # noqa: PLR2004 - of an hour
+
+
+def backlog(minutes: pd.DataFrame, ages_seconds: Sequence[int]) -> alt.TopLevelMixin:
+    """Return the backlog as a heat map: time against age, in classes that begin at `ages_seconds`."""
+    labels = age_labels(ages_seconds)
     rows = minutes[["at", "minute_ms", "backlog_by_age"]].explode("backlog_by_age").dropna()
     rows["from"] = [one["from_seconds"] for one in rows["backlog_by_age"]]
     rows["count"] = [one["count"] for one in rows["backlog_by_age"]]
     in_minute = rows.groupby(["at", "minute_ms", "from"])["count"].sum().reset_index()
     cells = in_minute.groupby(["at", "from"])["count"].max().reset_index()
-    cells["age"] = cells["from"].map(dict(zip(AGES_SECONDS, AGES, strict=True)))
+    cells["age"] = cells["from"].map(dict(zip(ages_seconds, labels, strict=True)))
     times = sorted(minutes["at"].unique())
     step = times[1] - times[0] if len(times) > 1 else pd.Timedelta(milliseconds=MINUTE_MS)
     cells["until"] = (cells["at"] + step).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
     shown: alt.Chart = _chart(cells).mark_rect().encode(
-        x=_time(), x2="until:T",
-        y=alt.Y("age:N", sort=list(reversed(AGES)), title="age"),
+        x=_time(minutes), x2="until:T",
+        y=alt.Y("age:N", sort=list(reversed(labels)), title="age"),
         color=alt.Color("count:Q", title="tasks", scale=alt.Scale(scheme="viridis", type="symlog")),
     )  # fmt: skip
     return shown
@@ -97,7 +112,8 @@ def waits(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     frame = pd.DataFrame(rows, columns=["at", "percentile", "seconds"]).astype({"at": "datetime64[ns]"})
     scale = alt.Scale(type="symlog", constant=0.01)
     shown: alt.Chart = _chart(frame).mark_line(point={"size": 12}).encode(
-        x=_time(), y=alt.Y("seconds:Q", title="wait, seconds", scale=scale), color=alt.Color("percentile:N")
+        x=_time(minutes), y=alt.Y("seconds:Q", title="wait, seconds", scale=scale),
+        color=alt.Color("percentile:N"),
     )  # fmt: skip
     return shown
 
@@ -128,7 +144,7 @@ def freshness(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     rows = worst.rename(columns=names).reset_index().melt("at", list(names.values()), "what", "seconds")
     scale = alt.Scale(type="symlog", constant=1)
     shown: alt.Chart = _chart(rows.dropna()).mark_line(point={"size": 12}).encode(
-        x=_time(), y=alt.Y("seconds:Q", title="age, seconds", scale=scale),
+        x=_time(minutes), y=alt.Y("seconds:Q", title="age, seconds", scale=scale),
         color=alt.Color("what:N", title=None),
     )  # fmt: skip
     return shown

@@ -208,13 +208,16 @@ def show_replay(result: dict[str, Any], *, as_json: bool) -> None:
         typer.echo(json.dumps(result))
     else:
         table = Table(
-            "policy", "capacity", "in time", "late", "shed", "p99 wait, s", title="what would have happened"
+            *("policy", "capacity", "stale at, s", "in time", "late", "shed", "p99 wait, s"),
+            title="what would have happened; first, as a check, what did",
         )
         for row in result["scenarios"]:
+            stale = row["deadline_seconds"]
             wait = row["wait_p99_seconds"]
             counts = (row["served_in_time"], row["served_late"], sum(row["shed_by_reason"].values()))
             shown = [f"{count:,}" for count in counts] + ["-" if wait is None else f"{wait:,.2f}"]
-            table.add_row(row["policy"], f"{row['capacity']:g}", *shown)
+            deadline = "as recorded" if stale is None else f"{stale:g}"
+            table.add_row(row["policy"], f"{row['capacity']:g}", deadline, *shown)
         Console().print(table)
         typer.echo(result["record"]["imputation"])
     if not check["within"]:

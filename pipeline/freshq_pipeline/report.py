@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 import vl_convert
 
-from freshq_pipeline import charts
+from freshq_pipeline import charts, moments
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import OUTCOMES, TABLES
 from freshq_pipeline.state import SUMMARY, table_path
+from freshq_pipeline.tables.minutes import AGES_SECONDS
 
 if TYPE_CHECKING:
     import altair as alt
@@ -30,7 +31,7 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 1020px; margin: 2rem aut
 h1 { margin-bottom: 0 } h2 { margin: 2.2rem 0 .3rem; font-size: 1.15rem } .muted { color: #5b6670 }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .6rem; margin: 1.2rem 0 }
 .figures div { border: 1px solid #d9dee3; border-radius: 6px; padding: .45rem .7rem }
-.figures b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums }
+.figures b { display: block; white-space: nowrap; font-size: 1.3rem; font-variant-numeric: tabular-nums }
 .wrong { background: #fdeceb; border-color: #d64f45 !important }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums } .scroll { overflow-x: auto }
 th, td { padding: .2rem .8rem; border-bottom: 1px solid #e3e7eb; text-align: right } th:first-child, td:first-child { text-align: left }
@@ -69,23 +70,28 @@ def _read(out: Folder, run_id: str, name: str, columns: list[str] | None = None)
 
 
 def _sections(out: Folder, summary: dict[str, Any], replayed: dict[str, Any] | None) -> list[Section]:
-    run_id = summary["run_id"]
-    minutes = charts.binned(_read(out, run_id, "minutes"))
-    tasks = _read(out, run_id, "tasks", ["task_group", "outcome", "shed_reason"])
+    run_id, as_of_ms = summary["run_id"], summary["as_of_ms"]
+    tasks = _read(out, run_id, "tasks", ["task_group", "shed_reason", *moments.COLUMNS])
+    if moments.is_short(tasks, as_of_ms):
+        over_time, ages_seconds = moments.of_tasks(tasks, as_of_ms), moments.AGES_SECONDS
+        waited = "Tasks that waited for their first claim, by how long they had."
+    else:
+        over_time, ages_seconds = charts.binned(_read(out, run_id, "minutes")), AGES_SECONDS
+        waited = "Tasks that waited, by how long they had."
     sections = [
         Section(
-            "Fate of tasks over time", "Tasks that ended, and (line) that were put.", charts.fates(minutes)
+            "Fate of tasks over time", "Tasks that ended, and (line) that were put.", charts.fates(over_time)
         ),
-        Section("Backlog by age", "Tasks that waited, by how long they had.", charts.backlog(minutes)),
+        Section("Backlog by age", waited, charts.backlog(over_time, ages_seconds)),
         Section(
             "Waits",
             "From the put to the first claim, of the tasks first claimed then.",
-            charts.waits(minutes),
+            charts.waits(over_time),
         ),
         Section(
             "Freshness",
             "Age of the oldest and the newest task that waited, and the greatest age at which one was claimed.",
-            charts.freshness(minutes),
+            charts.freshness(over_time),
         ),
         Section("Shed, by reason and group", "Tasks that were given up.", charts.shed(tasks)),
         Section(

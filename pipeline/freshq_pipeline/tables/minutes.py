@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KEY: Final = ("minute", "task_group")
 # Waiting tasks are counted by age in these classes; each begins at the age given, in seconds.
-AGES_SECONDS: Final = (0, 10, 60, 300, 900, 3600, 21_600)
+AGES_SECONDS: Final[tuple[int, ...]] = (0, 10, 60, 300, 900, 3600, 21_600)
 IN_FLIGHT: Final = -1
 # A class of the histogram of waits is so much wider than the one before: percentiles that are read off
 # it are good to 1 %. Histograms add up, and exactly so, in which they are unlike Spark's KLL sketches.

@@ -1,0 +1,81 @@
+"""A short recording by seconds: what the report shows where the table of minutes would be one or two points.
+
+The columns are those of `minutes`, of all groups together, computed from the table of tasks. A task waits
+here until its first claim: the tasks do not say when they waited again.
+"""
+
+from __future__ import annotations
+
+from math import inf, log
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from freshq_pipeline.tables.minutes import HISTOGRAM_BASE
+
+# Recordings up to this long are shown by seconds.
+SHORT_MS: Final = 30 * 60_000
+STEPS_MS: Final = (1000, 2000, 5000, 10_000, 15_000)
+MOST_STEPS: Final = 120
+AGES_SECONDS: Final[tuple[int, ...]] = (0, 1, 2, 5, 10, 30, 60, 300)
+COLUMNS: Final = ("created_ms", "first_taken_ms", "finished_ms", "wait_seconds", "outcome")
+_ENDS: Final = {"succeeded": "success", "failed": "failure", "cancelled": "cancelled", "shed": "shed"}
+
+
+def is_short(tasks: pd.DataFrame, as_of_ms: int) -> bool:
+    """Return whether all tasks were put within `SHORT_MS` of the end of the recording."""
+    return bool(len(tasks)) and as_of_ms - tasks["created_ms"].min() <= SHORT_MS
+
+
+def of_tasks(tasks: pd.DataFrame, as_of_ms: int) -> pd.DataFrame:
+    """Return a row a step of time, with `at`, its beginning.
+
+    Args:
+        tasks: With `COLUMNS`; at least one.
+        as_of_ms: Until when the recording goes.
+    """
+    first_ms = float(np.floor(tasks["created_ms"].min() / 1000) * 1000)
+    span_ms = max(1.0, as_of_ms - first_ms)
+    step_ms = next(step for step in STEPS_MS if step >= span_ms / MOST_STEPS)
+    edges = np.arange(first_ms, first_ms + span_ms + step_ms, step_ms)
+    rows = pd.DataFrame({"minute_ms": edges[:-1], "at": pd.to_datetime(edges[:-1], unit="ms")})
+    rows["offered"] = np.histogram(tasks["created_ms"], edges)[0]
+    for name, outcome in _ENDS.items():
+        rows[name] = np.histogram(tasks.loc[tasks["outcome"] == outcome, "finished_ms"].dropna(), edges)[0]
+    return rows.join(_stocks(tasks, np.minimum(edges[1:], as_of_ms))).join(_claims(tasks, edges))
+
+
+def _stocks(tasks: pd.DataFrame, moments: np.ndarray[Any, Any]) -> pd.DataFrame:
+    """Return what waits for its first claim at each moment."""
+    created = tasks["created_ms"].to_numpy()
+    left = tasks["first_taken_ms"].fillna(tasks["finished_ms"]).fillna(inf).to_numpy()
+    found = []
+    for moment in moments:
+        ages = (moment - created[(created < moment) & (left >= moment)]) / 1000
+        counts = np.histogram(ages, [*AGES_SECONDS, inf])[0]
+        by_age = [
+            {"from_seconds": age, "count": int(count)}
+            for age, count in zip(AGES_SECONDS, counts, strict=True)
+            if count
+        ]
+        ends = (ages.max(), ages.min()) if len(ages) else (None, None)
+        found.append((by_age, *ends))
+    return pd.DataFrame(found, columns=["backlog_by_age", "oldest_pending_seconds", "newest_pending_seconds"])
+
+
+def _claims(tasks: pd.DataFrame, edges: np.ndarray[Any, Any]) -> pd.DataFrame:
+    """Return how long what was first claimed in each step had waited."""
+    claimed = tasks.dropna(subset=["first_taken_ms"])
+    step = pd.Series(np.searchsorted(edges, claimed["first_taken_ms"], side="right") - 1, name="step")
+    wait_us = np.maximum(claimed["wait_seconds"].to_numpy() * 1e6, 1)
+    waits = pd.DataFrame(
+        {"step": step, "us": wait_us, "bucket": np.ceil(np.log(wait_us) / log(HISTOGRAM_BASE))}
+    )
+    found = []
+    for number in range(len(edges) - 1):
+        mine = waits[waits["step"] == number]
+        counts = mine["bucket"].value_counts().sort_index()
+        histogram = [{"bucket": int(bucket), "count": int(count)} for bucket, count in counts.items()]
+        found.append((histogram or None, mine["us"].max() / 1e6 if len(mine) else None))
+    return pd.DataFrame(found, columns=["wait_histogram", "service_horizon_seconds"])
