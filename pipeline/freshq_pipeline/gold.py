@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import StorageLevel
@@ -55,8 +56,9 @@ def read_silver(spark: SparkSession, out: Folder, parts: list[str]) -> DataFrame
 def partitions_for(spark: SparkSession, out: Folder, parts: list[str]) -> int:
     """Return over how many partitions tasks are spread: a multiple of what a core can sort in memory."""
     size_bytes = sum(found.size_bytes for part in parts for found in out.files(f"silver/{part}"))
-    least = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    return max(least, -(-size_bytes // PARTITION_BYTES))
+    at_once = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    # A whole number of rounds: in a last one that is not full, cores would have nothing to do.
+    return at_once * max(1, ceil(size_bytes / PARTITION_BYTES / at_once))
 
 
 def build(
@@ -113,6 +115,7 @@ def _others(out: Folder, run_id: str, steps: DataFrame, every: DataFrame, as_of_
     counts = fates(every).persist(StorageLevel.MEMORY_AND_DISK)
     # The others are small: side by side, one computes while another is planned or written.
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        waits = pool.submit(wait_percentiles_seconds, every, (0.5, 0.99))
         work = [
             pool.submit(write, "minutes", minutes(steps, every, as_of_us)),
             pool.submit(write, "workers", workers(steps)),
@@ -120,19 +123,18 @@ def _others(out: Folder, run_id: str, steps: DataFrame, every: DataFrame, as_of_
             pool.submit(write, "groups", groups(counts)),
             pool.submit(write, "violations", violations(every)),
         ]
-        figures = _figures(every, counts)
+        figures = _figures(counts)
     for one in work:
         one.result()
     counts.unpersist()
-    return figures
+    median, highest = waits.result()
+    return figures | {"wait_p50_seconds": median, "wait_p99_seconds": highest}
 
 
-def _figures(every: DataFrame, counts: DataFrame) -> dict[str, Any]:
+def _figures(counts: DataFrame) -> dict[str, Any]:
     row = counts.agg(
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("tasks", *OUTCOMES)),
         F.coalesce(F.sum("violations"), F.lit(0)).alias("ledger_violations"),
         F.coalesce(F.sum("inversions"), F.lit(0)).alias("inversions"),
     ).first()
-    median, highest = wait_percentiles_seconds(every, (0.5, 0.99))
-    figures = {} if row is None else row.asDict()
-    return figures | {"wait_p50_seconds": median, "wait_p99_seconds": highest}
+    return {} if row is None else row.asDict()

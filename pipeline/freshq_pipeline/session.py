@@ -29,6 +29,10 @@ _ALWAYS: Final = {
     "spark.sql.adaptive.enabled": "true",
     # To look for the best encoding of each column costs more than it saves for what is read a few times.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # Rows that are spread by task already are not spread again for a join by task and life.
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    # Aggregates of objects are hashed for 128 groups and sorted from there on: nearly all of ours are larger.
+    "spark.sql.execution.useObjectHashAggregateExec": "false",
 }
 _EMBEDDED: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -38,6 +42,8 @@ _EMBEDDED: Final = {
     "spark.sql.catalogImplementation": "in-memory",
     # A small file of its own for each partition would cost more than the work in it.
     "spark.sql.files.openCostInBytes": "1048576",
+    # To look at files on a disk is quicker than to start a job for it.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
 }
 _LOG4J: Final = """rootLogger.level = error
 rootLogger.appenderRef.console.ref = console

@@ -34,6 +34,8 @@ _LEGAL: Final = {
     "SHED": ("SHED",),
 }
 _OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
+_PREVIOUS: Final = ("status", "lease", "lease_until_us", "attempts", "worker")
+_BEFORE: Final = (*_PREVIOUS, "event_id", "created_us", "deadline_us")
 
 
 def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
@@ -50,23 +52,25 @@ def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
     placed = events.withColumn("rank", _rank()).repartition(partitions, "task_id")
     # Between the first copy of an event and the one before it nothing can stand: looking back before the
     # copies are dropped finds the same as afterwards, and saves a pass over all rows.
-    change = F.when(_put_over(by_task), "INSERT").otherwise(F.col("change"))
-    looked_back = placed.withColumns(
-        {"copy_of": F.lag("event_id").over(by_task), "change": change} | _before(by_task, change)
-    )
-    once = looked_back.where(F.col("copy_of").isNull() | (F.col("copy_of") != F.col("event_id")))
-    return _with_verbs(_with_following(_with_claims(once), by_task)).select(*STEP)
+    looked_back = placed.withColumns({f"before_{name}": F.lag(name).over(by_task) for name in _BEFORE})
+    copy_of = F.col("before_event_id")
+    once = looked_back.where(copy_of.isNull() | (copy_of != F.col("event_id")))
+    return _with_verbs(_with_following(_with_claims(_within_lives(once)), by_task)).select(*STEP)
 
 
-def _put_over(by_task: WindowSpec) -> Column:
+def _within_lives(events: DataFrame) -> DataFrame:
+    """Return events with what the task was before, nothing if the event begins a life."""
+    change = F.when(_put_over(), "INSERT").otherwise(F.col("change"))
+    previous = {f"previous_{name}": F.when(change != "INSERT", F.col(f"before_{name}")) for name in _PREVIOUS}
+    return events.withColumns(previous | {"change": change})
+
+
+def _put_over() -> Column:
     """Return whether a change puts a new task over one that was over, which its later creation tells."""
-    before, deadline_us, created_us = (
-        F.lag(name).over(by_task) for name in ("status", "deadline_us", "created_us")
-    )
-    stale = (before == "PENDING") & (deadline_us <= F.col("changed_us"))
-    over = before.isin(*_OVER) | stale
+    before = F.col("before_status")
+    stale = (before == "PENDING") & (F.col("before_deadline_us") <= F.col("changed_us"))
     waits = (F.col("change") == "MODIFY") & (F.col("status") == "PENDING")
-    return waits & over & (F.col("created_us") > created_us)
+    return waits & (before.isin(*_OVER) | stale) & (F.col("created_us") > F.col("before_created_us"))
 
 
 def _rank() -> Column:
@@ -78,14 +82,6 @@ def _rank() -> Column:
         .when(F.col("status") == "PENDING", 2)
         .otherwise(3)
     )
-
-
-def _before(by_task: WindowSpec, change: Column) -> dict[str, Column]:
-    """Return what the task was before an event, nothing if the event begins a life."""
-    return {
-        f"previous_{name}": F.when(change != "INSERT", F.lag(name).over(by_task))
-        for name in ("status", "lease", "lease_until_us", "attempts", "worker")
-    }
 
 
 def _with_claims(events: DataFrame) -> DataFrame:

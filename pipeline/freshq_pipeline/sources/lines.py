@@ -26,7 +26,7 @@ def read_lines(spark: SparkSession, files: Sequence[str], *, salvage: bool = Fal
         salvage: Whether to keep what can be read of a truncated file instead of failing.
     """
     reader = spark.read.option("ignoreCorruptFiles", str(salvage).lower())
-    return reader.text(list(files)).select("value", F.col("_metadata.file_path").alias("file"))
+    return reader.text(list(files)).select("value", _file())
 
 
 def files_with_crowded_lines(spark: SparkSession, files: Sequence[str]) -> list[str]:
@@ -34,8 +34,13 @@ def files_with_crowded_lines(spark: SparkSession, files: Sequence[str]) -> list[
 
     To look for two braces is much cheaper than to take every line for several records.
     """
-    crowded = read_lines(spark, files).where(_several())
-    return sorted(row["file"] for row in crowded.select("file").distinct().collect())
+    # The file is named only where it matters: beside every line that would take as long as the look.
+    crowded = spark.read.text(list(files)).where(_several()).select(_file()).distinct()
+    return sorted(row["file"] for row in crowded.collect())
+
+
+def _file() -> Column:
+    return F.col("_metadata.file_path").alias("file")
 
 
 def _several() -> Column:
@@ -67,7 +72,7 @@ def read_records(spark: SparkSession, files: Sequence[str], schema: str) -> Data
     """
     reader = spark.read.schema(schema).options(**CORRUPT)
     rows = reader.json(list(files))
-    return rows.select(F.col("_metadata.file_path").alias("file"), F.struct(*rows.columns).alias("r"))
+    return rows.select(_file(), F.struct(*rows.columns).alias("r"))
 
 
 def micros(milliseconds: Column) -> Column:
