@@ -18,7 +18,7 @@ from rich.table import Table
 
 from freshq.policy.order import Order
 from freshq_pipeline.errors import FAILED_STATUS, VIOLATION_STATUS, BadInput, PipelineError
-from freshq_pipeline.run import Request, execute
+from freshq_pipeline.run import Request, as_before, execute
 from freshq_pipeline.schemas import TABLES, Format, ddl
 from freshq_pipeline.session import spark_session
 from freshq_pipeline.state import SUMMARY
@@ -191,7 +191,8 @@ def replay(
             servers,
             seed,
         )
-        request = Request(Folder(events), Folder(out), form)
+        # What is there stays what it was made to be: at its own moment, and in its catalog.
+        request = as_before(Request(Folder(events), Folder(out), form))
         with spark_session(master, memory) as spark:
             summary = execute(request, lambda: nullcontext(spark))
             tasks = spark.read.schema(ddl(TABLES["tasks"])).parquet(summary["tables"]["tasks"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
@@ -89,6 +89,14 @@ class Plan:
     before: State | None
     files: dict[str, tuple[int, int]]
     new: list[str]
+
+
+def as_before(request: Request) -> Request:
+    """Return the request with the options of the current run of the same events, if there is one."""
+    before = current(request.out)
+    if before is None or before.events != request.events.uri:
+        return request
+    return replace(request, **before.options)
 
 
 def plan(request: Request) -> Plan:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ from freshq.policy.order import Order
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.replay import Grid, replay
 from freshq_pipeline.report import write_report
-from freshq_pipeline.run import Request
+from freshq_pipeline.run import Request, as_before, plan
 from freshq_pipeline.schemas import TABLES, Format, ddl
 from freshq_pipeline.storage import Folder
 from freshq_pipeline.stream import stream
@@ -124,6 +125,21 @@ def test_export_through_its_manifest(pipeline: Pipeline, tmp_path: Path) -> None
     write_lines(root / "01-a/manifest-files.json", [entry | {"md5Checksum": "AAAA"}])
     with pytest.raises(BadInput, match="checksum"):
         pipeline(tmp_path / "in", tmp_path / "out", Format.EXPORT)
+
+
+def test_a_replay_keeps_the_options_of_the_run(pipeline: Pipeline, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in/a.json", small().landed())
+    chosen: dict[str, Any] = {"as_of_ms": START_SECONDS * 1000 + 23_000, "index_lag_seconds": 2.0}
+    summary = pipeline(tmp_path / "in", tmp_path / "out", **chosen)
+    plain = Request(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
+    again = as_before(plain)
+    assert again == replace(plain, **chosen)
+    assert plan(again).new == []
+    # Another output has no options yet, and those of other events do not matter.
+    elsewhere = replace(plain, out=Folder(str(tmp_path / "new")))
+    of_others = replace(plain, events=Folder(str(tmp_path)))
+    assert (as_before(elsewhere), as_before(of_others)) == (elsewhere, of_others)
+    assert summary["as_of_ms"] == chosen["as_of_ms"]
 
 
 def test_replay_of_what_happened_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_one_shuffle_by_task(steps: DataFrame) -> None:
 
 def test_lives_are_not_shuffled_again_for_the_inverted(spark: SparkSession, steps: DataFrame) -> None:
     threshold = "spark.sql.autoBroadcastJoinThreshold"
-    before = spark.conf.get(threshold)
+    before = str(spark.conf.get(threshold))
     spark.conf.set(threshold, "-1")  # of millions of lives no side of the join is small
     try:
         plan = plan_of(tasks(lives(steps), inversions(steps, AS_OF_US), AS_OF_US, 0))
