@@ -1,6 +1,6 @@
 """The pipeline on a recording of millions of events, beside DuckDB and Polars from the same files.
 
-Both are oracles as well: the table of tasks must be theirs to the row, by DuckDB the minutes, too.
+Both are oracles as well: every table must be DuckDB's to the row, and the tasks' outcomes Polars'.
 
     python -m benchmarks.pipeline [--events N] [--out FILE]
 """
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 import polars as pl
 from py4j.protocol import Py4JJavaError
-from tests.pipeline.oracle import minutes_sql, tasks_sql
+from tests.pipeline.oracle import differing_rows, make_tables, rows_that_differ, write_tables
 
 from benchmarks.lives import write_events
 from freshq_pipeline.report import write_report
@@ -40,15 +40,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OUT: Final = Path("build/pipeline.json")
-MASTER: Final = "local[2]"
+THREADS: Final = 2
+MASTER: Final = f"local[{THREADS}]"
 MEMORY: Final = "4g"
 EVENTS_A_FILE: Final = 32_000
 WARM_RUNS: Final = 2
 # Growth is shown by recordings of these shares of the whole one.
 SHARES: Final = (0.25, 0.5)
 MOST_TASKS: Final = 100_000
-# What DuckDB's minutes and the pipeline's are compared by.
-STOCK: Final = "minute_ms, task_group, offered, taken, succeeded, failed, shed, backlog, in_flight"
 
 
 def cold(events: Path, out: Path) -> dict[str, Any]:
@@ -121,13 +120,33 @@ def slowest_over_median(spark: SparkSession) -> float:
     return round(slowest / median, 2)
 
 
-def by_duckdb(events: Path, oracle: duckdb.DuckDBPyConnection) -> None:
-    """Make the tables `facts` and `expected`, with two threads."""
-    oracle.execute("set threads to 2")
-    for statement in tasks_sql(f"{events}/*.gz"):
-        oracle.execute(statement)
-    row = oracle.execute("select max(at_ms) from changes").fetchone()
-    oracle.execute(f"create table expected as {minutes_sql(row[0] if row else 0)}")
+@dataclass(frozen=True, slots=True)
+class ByDuckdb:
+    """All tables by DuckDB, written as the pipeline writes them.
+
+    Attributes:
+        seconds: How long it took to make and write all of them.
+        inversions_seconds: What of it went into finding the inversions.
+        folders: Of Parquet files, by table.
+    """
+
+    seconds: float
+    inversions_seconds: float
+    folders: dict[str, str]
+
+
+def by_duckdb(events: Path, oracle: duckdb.DuckDBPyConnection, out: Path) -> ByDuckdb:
+    """Make all tables on as many cores, with as much memory as the pipeline has.
+
+    Args:
+        events: Where the recording is.
+        oracle: To an empty database.
+        out: Where the tables are written.
+    """
+    oracle.execute(f"set threads to {THREADS}; set memory_limit = '{MEMORY}b'")
+    making_seconds, parts_seconds = timed(lambda: make_tables(oracle, f"{events}/*.gz"))
+    writing_seconds, folders = timed(lambda: write_tables(oracle, out))
+    return ByDuckdb(making_seconds + writing_seconds, parts_seconds["inversions"], folders)
 
 
 def by_polars(events: Path) -> pl.DataFrame:
@@ -163,14 +182,6 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, value
 
 
-def differing_rows(oracle: duckdb.DuckDBPyConnection, ours: str, theirs: str) -> int:
-    """Return how many rows two queries do not share."""
-    row = oracle.execute(
-        f"select count(*) from (({ours} except all {theirs}) union all ({theirs} except all {ours}))"  # noqa: S608 - our own
-    ).fetchone()
-    return int(row[0]) if row else -1
-
-
 def main() -> None:
     """Measure, compare, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -202,10 +213,10 @@ def measure(folder: Path, wanted: int) -> dict[str, Any]:
     report_seconds, _ = timed(lambda: write_report(Folder(str(folder / "cold"))))
     hot = warm(recordings, folder / "warm")
     with duckdb.connect(str(folder / "oracle.db")) as oracle:
-        duck_seconds, _ = timed(lambda: by_duckdb(events, oracle))
+        duck = by_duckdb(events, oracle, folder / "duckdb")
         polars_seconds, tasks = timed(lambda: by_polars(events))
         tasks.write_parquet(folder / "polars.parquet")
-        off = _compare(oracle, summary, f"read_parquet('{folder}/polars.parquet')")
+        off = _compare(oracle, summary["tables"], duck.folders, f"read_parquet('{folder}/polars.parquet')")
     return {
         "events": total,
         "tasks": summary["tasks"],
@@ -218,22 +229,22 @@ def measure(folder: Path, wanted: int) -> dict[str, Any]:
         "spark_warm_seconds_per_million": hot.growth,
         "spark_slowest_over_median_task": hot.slowest_over_median,
         "spark_peak_rss_mib": hot.peak_rss_mib,
-        "duckdb_seconds": round(duck_seconds, 1),
+        "duckdb_seconds": round(duck.seconds, 1),
+        "duckdb_inversions_seconds": round(duck.inversions_seconds, 1),
         "polars_tasks_only_seconds": round(polars_seconds, 1),
         "rows_that_differ": off,
     }
 
 
-def _compare(oracle: duckdb.DuckDBPyConnection, summary: dict[str, Any], tasks: str) -> int:
-    """Return how many rows differ between the pipeline and the others."""
-    columns = ", ".join(row[0] for row in oracle.execute("describe facts").fetchall())
-    paths = {name: f"read_parquet('{path}/*.parquet')" for name, path in summary["tables"].items()}
-    off = differing_rows(oracle, f"select {columns} from facts", f"select {columns} from {paths['tasks']}")  # noqa: S608 - our own
-    off += differing_rows(oracle, f"select {STOCK} from expected", f"select {STOCK} from {paths['minutes']}")  # noqa: S608 - our own
-    shared = "task_id, created_ms, first_taken_ms, outcome"
+def _compare(
+    oracle: duckdb.DuckDBPyConnection, ours: dict[str, str], theirs: dict[str, str], tasks: str
+) -> int:
+    """Return how many rows differ between the pipeline and the others: DuckDB's tables, Polars' tasks."""
+    off = sum(rows_that_differ(oracle, ours, theirs).values())
+    shared = "select task_id, created_ms, first_taken_ms, outcome from"
     return off + differing_rows(
-        oracle, f"select {shared} from {tasks}", f"select {shared} from {paths['tasks']}"  # noqa: S608 - our own
-    )  # fmt: skip
+        oracle, f"{shared} {tasks}", f"{shared} read_parquet('{ours['tasks']}/*.parquet')"
+    )
 
 
 if __name__ == "__main__":

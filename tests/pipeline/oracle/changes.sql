@@ -1,0 +1,58 @@
+-- One row for each change of a task: no copies, in order, beside the change before and the one after it.
+create temp table changes as
+with delivered as (
+  select distinct on (event_id) task_id, sequence, change, status, queue, "group" as task_group,
+    coalesce(priority, 0) as priority, coalesce(attempts, 0) as attempts, lease, worker, shed_reason,
+    change = 'REMOVE' as removed, coalesce(ttl_removal, false) as ttl_removal,
+    round(case when change = 'REMOVE' then stream_ms else updated_ms end * 1000)::bigint as at_us,
+    round(created_ms * 1000)::bigint as created_us, round(deadline_ms * 1000)::bigint as deadline_us,
+    round(lease_until_ms * 1000)::bigint as lease_until_us, round(not_before_ms * 1000)::bigint as not_before_us
+  from read_json(getvariable('files'), format = 'newline_delimited', columns = {
+    event_id: 'varchar', sequence: 'hugeint', change: 'varchar', stream_ms: 'double', ttl_removal: 'boolean',
+    task_id: 'varchar', queue: 'varchar', status: 'varchar', "group": 'varchar', shed_reason: 'varchar',
+    updated_ms: 'double', created_ms: 'double', deadline_ms: 'double', lease_until_ms: 'double',
+    not_before_ms: 'double', priority: 'int', attempts: 'int', lease: 'varchar', worker: 'varchar'
+  })
+),
+-- A life begins with an insert, or when a task that is over is put anew: only then is it created again.
+begun as (
+  select *, change = 'INSERT' or coalesce(
+      change = 'MODIFY' and status = 'PENDING' and created_us > lag(created_us) over task
+      and (lag(status) over task in ('SUCCESS', 'FAILURE', 'CANCELLED', 'SHED')
+        or (lag(status) over task = 'PENDING' and lag(deadline_us) over task <= at_us)), false) as born,
+    not removed and status = 'TAKEN' and (
+      born or lag(status) over task is distinct from 'TAKEN' or coalesce(lease <> lag(lease) over task, false)
+    ) as claimed
+  from delivered window task as (partition by task_id order by sequence)
+),
+placed as (
+  select *, sum(born::int) over (task rows unbounded preceding)::int as life,
+    case when not born then lag(status) over task end as before,
+    case when not born then lag(attempts) over task end as before_attempts,
+    case when not born then lag(worker) over task end as before_worker,
+    case when not born then lag(lease_until_us) over task end as before_until_us,
+    case when not lead(born) over task then lead(at_us) over task end as next_us,
+    coalesce(lead(born) over task, true) as final,
+    last_value(case when claimed then at_us end ignore nulls)
+      over (task rows between unbounded preceding and 1 preceding) as claimed_us
+  from begun window task as (partition by task_id order by sequence)
+),
+-- To hand a task from one lease to another ends the one and begins the other.
+ended as (
+  select *, coalesce(before = 'TAKEN', false) and (claimed or removed or status <> 'TAKEN') as given_up,
+    given_up and not removed and status = 'PENDING' as gone_back,
+    given_up and not removed and coalesce(at_us >= before_until_us, false)
+      and (status = 'FAILURE' or (status = 'PENDING' and not_before_us is null)) as lease_lost
+  from placed
+)
+select *,
+  change = 'MODIFY' and before <> status and before || ' ' || status not in (
+    'PENDING TAKEN', 'PENDING CANCELLED', 'PENDING SHED', 'TAKEN SUCCESS', 'TAKEN FAILURE', 'TAKEN PENDING',
+    'TAKEN SHED', 'FAILURE PENDING') as illegal,
+  gone_back and not lease_lost and attempts < before_attempts as released,
+  gone_back and not lease_lost and attempts >= before_attempts as retried,
+  case when given_up then greatest(at_us - claimed_us, 0) end as held_us
+from ended;
+
+-- The end of the record.
+set variable as_of_us = (select max(at_us) from changes)

@@ -1,0 +1,39 @@
+-- The tasks that were ever claimed while a newer one of their queue and level waited to be claimed.
+create temp table inversions as
+with claims as (
+  select task_id, life, queue, priority, at_us, created_us from changes where claimed
+),
+waits as (
+  select queue, priority, created_us, at_us as since_us,
+    coalesce(least(next_us, deadline_us), getvariable('as_of_us') + 1) as until_us
+  from changes where status = 'PENDING' and not removed and not_before_us is null
+),
+-- A task that waits from the moment of its put is newer than the claimed one, and waits already, if it was put
+-- between that one's put and its claim. Of all that were, one still waits if the last to go does.
+moments as (
+  select queue, priority, at_us as moment_us, created_us, null as until_us, task_id, life from claims
+  union all
+  select queue, priority, since_us, since_us, until_us, null, null from waits where since_us = created_us
+),
+after_puts as (
+  select task_id, life, moment_us, max(until_us) over (
+      partition by queue, priority order by moment_us
+      range between greatest(moment_us - created_us - 1, 0) preceding and 1 preceding
+    ) as last_us
+  from moments
+),
+-- Other waits began when a task came back, or when its time had come. They are few, and lie beside the claims of
+-- the same ten seconds.
+returns as (
+  select queue, priority, created_us, since_us, until_us,
+    unnest(range(since_us // 10_000_000, least(until_us, getvariable('as_of_us')) // 10_000_000 + 1)) as place
+  from waits where since_us <> created_us
+),
+after_returns as (
+  select c.task_id, c.life
+  from (select *, at_us // 10_000_000 as place from claims) c join returns r using (queue, priority, place)
+  where r.since_us < c.at_us and c.at_us < r.until_us and r.created_us > c.created_us
+)
+select task_id, life from after_puts where task_id is not null and last_us > moment_us
+union
+select task_id, life from after_returns

@@ -1,0 +1,64 @@
+-- The table `tasks`, as `lives` with times in microseconds and then as it is published.
+create temp table lives as
+with gathered as (
+  select task_id, life, min(created_us) as created_us, min(at_us) as seen_us,
+    bool_or(born or change = 'SNAPSHOT') as begun,
+    min(at_us) filter (claimed) as first_taken_us,
+    max(at_us) filter (not removed and status in ('SUCCESS', 'FAILURE', 'CANCELLED', 'SHED')) as settled_us,
+    count(*) filter (claimed) - count(*) filter (released) as claims,
+    sum(held_us)::bigint as run_us, (count(*) filter (lease_lost))::int as lease_losses,
+    list(before || ' -> ' || status order by sequence) filter (illegal) as illegal_steps
+  from changes group by task_id, life
+),
+-- What was removed is judged by what it was before.
+ended as (
+  select task_id, life, queue, task_group, priority, deadline_us, attempts, shed_reason,
+    case when removed then coalesce(before, status) else status end as status,
+    case when removed then at_us end as removed_us, removed and ttl_removal as by_ttl,
+    removed and not ttl_removal as by_client,
+    -- The stream's time is a whole second, rounded down.
+    coalesce(at_us + 1_000_000 <= deadline_us, deadline_us is null) as surely_timely
+  from changes where final
+),
+fated as (
+  select *, case
+      when status not in ('PENDING', 'TAKEN') then lower(status)
+      when status = 'PENDING' and (by_ttl
+        or (deadline_us <= getvariable('as_of_us') and not (by_client and surely_timely))) then 'shed'
+      when by_client then 'cancelled'
+      else lower(status) end as outcome
+  from ended
+),
+-- What still waits is shed at its deadline, whenever TTL comes round.
+finished as (
+  select *, case
+      when outcome in ('pending', 'taken') then null
+      when status = 'PENDING' and outcome = 'shed' then coalesce(deadline_us, removed_us)
+      when status in ('PENDING', 'TAKEN') then removed_us
+      else coalesce(settled_us, created_us) end as finished_us
+  from fated join gathered using (task_id, life)
+)
+select task_id, life, queue, task_group, priority, created_us, deadline_us, first_taken_us, finished_us, removed_us,
+  greatest(claims, attempts)::int as attempts,
+  case when first_taken_us >= created_us then first_taken_us - created_us when first_taken_us is not null then 0 end
+    as wait_us,
+  run_us, outcome,
+  case when outcome = 'shed' then if(status = 'PENDING', 'expired', coalesce(shed_reason, 'unknown')) end as shed_reason,
+  lease_losses, (task_id, life) in (from inversions) as inverted,
+  outcome = 'success' and coalesce(finished_us <= deadline_us, true) as in_time,
+  list_concat(
+    list_filter([
+      if(not begun and created_us >= (select min(at_us) from changes), 'no creation recorded', null),
+      if(by_ttl and status = 'TAKEN', 'lost while it was taken', null),
+      if(by_ttl and status = 'PENDING' and deadline_us >= removed_us + 1_000_000, 'removed before its deadline', null)
+    ], lambda problem: problem is not null),
+    list_transform(coalesce(illegal_steps, []), lambda step: 'illegal step ' || step)
+  ) as problems
+from finished;
+
+create temp table tasks as
+select task_id, life, queue, task_group, priority, created_us / 1e3 as created_ms, deadline_us / 1e3 as deadline_ms,
+  first_taken_us / 1e3 as first_taken_ms, finished_us / 1e3 as finished_ms, removed_us / 1e3 as removed_ms, attempts,
+  wait_us / 1e6 as wait_seconds, run_us / 1e6 as run_seconds, outcome, shed_reason, lease_losses, inverted, in_time,
+  problems
+from lives
