@@ -11,10 +11,13 @@ import pytest
 from benchmarks.lives import write_events
 
 from freshq_pipeline.percentiles import wait_percentiles_seconds
+from freshq_pipeline.schemas import OUTCOMES as FATES
 from freshq_pipeline.schemas import TABLES, Format
+from freshq_pipeline.tables.minutes import AGES_SECONDS
 from tests.pipeline.conftest import Pipeline, table
 from tests.pipeline.oracle import make_tables, rows_that_differ, write_tables
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
+from tests.pipeline.wandering import wandering
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,12 +123,18 @@ def test_outcomes_at_an_earlier_moment(pipeline: Pipeline, tmp_path: Path) -> No
 
 def test_equal_to_duckdb(pipeline: Pipeline, tmp_path: Path) -> None:
     count = write_events(tmp_path / "in", 8000, files=3, seed=5)
+    strays = [event | {"event_id": f"w{event['event_id']}"} for event in wandering(300, seed=5).landed()]
+    write_lines(tmp_path / "in/wandering.json.gz", strays)
     summary = pipeline(tmp_path / "in", tmp_path / "out")
-    assert summary["events_distinct"] == count
-    for figure in ("events_duplicate", "shed", "inversions"):
+    assert summary["events_distinct"] == count + len(strays)
+    for figure in ("events_duplicate", "inversions", *FATES, "ledger_violations"):
         assert summary[figure] > 0
-    assert len(table(summary, "minutes", "minute_ms")) > 20
+    assert {age for row in table(summary, "minutes", "minute_ms") for age in ages(row)} == set(AGES_SECONDS)
     assert differing_from_duckdb(summary, tmp_path / "in/*.gz", tmp_path / "duckdb") == {}
+
+
+def ages(minute: dict[str, Any]) -> list[int]:
+    return [one["from_seconds"] for one in minute["backlog_by_age"] or ()]
 
 
 def differing_from_duckdb(summary: dict[str, Any], files: Path, out: Path) -> dict[str, int]:

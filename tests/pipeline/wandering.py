@@ -1,0 +1,86 @@
+"""Lives at random, with every verb and every kind of end, over hours and at the very edges of minutes."""
+
+from __future__ import annotations
+
+import random
+
+from tests.pipeline.recording import Recording, ms
+
+HOURS = 7
+# How long a task stays as it is, in seconds: many ends fall on edges of minutes, ages and deadlines.
+STAYS = (0.0, 0.001, 1.0, 10.0, 59.999, 60.0, 300.0, 900.0, 3600.0, 4000.5)
+MAX_AGES = (10.0, 60.0, 600.0, 4000.0, 30_000.0)
+FROM_PENDING = ("take", "take", "take", "take", "cancel", "shed", "delay", "stay")
+FROM_TAKEN = ("succeed", "succeed", "fail", "retry", "release", "lapse", "renew", "hand over", "stay")
+
+
+def wandering(tasks: int, seed: int) -> Recording:
+    """Return the lives of so many tasks, some of whose ids are used again."""
+    rng = random.Random(seed)
+    tape = Recording()
+    for number in range(tasks):
+        task_id = f"wandering-{number}"
+        at = _live(tape, rng, task_id, rng.choice((0.0, 60.0, rng.uniform(0, 3600 * HOURS))))
+        if rng.random() < 0.5 and _is_over(tape, task_id):
+            _live(tape, rng, task_id, at + 1)
+    return tape
+
+
+def _is_over(tape: Recording, task_id: str) -> bool:
+    """Return whether an id may be used again: its task is gone, or in a state that nothing leaves."""
+    item = tape.items.get(task_id)
+    return item is None or item["taskStatus"]["S"] in {"SUCCESS", "FAILURE", "CANCELLED", "SHED"}
+
+
+def _live(tape: Recording, rng: random.Random, task_id: str, at: float) -> float:
+    """Write one life, and return when it ended or was last heard of."""
+    tape.put(
+        at, task_id, max_age=rng.choice(MAX_AGES), group=rng.choice((None, "red", "blue")),
+        queue=rng.choice(("one", "two")), priority=rng.choice((0, 1)),
+    )  # fmt: skip
+    for _ in range(rng.randrange(8)):
+        status = tape.items[task_id]["taskStatus"]["S"]
+        at += rng.choice(STAYS)
+        if status == "PENDING":
+            _wait(tape, rng, task_id, at)
+        elif status == "TAKEN":
+            _work(tape, rng, task_id, at)
+    at += rng.choice(STAYS)
+    removal = rng.random()
+    if removal < 0.3:
+        tape.remove(at, task_id, by_ttl=removal < 0.15)
+    return at
+
+
+def _wait(tape: Recording, rng: random.Random, task_id: str, at: float) -> None:
+    """Let a task that waits be claimed, ended or put off."""
+    match rng.choice(FROM_PENDING):
+        case "take":
+            holder = f"w{rng.randrange(4)}:{at}" if rng.random() < 0.8 else f"{at}"
+            tape.take(at, task_id, holder=holder, lease=rng.choice((30, 60)))
+        case "cancel":
+            tape.change(at, task_id, "CANCELLED")
+        case "shed":
+            tape.change(at, task_id, "SHED", shedReason=rng.choice(({"S": "overflow"}, None)))
+        case "delay":
+            tape.change(at, task_id, "PENDING", notBefore=rng.choice((ms(at + 60), None)))
+
+
+def _work(tape: Recording, rng: random.Random, task_id: str, at: float) -> None:
+    """Let a task that is in work be settled, given back, lost or held on to."""
+    attempts = int(tape.items[task_id]["attempts"]["N"])
+    match rng.choice(FROM_TAKEN):
+        case "succeed":
+            tape.settle(at, task_id, "SUCCESS")
+        case "fail":
+            tape.settle(at, task_id, "FAILURE")
+        case "retry":
+            tape.settle(at, task_id, "PENDING", notBefore=ms(at + 60))
+        case "release":
+            tape.settle(at, task_id, "PENDING", attempts={"N": str(attempts - 1)})
+        case "lapse":
+            tape.settle(at, task_id, "PENDING")
+        case "renew":
+            tape.change(at, task_id, "TAKEN", leaseUntil=ms(at + 60))
+        case "hand over":
+            tape.take(at, task_id, holder=f"w{rng.randrange(4)}:{at}")
