@@ -18,11 +18,13 @@ offers as (
   select created_us // 60_000_000 as minute, task_group, count(*) as offered from lives group by all
 ),
 sheds as (
-  select finished_us // 60_000_000 as minute, task_group, count(*) as shed from lives where outcome = 'shed' group by all
+  select finished_us // 60_000_000 as minute, task_group, count(*) as shed
+  from lives where outcome = 'shed' group by all
 ),
 waits as (
   select first_taken_us // 60_000_000 as minute, task_group, wait_us,
-    -- Each class is 2 % wider than the one before. No whole number but 1 is so near to an edge that rounding matters.
+    -- Each class is 2 % wider than the one before. Only the edge at 1 is so near to a whole number that rounding
+    -- could matter, and there the logarithm is exact.
     ceil(ln(greatest(wait_us, 1)) / ln(1.02))::int as bucket
   from lives where first_taken_us is not null
 ),
@@ -45,7 +47,8 @@ select p.minute * 60_000 as minute_ms, p.task_group, coalesce(offered, 0) as off
   percentiles.wait_us[1] / 1e6 as wait_p50_seconds, percentiles.wait_us[2] / 1e6 as wait_p90_seconds,
   percentiles.wait_us[3] / 1e6 as wait_p99_seconds, wait_histogram,
   (end_us - oldest_us) / 1e6 as oldest_pending_seconds, (end_us - newest_us) / 1e6 as newest_pending_seconds,
-  service_horizon_seconds, coalesce(goodput, 0) as goodput, coalesce(wasted_seconds, 0) as wasted_seconds, backlog_by_age
+  service_horizon_seconds, coalesce(goodput, 0) as goodput, coalesce(wasted_seconds, 0) as wasted_seconds,
+  backlog_by_age
 from (select *, least((minute + 1) * 60_000_000, getvariable('as_of_us')) as end_us from places) p
 left join flows on flows.minute = p.minute and flows.task_group is not distinct from p.task_group
 left join offers on offers.minute = p.minute and offers.task_group is not distinct from p.task_group

@@ -1,4 +1,5 @@
--- What waited or was in work when a minute ended, that is at its last microsecond; the last minute ends with the record.
+-- What waited or was in work when a minute ended, that is at its last microsecond. The last minute ends with the
+-- record.
 create temp table standing as
 with held as (
   select task_group, status = 'PENDING' as waits, created_us, at_us,
@@ -19,7 +20,9 @@ by_age as (
     count(*) as count, min(created_us) as oldest_us, max(created_us) as newest_us
   from probed where probe_us < until_us and (created_us <= probe_us or not waits) group by all
 )
-select minute, task_group, (sum(count) filter (waits))::bigint as backlog, (sum(count) filter (not waits))::bigint as in_flight,
+select minute, task_group, (sum(count) filter (waits))::bigint as backlog,
+  (sum(count) filter (not waits))::bigint as in_flight,
   min(oldest_us) filter (waits) as oldest_us, max(newest_us) filter (waits) as newest_us,
-  coalesce(list({from_seconds: from_seconds, count: count} order by from_seconds) filter (waits), []) as backlog_by_age
+  coalesce(list({from_seconds: from_seconds, count: count} order by from_seconds) filter (waits), [])
+    as backlog_by_age
 from by_age group by all

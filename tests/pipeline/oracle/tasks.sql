@@ -1,8 +1,7 @@
 -- The table `tasks`, as `lives` with times in microseconds and then as it is published.
 create temp table lives as
 with gathered as (
-  select task_id, life, min(created_us) as created_us, min(at_us) as seen_us,
-    bool_or(born or change = 'SNAPSHOT') as begun,
+  select task_id, life, min(created_us) as created_us, bool_or(born or change = 'SNAPSHOT') as begun,
     min(at_us) filter (claimed) as first_taken_us,
     max(at_us) filter (not removed and status in ('SUCCESS', 'FAILURE', 'CANCELLED', 'SHED')) as settled_us,
     count(*) filter (claimed) - count(*) filter (released) as claims,
@@ -43,7 +42,8 @@ select task_id, life, queue, task_group, priority, created_us, deadline_us, firs
   case when first_taken_us >= created_us then first_taken_us - created_us when first_taken_us is not null then 0 end
     as wait_us,
   run_us, outcome,
-  case when outcome = 'shed' then if(status = 'PENDING', 'expired', coalesce(shed_reason, 'unknown')) end as shed_reason,
+  case when outcome = 'shed' then if(status = 'PENDING', 'expired', coalesce(shed_reason, 'unknown')) end
+    as shed_reason,
   lease_losses, (task_id, life) in (from inversions) as inverted,
   outcome = 'success' and coalesce(finished_us <= deadline_us, true) as in_time,
   list_concat(

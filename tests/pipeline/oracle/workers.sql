@@ -7,5 +7,6 @@ with deeds as (
   union all
   select before_worker, 0, 0, 1 from changes where lease_lost
 )
-select worker, sum(claims)::bigint as claims, sum(settles)::bigint as settles, sum(lease_losses)::bigint as lease_losses
+select worker, sum(claims)::bigint as claims, sum(settles)::bigint as settles,
+  sum(lease_losses)::bigint as lease_losses
 from deeds group by worker
