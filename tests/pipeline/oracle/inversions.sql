@@ -9,7 +9,8 @@ waits as (
   from changes where status = 'PENDING' and not removed and not_before_us is null
 ),
 -- A task that waits from the moment of its put is newer than the claimed one, and waits already, if it was put
--- between that one's put and its claim. Of all that were, one still waits if the last to go does.
+-- between that one's put and its claim. Of all that were, one still waits if the last to go does. (An end of the
+-- frame of `1 preceding` is the same, and takes DuckDB four times as long.)
 moments as (
   select queue, priority, at_us as moment_us, created_us, null as until_us, task_id, life from claims
   union all
@@ -18,7 +19,7 @@ moments as (
 after_puts as (
   select task_id, life, moment_us, max(until_us) over (
       partition by queue, priority order by moment_us
-      range between greatest(moment_us - created_us - 1, 0) preceding and 1 preceding
+      range between greatest(moment_us - created_us - 1, 0) preceding and current row exclude group
     ) as last_us
   from moments
 ),
