@@ -62,7 +62,9 @@ def _within_lives(events: DataFrame) -> DataFrame:
     """Return events with what the task was before, nothing if the event begins a life."""
     change = F.when(_put_over(), "INSERT").otherwise(F.col("change"))
     previous = {f"previous_{name}": F.when(change != "INSERT", F.col(f"before_{name}")) for name in _PREVIOUS}
-    return events.withColumns(previous | {"change": change})
+    # The first that is known of a task is in its first life, even if the record begins later than the task.
+    begins = (change == "INSERT") | F.col("before_event_id").isNull()
+    return events.withColumns(previous | {"change": change, "begins": begins})
 
 
 def _put_over() -> Column:
@@ -97,16 +99,15 @@ def _with_claims(events: DataFrame) -> DataFrame:
 
 def _with_following(events: DataFrame, by_task: WindowSpec) -> DataFrame:
     """Return events with their life, when the task changed next, and since when it was held."""
-    born = F.col("change") == "INSERT"
-    ends = F.lead("change").over(by_task)
+    ends = F.lead("begins").over(by_task)
     claim_us = F.when(F.col("claimed"), F.col("changed_us"))
     earlier = by_task.rowsBetween(Window.unboundedPreceding, -1)
     until_now = by_task.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     return events.select(
         "*",
-        F.sum(born.cast("int")).over(until_now).cast("int").alias("life"),
-        F.when(ends != "INSERT", F.lead("changed_us").over(by_task)).alias("next_us"),
-        (ends.isNull() | (ends == "INSERT")).alias("is_last"),
+        F.sum(F.col("begins").cast("int")).over(until_now).cast("int").alias("life"),
+        F.when(~ends, F.lead("changed_us").over(by_task)).alias("next_us"),
+        (ends.isNull() | ends).alias("is_last"),
         F.when(F.col("left"), F.last(claim_us, ignorenulls=True).over(earlier)).alias("held_since_us"),
     )
 

@@ -110,6 +110,8 @@ def test_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path
         "b": "lost while it was taken",
         "lost": "no creation recorded",
     }
+    # Also the task of which the record has no put is in its first life.
+    assert {row["life"] for row in table(summary, "violations", "task_id")} == {1}
     assert table(summary, "ledger", "day")[-1]["difference"] == -1
     assert differing_from_duckdb(summary, tmp_path / "in/*.json", tmp_path / "duckdb") == {}
 

@@ -26,7 +26,8 @@ begun as (
   from delivered window task as (partition by task_id order by sequence)
 ),
 placed as (
-  select *, sum(born::int) over (task rows unbounded preceding)::int as life,
+  select *, (sum(born::int) over (task rows unbounded preceding)
+      + (not first_value(born) over (task rows unbounded preceding))::int)::int as life,
     case when not born then lag(status) over task end as before,
     case when not born then lag(attempts) over task end as before_attempts,
     case when not born then lag(worker) over task end as before_worker,
