@@ -44,7 +44,7 @@ THREADS: Final = 2
 MASTER: Final = f"local[{THREADS}]"
 MEMORY: Final = "4g"
 EVENTS_A_FILE: Final = 32_000
-WARM_RUNS: Final = 2
+WARM_RUNS: Final = 3
 # Growth is shown by recordings of these shares of the whole one.
 SHARES: Final = (0.25, 0.5)
 MOST_TASKS: Final = 100_000

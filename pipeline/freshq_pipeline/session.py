@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from freshq_pipeline.errors import PipelineError
+from freshq_pipeline.errors import BadInput, PipelineError
 from freshq_pipeline.java import java_home
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 # Java says why in many words; only the first of them help.
 LONGEST_REASON: Final = 300
+LINES_OF_REASON: Final = 2
+# What Java writes before it comes to why it does not start.
+_ANYHOW: Final = ("WARNING:", "Setting default log level", "To adjust logging level", "at ")
+_MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]b?", re.IGNORECASE)
+_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|(spark|k8s)://.+|local-cluster\[.+\]")
 # What the pipeline relies on, wherever it runs.
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -74,8 +80,11 @@ def spark_session(master: str = "local[*]", memory: str = "2g") -> Iterator[Spar
         memory: Of the embedded Java, as Spark writes it.
 
     Raises:
-        PipelineError: If there is no Java.
+        BadInput: If Spark knows no such master or size.
+        PipelineError: If there is no Java, or it does not start.
     """
+    if not submitted():
+        _check(master, memory)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - slow to load; options are checked before
 
     builder = SparkSession.Builder().appName("freshq-pipeline")
@@ -102,6 +111,15 @@ def spark_session(master: str = "local[*]", memory: str = "2g") -> Iterator[Spar
         os.environ.clear()
         os.environ.update(before)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _check(master: str, memory: str) -> None:
+    if not _MEMORY.fullmatch(memory):
+        msg = f"memory: must be a number with k, m, g or t, such as 2g, got {memory!r}"
+        raise BadInput(msg)
+    if not _MASTER.fullmatch(master):
+        msg = f"master: must be local, local[N], yarn, spark://.. or k8s://.., got {master!r}"
+        raise BadInput(msg)
 
 
 @contextmanager
@@ -146,34 +164,60 @@ def _embedded(builder: SparkSession.Builder, scratch: Path, master: str, memory:
     }
     for name, value in options.items():
         builder = builder.config(name, value)
-    with _stderr_to(scratch / "java.log"):
-        spark = builder.getOrCreate()
+    spark = _started(builder, scratch / "java.log")
     spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     return spark
 
 
+def _started(builder: SparkSession.Builder, log: Path) -> SparkSession:
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with Spark
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - slow to load
+
+    try:
+        with _output_to(log):
+            return builder.getOrCreate()
+    except (PySparkException, Py4JJavaError) as error:
+        _end_java()
+        msg = f"Spark did not start: {why(log.read_text(errors='replace')) or innermost(str(error))}"
+        raise PipelineError(msg) from None
+
+
+def why(log: str) -> str:
+    """Return why Java did not start, in one line, from what it wrote; nothing if it wrote nothing of it."""
+    lines = [line.strip() for line in log.splitlines()]
+    told = [line for line in lines if line and not line.startswith(_ANYHOW)]
+    return "; ".join(told[:LINES_OF_REASON])[:LONGEST_REASON]
+
+
 @contextmanager
-def _stderr_to(log: Path) -> Iterator[None]:
-    """Have Java, which inherits it, write its standard error into a file.
+def _output_to(log: Path) -> Iterator[None]:
+    """Have Java, which inherits standard output and error, write them into a file.
 
     What fails is raised here and told in one line; the rest is noise.
     """
-    kept = os.dup(2)
+    kept = {stream: os.dup(stream) for stream in (1, 2)}
     try:
         with log.open("w") as file:
-            os.dup2(file.fileno(), 2)
+            for stream in kept:
+                os.dup2(file.fileno(), stream)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        for stream, copy in kept.items():
+            os.dup2(copy, stream)
+            os.close(copy)
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop Spark and its Java, which would otherwise live until the interpreter ends."""
+    """Stop Spark and its Java."""
+    spark.stop()
+    _end_java()
+
+
+def _end_java() -> None:
+    """End Java, which would otherwise live until the interpreter ends."""
     from pyspark import SparkContext  # noqa: PLC0415 - loaded by now
 
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way to end the JVM
-    spark.stop()
     if gateway is None:
         return
     gateway.shutdown()

@@ -13,8 +13,9 @@ import typer
 from typer.testing import CliRunner
 
 from freshq_pipeline.cli import app, finish
-from freshq_pipeline.errors import BAD_INPUT_STATUS, VIOLATION_STATUS
+from freshq_pipeline.errors import BAD_INPUT_STATUS, FAILED_STATUS, VIOLATION_STATUS
 from freshq_pipeline.java import OLDEST, version_of, write_launcher
+from freshq_pipeline.session import why
 from tests.pipeline.conftest import uncompiled
 from tests.pipeline.recording import small, write_lines
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
         (["run", "--events", "{tmp}/in", "--max-reject-ratio", "2"], "max-reject-ratio: must be from 0 to 1"),
         (["run", "--events", "{tmp}/in", "--keep-runs", "0"], "keep-runs: must be 1 or more"),
         (["run", "--events", "ftp://host/in"], "must be a folder or begin with s3://"),
+        (["run", "--events", "{tmp}/in", "--memory", "2 GB"], "memory: must be a number with k, m, g or t"),
+        (["run", "--events", "{tmp}/in", "--master", "here"], "master: must be local, local[N]"),
         (["replay", "--events", "{tmp}/in", "--policies", "random"], "policies: must be of lifo"),
         (["replay", "--events", "{tmp}/in", "--capacity", "0"], "capacity: must be greater than 0"),
         (["replay", "--events", "{tmp}/in", "--deadline-seconds", "x"], "deadline-seconds: must be numbers"),
@@ -54,6 +57,33 @@ def test_a_broken_ledger_has_its_own_status(capsys: pytest.CaptureFixture[str]) 
         finish({"ledger_violations": 2}, as_json=True)
     assert ended.value.exit_code == VIOLATION_STATUS
     assert "2 tasks break the ledger" in capsys.readouterr().err
+
+
+def test_a_java_that_does_not_start(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in/a.json", small().landed())
+    done = subprocess.run(
+        [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(tmp_path / "in"),
+         "--out", str(tmp_path / "out"), "--memory", "1k", "--json"],
+        capture_output=True, text=True, check=False, timeout=250,
+    )  # fmt: skip
+    assert done.returncode == FAILED_STATUS
+    assert done.stderr.startswith("freshq-pipeline: Spark did not start: Error")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("", ""),
+        ("WARNING: Using incubator modules\n", ""),
+        ("Invalid heap size: -Xmx9x\nError: no\nError: again\n", "Invalid heap size: -Xmx9x; Error: no"),
+        ('Exception in "main" E: no master\n\tat a.B(C.scala:1)\n', 'Exception in "main" E: no master'),
+    ],
+)
+def test_why_java_did_not_start(log: str, told: str) -> None:
+    assert why(log) == told
 
 
 def test_bundled_java_through_its_launcher(tmp_path: Path) -> None:
