@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -72,14 +71,14 @@ class Warm:
         parts_seconds: The same, by part.
         growth: Seconds for a million events, by how many there were.
         slowest_over_median: Of the tasks of the stage with the most work: 1 if all took as long.
-        peak_rss_mib: The most memory that any process of Spark held, in mebibytes.
+        peak_rss_mib: The most memory that Spark's Java held, in mebibytes; None where nobody tells.
     """
 
     seconds: float
     parts_seconds: dict[str, float]
     growth: dict[int, float]
     slowest_over_median: float
-    peak_rss_mib: int
+    peak_rss_mib: int | None
 
 
 def warm(recordings: dict[int, Path], out: Path) -> Warm:
@@ -99,10 +98,21 @@ def warm(recordings: dict[int, Path], out: Path) -> Warm:
             growth[events] = round(seconds * 1e6 / events, 1)
             if events == longest:
                 whole, parts = seconds, folder.read_json(f"runs/{summary['run_id']}/{SECONDS}")
-        skew = slowest_over_median(spark)
-    # Of the processes that have ended, which those of Spark have by now.
-    peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return Warm(whole, parts, growth, skew, peak_kib // 1024)
+        skew, peak_mib = slowest_over_median(spark), peak_rss_mib(spark)
+    return Warm(whole, parts, growth, skew, peak_mib)
+
+
+def peak_rss_mib(spark: SparkSession) -> int | None:
+    """Return the most memory that Spark's Java ever held, in mebibytes; None where the system does not tell.
+
+    What the system says of all children would be no less than what this process held when it made them.
+    """
+    java: Any = spark.sparkContext._jvm  # noqa: SLF001 - the number of its process has no public way out
+    status = Path(f"/proc/{java.java.lang.ProcessHandle.current().pid()}/status")
+    if not status.exists():
+        return None
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    return int(fields["VmHWM"].split()[0]) // 1024
 
 
 def slowest_over_median(spark: SparkSession) -> float:

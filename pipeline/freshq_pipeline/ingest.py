@@ -94,6 +94,16 @@ def ingest(
     return found
 
 
+def write_silver(events: DataFrame, target: str) -> None:
+    """Write canonical events as a part of silver.
+
+    Args:
+        events: With the columns of `EVENT`, and perhaps others.
+        target: Address of the part; what is there already is replaced.
+    """
+    events.select(*EVENT).write.options(**_SILVER).mode("overwrite").parquet(target)
+
+
 def _write(
     spark: SparkSession, events: Folder, paths: list[str], form: Format, out: Folder, run_id: str
 ) -> tuple[Ingested, list[str], list[Damaged]]:
@@ -124,8 +134,7 @@ def _accept(spark: SparkSession, files: list[str], form: Format, target: str) ->
         F.count_if(foreign).alias("no_task"),
         F.collect_set(F.when(~foreign, F.col("file"))).alias("spoilt"),
     )
-    accepted = rows.where(problem.isNull()).select(*EVENT)
-    accepted.write.options(**_SILVER).mode("overwrite").parquet(target)
+    write_silver(rows.where(problem.isNull()), target)
     told: dict[str, Any] = seen.get
     counts = Ingested(told["records"], told["accepted"], told["no_task"])
     return counts, sorted(told["spoilt"])

@@ -162,7 +162,7 @@ def advance(spark: SparkSession, request: Request, todo: Plan) -> dict[str, Any]
 def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> dict[str, Any]:
     from freshq_pipeline import catalog  # noqa: PLC0415 - loads Spark
     from freshq_pipeline.gold import Choices, build, read_silver  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.ingest import ingest  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.ingest import ingest, write_silver  # noqa: PLC0415 - loads Spark
 
     out, watch = request.out, Stopwatch()
     if request.iceberg is not None:
@@ -179,7 +179,7 @@ def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> di
         state.files |= {path: list(todo.files[path]) for path in todo.new}
     if len(state.silver) > MAX_SILVER_PARTS:
         folded = f"{state.run_id}-all"
-        read_silver(spark, out, state.silver).write.parquet(out.at(f"silver/{folded}"))
+        write_silver(read_silver(spark, out, state.silver), out.at(f"silver/{folded}"))
         state.silver = [folded]
     choices = Choices(request.as_of_ms, request.index_lag_seconds)
     figures = build(spark, out, state.silver, state.run_id, choices, watch)
