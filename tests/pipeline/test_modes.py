@@ -44,13 +44,18 @@ def without_names(summary: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in summary.items() if name not in ("run_id", "tables")}
 
 
-def test_increments_equal_a_batch(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_increments_equal_a_batch(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("freshq_pipeline.run.MAX_SILVER_PARTS", 1)
     events = small().landed()
     write_lines(tmp_path / "in/1.json.gz", [*events[12:], "{broken"])
     pipeline(tmp_path / "in", tmp_path / "out", max_reject_ratio=0.5)
     first = (tmp_path / "out/_current.json").read_text()
     write_lines(tmp_path / "in/2.json.gz", events[:20])
     second = pipeline(tmp_path / "in", tmp_path / "out", keep_runs=1)
+    # Of two parts one was made, and they are gone. (The stream below reads several.)
+    assert [part.name for part in (tmp_path / "out/silver").iterdir()] == [f"{second['run_id']}-all"]
     batch = pipeline(tmp_path / "in", tmp_path / "batch")
     assert without_names(second) == without_names(batch)
     assert second["events_duplicate"] == 8
