@@ -27,7 +27,7 @@ demo: setup ## Deploy to an embedded AWS emulator, overload it, and show what be
 test: setup ## Run every test
 	@$(BIN)/python -m pytest --numprocesses 2
 
-test-spark: setup ## Run the data pipeline on a Spark cluster of this machine, and on the newest Spark (some minutes)
+test-spark: setup ## Run the data pipeline on a Spark cluster of this machine, on the bundled Java, and on the newest Spark (some minutes)
 	@$(BIN)/python -m pytest -m cluster
 	@$(BIN)/python -m local.newest_spark
 

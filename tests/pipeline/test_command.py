@@ -98,6 +98,7 @@ def test_bundled_java_through_its_launcher(tmp_path: Path) -> None:
     assert started.returncode == 0
 
 
+@pytest.mark.cluster
 @pytest.mark.timeout(300)  # another start of Spark, on a machine that may be busy
 def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
     write_lines(tmp_path / "in/a.json", small().landed())
