@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 
 from freshq import Queue
-from freshq.wakeup import Ring
+from freshq.aws.wakeup import Ring
 from local.deploy import DeployError, build, deploy
 from local.emulator import Emulator, EmulatorError, stop_on_signals
 from local.facts import (

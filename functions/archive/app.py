@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 
-from freshq.archive import Archive
-from freshq.observability import count, logger, metrics, tracer
-from freshq.settings import ArchiveSettings
+from freshq.aws.archive import Archive
+from freshq.aws.observability import count, logger, metrics, tracer
+from freshq.aws.settings import ArchiveSettings
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext

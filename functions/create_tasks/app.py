@@ -10,14 +10,14 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.observability import count, logger, metrics, tracer
-from freshq.producer import parse_load_request, produce
-from freshq.settings import QueueSettings
+from freshq.aws.observability import count, logger, metrics, tracer
+from freshq.aws.producer import parse_load_request, produce
+from freshq.aws.settings import QueueSettings
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-    from freshq.queue import Queue
+    from freshq.queue.queue import Queue
 
 # Kept at the end of the function's timeout, so that a batch under way ends and the answer gets out.
 RESERVE_SECONDS: Final = 10.0

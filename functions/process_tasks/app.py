@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.utilities.data_classes import SNSEvent
 
-from freshq.observability import MetricsObserver, count, logger, metrics, tracer
-from freshq.runner import load_runner
-from freshq.settings import WorkerSettings
-from freshq.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_ring
+from freshq.aws.observability import MetricsObserver, count, logger, metrics, tracer
+from freshq.aws.settings import WorkerSettings
+from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_ring
+from freshq.worker.runner import load_runner
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-    from freshq.queue import Queue
-    from freshq.runner import Runner
-    from freshq.worker import RunReport
+    from freshq.queue.queue import Queue
+    from freshq.worker.runner import Runner
+    from freshq.worker.worker import RunReport
 
 
 @dataclass(frozen=True)

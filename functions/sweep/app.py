@@ -6,14 +6,14 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from freshq.observability import count, gauge, logger, metrics, tracer
-from freshq.settings import DoorbellSettings
-from freshq.wakeup import Ring, WakeUp
+from freshq.aws.observability import count, gauge, logger, metrics, tracer
+from freshq.aws.settings import DoorbellSettings
+from freshq.aws.wakeup import Ring, WakeUp
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-    from freshq.queue import Queue
+    from freshq.queue.queue import Queue
 
 
 @cache

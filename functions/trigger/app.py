@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from aws_lambda_powertools.utilities.data_classes import DynamoDBStreamEvent, SNSEvent
 from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecordEventName
 
-from freshq.observability import count, logger, metrics, tracer
-from freshq.settings import DoorbellSettings
-from freshq.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_ring
+from freshq.aws.observability import count, logger, metrics, tracer
+from freshq.aws.settings import DoorbellSettings
+from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_ring
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord

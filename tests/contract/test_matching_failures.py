@@ -17,8 +17,8 @@ from freshq import (
     Unreachable,
     WrongResourceState,
 )
-from freshq.stores.dynamodb import transactions
-from freshq.stores.dynamodb.transactions import Verdict, classify
+from freshq.matching.stores import transactions
+from freshq.matching.stores.transactions import Verdict, classify
 from tests.support.faults import (
     BEFORE,
     Died,
@@ -83,7 +83,7 @@ def queue(table_desk: Desk, client: DynamoDBClient) -> MatchQueue:
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return how long the store would have waited, in seconds; it does not."""
     waits: list[float] = []
-    monkeypatch.setattr("freshq.stores.dynamodb.transactions.sleep", waits.append)
+    monkeypatch.setattr("freshq.matching.stores.transactions.sleep", waits.append)
     return waits
 
 

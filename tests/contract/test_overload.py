@@ -13,7 +13,7 @@ from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule
 from freshq.policy.shedding import BacklogLimit, WhenFull
-from freshq.shared.limits import SharedRetries, SharedSlots, SharedTokens
+from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

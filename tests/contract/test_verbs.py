@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import IllegalTransition, LeaseLost, Order, PutOutcome, TaskNotFound, TaskStatus
-from freshq.lifecycle import MAX_ERROR_CHARS
+from freshq.model.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.dynamodb import control

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from freshq.landing import landed_event
+from freshq.aws.landing import landed_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from freshq import Queue, StoreError, TaskStatus
 from freshq.cli import app
-from freshq.relay import Relay
+from freshq.feeds.relay import Relay
 from freshq.stores.memory import MemoryStore
 from tests.support.readings import counts, ids, known, payloads
 

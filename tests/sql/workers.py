@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from freshq import LeaseLost, Queue
-from freshq.relay import Relay
+from freshq.feeds.relay import Relay
 from tests.sql.conftest import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
-    from freshq.options import QueueOptions
+    from freshq.model.options import QueueOptions
 
 LEASE_SECONDS: Final = 1.0
 # The processes are forked from one that has everything loaded, and no thread.

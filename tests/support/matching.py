@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from freshq import MatchQueue
-from freshq.stores.match_memory import MemoryMatchStore
+from freshq.matching.stores.memory import MemoryMatchStore
 from tests.conftest import Clock
 
 if TYPE_CHECKING:

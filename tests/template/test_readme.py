@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from freshq.producer import parse_load_request
+from freshq.aws.producer import parse_load_request
 from tests.support.functions import EVENTS, PROJECT
 from tests.template.test_template import source
 

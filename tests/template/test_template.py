@@ -16,9 +16,9 @@ from samtranslator.public.translator import ManagedPolicyLoader
 from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
-from freshq.settings import ArchiveSettings, DoorbellSettings, QueueSettings, WorkerSettings
+from freshq.aws.settings import ArchiveSettings, DoorbellSettings, QueueSettings, WorkerSettings
+from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
-from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

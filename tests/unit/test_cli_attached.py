@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq import AttachedQueue, Queue, TaskStatus
+from freshq import AttachedQueue, TaskStatus
 from freshq.cli.finding import open_queue
 from freshq.stores.dynamodb import attaching
 from tests.contract.test_attach import Shipments, dead, in_work
@@ -33,7 +33,7 @@ def queue(shipments: Shipments) -> AttachedQueue:
     return shipments.queue()
 
 
-def status_of(queue: Queue, record_id: str) -> TaskStatus:
+def status_of(queue: AttachedQueue, record_id: str) -> TaskStatus:
     task = queue.get(record_id)
     assert task is not None
     return task.status

@@ -25,7 +25,7 @@ from freshq.cli.call_center import (
     jain_index,
     report,
 )
-from freshq.stores.dynamodb import match_store
+from freshq.matching.stores import dynamodb as match_store
 from tests.support.faults import client_at
 from tests.support.matching import join
 

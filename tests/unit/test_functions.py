@@ -12,8 +12,9 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from freshq import TableMissing, observability
-from freshq.archive import Archive
+from freshq import TableMissing
+from freshq.aws import observability
+from freshq.aws.archive import Archive
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.support.functions import EVENTS, Context, load_event
 from tests.support.readings import within_seconds

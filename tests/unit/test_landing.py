@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from freshq import Queue
-from freshq.landing import landed_event
+from freshq.aws.landing import landed_event
 from freshq.stores.dynamodb.items import Keyspace, encode
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshq import MatchQueue, ResourceStatus
-from freshq.match_lines import Lines
-from freshq.policy.criteria import parse_criteria
-from freshq.policy.standing import entries_of, fits, parse_attributes, places_of
-from freshq.stores.match_memory import MemoryMatchStore
+from freshq.matching.criteria import parse_criteria
+from freshq.matching.places import entries_of, fits, parse_attributes, places_of
+from freshq.matching.stores.memory import MemoryMatchStore
+from freshq.matching.walk import Lines
 from tests.conftest import Clock
 
 NAMES: Final = ("gender", "language", "z")

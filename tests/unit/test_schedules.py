@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from freshq import Queue, StoreError
-from freshq.schedules import Cron, Every, Schedule, Scheduler
+from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
 from tests.support.readings import payloads, total, within_seconds

@@ -14,8 +14,8 @@ import pytest
 from freshq import Busy, Claim, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker, worker
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.retry import Backoff
-from freshq.runner import load_runner
 from freshq.stores.memory import MemoryStore
+from freshq.worker.runner import load_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,39 +1,62 @@
-"""freshq: a task queue for work that loses value with age."""
+"""freshq: a task queue for work that loses value with age.
 
-from freshq.attached import AttachedQueue
-from freshq.errors import (
-    AlreadyQueued,
-    FreshqError,
-    IllegalTransition,
-    LeaseLost,
-    LostRace,
-    MatchLost,
-    NotReady,
-    Overloaded,
-    PutIncomplete,
-    RefusedError,
-    ResourceNotFound,
-    StoreError,
-    TableMissing,
-    TaskNotFound,
-    Throttled,
-    Unreachable,
-    WrongResourceState,
-)
-from freshq.matching import Match, MatchQueue
-from freshq.outcomes import Busy, Reject, Retry
-from freshq.policy.order import Order
-from freshq.queue import Claim, PutOutcome, Queue, Receipt
-from freshq.resource import Resource, ResourceStatus
-from freshq.stores.base import Page, Stats
-from freshq.task import Task, TaskStatus
-from freshq.worker import Outcome, RunReport, Worker
+Every public name is here, and is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from freshq.errors import (
+        AlreadyQueued,
+        FreshqError,
+        IllegalTransition,
+        LeaseLost,
+        LostRace,
+        MatchLost,
+        NotReady,
+        Overloaded,
+        PutIncomplete,
+        RefusedError,
+        ResourceNotFound,
+        StoreError,
+        TableMissing,
+        TaskNotFound,
+        Throttled,
+        Unreachable,
+        WrongResourceState,
+    )
+    from freshq.feeds.relay import Relay
+    from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
+    from freshq.matching.queue import Match, MatchQueue
+    from freshq.matching.resource import Resource, ResourceStatus
+    from freshq.model.answers import Claim, PutOutcome, Receipt
+    from freshq.model.outcomes import Busy, Reject, Retry
+    from freshq.model.task import Task, TaskStatus
+    from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
+    from freshq.policy.order import Order
+    from freshq.policy.pressure import Door
+    from freshq.policy.rules import CodelRule, ReserveRule
+    from freshq.policy.shedding import BacklogLimit, WhenFull
+    from freshq.queue.attached import AttachedQueue
+    from freshq.queue.queue import Queue
+    from freshq.stores.base import Page, Stats
+    from freshq.worker.report import Observer, Outcome, RunReport
+    from freshq.worker.worker import Worker
 
 __all__ = [
     "AlreadyQueued",
     "AttachedQueue",
+    "BacklogLimit",
     "Busy",
     "Claim",
+    "CodelRule",
+    "ConcurrencyLimit",
+    "Cron",
+    "Door",
+    "Every",
     "FreshqError",
     "IllegalTransition",
     "LeaseLost",
@@ -42,6 +65,7 @@ __all__ = [
     "MatchLost",
     "MatchQueue",
     "NotReady",
+    "Observer",
     "Order",
     "Outcome",
     "Overloaded",
@@ -52,11 +76,17 @@ __all__ = [
     "Receipt",
     "RefusedError",
     "Reject",
+    "Relay",
+    "ReserveRule",
     "Resource",
     "ResourceNotFound",
     "ResourceStatus",
     "Retry",
+    "RetryBudget",
     "RunReport",
+    "Schedule",
+    "Scheduler",
+    "SharedBucket",
     "Stats",
     "StoreError",
     "TableMissing",
@@ -65,6 +95,75 @@ __all__ = [
     "TaskStatus",
     "Throttled",
     "Unreachable",
+    "WhenFull",
     "Worker",
     "WrongResourceState",
 ]
+
+_MODULES: Final = {
+    "AlreadyQueued": "freshq.errors",
+    "AttachedQueue": "freshq.queue.attached",
+    "BacklogLimit": "freshq.policy.shedding",
+    "Busy": "freshq.model.outcomes",
+    "Claim": "freshq.model.answers",
+    "CodelRule": "freshq.policy.rules",
+    "ConcurrencyLimit": "freshq.policy.limits",
+    "Cron": "freshq.feeds.schedules",
+    "Door": "freshq.policy.pressure",
+    "Every": "freshq.feeds.schedules",
+    "FreshqError": "freshq.errors",
+    "IllegalTransition": "freshq.errors",
+    "LeaseLost": "freshq.errors",
+    "LostRace": "freshq.errors",
+    "Match": "freshq.matching.queue",
+    "MatchLost": "freshq.errors",
+    "MatchQueue": "freshq.matching.queue",
+    "NotReady": "freshq.errors",
+    "Observer": "freshq.worker.report",
+    "Order": "freshq.policy.order",
+    "Outcome": "freshq.worker.report",
+    "Overloaded": "freshq.errors",
+    "Page": "freshq.stores.base",
+    "PutIncomplete": "freshq.errors",
+    "PutOutcome": "freshq.model.answers",
+    "Queue": "freshq.queue.queue",
+    "Receipt": "freshq.model.answers",
+    "RefusedError": "freshq.errors",
+    "Reject": "freshq.model.outcomes",
+    "Relay": "freshq.feeds.relay",
+    "ReserveRule": "freshq.policy.rules",
+    "Resource": "freshq.matching.resource",
+    "ResourceNotFound": "freshq.errors",
+    "ResourceStatus": "freshq.matching.resource",
+    "Retry": "freshq.model.outcomes",
+    "RetryBudget": "freshq.policy.limits",
+    "RunReport": "freshq.worker.report",
+    "Schedule": "freshq.feeds.schedules",
+    "Scheduler": "freshq.feeds.schedules",
+    "SharedBucket": "freshq.policy.limits",
+    "Stats": "freshq.stores.base",
+    "StoreError": "freshq.errors",
+    "TableMissing": "freshq.errors",
+    "Task": "freshq.model.task",
+    "TaskNotFound": "freshq.errors",
+    "TaskStatus": "freshq.model.task",
+    "Throttled": "freshq.errors",
+    "Unreachable": "freshq.errors",
+    "WhenFull": "freshq.policy.shedding",
+    "Worker": "freshq.worker.worker",
+    "WrongResourceState": "freshq.errors",
+}
+
+if not TYPE_CHECKING:  # else a type checker would take any name
+
+    def __getattr__(name: str) -> object:
+        """Load a public name when it is first used."""
+        if name not in _MODULES:
+            msg = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

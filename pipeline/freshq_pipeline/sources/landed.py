@@ -1,4 +1,4 @@
-"""Landed events: what `freshq.landing.landed_event` makes of the change stream."""
+"""Landed events: what `freshq.aws.landing.landed_event` makes of the change stream."""
 
 from __future__ import annotations
 

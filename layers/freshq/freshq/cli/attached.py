@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from freshq.attached import AttachedQueue
 from freshq.cli.session import Session  # noqa: TC001 - the signature is read at run time
 from freshq.errors import RefusedError
+from freshq.queue.attached import AttachedQueue
 
 RecordId = Annotated[
     str | None,

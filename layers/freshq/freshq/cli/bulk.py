@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from freshq.errors import RefusedError
-from freshq.queue import PutOutcome
+from freshq.model.answers import PutOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.policy.criteria import parse_criteria
-from freshq.policy.standing import fits, parse_attributes
+from freshq.matching.criteria import parse_criteria
+from freshq.matching.places import fits, parse_attributes
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator
 
-    from freshq.matching import Match, MatchQueue
+    from freshq.matching.queue import Match, MatchQueue
 
 LANGUAGES: Final = {"English": 0.6, "Spanish": 0.25, "French": 0.15}
 GENDERS: Final = ("F", "M", "X")

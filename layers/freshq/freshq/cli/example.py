@@ -15,7 +15,7 @@ from rich.table import Table
 
 from freshq.cli.call_center import LANGUAGES, LEASE_SECONDS, Clock, Floor, agents, callers, report, speaks
 from freshq.errors import RefusedError, StoreError
-from freshq.matching import MatchQueue
+from freshq.matching.queue import MatchQueue
 from freshq.policy.order import Order
 
 if TYPE_CHECKING:

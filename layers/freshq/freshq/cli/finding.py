@@ -9,13 +9,15 @@ from urllib.parse import parse_qsl, urlencode
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
 
+from freshq.aws.settings import QueueSettings
 from freshq.errors import RefusedError, Unreachable
-from freshq.queue import Queue
-from freshq.settings import QueueSettings
+from freshq.queue.queue import Queue
 from freshq.stores.dynamodb.calls import default_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from freshq.queue.base import BaseQueue
 
 # What may stand in an address after "?", and how it is written.
 OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
@@ -42,7 +44,7 @@ FORMS: Final = (
 )
 
 
-def open_queue(address: str, name: str | None = None, max_age_seconds: float | None = None) -> Queue:
+def open_queue(address: str, name: str | None = None, max_age_seconds: float | None = None) -> BaseQueue:
     """Return the queue of an address.
 
     Args:
@@ -114,8 +116,8 @@ def _converted(given: Mapping[str, str], known: Mapping[str, Callable[[str], obj
     return options
 
 
-def _dynamodb(table: str, options: dict[str, Any]) -> Queue:
-    opened: Queue
+def _dynamodb(table: str, options: dict[str, Any]) -> BaseQueue:
+    opened: BaseQueue
     region, profile = options.pop("region", None), options.pop("profile", None)
     if "key" in options:
         options["attach"] = True  # a table of freshq's own has the key that freshq gave it
@@ -142,7 +144,7 @@ def split_table(url: str) -> tuple[str, str]:
     return url, table or DEFAULT_TABLE
 
 
-def _sql(url: str, table: str, options: dict[str, Any]) -> Queue:
+def _sql(url: str, table: str, options: dict[str, Any]) -> BaseQueue:
     try:
         return Queue.sql(url, table, **options)
     except ImportError as error:
@@ -150,7 +152,7 @@ def _sql(url: str, table: str, options: dict[str, Any]) -> Queue:
         raise ValueError(msg) from error
 
 
-def stack_queue(stack: str, name: str | None = None) -> Queue:
+def stack_queue(stack: str, name: str | None = None) -> BaseQueue:
     """Return the queue of a deployed stack, with the options that it was deployed with.
 
     Args:

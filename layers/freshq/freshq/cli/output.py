@@ -11,16 +11,16 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from freshq.task import TaskStatus
+from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import JustifyMethod
 
-    from freshq.queue import Claim
+    from freshq.model.answers import Claim
+    from freshq.model.task import Task
     from freshq.stores.base import Stats
-    from freshq.task import Task
 
 # What a reader has no use for: the store's bookkeeping, and the token, which is its holder's alone.
 INTERNAL: Final = ("expires", "request_token", "lease_token")

@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.cli.output import fields
-from freshq.task import TaskStatus
+from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from freshq.model.task import Task
     from freshq.policy.pressure import Pressure
-    from freshq.queue import Queue
+    from freshq.queue.base import BaseQueue
     from freshq.stores.base import Stats
-    from freshq.task import Task
 
 AGES_SECONDS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0)
 # Waiting tasks counted below each age; beyond it the picture says "at least".
@@ -69,7 +69,7 @@ class Reading:
 class DeadLetters:
     """Dead letters, found a part of the table at a time, round and round."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: BaseQueue) -> None:
         """Know of none yet."""
         self._queue = queue
         self._found: dict[str, Task] = {}
@@ -105,7 +105,7 @@ class DeadLetters:
 class Watcher:
     """Looks at a queue again and again."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: BaseQueue) -> None:
         """Look at a queue."""
         self._queue = queue
         self._dead_letters = DeadLetters(queue)

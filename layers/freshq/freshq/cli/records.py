@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from freshq.attached import AttachedQueue
 from freshq.cli.drafts import TEST_IDS, Draft, Drafts, DraftStatus
 from freshq.cli.finding import open_queue, with_account
 from freshq.cli.output import details, printable, state
 from freshq.cli.verbs import received
 from freshq.errors import RefusedError, TaskNotFound
-from freshq.task import TaskStatus
+from freshq.model.task import TaskStatus
+from freshq.queue.attached import AttachedQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq.cli.session import Session
-    from freshq.task import Task
+    from freshq.model.task import Task
 
 # Verbs that a record must be in the queue for.
 OF_A_TASK: Final = frozenset(

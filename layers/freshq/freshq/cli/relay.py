@@ -10,16 +10,16 @@ import typer
 
 from freshq.cli.finding import FORMS, open_queue
 from freshq.errors import StoreError
-from freshq.relay import DEFAULT_BATCH, Relay
-from freshq.task import MAX_SECONDS
+from freshq.feeds.relay import DEFAULT_BATCH, Relay
+from freshq.model.task import MAX_SECONDS
 
 if TYPE_CHECKING:
-    from freshq.queue import Queue
+    from freshq.queue.base import BaseQueue
 
 UNREACHABLE_STATUS = 3
 
 
-def _open(option: str, address: str, name: str, max_age_seconds: float) -> Queue:
+def _open(option: str, address: str, name: str, max_age_seconds: float) -> BaseQueue:
     try:
         return open_queue(address, name=name, max_age_seconds=max_age_seconds)
     except ValueError as error:

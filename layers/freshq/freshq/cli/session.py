@@ -18,7 +18,8 @@ from freshq.errors import RefusedError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from freshq.queue import Claim, Queue
+    from freshq.model.answers import Claim
+    from freshq.queue.base import BaseQueue
 
 REFUSED_STATUS: Final = 1
 WRONG_USE_STATUS: Final = 2
@@ -41,7 +42,7 @@ class Session:
         seen: Ids that were met, the latest last.
     """
 
-    queue: Queue
+    queue: BaseQueue
     output: Output
     can_ask: bool
     address: str | None = None
@@ -212,7 +213,7 @@ def _run(context: typer.Context, place: dict[str, Any], function: Callable[[Sess
         session.queue.close()
 
 
-def _find(context: typer.Context, place: dict[str, Any]) -> Queue:
+def _find(context: typer.Context, place: dict[str, Any]) -> BaseQueue:
     address, stack, name = place["queue"], place["stack"], place["name"]
     if stack is not None:
         if _typed(context, "queue"):

@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from freshq.model.task import MAX_PRIORITY
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
@@ -30,7 +31,6 @@ from freshq.simulate import (
     summarize,
     sweep,
 )
-from freshq.task import MAX_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from freshq.attached import AttachedQueue
 from freshq.cli.attached import LeaseSeconds, Limit, dlq_claim, hold, ready
 from freshq.cli.bulk import put_lines
 from freshq.cli.output import fields, printable
 from freshq.cli.session import Session, complain, verb
 from freshq.errors import RefusedError, TaskNotFound
-from freshq.queue import PutOutcome
-from freshq.task import TaskStatus
+from freshq.model.answers import PutOutcome
+from freshq.model.task import TaskStatus
+from freshq.queue.attached import AttachedQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from freshq.queue import Receipt
+    from freshq.model.answers import Receipt
     from freshq.stores.conflicts import OnConflict
 
 TaskId = Annotated[

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from freshq.model.task import MAX_PRIORITY
 from freshq.simulate.load import MAX_TASKS, Load, Service, positive, services
-from freshq.task import MAX_PRIORITY
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ from freshq.errors import FreshqError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from freshq.lines import LineOrders, LineTurns
+    from freshq.model.task import Task, TaskStatus
     from freshq.stores.conflicts import OnConflict, PutResult
-    from freshq.task import Task, TaskStatus
+    from freshq.stores.lines import LineOrders, LineTurns
 
 
 @dataclass(frozen=True, slots=True)

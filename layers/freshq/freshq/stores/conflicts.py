@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from freshq.task import TaskStatus
+from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
     from freshq.errors import FreshqError
-    from freshq.task import Task
+    from freshq.model.task import Task
 
 OnConflict: TypeAlias = Literal["ignore", "update"]
 # The value of a PutOutcome, or why a task was not put.

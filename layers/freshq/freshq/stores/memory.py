@@ -11,20 +11,20 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.lifecycle import new_token
+from freshq.model.lifecycle import new_token
+from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ReserveSpans, too_late
 from freshq.stores.base import ConflictError, Guard, Record, Stats
 from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
-from freshq.tally import tally
-from freshq.task import Task, TaskStatus
+from freshq.stores.tally import tally
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from freshq.errors import FreshqError
-    from freshq.lines import Line
     from freshq.stores.base import ClaimRequest
     from freshq.stores.conflicts import OnConflict, PutResult
+    from freshq.stores.lines import Line
 
 # Counts are kept so much longer than they were asked to be kept for.
 LAPSED_SECONDS: Final = 60

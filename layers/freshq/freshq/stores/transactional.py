@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from freshq.lifecycle import Lifecycle
+    from freshq.model.lifecycle import Lifecycle
+    from freshq.model.task import Task
     from freshq.stores.base import ClaimRequest, Store
-    from freshq.task import Task
 
 T = TypeVar("T")
 

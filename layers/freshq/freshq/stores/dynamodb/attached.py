@@ -12,7 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import AlreadyQueued, FreshqError, IllegalTransition, NotReady, TaskNotFound
-from freshq.new_task import RESERVED_ID_PREFIX
+from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import ConflictError
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.attaching import Attachment, attach
@@ -32,7 +33,6 @@ from freshq.stores.dynamodb.names import RECORD, Item, Names
 from freshq.stores.dynamodb.puts import PUT_THREADS
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.dynamodb.values import plain_values
-from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import StoreError, TableMissing
-from freshq.new_task import RESERVED_ID_PREFIX
+from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.policy.order import Order
 from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
 from freshq.stores.dynamodb.evolve import TableChanges, index_names, is_on_demand

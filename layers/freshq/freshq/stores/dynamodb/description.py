@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from freshq.new_task import first_problem
+from freshq.model.new_task import first_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

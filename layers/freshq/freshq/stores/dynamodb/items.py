@@ -8,17 +8,17 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from freshq.new_task import RESERVED_ID_PREFIX, json_text
+from freshq.model.new_task import RESERVED_ID_PREFIX, json_text
+from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ShedReason
 from freshq.stores.dynamodb.names import KEY, RECORD, Item
 from freshq.stores.dynamodb.values import plain_values
-from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from freshq.lines import Line
     from freshq.stores.base import ClaimRequest, Guard
+    from freshq.stores.lines import Line
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
 CONTROL_PREFIX: Final = f"{RESERVED_ID_PREFIX}control#"

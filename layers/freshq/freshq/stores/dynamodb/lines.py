@@ -15,16 +15,16 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import StoreError
-from freshq.new_task import RESERVED_ID_PREFIX
+from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.dynamodb.items import milliseconds, new_request_token, seconds
 from freshq.stores.dynamodb.schema import DUE_INDEX
 
 if TYPE_CHECKING:
-    from freshq.lines import Line
+    from freshq.model.task import Task
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.control import ControlRecords
     from freshq.stores.dynamodb.names import Item
-    from freshq.task import Task
+    from freshq.stores.lines import Line
 
 LINE_PREFIX: Final = f"{RESERVED_ID_PREFIX}line#"
 # A process that keeps putting into a line announces it again so often.

@@ -14,7 +14,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import StoreError
-from freshq.new_task import RESERVED_ID_PREFIX
+from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client
 from freshq.stores.dynamodb.items import milliseconds, seconds
 

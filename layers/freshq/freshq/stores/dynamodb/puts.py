@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from freshq.errors import FreshqError, LostRace
+from freshq.model.task import TaskStatus
 from freshq.stores.conflicts import ALIVE, CREATED, DUPLICATE, put_over
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import decode_if_task, encode, milliseconds
-from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from freshq.model.task import Task
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.names import Item
-    from freshq.task import Task
 
 T = TypeVar("T")
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from freshq.model.task import TaskStatus
 from freshq.stores.base import Stats
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import LEASE_PREFIX, decode_if_task, is_task, milliseconds, seconds
 from freshq.stores.dynamodb.leases import ahead_ids, due_attributes, named_ids, names_leases
 from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX
-from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from freshq.lines import Line
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.names import Item
+    from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.new_task import RESERVED_ID_PREFIX
+from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.base import Record
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import new_request_token

@@ -11,6 +11,7 @@ from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
+from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import too_late
 from freshq.stores.base import ConflictError, Guard, Stats
 from freshq.stores.dynamodb import queries
@@ -37,7 +38,6 @@ from freshq.stores.dynamodb.lines import LineBook
 from freshq.stores.dynamodb.puts import Puts, each_in_order
 from freshq.stores.dynamodb.records import SharedRecords
 from freshq.stores.dynamodb.schema import create_table
-from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.errors import FreshqError
-    from freshq.lines import Line
     from freshq.stores.base import ClaimRequest, Record
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.dynamodb.names import Item, Names
+    from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
 

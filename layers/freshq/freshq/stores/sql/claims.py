@@ -7,16 +7,16 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.model.task import TaskStatus
 from freshq.stores.sql.rows import Stored, line_key, microseconds, parse_line, stored
-from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import sqlalchemy as sa
 
-    from freshq.lines import Line
     from freshq.stores.base import ClaimRequest
+    from freshq.stores.lines import Line
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.statements import Statements
 

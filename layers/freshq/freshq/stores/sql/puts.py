@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from freshq.errors import FreshqError
+    from freshq.model.task import Task
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.statements import Statements
-    from freshq.task import Task
 
 # Rows in one transaction: enough to pay for its commit, few enough to lock nobody out.
 BATCH_ROWS: Final = 500

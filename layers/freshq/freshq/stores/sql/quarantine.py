@@ -6,14 +6,14 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from freshq.lifecycle import UNHELD, cut, new_token
+from freshq.model.lifecycle import UNHELD, cut, new_token
+from freshq.model.task import TaskStatus, Verb, advance
 from freshq.stores.base import ConflictError, Guard
-from freshq.task import TaskStatus, Verb, advance
 
 if TYPE_CHECKING:
+    from freshq.model.task import Task
     from freshq.stores.base import Store
     from freshq.stores.sql.rows import Stored
-    from freshq.task import Task
 
 logger = logging.getLogger(__name__)
 

@@ -6,20 +6,20 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.model.task import TaskStatus
 from freshq.stores.base import Stats
 from freshq.stores.sql.claims import PAST_EVERY_TIME_US, start_of_line
 from freshq.stores.sql.rows import line_key, microseconds, parse_line, task_of
-from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     import sqlalchemy as sa
 
-    from freshq.lines import Line
+    from freshq.model.task import Task
+    from freshq.stores.lines import Line
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.statements import Statements
-    from freshq.task import Task
 
 SCAN_ROWS: Final = 500
 # An approximate count stops here.

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.new_task import json_text
+from freshq.model.new_task import json_text
+from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ShedReason
-from freshq.task import Task, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

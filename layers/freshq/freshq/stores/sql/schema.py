@@ -12,7 +12,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from freshq.new_task import MAX_GROUP_BYTES, MAX_ID_BYTES
+from freshq.model.new_task import MAX_GROUP_BYTES, MAX_ID_BYTES
 
 # Names of tables are put together from it, and indexes too; PostgreSQL allows 63 bytes for each.
 TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from freshq.lifecycle import new_token
-from freshq.new_task import json_text
+from freshq.model.lifecycle import new_token
+from freshq.model.new_task import json_text
+from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard, Record, Stats
 from freshq.stores.sql.claims import Claims
 from freshq.stores.sql.clock import database_clock
@@ -25,17 +26,16 @@ from freshq.stores.sql.schema import schema
 from freshq.stores.sql.statements import Statements
 from freshq.stores.sql.transactions import hold
 from freshq.stores.sql.upkeep import Upkeep
-from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from freshq.errors import FreshqError
+    from freshq.model.task import Task
     from freshq.stores.base import ClaimRequest
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.transactional import GivenUp, Settling, Work
-    from freshq.task import Task
 
 # A pause that another process asked for is noticed after so long.
 PAUSE_LOOK_SECONDS: Final = 1.0

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from freshq.checks import checked_error, checked_result
 from freshq.errors import LeaseLost, StoreError
-from freshq.outcomes import Busy, Reject, Retry
+from freshq.model.checks import checked_error, checked_result
+from freshq.model.outcomes import Busy, Reject, Retry
+from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.sql.claims import as_taken
 from freshq.stores.sql.database import planned_as_usual
 from freshq.stores.sql.quarantine import buried
 from freshq.stores.transactional import Work
-from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import sqlalchemy as sa
 
+    from freshq.model.task import Task
     from freshq.stores.base import ClaimRequest
     from freshq.stores.sql.store import SqlStore
     from freshq.stores.transactional import GivenUp, Settling
-    from freshq.task import Task
 
 logger = logging.getLogger(__name__)
 

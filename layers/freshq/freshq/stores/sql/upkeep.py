@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from freshq.model.task import TaskStatus
 from freshq.stores.sql.rows import microseconds, task_of
-from freshq.task import TaskStatus
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from freshq.model.task import Task
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.statements import Statements
-    from freshq.task import Task
 
 PAGE_ROWS: Final = 200
 

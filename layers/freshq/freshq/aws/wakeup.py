@@ -1,0 +1,110 @@
+"""Wake-ups: messages that say "look at the queue", never what is in it; and what stops them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import boto3
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from freshq.stores.dynamodb.passes import WorkerPasses
+
+if TYPE_CHECKING:
+    from types_boto3_sns import SNSClient
+    from types_boto3_ssm import SSMClient
+
+    from freshq.aws.settings import WakeUpSettings
+
+RUN: Final = "run"
+STOP: Final = "stop"
+SWITCHED_OFF: Final = "the kill switch says stop"
+
+
+class Ring(BaseModel):
+    """One ring of a doorbell.
+
+    Attributes:
+        hop: Tail calls in a row before this ring.
+        reason: Who rings: new work, a pass that leaves work behind, the sweep, or a person.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    hop: int = Field(default=0, ge=0)
+    reason: Literal["insert", "tail_call", "sweep", "manual"] = "manual"
+
+
+def parse_ring(message: str) -> Ring:
+    """Return the ring that a message holds.
+
+    Raises:
+        ValueError: One line that says what is wrong with it.
+    """
+    try:
+        return Ring.model_validate_json(message)
+    except ValidationError as error:
+        problem: Any = error.errors(include_url=False)[0]
+        field = ".".join(map(str, problem["loc"])) or "message"
+        msg = f'{field}: {problem["msg"]}; a ring is JSON such as {{"hop": 0, "reason": "manual"}}'
+        raise ValueError(msg) from None
+
+
+class KillSwitch:
+    """An SSM parameter: ``stop`` ends every pass, tail call and ring; ``run`` lets them go on."""
+
+    def __init__(self, client: SSMClient, parameter: str) -> None:
+        """Use a parameter."""
+        self._client = client
+        self._parameter = parameter
+
+    def stops(self) -> bool:
+        """Read the switch.
+
+        Raises:
+            ValueError: If it says neither run nor stop.
+        """
+        value = self._client.get_parameter(Name=self._parameter)["Parameter"].get("Value", "")
+        if value not in (RUN, STOP):
+            msg = f"kill switch {self._parameter!r}: must be {RUN!r} or {STOP!r}, is {value!r}"
+            raise ValueError(msg)
+        return value == STOP
+
+
+@dataclass(frozen=True)
+class WakeUp:
+    """What wakes workers up, and what keeps them asleep.
+
+    Attributes:
+        topic_arn: Topic of the doorbell.
+        sns: Client that rings it.
+        switch: Stops everything.
+        passes: The places for worker passes.
+    """
+
+    topic_arn: str
+    sns: SNSClient
+    switch: KillSwitch
+    passes: WorkerPasses
+
+    @classmethod
+    def connect(cls, settings: WakeUpSettings, topic_arn: str) -> WakeUp:
+        """Return one that rings a topic, with clients from the environment."""
+        return cls(
+            topic_arn,
+            boto3.client("sns"),
+            KillSwitch(boto3.client("ssm"), settings.kill_switch_parameter),
+            WorkerPasses(settings.table, settings.queue_name, settings.worker_passes),
+        )
+
+    def ring(self, ring: Ring) -> None:
+        """Publish a ring; an error of SNS, after the SDK's retries, is the caller's to see."""
+        self.sns.publish(TopicArn=self.topic_arn, Message=ring.model_dump_json())
+
+    def needless(self) -> str | None:
+        """Return why there is no need to ring, None if there is."""
+        if self.switch.stops():
+            return SWITCHED_OFF
+        if self.passes.full():
+            return "worker passes are under way, and look at the queue again"
+        return None

@@ -1,0 +1,1 @@
+"""Matching callers to resources, and the stores of resources."""

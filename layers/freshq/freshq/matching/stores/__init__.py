@@ -1,0 +1,1 @@
+"""Where resources and their queues are kept: in memory, or on a DynamoDB table."""

@@ -1,0 +1,1 @@
+"""A task and its life: its states, its options, the rules of each verb. Pure."""

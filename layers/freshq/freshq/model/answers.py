@@ -1,0 +1,78 @@
+"""What the verbs of a queue answer with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from freshq.errors import FreshqError, PutIncomplete, TableMissing
+from freshq.model.task import TaskStatus
+
+if TYPE_CHECKING:
+    from freshq.model.task import Task
+
+
+class PutOutcome(StrEnum):
+    """What a put did."""
+
+    CREATED = "CREATED"
+    DUPLICATE = "DUPLICATE"
+    UPDATED = "UPDATED"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The answer to a put.
+
+    Attributes:
+        task_id: Id of the task.
+        outcome: CREATED; DUPLICATE if the id was taken, and nothing was changed; or UPDATED if the task
+            of this id was to be updated.
+    """
+
+    task_id: str
+    outcome: PutOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A task held under a lease.
+
+    Attributes:
+        task: The task as it was when it was claimed.
+        token: Proves who holds it; every settling verb is conditional on it.
+        lease_until: Until when it is held, in seconds since the epoch.
+    """
+
+    task: Task
+    token: str
+    lease_until: float
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether the task was tried before, since it was put, updated or redriven."""
+        return self.task.attempts > 1
+
+
+def receipts_of(outcomes: list[Receipt | FreshqError]) -> list[Receipt]:
+    """Return the receipts of a put.
+
+    Raises:
+        FreshqError: If a task has none: its own error where it is the only task, or where nothing at
+            all was written since there is no table; else PutIncomplete.
+    """
+    errors = [outcome for outcome in outcomes if isinstance(outcome, FreshqError)]
+    if errors:
+        nothing_written = len(outcomes) == 1 or isinstance(errors[0], TableMissing)
+        raise errors[0] if nothing_written else PutIncomplete(list(outcomes))
+    return [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
+
+
+def held_task(claim: object) -> Task:
+    """Return the task as its holder knows it."""
+    if not isinstance(claim, Claim):
+        msg = f"claim: must be what claim() returned, got {type(claim).__name__}"
+        raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+    task = claim.task
+    return task if task.status is TaskStatus.TAKEN else replace(task, status=TaskStatus.TAKEN)

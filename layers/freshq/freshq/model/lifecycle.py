@@ -1,0 +1,222 @@
+"""What each verb makes of a task. Pure: time, tokens and random numbers come in as arguments.
+
+The functions return the next version of a task; a store makes it real, if its guard still holds.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.errors import IllegalTransition
+from freshq.model.task import Task, TaskStatus, Verb, advance
+
+if TYPE_CHECKING:
+    from freshq.model.new_task import NewTask
+    from freshq.model.options import QueueConfig
+    from freshq.policy.shedding import ShedReason
+
+# Longer texts are cut: an error must always fit beside the largest payload.
+MAX_ERROR_CHARS: Final = 500
+UNHELD: Final = {"lease_token": None, "lease_until": None}
+
+
+def new_token() -> str:
+    """Return a token that no one else has."""
+    return secrets.token_hex(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifecycle:
+    """The verbs under the options of one queue.
+
+    Attributes:
+        config: The options.
+    """
+
+    config: QueueConfig
+
+    def created(self, new: NewTask, now: float, created: float, where: str = "") -> Task:
+        """Return the task that a put makes.
+
+        Args:
+            new: The arguments of the put.
+            now: Current time in seconds.
+            created: Its place in time: `now`, or a little later to differ from the one before.
+            where: Prefix for the name of a field in an error.
+
+        Raises:
+            ValueError: If it would live longer than the queue allows, or be stale before its time comes.
+        """
+        limit_seconds = self.config.max_age_seconds
+        max_age_seconds = limit_seconds if new.max_age_seconds is None else new.max_age_seconds
+        if max_age_seconds > limit_seconds:
+            msg = f"{where}max_age_seconds: {max_age_seconds} is longer than the queue's {limit_seconds}"
+            raise ValueError(msg + "; a task's may only be shorter")
+        delay_seconds = new.delay_seconds if new.at is None else max(0.0, new.at - now)
+        if delay_seconds >= max_age_seconds:
+            field = "delay_seconds" if new.at is None else "at"
+            msg = f"{where}{field}: after {delay_seconds} the task would be stale already"
+            raise ValueError(msg + f" (max age {max_age_seconds}); use a shorter delay")
+        deadline = round(now + max_age_seconds, 6)
+        return Task(
+            task_id=new.task_id or str(uuid.uuid4()),
+            queue=self.config.name,
+            status=TaskStatus.PENDING,
+            created=created,
+            updated=now,
+            deadline=deadline,
+            expires=self.expires(deadline),
+            request_token=new_token(),
+            payload=new.payload,
+            priority=new.priority,
+            group=new.group,
+            not_before=round(now + delay_seconds, 6) if delay_seconds else None,
+        )
+
+    def completed(self, task: Task, now: float, result: Any, version: str | None = None) -> Task:  # noqa: ANN401 - any JSON value
+        """Return the task after success.
+
+        Args:
+            task: The task that was run.
+            now: Current time in seconds.
+            result: What came of it.
+            version: Names the write that is to store it; None for a name that no other write has.
+        """
+        changes = {"result": result, "error": None} | UNHELD
+        return self._next(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, version, **changes)
+
+    def failed(self, task: Task, now: float, error: str | None) -> Task:
+        """Return the task as a dead letter."""
+        return self._settled(task, Verb.FAIL, TaskStatus.FAILURE, now, error=cut(error))
+
+    def retried(
+        self, task: Task, now: float, error: str | None, delay_seconds: float | None, uniform: float
+    ) -> Task:
+        """Return the task waiting for its next attempt, or as a dead letter after its last one.
+
+        Args:
+            task: The task that failed.
+            now: Current time in seconds.
+            error: Why it failed.
+            delay_seconds: Before the next attempt; None for the queue's backoff.
+            uniform: A random number from [0, 1), for the backoff's jitter.
+        """
+        if task.attempts >= self.config.max_attempts:
+            return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, error=cut(error))
+        if delay_seconds is None:
+            delay_seconds = self.config.backoff.delay_seconds(task.attempts, uniform)
+        # A stale task has nothing to wait for.
+        waits = delay_seconds and task.deadline > now
+        not_before = round(now + delay_seconds, 6) if waits else None
+        return self._settled(
+            task, Verb.RETRY, TaskStatus.PENDING, now, error=cut(error), not_before=not_before
+        )
+
+    def released(self, task: Task, now: float) -> Task:
+        """Return the task as if it had not been claimed."""
+        return self._settled(task, Verb.RELEASE, TaskStatus.PENDING, now, attempts=max(0, task.attempts - 1))
+
+    def extended(self, task: Task, now: float, lease_until: float) -> Task:
+        """Return the task held until `lease_until`."""
+        return self._next(task, Verb.EXTEND, TaskStatus.TAKEN, now, lease_until=lease_until)
+
+    def recovered(self, task: Task, now: float) -> Task:
+        """Return a task whose lease ran out: waiting again, or as a dead letter after its last attempt."""
+        if task.attempts < self.config.max_attempts:
+            return self._settled(task, Verb.RECOVER, TaskStatus.PENDING, now)
+        error = f"lease ran out in attempt {task.attempts} of {self.config.max_attempts}"
+        if task.error:
+            error += f"; before that: {task.error}"
+        return self._settled(task, Verb.RECOVER, TaskStatus.FAILURE, now, error=cut(error))
+
+    def promoted(self, task: Task, now: float) -> Task:
+        """Return a delayed task as claimable."""
+        return self._next(task, Verb.PROMOTE, TaskStatus.PENDING, now, not_before=None)
+
+    def cancelled(self, task: Task, now: float) -> Task:
+        """Return the task cancelled."""
+        return self._next(task, Verb.CANCEL, TaskStatus.CANCELLED, now, not_before=None)
+
+    def shed(self, task: Task, now: float, reason: ShedReason) -> Task:
+        """Return a waiting task as given up by a rule."""
+        return self._next(task, Verb.SHED, TaskStatus.SHED, now, not_before=None, shed_reason=reason)
+
+    def given_up(self, task: Task, now: float, reason: ShedReason) -> Task:
+        """Return a task that was just claimed as given up by a rule instead of run."""
+        return self._settled(task, Verb.GIVE_UP, TaskStatus.SHED, now, shed_reason=reason)
+
+    def touched(self, task: Task, now: float, created: float) -> Task:
+        """Return the task as if it were put now, with the max age it was put with."""
+        deadline = round(now + task.deadline - task.created, 6)
+        return self._next(task, Verb.TOUCH, TaskStatus.PENDING, now, created=created, deadline=deadline)
+
+    def reprioritized(self, task: Task, now: float, priority: int) -> Task:
+        """Return the task in another priority level."""
+        return self._next(task, Verb.REPRIORITIZE, TaskStatus.PENDING, now, priority=priority)
+
+    def redriven(self, task: Task, now: float) -> Task:
+        """Return a dead letter as waiting, no attempt counted.
+
+        Raises:
+            IllegalTransition: Also if it is past its deadline: nobody would claim it.
+        """
+        if task.status is TaskStatus.FAILURE and task.deadline <= now:
+            raise IllegalTransition(task.task_id, Verb.REDRIVE, TaskStatus.SHED, TaskStatus.FAILURE)
+        return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0)
+
+    def consumed(self, task: Task, now: float, token: str, lease_until: float) -> Task:
+        """Return a dead letter as held, to be looked into."""
+        return self._next(
+            task, Verb.CONSUME, TaskStatus.TAKEN, now, lease_token=token, lease_until=lease_until
+        )
+
+    def outside(self, task: Task, to: TaskStatus, now: float) -> Task:
+        """Return an application's record in no queue: under construction, or ready."""
+        return Task(
+            task_id=task.task_id,
+            queue=self.config.name,
+            status=to,
+            created=now,
+            updated=now,
+            deadline=now,
+            expires=self.expires(now),
+            request_token=new_token(),
+            payload=task.payload,
+        )
+
+    def expires(self, useful_until: float) -> int:
+        """Return when the store may delete what is useful until then, in whole seconds."""
+        return ceil(useful_until + self.config.retention_seconds)
+
+    def _settled(self, task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:  # noqa: ANN401 - fields
+        return self._next(task, verb, to, now, **UNHELD, **changes)
+
+    def _next(
+        self,
+        task: Task,
+        verb: Verb,
+        to: TaskStatus,
+        now: float,
+        version: str | None = None,
+        **changes: Any,  # noqa: ANN401 - the fields of Task
+    ) -> Task:
+        """Return the task after a verb, with what every new version gets."""
+        if to is TaskStatus.PENDING:
+            useful_until = changes.get("deadline", task.deadline)
+        elif to is TaskStatus.TAKEN:
+            useful_until = max(task.deadline, changes["lease_until"])
+        else:
+            useful_until = now
+        changes |= {"expires": self.expires(useful_until), "request_token": version or new_token()}
+        return advance(task, verb, to, now, **changes)
+
+
+def cut(error: str | None) -> str | None:
+    """Return an error text, shortened to `MAX_ERROR_CHARS`."""
+    if error is None or len(error) <= MAX_ERROR_CHARS:
+        return error
+    return error[: MAX_ERROR_CHARS - 1] + "…"

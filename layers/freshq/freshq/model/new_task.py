@@ -1,0 +1,169 @@
+"""The arguments of `put`, checked before anything is written."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from freshq.model.task import MAX_PRIORITY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# A DynamoDB item is at most 400 KB (service quota), names and the queue's own attributes included;
+# the rest of it is kept for those, and for the error or result to come.
+MAX_PAYLOAD_BYTES: Final = 400 * 1024 - 8 * 1024
+MAX_RESULT_AND_PAYLOAD_BYTES: Final = 400 * 1024 - 6 * 1024
+# The end of the year 9999, the last that a datetime can name.
+MAX_EPOCH_SECONDS: Final = 253_402_300_800.0
+# The store keeps its own records under ids that begin like this.
+RESERVED_ID_PREFIX: Final = "freshq#"
+# DynamoDB's limits of a hash key, and a sane one for a name.
+MAX_ID_BYTES: Final = 1024
+MAX_GROUP_BYTES: Final = 256
+# Readers have stacks of different depths; within this all of them can read what any of them wrote.
+MAX_JSON_DEPTH: Final = 100
+# A wrong value is quoted in an error up to this length.
+MAX_QUOTED_CHARS: Final = 60
+
+
+class NewTask(BaseModel):
+    """A task to be put, as a caller describes it.
+
+    Attributes:
+        payload: The work: any JSON value, at most `MAX_PAYLOAD_BYTES` long as UTF-8 JSON.
+        task_id: The caller's id; None for a UUID.
+        priority: 0 to 9, higher first.
+        delay_seconds: Not claimable before so many seconds from now.
+        max_age_seconds: Stale so many seconds from now; None for the queue's own.
+        group: Tenant or key.
+        at: Not claimable before this time, in seconds since the epoch; given as a number or as a
+            datetime with a time zone.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    payload: Any = None
+    task_id: Annotated[str, Field(min_length=1)] | None = None
+    priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)] = 0
+    delay_seconds: Annotated[float, Field(ge=0)] = 0
+    max_age_seconds: Annotated[float, Field(gt=0)] | None = None
+    group: Annotated[str, Field(min_length=1)] | None = None
+    at: Annotated[float, Field(ge=0, le=MAX_EPOCH_SECONDS)] | None = None
+
+    @field_validator("at", mode="before")
+    @classmethod
+    def _at_is_an_instant(cls, at: Any) -> Any:  # noqa: ANN401 - what a caller may have given
+        if not isinstance(at, datetime):
+            return at
+        if at.tzinfo is None:
+            msg = "a datetime needs a time zone; use datetime.now(timezone.utc) or a ZoneInfo"
+            raise ValueError(msg)
+        return at.timestamp()
+
+    @model_validator(mode="after")
+    def _one_way_to_wait(self) -> Self:
+        if self.at is not None and self.delay_seconds:
+            msg = "at: not together with delay_seconds; use one of them"
+            raise ValueError(msg)
+        return self
+
+    @field_validator("payload")
+    @classmethod
+    def _payload_is_json(cls, payload: Any) -> Any:  # noqa: ANN401 - any JSON value
+        text = json_text(payload)
+        size_bytes = len(text.encode())
+        if size_bytes > MAX_PAYLOAD_BYTES:
+            msg = (
+                f"{size_bytes} bytes of JSON, more than the {MAX_PAYLOAD_BYTES} that fit into one item; "
+                "keep large data elsewhere (S3) and put a reference"
+            )
+            raise ValueError(msg)
+        return json.loads(text)  # what every store gives back, and no longer the caller's to change
+
+    @field_validator("task_id")
+    @classmethod
+    def _id_is_usable(cls, task_id: str | None) -> str | None:
+        if task_id is not None and task_id.startswith(RESERVED_ID_PREFIX):
+            msg = f"ids that begin with {RESERVED_ID_PREFIX!r} are reserved; choose another"
+            raise ValueError(msg)
+        return _within(task_id, MAX_ID_BYTES)
+
+    @field_validator("group")
+    @classmethod
+    def _group_is_short(cls, group: str | None) -> str | None:
+        return _within(group, MAX_GROUP_BYTES)
+
+
+def _within(text: str | None, limit_bytes: int) -> str | None:
+    if text is not None and len(text.encode()) > limit_bytes:
+        msg = f"{len(text.encode())} bytes, more than the {limit_bytes} allowed; shorten it"
+        raise ValueError(msg)
+    return text
+
+
+def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    """Return the JSON text of a value.
+
+    Raises:
+        ValueError: If it is not a JSON value: another type, NaN or infinity, a lone surrogate; or if it
+            is nested too deep.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"not a JSON value ({error}); use dict, list, str, int, float, bool and None"
+        raise ValueError(msg) from error
+    # Counting brackets is cheap, and too few of them settle it.
+    if text.count("[") + text.count("{") > MAX_JSON_DEPTH and not _nested_within(value, MAX_JSON_DEPTH):
+        msg = f"nested deeper than {MAX_JSON_DEPTH} levels; flatten it"
+        raise ValueError(msg)
+    return text
+
+
+def _nested_within(value: Any, levels: int) -> bool:  # noqa: ANN401 - any JSON value
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return True
+    return levels > 0 and all(_nested_within(inner, levels - 1) for inner in value)
+
+
+def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> NewTask:
+    """Check the arguments of one put.
+
+    Args:
+        arguments: The arguments by name.
+        where: Prefix for the name of a field in an error, such as ``tasks[3].``.
+
+    Raises:
+        ValueError: One line that names the first wrong field and what is allowed.
+    """
+    if isinstance(arguments, NewTask):
+        return arguments
+    try:
+        return NewTask.model_validate(dict(arguments))
+    except ValidationError as error:
+        raise ValueError(where + first_problem(error)) from None
+    except (TypeError, ValueError) as error:
+        given = type(arguments).__name__
+        msg = f"{where.rstrip('.') or 'task'}: must be an object with the fields of put, got {given}"
+        raise ValueError(msg) from error
+
+
+def first_problem(error: ValidationError, model: type[BaseModel] = NewTask) -> str:
+    """Return the first problem of a validation as ``field: what is wrong, what was given``."""
+    problem = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in problem["loc"]) or "input"
+    if problem["type"] == "extra_forbidden":
+        return f"{field}: unknown field; known are {', '.join(model.model_fields)}"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error" and not problem["loc"]:
+        return message  # of several fields together: it names them itself
+    message = message[0].lower() + message[1:]
+    given = repr(problem["input"]) if field not in ("payload", "input") else ""
+    return f"{field}: {message}" + (f", got {given}" if 0 < len(given) <= MAX_QUOTED_CHARS else "")

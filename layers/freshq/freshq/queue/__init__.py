@@ -1,0 +1,1 @@
+"""The queue: its verbs, for any store, and what its processes share."""

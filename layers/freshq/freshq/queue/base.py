@@ -1,0 +1,53 @@
+"""What every queue has: its verbs, and how it is opened and closed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from freshq.model.options import QueueOptions, parse_options
+from freshq.queue.claiming import Claiming
+from freshq.queue.core import Core
+from freshq.queue.putting import Putting
+from freshq.queue.reading import Reading
+from freshq.queue.settling import Settling
+from freshq.queue.tending import Tending
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from freshq.stores.base import Store
+
+
+class BaseQueue(Putting, Claiming, Settling, Tending, Reading):
+    """A queue of tasks that lose value with age, on any store.
+
+    Thread-safe. A wrong argument raises ValueError before any write. A store that does not answer raises
+    StoreError; it never looks like an empty queue.
+    """
+
+    _core_class: ClassVar[type[Core]] = Core
+
+    def __init__(self, store: Store, **options: Unpack[QueueOptions]) -> None:
+        """Use a store.
+
+        Args:
+            store: Home of the tasks.
+            **options: See `freshq.model.options.QueueConfig`.
+
+        Raises:
+            ValueError: If an option is wrong.
+        """
+        super().__init__(self._core_class(store, parse_options(options)))
+
+    def create_table(self) -> None:
+        """Create what the store needs, unless it exists; return once it can be used."""
+        self._core.store.create_table()
+
+    def flush(self) -> None:
+        """Write the counts that are still in memory; call it before a process is frozen or ends."""
+        self._core.meter.flush(self.now())
+
+    def close(self) -> None:
+        """Release what this process holds of the store; leases that are still held stay safe."""
+        self.flush()
+        self._core.store.close()

@@ -1,0 +1,230 @@
+"""Tasks out: what is due is brought in, what is best is claimed."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import LeaseLost, StoreError
+from freshq.model.answers import Claim, held_task
+from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.lifecycle import new_token
+from freshq.model.task import TaskStatus
+from freshq.policy.order import Order
+from freshq.policy.shedding import ShedReason
+from freshq.queue.core import Verbs
+from freshq.stores.base import ClaimRequest, ConflictError, Guard
+from freshq.stores.transactional import transactional, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from freshq.model.task import Task
+    from freshq.policy.order import OrderSwitch
+    from freshq.stores.transactional import Work
+
+logger = logging.getLogger(__name__)
+
+# Far more than a process can start at once; the record of what it holds must stay within one item.
+MAX_CLAIM: Final = 1000
+# Of claims that CoDel gave up; each finds the next head of the line.
+MAX_CODEL_ROUNDS: Final = 50
+
+
+class Claiming(Verbs):
+    """Takes tasks to work on."""
+
+    def claim(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
+        """Take tasks to work on, in the queue's order.
+
+        When fewer tasks wait than were asked for, what is due (delays that are over, leases that
+        ran out) is brought in first.
+
+        Args:
+            limit: How many at the most: as many as can be started now.
+            lease_seconds: How long they are held; None for the queue's own.
+
+        Returns:
+            The claims; empty if nothing is claimable or the queue is paused.
+
+        Raises:
+            StoreError: If the store did not answer; what it had given before that is returned instead,
+                and the next call fails.
+        """
+        checked_count("limit", limit, at_most=MAX_CLAIM)
+        if lease_seconds is None:
+            lease_seconds = self._core.config.lease_seconds
+        checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+        if self._core.store.paused(self.name):
+            return []
+        claims = self._claim(limit, lease_seconds)
+        if len(claims) < limit:
+            try:
+                if self.recover():
+                    claims += self._claim(limit - len(claims), lease_seconds)
+            except StoreError:
+                if not claims:
+                    raise
+                logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
+        return claims
+
+    def _claim(self, limit: int, lease_seconds: float) -> list[Claim]:
+        """Take tasks, giving up those that CoDel does not let through, for a bounded number of rounds."""
+        kept: list[Claim] = []
+        for _ in range(MAX_CODEL_ROUNDS):
+            try:
+                claims = self._take(limit - len(kept), lease_seconds)
+            except StoreError:
+                if not kept:
+                    raise
+                logger.warning("claimed only %d of %d tasks", len(kept), limit, exc_info=True)
+                break
+            doomed = [claim for claim in claims if self._core.codel.sheds(claim.task, claim.task.updated)]
+            kept += [claim for claim in claims if claim not in doomed]
+            if not doomed:
+                break
+            for claim in doomed:
+                self._give_up(claim, ShedReason.CODEL)
+        return kept
+
+    def _give_up(self, claim: Claim, reason: ShedReason) -> None:
+        """Settle a claim as shed; if that fails, the task comes back when its lease runs out."""
+        now = self.now()
+        try:
+            self._core.settle(claim, self._core.lifecycle.given_up(held_task(claim), now, reason))
+        except (LeaseLost, StoreError):
+            logger.warning("task %s was not given up", claim.task.task_id, exc_info=True)
+        else:
+            self._core.meter.turned_away(now, 1)
+
+    def _given_up(self, task: Task) -> Task | None:
+        """Return a task that was just taken as CoDel sheds it; None if it is to be run."""
+        if not self._core.codel.sheds(task, task.updated):
+            return None
+        self._core.meter.turned_away(task.updated, 1)
+        return self._core.lifecycle.given_up(task, task.updated, ShedReason.CODEL)
+
+    def poll(
+        self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
+    ) -> list[Claim]:
+        """Claim tasks, waiting until there are some; at the next due time it looks at once.
+
+        Args:
+            limit: How many at the most.
+            timeout_seconds: Give up after so long; None: never.
+            poll_seconds: Look at least so often for what other processes put.
+
+        Returns:
+            The claims; empty if the time was over.
+        """
+        checked_seconds("poll_seconds", poll_seconds, above_zero=True)
+        if timeout_seconds is not None:
+            checked_seconds("timeout_seconds", timeout_seconds)
+        return wait_for(lambda: self.claim(limit), self, timeout_seconds, poll_seconds)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Work | None]:
+        """Hold the next task in a transaction of the database: its lock is the row's.
+
+        What the block writes through the connection, and that the task is done, are committed together.
+        An exception undoes the block's writes and is recorded as a failed attempt; then it is raised
+        again, but for Retry, Reject and Busy, which say how the attempt ended. When the process dies,
+        the task waits as before, and the attempt is not counted. Only in a SQL database.
+
+        Yields:
+            The task and the connection; None if nothing is claimable or the queue is paused.
+        """
+        store = transactional(self._core.store, "transaction")
+        if self._core.store.paused(self.name):
+            yield None
+            return
+        with store.hold(lambda: self._request(1, self.lease_seconds), self, self._given_up) as work:
+            yield work
+        if work is not None and work.settled is not None:
+            self._core.served(Claim(work.task, "", 0.0), work.settled)
+
+    def held(self, task_id: str, token: str) -> Claim:
+        """Return the claim that holds a task, for a holder that kept only its id and token.
+
+        Args:
+            task_id: The task.
+            token: `Claim.token` of what `claim` returned, perhaps to another process.
+
+        Raises:
+            TaskNotFound: If there is no such task.
+            LeaseLost: If it is not held under this token.
+        """
+        task = self._core.stored(task_id)
+        if task.status is not TaskStatus.TAKEN or task.lease_token != token or task.lease_until is None:
+            held = "it is held under another token"
+            state = task.status_at(self.now())
+            raise LeaseLost(task_id, held if state is TaskStatus.TAKEN else f"it is {state} now")
+        return Claim(task, token, task.lease_until)
+
+    def take_order_switches(self) -> list[OrderSwitch]:
+        """Return the times that an adaptive order turned round since the last call, by this process."""
+        return self._core.orders.take_switches()
+
+    def recover(self) -> int:
+        """Bring back tasks whose lease ran out, and bring in delayed ones whose time has come.
+
+        A task whose last attempt ran out becomes a dead letter.
+
+        Returns:
+            How many tasks were moved.
+        """
+        moved = 0
+        while due := self._core.store.due(self.name, self.now()):
+            before = moved
+            for task in due:
+                moved += self._recover(task)
+            if moved == before:
+                break  # others move the same tasks, or the index lags: the next call sees what is left
+        return moved
+
+    def _recover(self, task: Task) -> int:
+        life = self._core.lifecycle
+        changed = (life.recovered if task.status is TaskStatus.TAKEN else life.promoted)(task, self.now())
+        try:
+            self._core.store.replace(changed, Guard(task.status, request_token=task.request_token))
+        except ConflictError:
+            return 0
+        return 1
+
+    def _take(self, limit: int, lease_seconds: float) -> list[Claim]:
+        request = self._request(limit, lease_seconds)
+        tasks = self._core.store.claim(request)
+        reserve_seconds = request.deadline_after - request.now
+        self._note_passed_over(request, reserve_seconds, short=len(tasks) < limit)
+        return [Claim(task, task.lease_token or "", request.lease_until) for task in tasks]
+
+    def _request(self, limit: int, lease_seconds: float) -> ClaimRequest:
+        now = self.now()
+        lease_until = round(now + lease_seconds, 6)
+        reserve_seconds = self._core.reserve.seconds(now)
+        return ClaimRequest(
+            queue=self.name,
+            orders=self._core.orders,
+            turns=self._core.turns,
+            limit=limit,
+            now=now,
+            created_after=now - self._core.config.max_age_seconds + reserve_seconds,
+            deadline_after=now + reserve_seconds,
+            lease_until=lease_until,
+            # Past the lease and past every deadline that a claimed task can have.
+            expires=self._core.lifecycle.expires(max(lease_until, now + self._core.config.max_age_seconds)),
+            tokens=[f"{self._core.config.worker_name}:{new_token()}" for _ in range(limit)],
+        )
+
+    def _note_passed_over(self, request: ClaimRequest, reserve_seconds: float, *, short: bool) -> None:
+        """Take note of live tasks that this claim would have taken but for the reserve.
+
+        Oldest first they come before all others; else only a claim that found too little tells.
+        """
+        if not self._core.reserve.note_due(request.now, reserve_seconds):
+            return
+        if short or self._core.config.order is Order.FIFO:
+            oldest = self._core.store.oldest(self.name, request.created_after - reserve_seconds)
+            if oldest is not None and (short or oldest <= request.created_after):
+                self._core.reserve.passed_over(request.now, reserve_seconds)

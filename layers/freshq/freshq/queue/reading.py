@@ -1,0 +1,76 @@
+"""What is in a queue, and how hard it is pressed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from freshq.model.checks import checked_count, checked_id, checked_status
+from freshq.model.task import TaskStatus
+from freshq.queue.core import Verbs
+from freshq.queue.shared.flow import REFUSED
+from freshq.stores.base import Page, Stats
+from freshq.stores.tally import tally
+
+if TYPE_CHECKING:
+    from freshq.model.task import Task
+    from freshq.policy.pressure import Pressure
+
+
+class Reading(Verbs):
+    """Looks at a queue without changing it."""
+
+    def get(self, task_id: str) -> Task | None:
+        """Return a task as it is now, None if the queue has none of this id."""
+        return self._core.get(task_id)
+
+    def contains(self, task_id: str) -> bool:
+        """Return whether a task of this id is waiting or in work."""
+        task = self.get(task_id)
+        return task is not None and task.status in (TaskStatus.PENDING, TaskStatus.TAKEN)
+
+    def list(
+        self, status: TaskStatus | str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        """Return part of the queue's tasks, in an order of the store's own.
+
+        Args:
+            status: Only tasks in this state.
+            limit: How many at the most.
+            cursor: `cursor` of the page before; None to start.
+        """
+        wanted = checked_status(status)
+        checked_count("limit", limit)
+        if cursor is not None:
+            checked_id(cursor, "cursor")
+        found: list[Task] = []
+        for task in map(self._core.seen, self._core.store.scan(self.name, start_after=cursor)):
+            if wanted in (None, task.status):
+                if len(found) == limit:
+                    return Page(tuple(found), found[-1].task_id)
+                found.append(task)
+        return Page(tuple(found), None)
+
+    def stats(self, *, approximate: bool = False) -> Stats:
+        """Count the tasks by state.
+
+        Args:
+            approximate: Read at most a page per shard whatever the backlog; `Stats.bounded` says what
+                each count is then. Otherwise the counts are exact, and every task is read.
+        """
+        now = self.now()
+        if approximate:
+            return self._core.store.approximate_stats(self.name, now, now - self._core.config.max_age_seconds)
+        self._core.meter.flush(now)
+        stats = tally(self._core.store.scan(self.name), now, self._core.reserve.spans())
+        refused = self._core.store.read_counts(self.name, REFUSED)
+        return replace(stats, shed_by_reason=dict(Counter(stats.shed_by_reason) + Counter(refused)))
+
+    def pressure(self) -> Pressure:
+        """Return how hard the queue is pressed: offered and served rate, and what that means for a task.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        return self._core.gauge.pressure(self.now(), self.uniform())

@@ -1,0 +1,133 @@
+"""What becomes of a claim: every verb is conditional on its token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from freshq.errors import LeaseLost
+from freshq.model.answers import Claim, held_task
+from freshq.model.checks import checked_error, checked_result, checked_seconds
+from freshq.model.lifecycle import new_token
+from freshq.queue.core import Verbs
+from freshq.stores.transactional import end_together
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from freshq.model.task import Task
+
+
+class Settling(Verbs):
+    """Settles claims."""
+
+    def complete(self, claim: Claim, result: Any = None) -> Task:  # noqa: ANN401 - any JSON value
+        """Settle a claim as SUCCESS.
+
+        Args:
+            claim: What `claim` returned.
+            result: Any JSON value to keep with the task.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+            ValueError: If the result is not JSON, or too large to be kept.
+        """
+        result = checked_result(result, held_task(claim).payload)
+        done = self._core.settle(claim, self._core.lifecycle.completed(held_task(claim), self.now(), result))
+        return self._core.served(claim, done)
+
+    def complete_many(
+        self,
+        claims: Sequence[Claim],
+        results: Sequence[Any] | None = None,
+    ) -> list[Task | LeaseLost]:
+        """Settle claims as SUCCESS; in a SQL database by one statement where there are no results.
+
+        Args:
+            claims: What `claim` returned.
+            results: A JSON value to keep with each task, None for none.
+
+        Returns:
+            For each claim, in order: its task, or the error if it no longer holds it.
+
+        Raises:
+            ValueError: If a result is wrong; nothing was settled.
+        """
+        results = [None] * len(claims) if results is None else results
+        if len(results) != len(claims):
+            msg = f"results: must be as many as the claims, {len(claims)}, got {len(results)}"
+            raise ValueError(msg)
+        now = self.now()
+        held = [held_task(claim) for claim in claims]
+        # What one statement writes has one version; one lease at a time, as its own retry is told by it.
+        versions = {claim.token: new_token() for claim in claims}
+        kept = [checked_result(result, task.payload) for task, result in zip(held, results, strict=True)]
+        ended = [
+            self._core.lifecycle.completed(task, now, result, versions[claim.token])
+            for claim, task, result in zip(claims, held, kept, strict=True)
+        ]
+        together = end_together(self._core.store, ended, [claim.token for claim in claims])
+        return [
+            self._core.served(claim, task)
+            if (task.task_id, claim.token) in together
+            else self._settled_or_lost(claim, task)
+            for claim, task in zip(claims, ended, strict=True)
+        ]
+
+    def fail(self, claim: Claim, error: str | None = None) -> Task:
+        """Settle a claim as FAILURE, a dead letter, whatever attempts are left.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+        """
+        failed = self._core.lifecycle.failed(held_task(claim), self.now(), checked_error(error))
+        return self._core.served(claim, self._core.settle(claim, failed))
+
+    def retry(self, claim: Claim, error: str | None = None, delay_seconds: float | None = None) -> Task:
+        """Give a task back to be tried again later, or make it a dead letter after its last attempt.
+
+        Args:
+            claim: What `claim` returned.
+            error: Why it failed.
+            delay_seconds: Not claimable before so many seconds; None: exponential backoff, full jitter.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+        """
+        if delay_seconds is not None:
+            checked_seconds("delay_seconds", delay_seconds)
+        error = checked_error(error)
+        core = self._core
+        changed = core.lifecycle.retried(held_task(claim), core.now(), error, delay_seconds, core.uniform())
+        return core.settle(claim, changed)
+
+    def is_last_attempt(self, claim: Claim) -> bool:
+        """Return whether a task that fails now is a dead letter in any case."""
+        return claim.task.attempts >= self._core.config.max_attempts
+
+    def release(self, claim: Claim) -> Task:
+        """Give a task back untried: claimable at once, the attempt not counted.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+        """
+        return self._core.settle(claim, self._core.lifecycle.released(held_task(claim), self.now()))
+
+    def extend(self, claim: Claim, lease_seconds: float) -> Claim:
+        """Hold a task for `lease_seconds` from now.
+
+        Returns:
+            The claim with its new end; the token stays.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+        """
+        checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+        lease_until = round(self.now() + lease_seconds, 6)
+        extended = self._core.lifecycle.extended(held_task(claim), self.now(), lease_until)
+        return Claim(self._core.settle(claim, extended), claim.token, lease_until)
+
+    def _settled_or_lost(self, claim: Claim, task: Task) -> Task | LeaseLost:
+        try:
+            return self._core.served(claim, self._core.settle(claim, task))
+        except LeaseLost as lost:
+            return lost

@@ -1,0 +1,38 @@
+"""CoDel for each line of a queue, as this process sees it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from freshq.model.task import Task
+    from freshq.policy.rules import OverloadRules
+    from freshq.policy.shedding import Codel
+    from freshq.stores.lines import Line
+
+
+class LineCodel:
+    """Says which of the claimed tasks are to be shed instead of run. Thread-safe."""
+
+    def __init__(self, rules: OverloadRules) -> None:
+        """Know no line yet; without a rule nothing is ever shed."""
+        self._rules = rules
+        self._lock = threading.Lock()
+        self._lines: dict[Line, Codel] = {}
+
+    def sheds(self, task: Task, now: float) -> bool:
+        """Return whether a task that was claimed at `now` (seconds) is to be shed.
+
+        One that was tried before is old for another reason than a slow queue, and says nothing.
+        """
+        if self._rules.codel is None or task.attempts > 1:
+            return False
+        with self._lock:
+            line = (task.priority, task.group)
+            if line not in self._lines:
+                codel = self._rules.new_codel()
+                if codel is None:
+                    return False
+                self._lines[line] = codel
+            return self._lines[line].sheds(now, now - task.created)

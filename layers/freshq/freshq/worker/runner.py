@@ -1,0 +1,38 @@
+"""The user's runner, named as ``module:function``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from freshq.model.task import Task
+
+# Takes a task; returns any JSON value, or raises Retry, Reject or Busy.
+Runner: TypeAlias = Callable[[Task], Any]
+
+
+def load_runner(name: str) -> Runner:
+    """Return the function that a name such as ``orders.runner:run`` stands for.
+
+    Raises:
+        ValueError: One line that says which part of the name is wrong, and what to do.
+    """
+    module_name, separator, function_name = name.partition(":")
+    if not separator or not module_name or not function_name:
+        msg = f"runner: {name!r} is not of the form 'module:function', such as 'orders.runner:run'"
+        raise ValueError(msg)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        msg = (
+            f"runner: module {module_name!r} cannot be imported ({error}); "
+            "put it into functions/process_tasks or into a layer, and name it as module:function"
+        )
+        raise ValueError(msg) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        msg = f"runner: module {module_name!r} has no function {function_name!r}"
+        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+    runner: Runner = function
+    return runner

@@ -1,0 +1,46 @@
+"""The public names: what `from freshq import ...` gives, and that it is loaded when it is used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import freshq
+
+
+def declared() -> dict[str, str]:
+    """Return the module of each public name, as type checkers read it."""
+    tree = ast.parse(Path(freshq.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    return {
+        alias.name: str(node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_type_checkers_and_the_interpreter_see_the_same_names() -> None:
+    assert declared() == freshq._MODULES
+    assert sorted(declared()) == sorted(freshq.__all__)
+
+
+def test_every_public_name_can_be_loaded() -> None:
+    missing = [name for name in freshq.__all__ if getattr(freshq, name).__name__ != name]
+
+    assert missing == []
+
+
+def test_a_name_that_is_not_public_is_refused() -> None:
+    assert not hasattr(freshq, "no_such_name")
+
+
+def test_importing_the_package_loads_no_module_of_it() -> None:
+    program = "import sys, freshq; print([name for name in sys.modules if name.startswith('freshq.')])"
+    run = subprocess.run(  # noqa: S603 - the program is above
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert run.stdout.strip() == "[]"
