@@ -154,7 +154,7 @@ class Watcher:
         return (*younger, (last, stats.pending))
 
     def _younger(self, created_after: float) -> int:
-        return sum(self._queue.store.waiting(self._queue.name, created_after, MOST_COUNTED).values())
+        return sum(self._queue.store.count_waiting(self._queue.name, created_after, MOST_COUNTED).values())
 
 
 def bands(backlog: Sequence[tuple[float, int]]) -> list[tuple[float, float, int]]:

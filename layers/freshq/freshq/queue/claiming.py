@@ -225,6 +225,6 @@ class Claiming(Verbs):
         if not self._core.reserve.note_due(request.now, reserve_seconds):
             return
         if short or self._core.config.order is Order.FIFO:
-            oldest = self._core.store.oldest(self.name, request.created_after - reserve_seconds)
+            oldest = self._core.store.oldest_created(self.name, request.created_after - reserve_seconds)
             if oldest is not None and (short or oldest <= request.created_after):
                 self._core.reserve.passed_over(request.now, reserve_seconds)

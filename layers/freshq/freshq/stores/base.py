@@ -107,7 +107,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SharedRecord:
     """A small record that the processes of a queue share.
 
     Attributes:
@@ -205,13 +205,13 @@ class Store(Protocol):
     def purge(self, queue: str) -> int:
         """Delete every task of the queue; return how many."""
 
-    def waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
+    def count_waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
         """Count the claimable tasks by group, reading little more than `at_most` of each line."""
 
-    def oldest(self, queue: str, created_after: float) -> float | None:
+    def oldest_created(self, queue: str, created_after: float) -> float | None:
         """Return when the oldest claimable task was created; None if there is none."""
 
-    def give_way(
+    def oldest_tasks(
         self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
     ) -> list[Task]:
         """Return the oldest claimable tasks, those of the lowest priority level first.
@@ -223,7 +223,7 @@ class Store(Protocol):
             groups: Only of these groups; None for all.
         """
 
-    def read_record(self, queue: str, name: str) -> Record | None:
+    def read_record(self, queue: str, name: str) -> SharedRecord | None:
         """Return a shared record; None if there is none."""
 
     def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:

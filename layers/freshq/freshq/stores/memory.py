@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.model.lifecycle import new_token
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ReserveSpans, too_late
-from freshq.stores.base import ConflictError, Guard, Record, Stats
+from freshq.stores.base import ConflictError, Guard, SharedRecord, Stats
 from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
 from freshq.stores.tally import tally
 
@@ -41,7 +41,7 @@ class MemoryStore:
         # When to look at which task again; an entry may be out of date, the task itself decides.
         self._agenda: list[tuple[float, str]] = []
         self._paused: set[str] = set()
-        self._records: dict[tuple[str, str], Record] = {}
+        self._records: dict[tuple[str, str], SharedRecord] = {}
         self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._lapsing: list[tuple[int, tuple[str, str]]] = []
 
@@ -198,7 +198,7 @@ class MemoryStore:
                 self._forget(task_id)
             return len(doomed)
 
-    def waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:  # noqa: ARG002 - exact here
+    def count_waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:  # noqa: ARG002 - exact here
         """Count the claimable tasks by group."""
         with self._lock:
             counts: Counter[str | None] = Counter()
@@ -206,13 +206,13 @@ class MemoryStore:
                 counts[line[1]] += len(self._live(queue, line, created_after))
             return dict(counts)
 
-    def oldest(self, queue: str, created_after: float) -> float | None:
+    def oldest_created(self, queue: str, created_after: float) -> float | None:
         """Return when the oldest claimable task was created."""
         with self._lock:
             lines = [self._live(queue, line, created_after) for line in self._claimable[queue]]
             return min((line[0][0] for line in lines if line), default=None)
 
-    def give_way(
+    def oldest_tasks(
         self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
     ) -> list[Task]:
         """Return the oldest claimable tasks, those of the lowest priority level first."""
@@ -225,7 +225,7 @@ class MemoryStore:
             )
             return [self._tasks[task_id] for _level, _created, task_id in ranked[:count]]
 
-    def read_record(self, queue: str, name: str) -> Record | None:
+    def read_record(self, queue: str, name: str) -> SharedRecord | None:
         """Return a shared record; None if there is none."""
         return self._records.get((queue, name))
 
@@ -235,7 +235,7 @@ class MemoryStore:
             current = self._records.get((queue, name))
             if (None if current is None else current.version) != version:
                 return False
-            self._records[queue, name] = Record(deepcopy(dict(values)), new_token())
+            self._records[queue, name] = SharedRecord(deepcopy(dict(values)), new_token())
             return True
 
     def add_counts(self, queue: str, name: str, counts: Mapping[str, int], expires: int | None) -> None:

@@ -52,7 +52,7 @@ class Gauge:
         Raises:
             StoreError: If the store did not answer.
         """
-        oldest = self._store.oldest(self._queue, now - self._deadline_seconds)
+        oldest = self._store.oldest_created(self._queue, now - self._deadline_seconds)
         age_seconds = None if oldest is None else now - oldest
         return assess(self._meter.flow(now), age_seconds, self._deadline_seconds, uniform)
 
@@ -175,7 +175,7 @@ class BacklogKeeper:
     def _count(self, limit: BacklogLimit, more: int, now: float) -> Counter[str | None]:
         self._counted_at = now
         created_after = now - self._deadline_seconds
-        return Counter(self._store.waiting(self._queue, created_after, limit.max_waiting + more))
+        return Counter(self._store.count_waiting(self._queue, created_after, limit.max_waiting + more))
 
     def _give_way(
         self, count: int, groups: Sequence[str | None] | None, reason: ShedReason, now: float
@@ -184,7 +184,7 @@ class BacklogKeeper:
         if not count:
             return
         shed = 0
-        for task in self._store.give_way(self._queue, now - self._deadline_seconds, count, groups):
+        for task in self._store.oldest_tasks(self._queue, now - self._deadline_seconds, count, groups):
             try:
                 self._store.replace(
                     self._lifecycle.shed(task, now, reason),

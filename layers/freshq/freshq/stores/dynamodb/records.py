@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.new_task import RESERVED_ID_PREFIX
-from freshq.stores.base import Record
+from freshq.stores.base import SharedRecord
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import new_request_token
 
@@ -29,10 +29,12 @@ class SharedRecords:
         """Use the calls of a table."""
         self._calls = calls
 
-    def read(self, queue: str, name: str) -> Record | None:
+    def read(self, queue: str, name: str) -> SharedRecord | None:
         """Return a record, strongly consistent."""
         item = self._calls.get(f"{RECORD_PREFIX}{queue}#{name}")
-        return None if item is None else Record(json.loads(item["values"]["S"]), item["requestToken"]["S"])
+        return (
+            None if item is None else SharedRecord(json.loads(item["values"]["S"]), item["requestToken"]["S"])
+        )
 
     def write(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
         """Write a record unless it is no longer of this version; return whether it was written."""

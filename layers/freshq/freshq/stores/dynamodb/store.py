@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.errors import FreshqError
-    from freshq.stores.base import ClaimRequest, Record
+    from freshq.stores.base import ClaimRequest, SharedRecord
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.dynamodb.names import Item, Names
     from freshq.stores.lines import Line
@@ -328,7 +328,7 @@ class DynamoDBStore:
         lines = self._lines.lines(queue, now, all_of_them=True)
         return queries.ApproximateCounts(self._calls, self._keyspace, queue).stats(lines, now, created_after)
 
-    def waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
+    def count_waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
         """Count the claimable tasks by group, reading at most `at_most` keys of each partition."""
         counts: Counter[str | None] = Counter()
         for line in self._lines.lines(queue, created_after, all_of_them=True):
@@ -336,12 +336,12 @@ class DynamoDBStore:
                 counts[line[1]] += queries.count(self._calls, partition, created_after, at_most)
         return dict(counts)
 
-    def oldest(self, queue: str, created_after: float) -> float | None:
+    def oldest_created(self, queue: str, created_after: float) -> float | None:
         """Return when the oldest claimable task was created; None if there is none."""
         lines = self._lines.lines(queue, created_after, all_of_them=True)
         return self._oldest_of(queue, lines, created_after)
 
-    def give_way(
+    def oldest_tasks(
         self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
     ) -> list[Task]:
         """Return the oldest claimable tasks, those of the lowest priority level first."""
@@ -360,7 +360,7 @@ class DynamoDBStore:
         tasks = [decode(item) for item in self._calls.get_many(found) if is_task(item)]
         return [task for task in tasks if task.status is TaskStatus.PENDING and not task.delayed]
 
-    def read_record(self, queue: str, name: str) -> Record | None:
+    def read_record(self, queue: str, name: str) -> SharedRecord | None:
         """Return a shared record; None if there is none."""
         return self._records.read(queue, name)
 

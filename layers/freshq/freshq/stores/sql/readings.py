@@ -54,7 +54,7 @@ class Readings:
     def _lines(self, connection: sa.Connection, queue: str) -> list[Line]:
         return [parse_line(row[0]) for row in connection.execute(self.statements.lines, {"of_queue": queue})]
 
-    def waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
+    def count_waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
         """Count the claimable tasks by group, each line up to `at_most`."""
 
         def work(connection: sa.Connection, _again: bool) -> dict[str | None, int]:  # noqa: FBT001 - as it is called
@@ -71,7 +71,7 @@ class Readings:
         parameters = _of_line(queue, line, created_after) | {"at_most": at_most}
         return int(connection.execute(self.statements.count_of_line, parameters).scalar_one())
 
-    def oldest(self, queue: str, created_after: float) -> float | None:
+    def oldest_created(self, queue: str, created_after: float) -> float | None:
         """Return when the oldest claimable task was created."""
 
         def work(connection: sa.Connection, _again: bool) -> list[int]:  # noqa: FBT001 - as it is called
@@ -85,7 +85,7 @@ class Readings:
 
         return min((created_us / 1e6 for created_us in self.database.single(work)), default=None)
 
-    def give_way(
+    def oldest_tasks(
         self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None
     ) -> list[Task]:
         """Return the oldest claimable tasks, those of the lowest priority level first."""

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from freshq.model.lifecycle import new_token
 from freshq.model.new_task import json_text
 from freshq.model.task import TaskStatus
-from freshq.stores.base import ConflictError, Guard, Record, Stats
+from freshq.stores.base import ConflictError, Guard, SharedRecord, Stats
 from freshq.stores.sql.claims import Claims
 from freshq.stores.sql.clock import database_clock
 from freshq.stores.sql.database import Database, open_engine
@@ -235,23 +235,23 @@ class SqlStore:
         """Delete every task of the queue, in batches."""
         return self._upkeep.purge(queue)
 
-    def waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
+    def count_waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
         """Count the claimable tasks by group."""
-        return self._readings.waiting(queue, created_after, at_most)
+        return self._readings.count_waiting(queue, created_after, at_most)
 
-    def oldest(self, queue: str, created_after: float) -> float | None:
+    def oldest_created(self, queue: str, created_after: float) -> float | None:
         """Return when the oldest claimable task was created."""
-        return self._readings.oldest(queue, created_after)
+        return self._readings.oldest_created(queue, created_after)
 
-    def give_way(
+    def oldest_tasks(
         self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
     ) -> list[Task]:
         """Return the oldest claimable tasks, those of the lowest priority level first."""
-        return self._readings.give_way(queue, created_after, count, groups)
+        return self._readings.oldest_tasks(queue, created_after, count, groups)
 
     # --- shared records
 
-    def read_record(self, queue: str, name: str) -> Record | None:
+    def read_record(self, queue: str, name: str) -> SharedRecord | None:
         """Return a shared record; None if there is none."""
         parameters = {"of_queue": queue, "of_name": name}
         row = self.database.single(
@@ -259,7 +259,7 @@ class SqlStore:
                 self.statements.read_record, parameters
             ).one_or_none()
         )
-        return None if row is None else Record(json.loads(row.record), row.version)
+        return None if row is None else SharedRecord(json.loads(row.record), row.version)
 
     def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
         """Write a shared record unless it changed since it was read."""
