@@ -6,6 +6,12 @@ Everything else derives from `FreshqError`.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class FreshqError(Exception):
     """Base class of every error that freshq raises on purpose, bad arguments aside."""
@@ -155,3 +161,36 @@ class PutIncomplete(StoreError):  # noqa: N818 - reads as the outcome that it is
             "Put the failed ones again: with the same task_id none is created twice"
         )
         self.receipts = receipts
+
+
+class MissingExtra(FreshqError, ImportError):  # noqa: N818 - reads as the outcome that it is
+    """A package is missing that one of freshq's extras installs.
+
+    Attributes:
+        name: The missing package.
+        extra: The extra to install.
+    """
+
+    def __init__(self, package: str, extra: str) -> None:
+        """Name the missing package and the extra that installs it."""
+        super().__init__(f"{package} is not installed; run: pip install 'freshq[{extra}]'", name=package)
+        self.extra = extra
+
+
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Raise `MissingExtra` if a package cannot be found that is imported inside this block.
+
+    Args:
+        extra: The extra of freshq that installs the package, such as "sql".
+
+    Raises:
+        MissingExtra: With the missing package and the extra.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in {"", "freshq"}:
+            raise
+        raise MissingExtra(package, extra) from error
