@@ -91,7 +91,7 @@ class Lifecycle:
 
     def failed(self, task: Task, now: float, error: str | None) -> Task:
         """Return the task as a dead letter."""
-        return self._settled(task, Verb.FAIL, TaskStatus.FAILURE, now, error=cut(error))
+        return self._settled(task, Verb.FAIL, TaskStatus.FAILURE, now, error=truncated(error))
 
     def retried(
         self, task: Task, now: float, error: str | None, delay_seconds: float | None, uniform: float
@@ -106,14 +106,14 @@ class Lifecycle:
             uniform: A random number from [0, 1), for the backoff's jitter.
         """
         if task.attempts >= self.config.max_attempts:
-            return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, error=cut(error))
+            return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, error=truncated(error))
         if delay_seconds is None:
             delay_seconds = self.config.backoff.delay_seconds(task.attempts, uniform)
         # A stale task has nothing to wait for.
         waits = delay_seconds and task.deadline > now
         not_before = round(now + delay_seconds, 6) if waits else None
         return self._settled(
-            task, Verb.RETRY, TaskStatus.PENDING, now, error=cut(error), not_before=not_before
+            task, Verb.RETRY, TaskStatus.PENDING, now, error=truncated(error), not_before=not_before
         )
 
     def released(self, task: Task, now: float) -> Task:
@@ -131,7 +131,7 @@ class Lifecycle:
         error = f"lease ran out in attempt {task.attempts} of {self.config.max_attempts}"
         if task.error:
             error += f"; before that: {task.error}"
-        return self._settled(task, Verb.RECOVER, TaskStatus.FAILURE, now, error=cut(error))
+        return self._settled(task, Verb.RECOVER, TaskStatus.FAILURE, now, error=truncated(error))
 
     def promoted(self, task: Task, now: float) -> Task:
         """Return a delayed task as claimable."""
@@ -145,9 +145,9 @@ class Lifecycle:
         """Return a waiting task as given up by a rule."""
         return self._next(task, Verb.SHED, TaskStatus.SHED, now, not_before=None, shed_reason=reason)
 
-    def given_up(self, task: Task, now: float, reason: ShedReason) -> Task:
+    def shed_claimed(self, task: Task, now: float, reason: ShedReason) -> Task:
         """Return a task that was just claimed as given up by a rule instead of run."""
-        return self._settled(task, Verb.GIVE_UP, TaskStatus.SHED, now, shed_reason=reason)
+        return self._settled(task, Verb.SHED_CLAIMED, TaskStatus.SHED, now, shed_reason=reason)
 
     def touched(self, task: Task, now: float, created: float) -> Task:
         """Return the task as if it were put now, with the max age it was put with."""
@@ -168,13 +168,13 @@ class Lifecycle:
             raise IllegalTransition(task.task_id, Verb.REDRIVE, TaskStatus.SHED, TaskStatus.FAILURE)
         return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0)
 
-    def consumed(self, task: Task, now: float, token: str, lease_until: float) -> Task:
+    def claimed_dead(self, task: Task, now: float, token: str, lease_until: float) -> Task:
         """Return a dead letter as held, to be looked into."""
         return self._next(
-            task, Verb.CONSUME, TaskStatus.TAKEN, now, lease_token=token, lease_until=lease_until
+            task, Verb.CLAIM_DEAD, TaskStatus.TAKEN, now, lease_token=token, lease_until=lease_until
         )
 
-    def outside(self, task: Task, to: TaskStatus, now: float) -> Task:
+    def unqueued(self, task: Task, to: TaskStatus, now: float) -> Task:
         """Return an application's record in no queue: under construction, or ready."""
         return Task(
             task_id=task.task_id,
@@ -215,7 +215,7 @@ class Lifecycle:
         return advance(task, verb, to, now, **changes)
 
 
-def cut(error: str | None) -> str | None:
+def truncated(error: str | None) -> str | None:
     """Return an error text, shortened to `MAX_ERROR_CHARS`."""
     if error is None or len(error) <= MAX_ERROR_CHARS:
         return error

@@ -57,8 +57,8 @@ class Verb(StrEnum):
     REPRIORITIZE = "reprioritize"
     REDRIVE = "redrive"
     SHED = "shed"
-    GIVE_UP = "give up"
-    CONSUME = "consume"
+    SHED_CLAIMED = "shed claimed"
+    CLAIM_DEAD = "claim dead"
 
 
 # The state each verb needs, and the states it may leave the task in.
@@ -76,8 +76,8 @@ TRANSITIONS: Final[Mapping[Verb, tuple[TaskStatus, frozenset[TaskStatus]]]] = {
     Verb.REPRIORITIZE: (TaskStatus.PENDING, frozenset({TaskStatus.PENDING})),
     Verb.REDRIVE: (TaskStatus.FAILURE, frozenset({TaskStatus.PENDING})),
     Verb.SHED: (TaskStatus.PENDING, frozenset({TaskStatus.SHED})),
-    Verb.GIVE_UP: (TaskStatus.TAKEN, frozenset({TaskStatus.SHED})),
-    Verb.CONSUME: (TaskStatus.FAILURE, frozenset({TaskStatus.TAKEN})),
+    Verb.SHED_CLAIMED: (TaskStatus.TAKEN, frozenset({TaskStatus.SHED})),
+    Verb.CLAIM_DEAD: (TaskStatus.FAILURE, frozenset({TaskStatus.TAKEN})),
 }
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NEVER_STALE_SECONDS = MAX_SECONDS
 # From these a record can be made ready, or taken back under construction. A dead letter is redriven or
 # purged; what waits is cancelled first.
-OUT_OF_QUEUE = frozenset(
+UNQUEUED = frozenset(
     {
         TaskStatus.READY,
         TaskStatus.UNDER_CONSTRUCTION,
@@ -136,7 +136,7 @@ class AttachedQueue(BaseQueue):
             TaskNotFound: If there is no such record.
             IllegalTransition: If it is in the queue, or a dead letter.
         """
-        return self._change_outside(task_id, TaskStatus.UNDER_CONSTRUCTION, "hold")
+        return self._change_unqueued(task_id, TaskStatus.UNDER_CONSTRUCTION, "hold")
 
     def ready(self, task_id: str) -> Task:
         """Make a record ready to be put, be it under construction, completed or cancelled.
@@ -147,7 +147,7 @@ class AttachedQueue(BaseQueue):
             TaskNotFound: If there is no such record.
             IllegalTransition: If it is in the queue, or a dead letter.
         """
-        return self._change_outside(task_id, TaskStatus.READY, "make ready")
+        return self._change_unqueued(task_id, TaskStatus.READY, "make ready")
 
     def claim_dead(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
         """Take dead letters to work on, under leases like those of `claim`.
@@ -174,7 +174,9 @@ class AttachedQueue(BaseQueue):
             until, token = round(now + lease_seconds, 6), new_token()
             guard = Guard(TaskStatus.FAILURE, request_token=task.request_token)
             try:
-                held = self._core.store.replace(self._core.lifecycle.consumed(task, now, token, until), guard)
+                held = self._core.store.replace(
+                    self._core.lifecycle.claimed_dead(task, now, token, until), guard
+                )
             except ConflictError:
                 continue  # somebody else was faster
             claims.append(Claim(held, token, until))
@@ -223,13 +225,13 @@ class AttachedQueue(BaseQueue):
             checked_count("limit", limit)
         return sum(self._discard(task) for task in islice(self._records.dead(self.name), limit))
 
-    def _change_outside(self, task_id: str, to: TaskStatus, verb: str) -> Task:
+    def _change_unqueued(self, task_id: str, to: TaskStatus, verb: str) -> Task:
         def changed(task: Task, now: float) -> Task:
             status = task.status_at(now)
-            if status not in OUT_OF_QUEUE:
-                allowed = ", ".join(sorted(OUT_OF_QUEUE))
+            if status not in UNQUEUED:
+                allowed = ", ".join(sorted(UNQUEUED))
                 raise IllegalTransition(task_id, verb, status, allowed)
-            return self._core.lifecycle.outside(task, to, now)
+            return self._core.lifecycle.unqueued(task, to, now)
 
         task = self._core.stored(task_id)
         return task if task.status is to else self._core.change(task_id, changed)

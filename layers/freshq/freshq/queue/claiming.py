@@ -85,25 +85,25 @@ class Claiming(Verbs):
             if not doomed:
                 break
             for claim in doomed:
-                self._give_up(claim, ShedReason.CODEL)
+                self._shed(claim, ShedReason.CODEL)
         return kept
 
-    def _give_up(self, claim: Claim, reason: ShedReason) -> None:
+    def _shed(self, claim: Claim, reason: ShedReason) -> None:
         """Settle a claim as shed; if that fails, the task comes back when its lease runs out."""
         now = self.now()
         try:
-            self._core.settle(claim, self._core.lifecycle.given_up(held_task(claim), now, reason))
+            self._core.settle(claim, self._core.lifecycle.shed_claimed(held_task(claim), now, reason))
         except (LeaseLost, StoreError):
             logger.warning("task %s was not given up", claim.task.task_id, exc_info=True)
         else:
             self._core.meter.turned_away(now, 1)
 
-    def _given_up(self, task: Task) -> Task | None:
+    def _shed_version(self, task: Task) -> Task | None:
         """Return a task that was just taken as CoDel sheds it; None if it is to be run."""
         if not self._core.codel.sheds(task, task.updated):
             return None
         self._core.meter.turned_away(task.updated, 1)
-        return self._core.lifecycle.given_up(task, task.updated, ShedReason.CODEL)
+        return self._core.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
 
     def poll(
         self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
@@ -139,7 +139,7 @@ class Claiming(Verbs):
         if self._core.store.paused(self.name):
             yield None
             return
-        with store.hold(lambda: self._request(1, self.lease_seconds), self, self._given_up) as work:
+        with store.hold(lambda: self._request(1, self.lease_seconds), self, self._shed_version) as work:
             yield work
         if work is not None and work.settled is not None:
             self._core.served(Claim(work.task, "", 0.0), work.settled)

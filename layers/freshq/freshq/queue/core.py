@@ -10,7 +10,7 @@ from freshq.errors import LeaseLost, LostRace, TaskNotFound
 from freshq.model.checks import checked_id
 from freshq.model.lifecycle import Lifecycle
 from freshq.model.task import TaskStatus
-from freshq.queue.shared.admission import BacklogKeeper, Doorkeeper, Gauge
+from freshq.queue.shared.admission import AdmissionControl, BacklogBound, PressureGauge
 from freshq.queue.shared.codel import LineCodel
 from freshq.queue.shared.flow import FlowMeter
 from freshq.queue.shared.reserve import SharedReserve
@@ -49,7 +49,7 @@ class Core:
         codel: Which of the claimed tasks waited too long, if that is a rule of the queue.
         meter: Counts what is offered, served, refused.
         gauge: Tells from the counts how hard the queue is pressed.
-        door: Refuses puts by that.
+        admission: Rejects puts by that.
         backlog: Bounds what waits.
     """
 
@@ -65,9 +65,9 @@ class Core:
         self.reserve = SharedReserve(store, self.name, rules)
         self.codel = LineCodel(rules)
         self.meter = FlowMeter(store, self.name, rules.deadline_seconds, self.now())
-        self.gauge = Gauge(store, self.name, rules, self.meter)
-        self.door = Doorkeeper(self.gauge, rules, self.uniform)
-        self.backlog = BacklogKeeper(store, self.name, rules, self.lifecycle, self.meter)
+        self.gauge = PressureGauge(store, self.name, rules, self.meter)
+        self.admission = AdmissionControl(self.gauge, rules, self.uniform)
+        self.backlog = BacklogBound(store, self.name, rules, self.lifecycle, self.meter)
         self._stamp_lock = threading.Lock()
         self._last_created_us = 0
 

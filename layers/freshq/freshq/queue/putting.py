@@ -121,25 +121,25 @@ class Putting(Verbs):
             else:
                 outcomes[index] = Receipt(tasks[index].task_id, PutOutcome(result))
         self._core.meter.offered(now, len(tasks))
-        self._make_way(sum(result == PutOutcome.CREATED for result in added), now)
+        self._make_room(sum(result == PutOutcome.CREATED for result in added), now)
         return receipts_of([outcomes[index] for index in range(len(tasks))])
 
     def _admitted(
         self, tasks: Sequence[Task], now: float, outcomes: dict[int, Receipt | FreshqError]
     ) -> Sequence[int]:
-        """Return which tasks are let in, noting the refusals among the outcomes."""
-        refusals = [self._core.door.refusal(task, now) for task in tasks]
-        inside = [index for index, refusal in enumerate(refusals) if refusal is None]
-        full = self._core.backlog.refusals([tasks[index] for index in inside], now)
-        for index, refusal in [*enumerate(refusals), *zip(inside, full, strict=True)]:
-            if refusal is not None:
-                outcomes[index] = refusal
-                self._core.meter.refused(now, ShedReason(refusal.reason), 1)
+        """Return which tasks are let in, noting the rejections among the outcomes."""
+        rejections = [self._core.admission.rejection(task, now) for task in tasks]
+        inside = [index for index, rejection in enumerate(rejections) if rejection is None]
+        full = self._core.backlog.rejections([tasks[index] for index in inside], now)
+        for index, rejection in [*enumerate(rejections), *zip(inside, full, strict=True)]:
+            if rejection is not None:
+                outcomes[index] = rejection
+                self._core.meter.refused(now, ShedReason(rejection.reason), 1)
         return [index for index in inside if index not in outcomes]
 
-    def _make_way(self, created: int, now: float) -> None:
+    def _make_room(self, created: int, now: float) -> None:
         """Let the oldest give way to what was put; the tasks are in, so a failure is not theirs."""
         try:
-            self._core.backlog.admitted(created, now)
+            self._core.backlog.make_room(created, now)
         except StoreError:
             logger.warning("the backlog of queue %r was not bounded this time", self.name, exc_info=True)

@@ -32,7 +32,7 @@ LONGEST_LOOK_SECONDS: Final = 1.0
 COUNT_SECONDS: Final = 1.0
 
 
-class Gauge:
+class PressureGauge:
     """Tells how hard the queue is pressed."""
 
     def __init__(self, store: Store, queue: str, rules: OverloadRules, meter: FlowMeter) -> None:
@@ -57,10 +57,10 @@ class Gauge:
         return assess(self._meter.flow(now), age_seconds, self._deadline_seconds, uniform)
 
 
-class Doorkeeper:
+class AdmissionControl:
     """Refuses a share of the new tasks while the queue is overloaded. Thread-safe."""
 
-    def __init__(self, gauge: Gauge, rules: OverloadRules, uniform: Callable[[], float]) -> None:
+    def __init__(self, gauge: PressureGauge, rules: OverloadRules, uniform: Callable[[], float]) -> None:
         """Start open.
 
         Args:
@@ -77,7 +77,7 @@ class Doorkeeper:
         self._refusal = 0.0
         self._pressure: Pressure | None = None
 
-    def refusal(self, task: Task, now: float) -> Overloaded | None:
+    def rejection(self, task: Task, now: float) -> Overloaded | None:
         """Return why a task is not let in; None if it is."""
         if self._door is None:
             return None
@@ -93,7 +93,7 @@ class Doorkeeper:
         return Overloaded(task.task_id, ShedReason.DOOR, retry_after_seconds)
 
 
-class BacklogKeeper:
+class BacklogBound:
     """Keeps the backlog within its bound. Thread-safe.
 
     One process keeps it exactly; of several, each may exceed it by what it puts within a second.
@@ -113,7 +113,7 @@ class BacklogKeeper:
         self._room = 0
         self._counted_at = 0.0
 
-    def refusals(self, tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
+    def rejections(self, tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
         """Return which of the tasks are one too many, where the newest give way."""
         limit = self._limit
         if limit is None or limit.when_full is not WhenFull.REFUSE_NEWEST:
@@ -128,22 +128,22 @@ class BacklogKeeper:
     def _refused_of(
         self, tasks: Sequence[Task], limit: BacklogLimit, waiting: Counter[str | None], now: float
     ) -> list[Overloaded | None]:
-        refusals: list[Overloaded | None] = []
+        rejections: list[Overloaded | None] = []
         for task in tasks:
             waiting[task.group] += 1
             eviction = limit.eviction(waiting.total(), waiting)
             refused = None
             if eviction is not None and eviction.victim is Victim.OLDEST_OF_GROUP:
-                self._give_way(1, [eviction.group], eviction.reason, now)
+                self._evict(1, [eviction.group], eviction.reason, now)
                 waiting[eviction.group] -= 1
             elif eviction is not None:
                 waiting[task.group] -= 1
                 refused = Overloaded(task.task_id, eviction.reason, self._deadline_seconds / 10)
-            refusals.append(refused)
+            rejections.append(refused)
         self._room = max(0, limit.max_waiting - waiting.total())
-        return refusals
+        return rejections
 
-    def admitted(self, count: int, now: float) -> None:
+    def make_room(self, count: int, now: float) -> None:
         """Let older tasks give way to those that were just put, where the oldest do.
 
         Raises:
@@ -165,8 +165,8 @@ class BacklogKeeper:
                 else:
                     oldest += 1
             for group, excess in of_group.items():
-                self._give_way(excess, [group], ShedReason.GROUP, now)
-            self._give_way(oldest, None, ShedReason.OVERFLOW, now)
+                self._evict(excess, [group], ShedReason.GROUP, now)
+            self._evict(oldest, None, ShedReason.OVERFLOW, now)
             self._room = max(0, limit.max_waiting - (waiting.total() - oldest))
 
     def _has_room(self, count: int, now: float) -> bool:
@@ -177,9 +177,7 @@ class BacklogKeeper:
         created_after = now - self._deadline_seconds
         return Counter(self._store.count_waiting(self._queue, created_after, limit.max_waiting + more))
 
-    def _give_way(
-        self, count: int, groups: Sequence[str | None] | None, reason: ShedReason, now: float
-    ) -> None:
+    def _evict(self, count: int, groups: Sequence[str | None] | None, reason: ShedReason, now: float) -> None:
         """Shed the oldest tasks; one that somebody takes or changes meanwhile is no longer in the way."""
         if not count:
             return

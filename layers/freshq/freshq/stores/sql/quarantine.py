@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from freshq.model.lifecycle import UNHELD, cut, new_token
+from freshq.model.lifecycle import UNHELD, new_token, truncated
 from freshq.model.task import TaskStatus, Verb, advance
 from freshq.stores.base import ConflictError, Guard
 
@@ -36,5 +36,5 @@ def _bury(store: Store, task: Task, problem: str, now: float) -> None:
 
 def buried(task: Task, problem: str, now: float) -> Task:
     """Return a task that was taken as a dead letter."""
-    failed = advance(task, Verb.FAIL, TaskStatus.FAILURE, now, error=cut(problem), **UNHELD)
+    failed = advance(task, Verb.FAIL, TaskStatus.FAILURE, now, error=truncated(problem), **UNHELD)
     return replace(failed, request_token=new_token())
