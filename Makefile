@@ -44,7 +44,7 @@ format: setup ## Format the code
 
 lock: ## Resolve the dependencies anew (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --custom-compile-command "make lock" --extra lambda --extra pipeline --extra plot --extra sql --group dev -c requirements/pins.in -o requirements/dev.txt pyproject.toml
+	  --custom-compile-command "make lock" --extra all --group dev -c requirements/pins.in -o requirements/dev.txt pyproject.toml
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" -c requirements/dev.txt $(foreach package,boto3 botocore s3transfer python-dateutil six urllib3,--no-emit-package $(package)) \
 	  -o layers/freshq/requirements.txt requirements/layer.in
