@@ -15,9 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from cronsim import CronSim, CronSimError
-
-from freshq.errors import StoreError
+from freshq.errors import StoreError, needs
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.queue.shared.records import change_record
 
@@ -56,13 +54,10 @@ class Cron:
 
         Raises:
             ValueError: If one is wrong.
+            MissingExtra: If the extra `cron` is not installed.
         """
         self._tzinfo()
-        try:
-            CronSim(self.expression, datetime.now(UTC))
-        except (CronSimError, AttributeError, TypeError) as error:
-            msg = f"expression: {self.expression!r} is no cron expression ({error})"
-            raise ValueError(msg) from error
+        self._moments(datetime.now(UTC))
 
     def _tzinfo(self) -> tzinfo:
         try:
@@ -71,10 +66,26 @@ class Cron:
             msg = f"zone: {self.zone!r:.60} is no time zone; use a name such as Europe/Berlin"
             raise ValueError(msg) from error
 
+    def _moments(self, start: datetime) -> Iterator[datetime]:
+        """Return the moments after `start` that the expression names.
+
+        Raises:
+            ValueError: If it is not a cron expression.
+            MissingExtra: If the package that reads it is not installed.
+        """
+        with needs("cron"):
+            from cronsim import CronSim, CronSimError  # noqa: PLC0415 - an extra
+        try:
+            moments: Iterator[datetime] = CronSim(self.expression, start)
+        except (CronSimError, AttributeError, TypeError) as error:
+            msg = f"expression: {self.expression!r} is not a cron expression ({error})"
+            raise ValueError(msg) from error
+        return moments
+
     def ticks(self, after: float) -> Iterator[float]:
         """Yield the instants after a time, in seconds since the epoch, in order."""
         last = after
-        for moment in CronSim(self.expression, datetime.fromtimestamp(after, self._tzinfo())):
+        for moment in self._moments(datetime.fromtimestamp(after, self._tzinfo())):
             instant = moment.timestamp()
             if instant > last:
                 yield instant

@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import FreshqError, MatchLost, ResourceNotFound, StoreError, Throttled, WrongResourceState
+from freshq.errors import (
+    FreshqError,
+    MatchLost,
+    ResourceNotFound,
+    StoreError,
+    Throttled,
+    WrongResourceState,
+    needs,
+)
 from freshq.matching.criteria import parse_criteria
 from freshq.matching.places import (
     GREATEST_KEY,
@@ -147,7 +155,8 @@ class MatchQueue:
             client: A low-level boto3 client; None for one from the environment.
             **options: As for `MatchQueue`.
         """
-        from freshq.matching.stores.dynamodb import DynamoDBMatchStore  # noqa: PLC0415 - only the store in use
+        with needs("aws"):
+            from freshq.matching.stores.dynamodb import DynamoDBMatchStore  # noqa: PLC0415 - only the store in use
 
         return cls(DynamoDBMatchStore(table, client), **options)
 

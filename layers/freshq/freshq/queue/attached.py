@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from freshq.errors import IllegalTransition, TaskNotFound
+from freshq.errors import IllegalTransition, TaskNotFound, needs
 from freshq.model.answers import Claim, Receipt
 from freshq.model.checks import checked_count, checked_id, checked_seconds, checked_status
 from freshq.model.lifecycle import new_token
@@ -250,8 +250,9 @@ def open_dynamodb(
         ValueError: If an argument is wrong, or does not agree with how the table was attached.
         TableMissing: If the table is not attached.
     """
-    from freshq.stores.dynamodb.attached import AttachedStore as Opened  # noqa: PLC0415 - as in Queue
-    from freshq.stores.dynamodb.attaching import opened  # noqa: PLC0415 - as in Queue
+    with needs("aws"):
+        from freshq.stores.dynamodb.attached import AttachedStore as Opened  # noqa: PLC0415 - as in Queue
+        from freshq.stores.dynamodb.attaching import opened  # noqa: PLC0415 - as in Queue
 
     attachment, used_client = opened(table, client, key, shards)
     defaults: QueueOptions = {"order": attachment.order, "max_age_seconds": NEVER_STALE_SECONDS}

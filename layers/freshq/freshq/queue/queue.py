@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, overload
 
+from freshq.errors import needs
 from freshq.queue.attached import AttachedQueue, open_dynamodb
 from freshq.queue.base import BaseQueue
 
@@ -79,12 +80,14 @@ class Queue(BaseQueue):
         Raises:
             ValueError: If an argument is wrong, or does not agree with how the table was attached.
             TableMissing: If a table that is to be attached is not.
+            MissingExtra: If the extra `aws` is not installed.
         """
         if attach:
             return open_dynamodb(table, client, key, shards, options)
         if key is not None:
             raise ValueError("key: only with attach=True; a table of freshq's own has the key taskId")
-        from freshq.stores.dynamodb import DynamoDBStore  # noqa: PLC0415 - only the store in use is loaded
+        with needs("aws"):
+            from freshq.stores.dynamodb import DynamoDBStore  # noqa: PLC0415 - only the store in use is loaded
 
         return cls(DynamoDBStore(table, client, shards=shards), **options)
 
@@ -98,8 +101,12 @@ class Queue(BaseQueue):
             table: Name of the table of tasks; the names of the others begin with it.
             **options: See `freshq.model.options.QueueConfig`. Unless a clock is given, the time is the
                 database's.
+
+        Raises:
+            MissingExtra: If the extra `sql` is not installed.
         """
-        from freshq.stores.sql import SqlStore  # noqa: PLC0415 - only the store in use is loaded
+        with needs("sql"):
+            from freshq.stores.sql import SqlStore  # noqa: PLC0415 - only the store in use is loaded
 
         store = SqlStore(url, table, queue=options.get("name", "default"))
         options.setdefault("clock", store.clock)
