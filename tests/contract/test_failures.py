@@ -11,7 +11,7 @@ import pytest
 from botocore.retries.standard import ExponentialBackoff
 
 from freshq import LeaseLost, PutIncomplete, PutOutcome, Queue, StoreError, TaskStatus, Throttled, Unreachable
-from freshq.policy.retry import Backoff
+from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb import calls
 from tests.conftest import on_table
 from tests.support.faults import (
@@ -559,7 +559,7 @@ class TestLaggingIndex:
 class TestUnprocessed:
     @pytest.fixture(autouse=True)
     def _no_pauses(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(calls, "BATCH_BACKOFF", Backoff(base_seconds=1e-9, cap_seconds=1e-9))
+        monkeypatch.setattr(calls, "BATCH_RETRY", CallRetry(10, Backoff(1e-9, 1e-9)))
 
     def test_the_rest_of_a_read_is_read(
         self, queue: Queue, client: DynamoDBClient, table: StoreUnderTest
@@ -581,6 +581,6 @@ class TestUnprocessed:
     def test_what_stays_unprocessed_is_an_error(self, queue: Queue, client: DynamoDBClient) -> None:
         queue.put_many([{"payload": number} for number in range(20)])
         with halved(client), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(calls, "BATCH_TRIES", 2)
+            patch.setattr(calls, "BATCH_RETRY", CallRetry(2, Backoff(1e-9, 1e-9)))
             with pytest.raises(Throttled, match=r"5 keys stayed unprocessed"):
                 queue.purge(confirm="default")

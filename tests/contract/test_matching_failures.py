@@ -18,7 +18,7 @@ from freshq import (
     WrongResourceState,
 )
 from freshq.matching.stores import transactions
-from freshq.matching.stores.transactions import Verdict, classify
+from freshq.matching.stores.transactions import Cancellation, classify
 from tests.support.faults import (
     BEFORE,
     Died,
@@ -106,22 +106,22 @@ def check_whole(table_desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "verdict"),
+    ("codes", "cancellation"),
     [
-        (["None", "ConditionalCheckFailed"], Verdict.REFUSED),
-        (["TransactionConflict", "None"], Verdict.BUSY),
-        (["ThrottlingError"], Verdict.BUSY),
-        (["ProvisionedThroughputExceeded", "TransactionConflict"], Verdict.BUSY),
-        (["ConditionalCheckFailed", "TransactionConflict"], Verdict.REFUSED),
-        (["ConditionalCheckFailed", "ValidationError"], Verdict.WRONG),
-        (["ItemCollectionSizeLimitExceeded"], Verdict.WRONG),
-        (["SomethingNew", "TransactionConflict"], Verdict.WRONG),
-        (["None"], Verdict.WRONG),
-        ([], Verdict.WRONG),
+        (["None", "ConditionalCheckFailed"], Cancellation.CONDITION_FAILED),
+        (["TransactionConflict", "None"], Cancellation.RETRYABLE),
+        (["ThrottlingError"], Cancellation.RETRYABLE),
+        (["ProvisionedThroughputExceeded", "TransactionConflict"], Cancellation.RETRYABLE),
+        (["ConditionalCheckFailed", "TransactionConflict"], Cancellation.CONDITION_FAILED),
+        (["ConditionalCheckFailed", "ValidationError"], Cancellation.INVALID),
+        (["ItemCollectionSizeLimitExceeded"], Cancellation.INVALID),
+        (["SomethingNew", "TransactionConflict"], Cancellation.INVALID),
+        (["None"], Cancellation.INVALID),
+        ([], Cancellation.INVALID),
     ],
 )
-def test_classification(codes: list[str], verdict: Verdict) -> None:
-    assert classify([{"Code": code} for code in codes]) is verdict
+def test_classification(codes: list[str], cancellation: Cancellation) -> None:
+    assert classify([{"Code": code} for code in codes]) is cancellation
 
 
 def test_a_failed_condition_leads_to_the_next_candidate(table_desk: Desk, queue: MatchQueue) -> None:
@@ -169,7 +169,7 @@ def test_what_does_not_pass_is_an_error_not_an_empty_line(
         pytest.raises(Throttled, match="action 2: TransactionConflict"),
     ):
         queue.match(WOMAN)
-    assert len(no_waiting) == transactions.TRIES - 1
+    assert len(no_waiting) == transactions.RETRY.max_tries - 1
 
 
 def test_a_wrong_transaction_is_an_error_at_once(

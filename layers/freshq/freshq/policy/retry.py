@@ -1,8 +1,15 @@
-"""When a failed task may be tried again."""
+"""When a failed task may be tried again, and how a failed call is repeated."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+Errors: TypeAlias = "type[Exception] | tuple[type[Exception], ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +32,70 @@ class Backoff:
         """Return the delay before the next attempt.
 
         Args:
-            attempts: Claims so far, 1 or more.
+            attempts: Attempts so far, 1 or more.
             uniform: A random number from [0, 1).
         """
         # 2**63 is past every cap in use; the bound keeps the power within a float.
         ceiling_seconds = min(self.cap_seconds, self.base_seconds * 2.0 ** min(attempts - 1, 63))
         return uniform * ceiling_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class CallRetry:
+    """Repeats a call that failed for a transient reason, with backoff.
+
+    Attributes:
+        max_tries: Calls in all, the first one included.
+        backoff: Pauses between them.
+    """
+
+    max_tries: int
+    backoff: Backoff
+
+    def run(
+        self,
+        call: Callable[[], T],
+        transient: Errors,
+        *,
+        sleep: Callable[[float], object],
+        uniform: Callable[[], float],
+    ) -> T:
+        """Call until it succeeds, fails with another error, or was tried `max_tries` times.
+
+        Args:
+            call: What to do; it must be safe to repeat.
+            transient: The errors after which it is repeated.
+            sleep: Waits for a number of seconds.
+            uniform: Returns a random number from [0, 1).
+
+        Raises:
+            Exception: The last error of `call`.
+        """
+        for attempt in range(1, self.max_tries):
+            try:
+                return call()
+            except transient:
+                sleep(self.backoff.delay_seconds(attempt, uniform()))
+        return call()
+
+
+def until_committed(attempt: Callable[[], T], conflict: Errors, max_tries: int) -> T:
+    """Repeat a read-change-commit at once when another writer came first.
+
+    This is optimistic concurrency, not the retry of a failed call: each conflict means that another
+    writer succeeded, so a pause would only give the next one the chance to come first.
+
+    Args:
+        attempt: Reads, computes the change and commits it on condition that nothing changed in between.
+        conflict: The errors that say that something did.
+        max_tries: Attempts in all, the first one included.
+
+    Raises:
+        Exception: The conflict of the last attempt, or any other error of `attempt`.
+    """
+    for _ in range(max_tries - 1):
+        try:
+            return attempt()
+        except conflict:
+            continue
+    return attempt()

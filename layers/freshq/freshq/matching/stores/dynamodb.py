@@ -102,7 +102,7 @@ class DynamoDBMatchStore:
         if not (new := set(names) - self._noted):
             return
         values: Item = {":names": {"SS": sorted(new)}}
-        self._transactions.patiently(
+        self._transactions.retried(
             lambda: self._client.update_item(
                 TableName=self._table,
                 Key=NAMES_KEY,
@@ -123,7 +123,7 @@ class DynamoDBMatchStore:
         return None if item is None else decode_resource(item)
 
     def _get(self, key: Item) -> Item | None:
-        response = self._transactions.patiently(
+        response = self._transactions.retried(
             lambda: self._client.get_item(TableName=self._table, Key=key, ConsistentRead=True)
         )
         return dict(response["Item"]) if "Item" in response else None
@@ -147,9 +147,9 @@ class DynamoDBMatchStore:
 
     def _write_one(self, action: Any) -> None:  # noqa: ANN401 - arguments of the client
         if "Put" in action:
-            self._transactions.patiently(lambda: self._client.put_item(**action["Put"]))
+            self._transactions.retried(lambda: self._client.put_item(**action["Put"]))
         else:
-            self._transactions.patiently(lambda: self._client.delete_item(**action["Delete"]))
+            self._transactions.retried(lambda: self._client.delete_item(**action["Delete"]))
 
     def page(self, span: Span) -> list[Entry]:
         """Return entries in order, strongly consistent."""
@@ -183,7 +183,7 @@ class DynamoDBMatchStore:
             if left is not None:
                 arguments = arguments | {"Limit": left}
             sent = arguments
-            page = self._transactions.patiently(
+            page = self._transactions.retried(
                 lambda: self._client.query(TableName=self._table, ConsistentRead=True, **sent)  # noqa: B023
             )
             yield from map(dict, page["Items"])

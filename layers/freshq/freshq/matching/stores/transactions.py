@@ -1,4 +1,4 @@
-"""Writes of several items at once: all of them or none, repeated where repeating helps."""
+"""Writes of several items at once, all or none, and retries where they help."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from enum import Enum
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from botocore.exceptions import ClientError, HTTPClientError
-from botocore.exceptions import ConnectionError as BotoConnectionError
+from botocore.exceptions import ClientError
 
 from freshq.errors import StoreError, Throttled
-from freshq.policy.retry import Backoff
-from freshq.stores.dynamodb.calls import THROTTLING_CODES, ConditionFailed, translated
+from freshq.policy.retry import Backoff, CallRetry
+from freshq.stores.dynamodb.calls import ConditionFailed, sent_despite_lost_reply, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A transaction in progress is over in milliseconds, a throttled partition in seconds.
-BACKOFF: Final = Backoff(base_seconds=0.01, cap_seconds=1.0)
-TRIES: Final = 12
+# A transaction in progress ends within milliseconds, throttling of a partition within seconds.
+RETRY: Final = CallRetry(max_tries=12, backoff=Backoff(base_seconds=0.01, cap_seconds=1.0))
 CANCELLED_CODE: Final = "TransactionCanceledException"
-# Another write, or this very one sent before, is under way on one of the items.
+# Another write of one of the items, or an earlier try of this one, is in progress.
 CONFLICT_CODES: Final = frozenset(
     {"TransactionConflictException", "TransactionInProgressException", "ReplicatedWriteConflictException"}
 )
@@ -36,30 +34,30 @@ BUSY_REASONS: Final = frozenset(
 )
 
 
-class Verdict(Enum):
-    """What a cancelled transaction calls for.
+class Cancellation(Enum):
+    """Why a transaction was cancelled.
 
-    REFUSED: a condition did not hold, and will not if it is sent again. BUSY: the same transaction may
-    pass later. WRONG: it can never pass.
+    CONDITION_FAILED: a condition did not hold; a retry cannot help. RETRYABLE: the same transaction may
+    succeed later. INVALID: it can never succeed.
     """
 
-    REFUSED = "refused"
-    BUSY = "busy"
-    WRONG = "wrong"
+    CONDITION_FAILED = "condition failed"
+    RETRYABLE = "retryable"
+    INVALID = "invalid"
 
 
-def classify(reasons: Sequence[Mapping[str, Any]]) -> Verdict:
-    """Return what the reasons of a cancellation, one an action, come to."""
+def classify(reasons: Sequence[Mapping[str, Any]]) -> Cancellation:
+    """Return what the cancellation reasons, one for each action, amount to."""
     codes = {reason.get("Code", "None") for reason in reasons} - {"None"}
     if codes - BUSY_REASONS - {"ConditionalCheckFailed"}:
-        return Verdict.WRONG
+        return Cancellation.INVALID
     if "ConditionalCheckFailed" in codes:
-        return Verdict.REFUSED
-    return Verdict.BUSY if codes else Verdict.WRONG
+        return Cancellation.CONDITION_FAILED
+    return Cancellation.RETRYABLE if codes else Cancellation.INVALID
 
 
 class Transactions:
-    """Sends transactions on one table, and other calls that may meet one."""
+    """Sends transactions on one table, and other calls that may conflict with one."""
 
     def __init__(self, client: DynamoDBClient, table: str) -> None:
         """Use a client for a table."""
@@ -70,17 +68,18 @@ class Transactions:
         """Carry out all actions or none.
 
         Args:
-            actions: Arguments of TransactWriteItems; the first one returns its item if it is refused.
-            token: At most 36 characters. Sent again with the same token after a lost reply, the
-                transaction is carried out once.
+            actions: Arguments of TransactWriteItems; the first one asks for its item if its condition
+                fails.
+            token: At most 36 characters. A transaction that is sent again with the same token is carried
+                out once.
 
         Raises:
             ConditionFailed: If a condition did not hold, with the item of the first action if it was
-                refused.
-            Throttled: If it was in the way of others, or throttled, however often it was sent.
-            StoreError: If it can never pass, or no answer came.
+                that one's.
+            Throttled: If it still conflicted with others, or was throttled, at the last retry.
+            StoreError: If it can never succeed, or no answer came.
         """
-        self.patiently(lambda: self._write(actions, token))
+        self.retried(lambda: self._write(actions, token))
 
     def _write(self, actions: Sequence[Any], token: str) -> None:
         try:
@@ -90,49 +89,38 @@ class Transactions:
                 raise
             response: Item = dict(error.response)
             reasons = response.get("CancellationReasons", [])
-            verdict = classify(reasons)
-            if verdict is Verdict.REFUSED:
+            cancellation = classify(reasons)
+            if cancellation is Cancellation.CONDITION_FAILED:
                 raise ConditionFailed(reasons[0].get("Item")) from error
-            if verdict is Verdict.BUSY:
+            if cancellation is Cancellation.RETRYABLE:
                 msg = f"table {self._table!r}: transaction cancelled: {_text(reasons)}"
                 raise Throttled(msg) from error
             msg = f"table {self._table!r}: transaction cancelled for good: {_text(reasons) or error}"
             raise StoreError(msg) from error
 
-    def patiently(self, send: Callable[[], T]) -> T:
-        """Send a call that may be repeated: again after a conflict or throttling, and once if no reply came.
+    def retried(self, send: Callable[[], T]) -> T:
+        """Send a call that is safe to repeat: again after a conflict or throttling, once after a lost reply.
 
         Raises:
-            Throttled: If it was still refused for that reason in the end.
-            StoreError: If DynamoDB did not carry it out for another.
+            Throttled: If it still conflicted or was throttled at the last try.
+            StoreError: If DynamoDB did not carry it out for another reason.
         """
-        lost_replies = 0
-        for attempt in range(1, TRIES + 1):
-            try:
-                with translated(self._table):
-                    try:
-                        return send()
-                    except (BotoConnectionError, HTTPClientError):
-                        lost_replies += 1
-                        if lost_replies > 1:
-                            raise
-                    except ClientError as error:
-                        if not _passing(error) or attempt == TRIES:
-                            raise
-            except Throttled:
-                if attempt == TRIES:
-                    raise
-            sleep(BACKOFF.delay_seconds(attempt, random.random()))  # noqa: S311 - jitter
-        msg = f"table {self._table!r}: no answer after {TRIES} tries"
-        raise Throttled(msg)
 
+        def send_once() -> T:
+            with translated(self._table):
+                try:
+                    return sent_despite_lost_reply(send)
+                except ClientError as error:
+                    if error.response["Error"]["Code"] not in CONFLICT_CODES:
+                        raise
+                    msg = f"table {self._table!r}: in conflict with another transaction ({error})"
+                    raise Throttled(msg) from error
 
-def _passing(error: ClientError) -> bool:
-    return error.response["Error"]["Code"] in CONFLICT_CODES | THROTTLING_CODES
+        return RETRY.run(send_once, Throttled, sleep=sleep, uniform=random.random)
 
 
 def _text(reasons: Sequence[Mapping[str, Any]]) -> str:
-    """Return which action failed for what, those that did not left out."""
+    """Return the actions that failed, each with its reason."""
     return "; ".join(
         f"action {number}: {reason['Code']}" + (f" ({reason['Message']})" if reason.get("Message") else "")
         for number, reason in enumerate(reasons, start=1)

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -20,7 +20,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable
-from freshq.policy.retry import Backoff
+from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb.names import KEY, RECORD, Names
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.stores.dynamodb.names import Item
+
+T = TypeVar("T")
 
 THROTTLING_CODES: Final = frozenset(
     {
@@ -54,9 +56,8 @@ TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:\S+:table/\S+")
 # Service quotas of BatchGetItem and BatchWriteItem.
 BATCH_GET_KEYS: Final = 100
 BATCH_WRITE_ITEMS: Final = 25
-# For the keys that a batch call hands back unprocessed, which the SDK does not retry by itself.
-BATCH_BACKOFF: Final = Backoff(base_seconds=0.05, cap_seconds=2.0)
-BATCH_TRIES: Final = 10
+# For the keys that a batch call returns unprocessed: the SDK does not retry them.
+BATCH_RETRY: Final = CallRetry(max_tries=10, backoff=Backoff(base_seconds=0.05, cap_seconds=2.0))
 
 
 class ConditionFailed(FreshqError):  # noqa: N818 - an outcome that every caller handles
@@ -230,30 +231,50 @@ class TableCalls:
         return {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **self.names.arguments(arguments)}
 
     def _write(self, send: Callable[[], Any]) -> Any:  # noqa: ANN401 - the client's response
-        """Send a conditional write, once more if no reply came: the second finds what the first did."""
+        """Send a conditional write; a repeated one finds what the first did."""
         try:
             with translated(self.table):
-                try:
-                    return send()
-                except (BotoConnectionError, HTTPClientError):
-                    return send()
+                return sent_despite_lost_reply(send)
         except ConditionFailed as failed:
             if failed.item is not None:
                 failed.item = self.names.from_table(failed.item)
             raise
 
     def _in_batches(self, entries: list[Item], size: int, send: Callable[[Any], Any]) -> None:
+        """Send entries in batches; `send` returns those of a batch that stayed unprocessed."""
         for start in range(0, len(entries), size):
-            left: Any = entries[start : start + size]
-            for attempt in range(1, BATCH_TRIES + 1):
-                with translated(self.table):
-                    left = send(left)
-                if not left:
-                    break
-                time.sleep(BATCH_BACKOFF.delay_seconds(attempt, random.random()))  # noqa: S311 - jitter
-            else:
-                msg = f"table {self.table!r}: {len(left)} keys stayed unprocessed after {BATCH_TRIES} tries"
-                raise Throttled(msg)
+            self._send_batch(entries[start : start + size], send)
+
+    def _send_batch(self, batch: list[Item], send: Callable[[Any], Any]) -> None:
+        left: Any = batch
+
+        def send_rest() -> None:
+            nonlocal left
+            with translated(self.table):
+                left = send(left)
+            if left:
+                raise _UnprocessedError(self.table, len(left))
+
+        BATCH_RETRY.run(send_rest, _UnprocessedError, sleep=time.sleep, uniform=random.random)
+
+
+class _UnprocessedError(Throttled):
+    """A batch call left out some of its keys."""
+
+    def __init__(self, table: str, keys: int) -> None:
+        super().__init__(f"table {table!r}: {keys} keys stayed unprocessed; try again or raise its limits")
+
+
+def sent_despite_lost_reply(send: Callable[[], T]) -> T:
+    """Send a call; once more, at once, if no reply came.
+
+    Args:
+        send: Sends it; it must be safe to repeat.
+    """
+    try:
+        return send()
+    except (BotoConnectionError, HTTPClientError):
+        return send()
 
 
 def _made_by(item: Item | None, token: str) -> bool:

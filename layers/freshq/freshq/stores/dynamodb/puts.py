@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from freshq.errors import FreshqError, LostRace
 from freshq.model.task import TaskStatus
+from freshq.policy.retry import until_committed
 from freshq.stores.conflicts import ALIVE, CREATED, DUPLICATE, put_over
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import decode_if_task, encode, milliseconds
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 # Puts of one batch in flight at a time: a batch of 25 takes about four round trips.
 PUT_THREADS: Final = 8
-# An update that follows a look starts again so often when the task changes in between.
+# Of a put over a task that changes while it is being replaced.
 MAX_TRIES: Final = 10
 
 
@@ -60,14 +61,11 @@ class Puts:
         update is conditional on just that version: what it replaced is known, even if the reply is lost.
         """
         try:
-            for _ in range(MAX_TRIES):
-                try:
-                    return self._over(task, on_conflict)
-                except ConditionFailed:
-                    continue
+            return until_committed(lambda: self._over(task, on_conflict), ConditionFailed, MAX_TRIES)
+        except ConditionFailed:
+            return LostRace(task.task_id, MAX_TRIES)
         except FreshqError as error:
             return error
-        return LostRace(task.task_id, MAX_TRIES)
 
     def _over(self, task: Task, on_conflict: OnConflict) -> str:
         """Put a task once.
