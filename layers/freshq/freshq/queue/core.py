@@ -10,7 +10,8 @@ from freshq.errors import LeaseLost, LostRace, TaskNotFound
 from freshq.model.checks import checked_id
 from freshq.model.lifecycle import Lifecycle
 from freshq.model.task import TaskStatus
-from freshq.queue.shared.admission import AdmissionControl, BacklogBound, PressureGauge
+from freshq.queue.shared.admission import AdmissionControl, PressureGauge
+from freshq.queue.shared.backlog import BacklogBound
 from freshq.queue.shared.codel import LineCodel
 from freshq.queue.shared.flow import FlowMeter
 from freshq.queue.shared.reserve import SharedReserve

@@ -142,4 +142,4 @@ class Putting(Verbs):
         try:
             self._core.backlog.make_room(created, now)
         except StoreError:
-            logger.warning("the backlog of queue %r was not bounded this time", self.name, exc_info=True)
+            logger.warning("queue %r: could not enforce the backlog limit", self.name, exc_info=True)

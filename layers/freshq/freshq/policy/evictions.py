@@ -1,0 +1,58 @@
+"""Which tasks to shed so that a counted backlog stays within its bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from freshq.policy.shedding import Victim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from freshq.policy.shedding import BacklogLimit, Eviction
+
+
+class CountedBacklog:
+    """The number of waiting tasks, kept up to date while tasks are admitted and shed."""
+
+    def __init__(
+        self, limit: BacklogLimit, by_group: Mapping[str | None, int], of_any_group: int = 0
+    ) -> None:
+        """Start from a count.
+
+        Args:
+            limit: The bound.
+            by_group: Number of waiting tasks of each group.
+            of_any_group: Number of waiting tasks whose group is unknown.
+        """
+        self._limit = limit
+        self._by_group = Counter(by_group)
+        self._waiting = self._by_group.total() + of_any_group
+
+    @property
+    def room(self) -> int:
+        """How many more tasks fit within the bound."""
+        return max(0, self._limit.max_waiting - self._waiting)
+
+    def admit(self, group: str | None) -> Eviction | None:
+        """Add a task of a group; return which task to shed for it, None if it fits."""
+        self._waiting += 1
+        self._by_group[group] += 1
+        eviction = self._evict()
+        if eviction is not None and eviction.victim is Victim.NEWCOMER:
+            self._by_group[group] -= 1
+        return eviction
+
+    def excess(self) -> Iterator[Eviction]:
+        """Yield what to shed until the backlog is within its bound."""
+        while (eviction := self._evict()) is not None:
+            yield eviction
+
+    def _evict(self) -> Eviction | None:
+        eviction = self._limit.eviction(self._waiting, self._by_group)
+        if eviction is not None:
+            self._waiting -= 1
+            if eviction.victim is Victim.OLDEST_OF_GROUP:
+                self._by_group[eviction.group] -= 1
+        return eviction

@@ -1,0 +1,154 @@
+"""Keeps the backlog of a queue within its bound."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import Overloaded
+from freshq.model.task import TaskStatus
+from freshq.policy.evictions import CountedBacklog
+from freshq.policy.shedding import Victim, WhenFull
+from freshq.stores.base import ConflictError, Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from freshq.model.lifecycle import Lifecycle
+    from freshq.model.task import Task
+    from freshq.policy.rules import OverloadRules
+    from freshq.policy.shedding import BacklogLimit, Eviction
+    from freshq.queue.shared.flow import FlowMeter
+    from freshq.stores.base import Store
+
+logger = logging.getLogger(__name__)
+
+# How long a count of the waiting tasks is used. Other processes put and claim too.
+COUNT_SECONDS: Final = 1.0
+
+
+class BacklogBound:
+    """Rejects new tasks, or evicts old ones, when the backlog is full. Thread-safe.
+
+    A single producer never exceeds the bound. Each of several may exceed it by what it puts within
+    `COUNT_SECONDS`. The lock protects the counts only: no store call is made under it.
+    """
+
+    def __init__(
+        self, store: Store, queue: str, rules: OverloadRules, lifecycle: Lifecycle, meter: FlowMeter
+    ) -> None:
+        """Use the queue's store, rules and counts."""
+        self._store = store
+        self._queue = queue
+        self._limit = rules.backlog
+        self._deadline_seconds = rules.deadline_seconds
+        self._retry_after_seconds = rules.deadline_seconds / 10
+        self._lifecycle = lifecycle
+        self._meter = meter
+        self._lock = threading.Lock()
+        self._room = 0
+        self._counted_at = 0.0
+        self._admitted = 0  # in total; shows what other threads admitted during a count
+        self._making_room = False
+
+    def rejections(self, tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
+        """Return an error for each task that does not fit, if the rule is to reject the newest.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        limit = self._limit
+        if limit is None or limit.when_full is not WhenFull.REFUSE_NEWEST:
+            return [None] * len(tasks)
+        with self._lock:
+            if self._take_room(len(tasks), now):
+                return [None] * len(tasks)
+            before = self._admitted
+        waiting = self._count(limit, len(tasks), now)
+        with self._lock:
+            backlog = CountedBacklog(limit, waiting, of_any_group=self._admitted - before)
+            evictions = [backlog.admit(task.group) for task in tasks]
+            rejected = [
+                eviction if eviction is not None and eviction.victim is Victim.NEWCOMER else None
+                for eviction in evictions
+            ]
+            self._admitted += rejected.count(None)
+            self._room, self._counted_at = backlog.room, now
+        self._evict(filter(None, evictions), now)
+        return [
+            None if eviction is None else Overloaded(task.task_id, eviction.reason, self._retry_after_seconds)
+            for task, eviction in zip(tasks, rejected, strict=True)
+        ]
+
+    def make_room(self, count: int, now: float) -> None:
+        """Evict old tasks for `count` tasks that were just put, if the rule is to drop the oldest.
+
+        One thread at a time counts and evicts, so that none evicts more than the excess.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        limit = self._limit
+        if limit is None or limit.when_full is not WhenFull.DROP_OLDEST or not count:
+            return
+        with self._lock:
+            if self._take_room(count, now):
+                return
+            self._admitted += count
+            if self._making_room:
+                return  # the other thread sees `_admitted` and counts again
+            self._making_room = True
+        excess = count
+        try:
+            while excess:
+                excess = self._evict_excess(limit, excess, now)
+        except BaseException:
+            self._making_room = False
+            raise
+
+    def _evict_excess(self, limit: BacklogLimit, more: int, now: float) -> int:
+        """Count and evict once; return how many tasks were put meanwhile for which there is no room."""
+        before = self._admitted
+        backlog = CountedBacklog(limit, self._count(limit, more, now))
+        self._evict(backlog.excess(), now)
+        with self._lock:
+            room = backlog.room - (self._admitted - before)
+            self._room, self._counted_at = max(0, room), now
+            self._making_room = room < 0
+            return max(0, -room)
+
+    def _take_room(self, count: int, now: float) -> bool:
+        if self._room < count or now - self._counted_at >= COUNT_SECONDS:
+            return False
+        self._room -= count
+        self._admitted += count
+        return True
+
+    def _count(self, limit: BacklogLimit, more: int, now: float) -> dict[str | None, int]:
+        created_after = now - self._deadline_seconds
+        return self._store.count_waiting(self._queue, created_after, limit.max_waiting + more)
+
+    def _evict(self, evictions: Iterable[Eviction], now: float) -> None:
+        """Shed the oldest tasks; one that is claimed or changed meanwhile needs no eviction."""
+        shed = 0
+        for eviction, count in Counter(evictions).items():
+            if eviction.victim is Victim.NEWCOMER:
+                continue
+            groups = [eviction.group] if eviction.victim is Victim.OLDEST_OF_GROUP else None
+            for task in self._store.oldest_tasks(self._queue, now - self._deadline_seconds, count, groups):
+                shed += self._shed(task, eviction, now)
+        if shed:
+            self._meter.turned_away(now, shed)
+
+    def _shed(self, task: Task, eviction: Eviction, now: float) -> bool:
+        try:
+            self._store.replace(
+                self._lifecycle.shed(task, now, eviction.reason),
+                Guard(TaskStatus.PENDING, request_token=task.request_token),
+            )
+        except ConflictError:
+            logger.debug("task %s changed before it could be evicted", task.task_id)
+            return False
+        return True
