@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq import AttachedQueue, TaskStatus
-from freshq.cli.finding import open_queue
+from freshq.cli.addresses import open_queue
 from freshq.stores.dynamodb import attaching
 from tests.contract.test_attach import Shipments, dead, in_work
 from tests.support.readings import ids

@@ -17,11 +17,11 @@ from prompt_toolkit.output import DummyOutput
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli import app, finding
-from freshq.cli.lines import ShellCompleter, TypedLines, prompt_text
+from freshq.cli import addresses, app
 from freshq.cli.output import Output
 from freshq.cli.session import Session
-from freshq.cli.shell import ALIASES, HELP, Shell, split
+from freshq.cli.shell.prompt import Prompt, ShellCompleter, prompt_text
+from freshq.cli.shell.shell import ALIASES, HELP, Shell, split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,7 +230,7 @@ class TestCurrent:
             asked.append((session.profile_name, session.region_name))
             return moto_client
 
-        monkeypatch.setattr(finding, "default_client", client)
+        monkeypatch.setattr(addresses, "default_client", client)
         shell = Shell(
             Session(queue, Output(as_json=False), can_ask=False, address="dynamodb://Tasks?region=eu-west-1")
         )
@@ -248,7 +248,7 @@ class TestTyped:
         with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
             # A line, one that is dropped by Ctrl-C, one that is completed by Tab, the end by Ctrl-D.
             keys.send_text("put 1 --id a\nnever\x03stat\tus\n\x04")
-            typed = list(TypedLines(shell))
+            typed = list(Prompt(shell))
         assert typed[0] == "put 1 --id a"
         assert "never" not in typed
         history = (tmp_path / "freshq" / "history").read_text("utf-8")

@@ -13,7 +13,7 @@ from botocore.stub import Stubber
 from typer.testing import CliRunner
 
 from freshq import Queue, TaskStatus
-from freshq.cli import app, finding, session
+from freshq.cli import addresses, app, session
 from freshq.cli.output import printable, span
 from freshq.stores.dynamodb import store
 
@@ -54,7 +54,7 @@ def queue(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Queue
 def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
     """Return what CloudFormation will answer."""
     client = boto3.client("cloudformation")
-    monkeypatch.setattr(finding, "cloudformation", lambda: client)
+    monkeypatch.setattr(addresses, "cloudformation", lambda: client)
     with Stubber(client) as stubber:
         yield stubber
         stubber.assert_no_pending_responses()
@@ -261,7 +261,7 @@ class TestDeletion:
     def test_purge_needs_to_be_meant(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         answer("put", "1")
         fails(2, "add --yes", "purge")
-        monkeypatch.setattr(session, "someone_listens", lambda: True)
+        monkeypatch.setattr(session, "is_interactive", lambda: True)
         assert freshq("purge", text="n\n").exit_code == 1
         assert queue.stats().pending == 1
         assert freshq("purge", text="y\n").exit_code == 0
@@ -320,7 +320,7 @@ class TestFinding:
         nobody = boto3.client(
             "dynamodb", endpoint_url="http://127.0.0.1:9", config=Config(retries={"total_max_attempts": 1})
         )
-        monkeypatch.setattr(finding, "default_client", lambda _session: nobody)
+        monkeypatch.setattr(addresses, "default_client", lambda _session: nobody)
         fails(3, "did not answer", "get", "a", "--queue", f"{URL}?region=eu-west-1")
 
     @pytest.mark.usefixtures("moto_client")

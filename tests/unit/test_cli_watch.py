@@ -23,18 +23,19 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli import app, readings
-from freshq.cli.frame import frame
+from freshq.cli import app
+from freshq.cli.commands.watch import snapshots
+from freshq.cli.commands.watch.command import watch
+from freshq.cli.commands.watch.frame import frame
+from freshq.cli.commands.watch.snapshots import AGES_SECONDS, Watcher, bands
 from freshq.cli.output import Output
-from freshq.cli.readings import AGES_SECONDS, Watcher, bands
 from freshq.cli.session import Session
-from freshq.cli.watch import watch
 from freshq.errors import Throttled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from freshq.cli.readings import Reading
+    from freshq.cli.commands.watch.snapshots import Snapshot
     from tests.conftest import Clock, StoreUnderTest
 
 DEADLINE_SECONDS = 30.0
@@ -52,10 +53,10 @@ def filled(queue: Queue, clock: Clock) -> None:
     queue.put("new")
 
 
-def drawn(reading: Reading, width: int, height: int, problem: str | None = None) -> str:
+def drawn(snapshot: Snapshot, width: int, height: int, problem: str | None = None) -> str:
     console = Console(width=width, height=height, file=io.StringIO())
     with console.capture() as capture:
-        console.print(frame(reading, width, height, problem))
+        console.print(frame(snapshot, width, height, problem))
     return capture.get()
 
 
@@ -63,24 +64,24 @@ class TestReadings:
     def test_what_waits_is_told_by_age(self, store: StoreUnderTest) -> None:
         queue = store.queue()
         filled(queue, store.clock)
-        reading = Watcher(queue).look()
-        assert (reading.stats.pending, reading.paused) == (11, False)
-        assert reading.stats.taken >= 1
-        assert bands(reading.backlog) == [(0.0, 1.0, 1), (1.0, 10.0, 7), (10.0, 60.0, 0), (60.0, 300.0, 3)]
-        assert [task.error for task in reading.dead_letters] == ["the downstream said 503"]
-        assert reading.pressure.offered_per_second > 0
+        snapshot = Watcher(queue).look()
+        assert (snapshot.stats.pending, snapshot.paused) == (11, False)
+        assert snapshot.stats.taken >= 1
+        assert bands(snapshot.backlog) == [(0.0, 1.0, 1), (1.0, 10.0, 7), (10.0, 60.0, 0), (60.0, 300.0, 3)]
+        assert [task.error for task in snapshot.dead_letters] == ["the downstream said 503"]
+        assert snapshot.pressure.offered_per_second > 0
 
     def test_nothing_waits(self, queue: Queue) -> None:
-        reading = Watcher(queue).look()
-        assert (reading.backlog, reading.dead_letters, reading.searched_all) == ((), (), True)
+        snapshot = Watcher(queue).look()
+        assert (snapshot.backlog, snapshot.dead_letters, snapshot.searched_all) == ((), (), True)
 
     def test_what_is_older_than_every_age_is_counted_too(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock, max_age_seconds=100_000)
         queue.put("old")
         clock.advance(AGES_SECONDS[-1] + 1)
-        reading = Watcher(queue).look()
-        assert bands(reading.backlog)[-1][::2] == (AGES_SECONDS[-1], 1)
-        told = json.loads(json.dumps(reading.told(), allow_nan=False))
+        snapshot = Watcher(queue).look()
+        assert bands(snapshot.backlog)[-1][::2] == (AGES_SECONDS[-1], 1)
+        told = json.loads(json.dumps(snapshot.as_json(), allow_nan=False))
         assert told["backlog"][-1] == {"younger_than_seconds": None, "tasks": 1}
 
     def test_claims_a_second_come_from_what_is_held_and_done(self, clock: Clock) -> None:
@@ -99,7 +100,7 @@ class TestReadings:
     def test_dead_letters_are_searched_a_part_at_a_time(
         self, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(readings, "LOOK_TASKS", 4)
+        monkeypatch.setattr(snapshots, "LOOK_TASKS", 4)
         queue = Queue.memory(clock=clock)
         for number in range(10):
             queue.put(number, task_id=f"t{number}")
@@ -107,15 +108,15 @@ class TestReadings:
         watcher = Watcher(queue)
         counts = []
         for _ in range(3):
-            reading = watcher.look()
-            counts.append((len(reading.dead_letters), reading.searched_all))
-            clock.advance(readings.LOOK_EVERY_SECONDS)
+            snapshot = watcher.look()
+            counts.append((len(snapshot.dead_letters), snapshot.searched_all))
+            clock.advance(snapshots.LOOK_EVERY_SECONDS)
         assert counts == [(4, False), (8, False), (10, True)]
         queue.discard()
         for _ in range(3):
-            reading = watcher.look()
-            clock.advance(readings.LOOK_EVERY_SECONDS)
-        assert reading.dead_letters == ()
+            snapshot = watcher.look()
+            clock.advance(snapshots.LOOK_EVERY_SECONDS)
+        assert snapshot.dead_letters == ()
 
 
 class TestFrame:
@@ -139,9 +140,9 @@ class TestFrame:
             queue.put("fails", task_id=f"dead-{number}")
             queue.fail(queue.claim()[0], "the downstream said 503\nand more")
         full = Watcher(queue).look()
-        for reading in (full, replace(full, dead_letters=()), replace(full, backlog=())):
+        for snapshot in (full, replace(full, dead_letters=()), replace(full, backlog=())):
             for height in range(1, 40):
-                lines = drawn(reading, width, height, problem="throttled").splitlines()
+                lines = drawn(snapshot, width, height, problem="throttled").splitlines()
                 assert len(lines) <= height
                 assert max(map(len, lines)) <= width
                 assert lines[0].startswith("queue default")
@@ -149,8 +150,8 @@ class TestFrame:
     def test_a_small_terminal_shows_the_most_important_first(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock)
         filled(queue, clock)
-        reading = Watcher(queue).look()
-        twelve, five, two = (drawn(reading, 80, height).splitlines() for height in (12, 5, 2))
+        snapshot = Watcher(queue).look()
+        twelve, five, two = (drawn(snapshot, 80, height).splitlines() for height in (12, 5, 2))
         assert twelve[1].startswith("waiting 11  in work ")
         assert [line.split("  ")[1] for line in twelve if "below" in line] == [
             "below 1.0 s", "below 10 s", "below 1 min", "below 5 min",
@@ -166,11 +167,11 @@ class TestFrame:
         queue = Queue.memory(clock=clock)
         filled(queue, clock)
         queue.pause()
-        reading = replace(Watcher(queue).look(), searched_all=False)
-        text = drawn(reading, 120, 40, problem="table 'Tasks': throttled")
+        snapshot = replace(Watcher(queue).look(), searched_all=False)
+        text = drawn(snapshot, 120, 40, problem="table 'Tasks': throttled")
         for said in ("the downstream said 503", "paused", "no news: table 'Tasks': throttled", "1 min 45 s"):
             assert said in text, said
-        assert "none so far" in drawn(replace(reading, dead_letters=()), 80, 24)
+        assert "none so far" in drawn(replace(snapshot, dead_letters=()), 80, 24)
 
 
 class TestCommand:
@@ -197,12 +198,12 @@ class TestCommand:
         self, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue = Queue.memory(clock=clock)
-        reading = Watcher(queue).look()
-        answers: Iterator[Reading | BaseException] = iter(
-            [reading, Throttled("too many"), reading, KeyboardInterrupt()]
+        snapshot = Watcher(queue).look()
+        answers: Iterator[Snapshot | BaseException] = iter(
+            [snapshot, Throttled("too many"), snapshot, KeyboardInterrupt()]
         )
 
-        def look(_: Watcher) -> Reading:
+        def look(_: Watcher) -> Snapshot:
             answer = next(answers)
             if isinstance(answer, BaseException):
                 raise answer
@@ -215,7 +216,7 @@ class TestCommand:
             told.append(arguments[3])
             return "a picture"
 
-        monkeypatch.setattr("freshq.cli.watch.frame", picture)
+        monkeypatch.setattr("freshq.cli.commands.watch.command.frame", picture)
         session = Session(queue, Output(as_json=False), can_ask=True)
         session.output.console = Console(force_terminal=True, width=80, height=24, file=sys.stdout)
         watch(session, every_seconds=0.001)

@@ -13,8 +13,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from freshq import MatchQueue
-from freshq.cli import app, example
-from freshq.cli.call_center import (
+from freshq.cli import app
+from freshq.cli.commands.example import command as example
+from freshq.cli.commands.example.call_center import (
     LEASE_SECONDS,
     Agent,
     Caller,

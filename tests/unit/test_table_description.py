@@ -128,7 +128,7 @@ def test_applied_again_it_adds_what_is_new_and_keeps_the_rest(
 def test_a_table_on_dynamodb_local(
     dynamodb_local: DynamoDBClient, written: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("freshq.cli.table.default_client", lambda: dynamodb_local)
+    monkeypatch.setattr("freshq.cli.commands.table.default_client", lambda: dynamodb_local)
     assert run(app, ["table", "apply", written()]).exit_code == 0
 
     def more_units(table: dict[str, Any]) -> None:

@@ -7,16 +7,16 @@ from importlib.metadata import version
 
 import typer
 
-from freshq.cli import sql
-from freshq.cli.attach import attach
-from freshq.cli.example import example
-from freshq.cli.relay import relay
-from freshq.cli.session import OneLineErrors, complain, verb
-from freshq.cli.shell import shell
-from freshq.cli.simulate import simulate
-from freshq.cli.table import table_app
-from freshq.cli.verbs import register
-from freshq.cli.watch import watch
+from freshq.cli.commands import sql
+from freshq.cli.commands.attach import attach
+from freshq.cli.commands.example.command import example
+from freshq.cli.commands.relay import relay
+from freshq.cli.commands.simulate.command import simulate
+from freshq.cli.commands.table import table_app
+from freshq.cli.commands.verbs import register
+from freshq.cli.commands.watch.command import watch
+from freshq.cli.session import OneLineErrors, print_error, verb
+from freshq.cli.shell.command import shell
 
 app = typer.Typer(
     cls=OneLineErrors,
@@ -40,7 +40,7 @@ class OneLineLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message without a stack trace."""
-        complain(record.getMessage())
+        print_error(record.getMessage())
 
 
 @app.callback()

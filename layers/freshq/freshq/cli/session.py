@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 from typer.core import TyperGroup
 
-from freshq.cli.finding import open_queue, stack_queue
+from freshq.cli.addresses import open_queue, stack_queue
 from freshq.cli.output import Output, printable
 from freshq.errors import RefusedError, StoreError
 
@@ -103,12 +103,12 @@ class Session:
             raise RefusedError("not confirmed; nothing was done")
 
 
-def someone_listens() -> bool:
+def is_interactive() -> bool:
     """Return whether a person is at the other end of the standard input."""
     return sys.stdin.isatty()
 
 
-def complain(problem: object) -> None:
+def print_error(problem: object) -> None:
     """Print one line to standard error."""
     typer.echo(f"freshq: {printable(' '.join(str(problem).split()))}", err=True)
 
@@ -135,10 +135,10 @@ class OneLineErrors(TyperGroup):
         except UsageProblem as error:
             # A group that was called without a command has printed its help already.
             if message := cast("Any", error).format_message():
-                complain(message)
+                print_error(message)
             return WRONG_USE_STATUS
         except typer.Abort:
-            complain("stopped; nothing was done")
+            print_error("stopped; nothing was done")
             return REFUSED_STATUS
         return status if isinstance(status, int) else 0
 
@@ -185,7 +185,7 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         try:
             _run(context, place, functools.partial(function, **given))
         except (ValueError, RefusedError, StoreError) as error:
-            complain(error)
+            print_error(error)
             raise typer.Exit(status_of(error)) from error
 
     parameters = [context, *keyword, *shared]
@@ -206,7 +206,7 @@ def _run(context: typer.Context, place: dict[str, Any], function: Callable[[Sess
         return
     address = None if place["stack"] else place["queue"]
     output = Output(as_json=place["as_json"])
-    session = Session(_find(context, place), output, can_ask=someone_listens(), address=address)
+    session = Session(_find(context, place), output, can_ask=is_interactive(), address=address)
     try:
         function(session)
     finally:

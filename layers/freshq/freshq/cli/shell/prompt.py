@@ -11,7 +11,7 @@ from prompt_toolkit.completion import Completer, Completion
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from freshq.cli.output import printable
-from freshq.cli.session import complain
+from freshq.cli.session import print_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from prompt_toolkit.completion import CompleteEvent
     from prompt_toolkit.document import Document
 
-    from freshq.cli.shell import Shell
+    from freshq.cli.shell.shell import Shell
 
 
-class TypedLines:
+class Prompt:
     """What a person types, with history and completion, until Ctrl-D."""
 
     def __init__(self, shell: Shell) -> None:
@@ -80,6 +80,6 @@ def _history() -> History:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         file.touch(mode=0o600)
     except OSError as error:
-        complain(f"no history is kept ({error})")
+        print_error(f"no history is kept ({error})")
         return InMemoryHistory()
     return FileHistory(str(file))

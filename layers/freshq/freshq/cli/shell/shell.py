@@ -1,26 +1,25 @@
-"""`freshq shell`: the commands of a queue, typed or piped, with a current task."""
+"""Runs lines as commands of one queue, with a current task."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import shlex
-import sys
 from typing import TYPE_CHECKING, Final
 
 import typer
 
-from freshq.cli.drafts import Drafts
+from freshq.cli.commands.verbs import register
 from freshq.cli.output import printable
-from freshq.cli.records import RecordCommands
 from freshq.cli.session import (
     REFUSED_STATUS,
     OneLineErrors,
     Session,
-    complain,
+    print_error,
     status_of,
 )
-from freshq.cli.verbs import register
+from freshq.cli.shell.drafts import Drafts
+from freshq.cli.shell.shell_commands import ShellCommands
 from freshq.errors import RefusedError, StoreError
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Shell:
         self.session = session
         self.worst_status = 0
         self._ended = False
-        records = RecordCommands(session, Drafts(), self.run_verb)
+        records = ShellCommands(session, Drafts(), self.run_verb)
         self._own: dict[str, Callable[[list[str]], None]] = {
             **records.commands(),
             "help": self._help,
@@ -103,14 +102,14 @@ class Shell:
         try:
             self._run(split(line))
         except (ValueError, RefusedError, StoreError) as error:
-            complain(error)
+            print_error(error)
             return status_of(error)
         except typer.Exit as ended:
             return ended.exit_code
         except KeyboardInterrupt:
             if not self.session.can_ask:
                 raise
-            complain("stopped")
+            print_error("stopped")
             return REFUSED_STATUS
         return 0
 
@@ -184,15 +183,3 @@ def _words(text: str) -> list[str]:
     except ValueError as error:
         msg = f"line: {error}"
         raise ValueError(msg) from error
-
-
-def shell(session: Session) -> None:
-    """Work on a queue interactively, or run commands from a pipe; the status is that of the worst."""
-    running = Shell(session)
-    if session.can_ask:
-        from freshq.cli.lines import TypedLines  # noqa: PLC0415 - a pipe needs none of it, and it loads slowly
-
-        session.output.console.print(f"queue {session.queue.name}; help lists the commands, quit leaves")
-        running.run_all(TypedLines(running))
-    elif status := running.run_all(sys.stdin):
-        raise typer.Exit(status)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from freshq.cli.attached import LeaseSeconds, Limit, dlq_claim, hold, ready
-from freshq.cli.bulk import put_lines
+from freshq.cli.commands.attached_verbs import LeaseSeconds, Limit, dlq_claim, hold, ready
+from freshq.cli.commands.put_lines import put_lines
 from freshq.cli.output import fields, printable
-from freshq.cli.session import Session, complain, verb
+from freshq.cli.session import Session, print_error, verb
 from freshq.errors import RefusedError, TaskNotFound
 from freshq.model.answers import PutOutcome
 from freshq.model.task import TaskStatus
@@ -87,7 +87,7 @@ def put(
     receipt = session.queue.put(
         _work(session, payload, as_text=text), task_id, on_conflict=conflict, **options
     )
-    received(session, receipt)
+    print_receipt(session, receipt)
 
 
 def _work(session: Session, payload: str | None, *, as_text: bool) -> Any:  # noqa: ANN401 - any JSON value
@@ -100,7 +100,7 @@ def _work(session: Session, payload: str | None, *, as_text: bool) -> Any:  # no
     return work if as_text else parsed("payload", work)
 
 
-def received(session: Session, receipt: Receipt) -> None:
+def print_receipt(session: Session, receipt: Receipt) -> None:
     """Tell what a put did.
 
     Raises:
@@ -267,7 +267,7 @@ def cancel(
     told = [fields(task, now) for task in changed]
     session.output.answer(told if task_ids and len(task_ids) > 1 else told[0] if told else None, *lines)
     for problem in refused[:-1]:
-        complain(problem)
+        print_error(problem)
     if refused:
         raise refused[-1]
 

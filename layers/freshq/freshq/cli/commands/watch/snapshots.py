@@ -30,7 +30,7 @@ MOST_DEAD_LETTERS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Snapshot:
     """A queue at one moment.
 
     Attributes:
@@ -55,7 +55,7 @@ class Reading:
     dead_letters: tuple[Task, ...]
     searched_all: bool
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return what JSON tells."""
         return asdict(self) | {
             "backlog": [
@@ -111,7 +111,7 @@ class Watcher:
         self._dead_letters = DeadLetters(queue)
         self._taken: deque[tuple[float, int]] = deque()
 
-    def look(self) -> Reading:
+    def look(self) -> Snapshot:
         """Return the queue as it is now.
 
         Raises:
@@ -121,7 +121,7 @@ class Watcher:
         now = queue.now()
         stats = queue.stats(approximate=True)
         pressure = queue.pressure()
-        return Reading(
+        return Snapshot(
             at=now,
             queue=queue.name,
             paused=queue.paused,

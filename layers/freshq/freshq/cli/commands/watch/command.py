@@ -10,8 +10,8 @@ from typing import Annotated, Final
 import typer
 from rich.live import Live
 
-from freshq.cli.frame import frame
-from freshq.cli.readings import Reading, Watcher
+from freshq.cli.commands.watch.frame import frame
+from freshq.cli.commands.watch.snapshots import Snapshot, Watcher
 from freshq.cli.session import Session  # noqa: TC001 - the signature is read at run time
 from freshq.errors import StoreError
 
@@ -32,9 +32,9 @@ def watch(
     watcher = Watcher(session.queue)
     console = session.output.console
     if once:
-        reading = watcher.look()
-        picture = frame(reading, console.width, max(console.height, ONCE_ROWS))
-        session.output.answer(reading.told(), picture)
+        snapshot = watcher.look()
+        picture = frame(snapshot, console.width, max(console.height, ONCE_ROWS))
+        session.output.answer(snapshot.as_json(), picture)
         return
     with suppress(KeyboardInterrupt):
         if session.output.as_json:
@@ -47,20 +47,20 @@ def watch(
 
 def _print_lines(watcher: Watcher, every_seconds: float) -> None:
     while True:
-        typer.echo(json.dumps(watcher.look().told()))
+        typer.echo(json.dumps(watcher.look().as_json()))
         time.sleep(every_seconds)
 
 
 def _draw(session: Session, watcher: Watcher, every_seconds: float) -> None:
     """Draw frame after frame; when there is no news, say so over the last one."""
     console = session.output.console
-    reading: Reading = watcher.look()
+    snapshot: Snapshot = watcher.look()
     problem: str | None = None
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(frame(reading, console.width, console.height, problem), refresh=True)
+            live.update(frame(snapshot, console.width, console.height, problem), refresh=True)
             time.sleep(every_seconds)
             try:
-                reading, problem = watcher.look(), None
+                snapshot, problem = watcher.look(), None
             except StoreError as error:
                 problem = str(error)

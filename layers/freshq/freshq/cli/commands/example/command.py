@@ -13,7 +13,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from freshq.cli.call_center import LANGUAGES, LEASE_SECONDS, Clock, Floor, agents, callers, report, speaks
+from freshq.cli.commands.example.call_center import (
+    LANGUAGES,
+    LEASE_SECONDS,
+    Clock,
+    Floor,
+    agents,
+    callers,
+    report,
+    speaks,
+)
 from freshq.errors import RefusedError, StoreError
 from freshq.matching.queue import MatchQueue
 from freshq.policy.order import Order

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from freshq.cli.drafts import TEST_IDS, Draft, Drafts, DraftStatus
-from freshq.cli.finding import open_queue, with_account
+from freshq.cli.addresses import open_queue, with_account
+from freshq.cli.commands.verbs import print_receipt
 from freshq.cli.output import details, printable, state
-from freshq.cli.verbs import received
+from freshq.cli.shell.drafts import TEST_IDS, Draft, Drafts, DraftStatus
 from freshq.errors import RefusedError, TaskNotFound
 from freshq.model.task import TaskStatus
 from freshq.queue.attached import AttachedQueue
@@ -28,7 +28,7 @@ OF_A_TASK: Final = frozenset(
 READY_TO_SHIP: Final = "READY_TO_SHIP"
 
 
-class RecordCommands:
+class ShellCommands:
     """Commands of the shell that the command line does not have."""
 
     def __init__(self, session: Session, drafts: Drafts, run_verb: Callable[[list[str]], int]) -> None:
@@ -183,7 +183,7 @@ class RecordCommands:
         if draft is not None:
             receipt = self._session.queue.put(draft.payload, draft.task_id)
             self._drafts.drop(draft)
-            received(self._session, receipt)
+            print_receipt(self._session, receipt)
             return
         if isinstance(self._session.queue, AttachedQueue):
             self._verb(

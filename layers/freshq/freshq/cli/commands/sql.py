@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from freshq.cli.finding import split_table
+from freshq.cli.addresses import split_table
 from freshq.errors import StoreError
 
 app = typer.Typer(help="Tables in a SQL database.", no_args_is_help=True)

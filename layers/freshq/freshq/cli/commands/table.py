@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshq.cli.attach import reported, shown_progress
+from freshq.cli.commands.attach import reported, shown_progress
 from freshq.stores.dynamodb import tables
 from freshq.stores.dynamodb.calls import default_client, translated
 from freshq.stores.dynamodb.description import read_description

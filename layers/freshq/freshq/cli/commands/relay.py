@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshq.cli.finding import FORMS, open_queue
+from freshq.cli.addresses import FORMS, open_queue
 from freshq.errors import StoreError
 from freshq.feeds.relay import DEFAULT_BATCH, Relay
 from freshq.model.task import MAX_SECONDS

@@ -10,13 +10,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from freshq.cli.commands.watch.snapshots import MOST_COUNTED, bands
 from freshq.cli.output import excerpt, printable, span
-from freshq.cli.readings import MOST_COUNTED, bands
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from freshq.cli.readings import Reading
+    from freshq.cli.commands.watch.snapshots import Snapshot
 
 TWO_COLUMNS_CHARS: Final = 50
 LONGEST_BAR_CHARS: Final = 40
@@ -27,21 +27,21 @@ SHORTEST_ID_CHARS: Final = 12
 GAP: Final = "  "
 
 
-def frame(reading: Reading, width: int, height: int, problem: str | None = None) -> RenderableType:
-    """Return the picture of a reading: all of it where there is room, else the most important first.
+def frame(snapshot: Snapshot, width: int, height: int, problem: str | None = None) -> RenderableType:
+    """Return the picture of a snapshot: all of it where there is room, else the most important first.
 
     What there is no room for goes in this order: dead letters but the last one, blank lines, the tables
     in favour of lines, the bars, the last dead letter, and the less important of the figures.
 
     Args:
-        reading: The queue as it was.
+        snapshot: The queue as it was.
         width: Of the terminal, in characters.
         height: Of the terminal, in rows.
-        problem: Why there is no newer reading; None if it is new.
+        problem: Why there is no newer snapshot; None if it is new.
     """
-    head, bars = _head(reading, problem), _bars(reading, width)
-    tables, tables_rows = _side_by_side(width, _rates(reading), _states(reading))
-    lines = _lines(reading, width)
+    head, bars = _head(snapshot, problem), _bars(snapshot, width)
+    tables, tables_rows = _side_by_side(width, _rates(snapshot), _states(snapshot))
+    lines = _lines(snapshot, width)
     blank = Text()
     # Each with the rows that it takes above the dead letters, which get the rest.
     layouts: list[tuple[list[RenderableType], int, int]] = [
@@ -52,16 +52,16 @@ def frame(reading: Reading, width: int, height: int, problem: str | None = None)
     ]
     for above, rows, least in layouts:
         if rows + least <= height:
-            return Group(*above, _dead_letters(reading, width, height - rows))
+            return Group(*above, _dead_letters(snapshot, width, height - rows))
     return Group(*[head, *lines][: max(1, height)])
 
 
-def _head(reading: Reading, problem: str | None) -> Text:
-    head = Text(f"queue {reading.queue}", style="bold")
-    head.append(time.strftime("  %H:%M:%S", time.localtime(reading.at)), style="not bold")
-    if reading.paused:
+def _head(snapshot: Snapshot, problem: str | None) -> Text:
+    head = Text(f"queue {snapshot.queue}", style="bold")
+    head.append(time.strftime("  %H:%M:%S", time.localtime(snapshot.at)), style="not bold")
+    if snapshot.paused:
         head.append("  paused", style="yellow")
-    if reading.pressure.overloaded:
+    if snapshot.pressure.overloaded:
         head.append("  overloaded", style="red")
     if problem is not None:
         head.append(f"  no news: {excerpt(problem, 200)}", style="red")
@@ -78,9 +78,9 @@ def _side_by_side(width: int, left: Table, right: Table) -> tuple[RenderableType
     return grid, max(left.row_count, right.row_count)
 
 
-def _lines(reading: Reading, width: int) -> list[Text]:
+def _lines(snapshot: Snapshot, width: int) -> list[Text]:
     """Return the figures of both tables in lines, the most important first."""
-    rates, states = dict(_rate_figures(reading)), dict(_state_figures(reading))
+    rates, states = dict(_rate_figures(snapshot)), dict(_state_figures(snapshot))
     figures = {**states, **rates}
     first = ("waiting", "in work", "oldest", "done", "put")
     told = [f"{name} {figures[name]}" for name in (*first, *(name for name in figures if name not in first))]
@@ -101,35 +101,35 @@ def _grid() -> Table:
     return grid
 
 
-def _rates(reading: Reading) -> Table:
+def _rates(snapshot: Snapshot) -> Table:
     grid = _grid()
-    for name, figure in _rate_figures(reading):
+    for name, figure in _rate_figures(snapshot):
         grid.add_row(name, figure)
     return grid
 
 
-def _rate_figures(reading: Reading) -> list[tuple[str, str]]:
-    pressure = reading.pressure
+def _rate_figures(snapshot: Snapshot) -> list[tuple[str, str]]:
+    pressure = snapshot.pressure
     return [
         ("put", _rate(pressure.offered_per_second)),
-        ("claimed", _rate(reading.claimed_per_second)),
+        ("claimed", _rate(snapshot.claimed_per_second)),
         ("done", _rate(pressure.served_per_second)),
         ("in time", f"{pressure.probability_in_time:.0%}"),
-        ("newest", span(reading.stats.newest_pending_seconds)),
-        ("oldest", span(reading.stats.oldest_pending_seconds)),
+        ("newest", span(snapshot.stats.newest_pending_seconds)),
+        ("oldest", span(snapshot.stats.oldest_pending_seconds)),
     ]
 
 
-def _states(reading: Reading) -> Table:
+def _states(snapshot: Snapshot) -> Table:
     grid = _grid()
-    for name, figure in _state_figures(reading):
+    for name, figure in _state_figures(snapshot):
         number, _, bound = figure.partition(" ")
         grid.add_row(name, number, bound)
     return grid
 
 
-def _state_figures(reading: Reading) -> list[tuple[str, str]]:
-    stats = reading.stats
+def _state_figures(snapshot: Snapshot) -> list[tuple[str, str]]:
+    stats = snapshot.stats
     return [
         (name, f"{getattr(stats, state):,} {stats.bounded.get(state, '')}".rstrip())
         for name, state in (
@@ -141,16 +141,16 @@ def _state_figures(reading: Reading) -> list[tuple[str, str]]:
     ]
 
 
-def _bars(reading: Reading, width: int) -> Table:
+def _bars(snapshot: Snapshot, width: int) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, width=AGE_CHARS)
     grid.add_column(justify="right", no_wrap=True, width=COUNT_CHARS)
     grid.add_column(no_wrap=True)
-    found = bands(reading.backlog)
+    found = bands(snapshot.backlog)
     most = max((tasks for *_, tasks in found), default=0)
     longest = max(1, min(LONGEST_BAR_CHARS, width - AGE_CHARS - COUNT_CHARS - 6))
     grid.add_row(Text("waiting, by age", style="bold"), "" if found else "none")
-    for (from_seconds, to_seconds, tasks), (_, younger) in zip(found, reading.backlog, strict=True):
+    for (from_seconds, to_seconds, tasks), (_, younger) in zip(found, snapshot.backlog, strict=True):
         ages = f"{span(from_seconds)} +" if to_seconds == float("inf") else f"below {span(to_seconds)}"
         more = "+" if younger >= MOST_COUNTED else ""
         bar = "█" * (round(longest * tasks / most) or 1) if tasks else ""
@@ -158,15 +158,15 @@ def _bars(reading: Reading, width: int) -> Table:
     return grid
 
 
-def _dead_letters(reading: Reading, width: int, rows: int) -> RenderableType:
+def _dead_letters(snapshot: Snapshot, width: int, rows: int) -> RenderableType:
     """Return the last dead letters in so many rows; in a single one, the last of them."""
     heading = Text("last dead letters", style="bold", no_wrap=True, overflow="ellipsis")
-    found = reading.dead_letters[: max(1, rows - 1)]
+    found = snapshot.dead_letters[: max(1, rows - 1)]
     if not found:
-        return heading.append("  none" if reading.searched_all else "  none so far", style="not bold")
+        return heading.append("  none" if snapshot.searched_all else "  none so far", style="not bold")
     if rows == 1:
         last = found[0]
-        told = (printable(last.task_id), span(max(0.0, reading.at - last.updated)), last.error or "-")
+        told = (printable(last.task_id), span(max(0.0, snapshot.at - last.updated)), last.error or "-")
         return heading.append(GAP + excerpt(GAP.join(told), width), style="not bold")
     grid = Table.grid(padding=(0, 2, 0, 0))
     longest = max(len(printable(task.task_id)) for task in found)
@@ -174,7 +174,7 @@ def _dead_letters(reading: Reading, width: int, rows: int) -> RenderableType:
     grid.add_column(no_wrap=True, justify="right", width=AGO_CHARS)
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for task in found:
-        ago = span(max(0.0, reading.at - task.updated))
+        ago = span(max(0.0, snapshot.at - task.updated))
         grid.add_row(printable(task.task_id), ago, excerpt(task.error or "-", width))
     return Group(heading, Padding(grid, (0, 0, 0, 2)))
 

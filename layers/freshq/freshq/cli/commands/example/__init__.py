@@ -1,0 +1,1 @@
+"""`freshq example`: small programs with made-up data."""

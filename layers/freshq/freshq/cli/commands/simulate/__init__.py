@@ -1,0 +1,1 @@
+"""`freshq simulate`: what a policy would do under a load."""

@@ -1,0 +1,1 @@
+"""`freshq watch`: a live view of a queue."""

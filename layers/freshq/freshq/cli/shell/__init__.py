@@ -1,0 +1,1 @@
+"""`freshq shell`: the commands of a queue, typed or piped, with a current task."""
