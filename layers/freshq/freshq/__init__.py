@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
     from freshq.matching.queue import Match, MatchQueue
     from freshq.matching.resource import Resource, ResourceStatus
-    from freshq.model.answers import Claim, PutOutcome, Receipt
+    from freshq.model.answers import Claim, Page, PutOutcome, Receipt
     from freshq.model.outcomes import Busy, Reject, Retry
     from freshq.model.task import Task, TaskStatus
     from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from freshq.policy.shedding import BacklogLimit, WhenFull
     from freshq.queue.attached import AttachedQueue
     from freshq.queue.queue import Queue
-    from freshq.stores.base import Page, Stats
+    from freshq.stores.base import Stats
     from freshq.worker.report import Observer, Outcome, RunReport
     from freshq.worker.worker import Worker
 
@@ -126,7 +126,7 @@ _MODULES: Final = {
     "Order": "freshq.policy.order",
     "Outcome": "freshq.worker.report",
     "Overloaded": "freshq.errors",
-    "Page": "freshq.stores.base",
+    "Page": "freshq.model.answers",
     "PutIncomplete": "freshq.errors",
     "PutOutcome": "freshq.model.answers",
     "Queue": "freshq.queue.queue",

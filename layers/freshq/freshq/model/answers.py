@@ -10,6 +10,8 @@ from freshq.errors import FreshqError, PutIncomplete, TableMissing
 from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from freshq.model.task import Task
 
 
@@ -76,3 +78,28 @@ def held_task(claim: object) -> Task:
         raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
     task = claim.task
     return task if task.status is TaskStatus.TAKEN else replace(task, status=TaskStatus.TAKEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a listing.
+
+    Attributes:
+        tasks: The tasks of this page.
+        cursor: Where the next page starts; None on the last page.
+    """
+
+    tasks: tuple[Task, ...]
+    cursor: str | None
+
+    def __iter__(self) -> Iterator[Task]:
+        """Iterate over the tasks of this page."""
+        return iter(self.tasks)
+
+    def __len__(self) -> int:
+        """Return the number of tasks on this page."""
+        return len(self.tasks)
+
+    def __getitem__(self, index: int) -> Task:
+        """Return one task of this page."""
+        return self.tasks[index]

@@ -7,14 +7,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from freshq.errors import IllegalTransition, TaskNotFound, needs
-from freshq.model.answers import Claim, Receipt
+from freshq.model.answers import Claim, Page, Receipt
 from freshq.model.checks import checked_count, checked_id, checked_seconds, checked_status
 from freshq.model.lifecycle import new_token
 from freshq.model.task import MAX_SECONDS, Task, TaskStatus
 from freshq.queue.base import BaseQueue
 from freshq.queue.claiming import MAX_CLAIM
 from freshq.queue.core import Core
-from freshq.stores.base import ConflictError, Guard, Page, Store
+from freshq.stores.base import ConflictError, Guard, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,15 +14,16 @@ from freshq.model.task import TaskStatus
 from freshq.policy.order import Order
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import Verbs
+from freshq.queue.polling import poll
 from freshq.stores.base import ClaimRequest, ConflictError, Guard
-from freshq.stores.transactional import transactional, wait_for
+from freshq.stores.transactional import transactions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from freshq.model.task import Task
     from freshq.policy.order import OrderSwitch
-    from freshq.stores.transactional import Work
+    from freshq.stores.base import HeldTask
 
 logger = logging.getLogger(__name__)
 
@@ -121,10 +122,10 @@ class Claiming(Verbs):
         checked_seconds("poll_seconds", poll_seconds, above_zero=True)
         if timeout_seconds is not None:
             checked_seconds("timeout_seconds", timeout_seconds)
-        return wait_for(lambda: self.claim(limit), self, timeout_seconds, poll_seconds)
+        return poll(lambda: self.claim(limit), self._core, timeout_seconds, poll_seconds)
 
     @contextmanager
-    def transaction(self) -> Iterator[Work | None]:
+    def transaction(self) -> Iterator[HeldTask | None]:
         """Hold the next task in a transaction of the database: its lock is the row's.
 
         What the block writes through the connection, and that the task is done, are committed together.
@@ -135,11 +136,13 @@ class Claiming(Verbs):
         Yields:
             The task and the connection; None if nothing is claimable or the queue is paused.
         """
-        store = transactional(self._core.store, "transaction")
+        transactions = transactions_of(self._core.store, "transaction")
         if self._core.store.paused(self.name):
             yield None
             return
-        with store.hold(lambda: self._request(1, self.lease_seconds), self, self._shed_version) as work:
+        with transactions.hold(
+            lambda: self._request(1, self.lease_seconds), self, self._shed_version
+        ) as work:
             yield work
         if work is not None and work.settled is not None:
             self._core.served(Claim(work.task, "", 0.0), work.settled)

@@ -6,16 +6,17 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from freshq.model.answers import Page
 from freshq.model.checks import checked_count, checked_id, checked_status
 from freshq.model.task import TaskStatus
 from freshq.queue.core import Verbs
 from freshq.queue.shared.flow import REFUSED
-from freshq.stores.base import Page, Stats
 from freshq.stores.tally import tally
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.policy.pressure import Pressure
+    from freshq.stores.base import Stats
 
 
 class Reading(Verbs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from freshq.errors import LeaseLost
@@ -9,7 +10,6 @@ from freshq.model.answers import Claim, held_task
 from freshq.model.checks import checked_error, checked_result, checked_seconds
 from freshq.model.lifecycle import new_token
 from freshq.queue.core import Verbs
-from freshq.stores.transactional import end_together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,13 +65,25 @@ class Settling(Verbs):
             self._core.lifecycle.completed(task, now, result, versions[claim.token])
             for claim, task, result in zip(claims, held, kept, strict=True)
         ]
-        together = end_together(self._core.store, ended, [claim.token for claim in claims])
+        together = self._end_together(ended, [claim.token for claim in claims])
         return [
             self._core.served(claim, task)
             if (task.task_id, claim.token) in together
             else self._settled_or_lost(claim, task)
             for claim, task in zip(claims, ended, strict=True)
         ]
+
+    def _end_together(self, ended: Sequence[Task], tokens: Sequence[str]) -> set[tuple[str, str]]:
+        """Store the ends of tasks without a result, one call per lease; return their ids and tokens."""
+        by_token: defaultdict[str, list[Task]] = defaultdict(list)
+        for task, token in zip(ended, tokens, strict=True):
+            if task.result is None:
+                by_token[token].append(task)
+        return {
+            (task_id, token)
+            for token, tasks in by_token.items()
+            for task_id in self._core.store.end_many(tasks, token)
+        }
 
     def fail(self, claim: Claim, error: str | None = None) -> Task:
         """Settle a claim as FAILURE, a dead letter, whatever attempts are left.

@@ -1,15 +1,23 @@
-"""What a queue asks of a store. Every store passes the same contract suite."""
+"""The protocol of a store, and the values that go in and out. Every store passes the same contract suite.
+
+A store derives from `Store` and marks what it implements with `@override`: the docstrings are here.
+"""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from freshq.errors import FreshqError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from sqlalchemy import Connection
+
+    from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task, TaskStatus
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.lines import LineOrders, LineTurns
@@ -17,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What must still hold of a task for a change to be made.
+    """The condition of a write: what must still be true of the stored task.
 
     Attributes:
-        status: Its stored state.
-        lease_token: Its lease, where the caller holds one.
-        request_token: Its version, where the change was computed from what was read.
+        status: Its stored status.
+        lease_token: Its lease token, for a caller that holds it; None: any.
+        request_token: Its version, for a change computed from what was read; None: any.
     """
 
     status: TaskStatus
@@ -30,7 +38,7 @@ class Guard:
     request_token: str | None = None
 
     def admits(self, task: Task) -> bool:
-        """Return whether the task still is as the guard demands."""
+        """Return whether the guard holds for the task."""
         return (
             task.status is self.status
             and self.lease_token in (None, task.lease_token)
@@ -42,31 +50,30 @@ class ConflictError(FreshqError):
     """A guard did not hold; nothing was changed.
 
     Attributes:
-        current: The task as it is now, None if there is none.
+        current: The stored task; None if there is none.
     """
 
     def __init__(self, current: Task | None) -> None:
-        """Keep what stood in the way."""
+        """Keep the stored task."""
         super().__init__(f"found {current.status if current else 'no task'}")
         self.current = current
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """A request for tasks to work on.
+    """A request for tasks to work on. Times are seconds since the epoch.
 
     Attributes:
         queue: Name of the queue.
-        orders: Which end of each line is served; a line is a group within a priority level.
-        turns: Which line of a level is served next.
-        limit: How many tasks at the most.
-        now: Current time in seconds.
-        created_after: Tasks created at or before this time are too old by the queue's own max age.
-        deadline_after: Tasks whose deadline is at or before this time are too late: now, or later by
-            the time that a task is expected to take.
-        lease_until: Until when the claimer will hold what it gets, in seconds.
-        expires: When the store may delete what it gets, in whole seconds.
-        tokens: One fresh lease token for each task it may get.
+        orders: Decides which end of each line is served.
+        turns: Decides which group of a level is served next.
+        limit: Maximum number of tasks.
+        now: Current time.
+        created_after: Tasks created at or before this time are past the queue's max age.
+        deadline_after: Tasks with a deadline at or before this time are too late: now plus the reserve.
+        lease_until: When the lease of the claimed tasks expires.
+        expires: When the store may delete the claimed tasks, in whole seconds.
+        tokens: One new lease token for each of `limit` tasks.
     """
 
     queue: str
@@ -82,37 +89,12 @@ class ClaimRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Part of a listing.
-
-    Attributes:
-        tasks: The tasks of this page.
-        cursor: Where the next page starts; None after the last one.
-    """
-
-    tasks: tuple[Task, ...]
-    cursor: str | None
-
-    def __iter__(self) -> Iterator[Task]:
-        """Iterate over the tasks of this page."""
-        return iter(self.tasks)
-
-    def __len__(self) -> int:
-        """Return how many tasks this page has."""
-        return len(self.tasks)
-
-    def __getitem__(self, index: int) -> Task:
-        """Return one task of this page."""
-        return self.tasks[index]
-
-
-@dataclass(frozen=True, slots=True)
 class SharedRecord:
     """A small record that the processes of a queue share.
 
     Attributes:
-        values: What it holds: JSON values by name.
-        version: Names the write that made it.
+        values: JSON values by name.
+        version: Token of the write that made it.
     """
 
     values: Mapping[str, Any]
@@ -121,21 +103,21 @@ class SharedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How many tasks are in each state, and how old the waiting ones are.
+    """The number of tasks by status, and the age of those that wait.
 
     Attributes:
         pending: Claimable now.
-        delayed: Waiting for their time to come.
-        taken: Held by a worker.
-        success: Done.
+        delayed: Waiting for their `not_before`.
+        taken: Held under a lease.
+        success: Completed.
         failure: Dead letters.
         cancelled: Cancelled by request.
-        shed: Waited past their deadline, or given up by a rule.
+        shed: Past their deadline, or shed early.
         oldest_pending_seconds: Age of the oldest claimable task; None if there is none.
         newest_pending_seconds: Age of the newest claimable task; None if there is none.
-        shed_by_reason: The shed tasks by reason, and besides them those that were refused before they
-            were put; a reason that has none is left out.
-        bounded: For each field that is not exact, what it is: "at least", "at most" or "not counted".
+        shed_by_reason: The shed tasks by reason, plus the puts turned away. Reasons with no task are
+            left out.
+        bounded: For each field that is not exact: "at least", "at most" or "not counted".
     """
 
     pending: int = 0
@@ -151,26 +133,91 @@ class Stats:
     bounded: Mapping[str, str] = field(default_factory=dict)
 
 
+class HeldTask:
+    """A task held by the lock of its row.
+
+    Attributes:
+        task: The task, as if it had been claimed.
+        connection: Its transaction. What you write through it is committed with the task, or not at all.
+        result: Set it to keep a JSON value with the task.
+        settled: The completed task; None while it is held, and if the attempt failed.
+    """
+
+    def __init__(self, task: Task, connection: Connection) -> None:
+        """Start with no result."""
+        self.task = task
+        self.connection = connection
+        self.result: Any = None
+        self.settled: Task | None = None
+
+
+class SettlingContext(Protocol):
+    """What a store needs from a queue to settle a held task in the same transaction."""
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """Computes the next version of a task."""
+
+    def now(self) -> float:
+        """Return the queue's time in seconds."""
+
+    def uniform(self) -> float:
+        """Return a random number from [0, 1)."""
+
+    def recover(self) -> int:
+        """Return expired leases and due tasks to their lines; return how many."""
+
+
+class Transactions(Protocol):
+    """Verbs that share a transaction with the caller's own statements."""
+
+    def put(self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection) -> list[str]:
+        """Put tasks in the caller's transaction; return the value of the PutOutcome of each."""
+
+    def hold(
+        self,
+        request: Callable[[], ClaimRequest],
+        context: SettlingContext,
+        shed_version: Callable[[Task], Task | None],
+    ) -> AbstractContextManager[HeldTask | None]:
+        """Hold the best task by the lock of its row, and settle it when the block ends.
+
+        Args:
+            request: Returns a request for one task.
+            context: The queue.
+            shed_version: Returns the shed version of a task that must not run; None if it is to run.
+
+        Returns:
+            A context manager that yields the held task; None if nothing is claimable.
+        """
+
+
 class Store(Protocol):
-    """Durable home of the tasks of one or more queues."""
+    """Durable home of the tasks of one or more queues.
+
+    Attributes:
+        transactions: Present where tasks live in a database with transactions; None elsewhere.
+    """
+
+    transactions: Transactions | None = None
 
     def create_table(self) -> None:
-        """Make what the store needs, unless it is there; return once it can be used."""
+        """Create the tables unless they exist; return once they can be used."""
 
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
         """Add tasks whose ids are free.
 
         Returns:
             For each task, in order: True if it was added, False if the id is taken, or the error
-            that kept it out.
+            that prevented it.
         """
 
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> Sequence[PutResult]:
-        """Put tasks in order, each over the one of its id, as `freshq.stores.conflicts.put_over` tells.
+        """Put tasks in order, each over the one of its id, by the rule of `freshq.stores.conflicts`.
 
         Returns:
-            For each task, in order: the value of its PutOutcome, or the error that kept it out. A task
-            whose id another queue has is a DUPLICATE where ids are the table's.
+            For each task, in order: the value of its PutOutcome, or the error that prevented it. If
+            another queue of the table has the id, and ids are unique in the table, DUPLICATE.
         """
 
     def claim(self, request: ClaimRequest) -> list[Task]:
@@ -183,24 +230,48 @@ class Store(Protocol):
             ConflictError: If the guard does not hold.
         """
 
+    def end_many(self, tasks: Sequence[Task], lease_token: str) -> set[str]:  # noqa: ARG002 - the interface
+        """Store the ends of several tasks with one statement, where the store can.
+
+        Args:
+            tasks: Ended tasks of one queue and lease, equal except for what was put and claimed.
+            lease_token: The lease under which they are held.
+
+        Returns:
+            The ids whose end was stored. The caller settles the others one by one.
+        """
+        return set()
+
     def delete(self, task: Task, guard: Guard) -> None:
-        """Delete a task; one that is gone already is no error, so that a lost reply is none either.
+        """Delete a task. A missing task is no error, so a delete whose reply was lost can be repeated.
 
         Raises:
             ConflictError: If the guard does not hold.
         """
 
     def due(self, queue: str, now: float) -> list[Task]:
-        """Return some tasks that need attention: lease run out, or delay over. Empty: none is left."""
+        """Return some tasks with an expired lease or a delay that has passed; empty if none is left."""
+
+    def next_due(self, queue: str, now: float) -> float | None:  # noqa: ARG002 - the interface
+        """Return when the next delay or lease ends, in seconds; None if none does, or it is not known."""
+        return None
+
+    def put_count(self) -> int:
+        """Return a number that changes with each put of this process; constant if they are not counted."""
+        return 0
+
+    def wait_for_put(self, seen: int, seconds: float) -> None:  # noqa: ARG002 - the interface
+        """Wait until `put_count` differs from `seen`, at most `seconds`."""
+        time.sleep(seconds)
 
     def get(self, task_id: str) -> Task | None:
         """Return a task by its id, strongly consistent."""
 
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
-        """Yield every task of the queue, in an order of the store's own that `start_after` continues."""
+        """Yield every task of the queue, in an order that `start_after`, a task id, continues."""
 
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
-        """Return counts that cost at most a page per shard whatever the backlog."""
+        """Return counts that cost at most a page per shard, whatever the backlog."""
 
     def purge(self, queue: str) -> int:
         """Delete every task of the queue; return how many."""
@@ -209,7 +280,7 @@ class Store(Protocol):
         """Count the claimable tasks by group, reading little more than `at_most` of each line."""
 
     def oldest_created(self, queue: str, created_after: float) -> float | None:
-        """Return when the oldest claimable task was created; None if there is none."""
+        """Return the creation time of the oldest claimable task; None if there is none."""
 
     def oldest_tasks(
         self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
@@ -219,7 +290,7 @@ class Store(Protocol):
         Args:
             queue: Name of the queue.
             created_after: Tasks created at or before this time are stale.
-            count: How many at the most.
+            count: Maximum number of tasks.
             groups: Only of these groups; None for all.
         """
 
@@ -232,12 +303,12 @@ class Store(Protocol):
         Args:
             queue: Name of the queue.
             name: Name of the record.
-            values: What it is to hold.
+            values: Its new values.
             version: The version that was read; None if there was none.
         """
 
     def add_counts(self, queue: str, name: str, counts: Mapping[str, int], expires: int | None) -> None:
-        """Add to the numbers of a shared record of counts; after a lost reply, perhaps twice.
+        """Add to the numbers of a shared record of counts. After a lost reply they may be added twice.
 
         Args:
             queue: Name of the queue.
@@ -256,4 +327,4 @@ class Store(Protocol):
         """Suspend claims, or allow them again."""
 
     def close(self) -> None:
-        """Give back what is held for this process; claims that are still held stay safe."""
+        """Release what this process holds; leases that are still held stay safe."""

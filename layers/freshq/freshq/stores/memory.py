@@ -1,4 +1,4 @@
-"""The store in this process's memory: for tests, trials and simulations."""
+"""The store in this process's memory: for tests and trials."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from freshq.model.lifecycle import new_token
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ReserveSpans, too_late
-from freshq.stores.base import ConflictError, Guard, SharedRecord, Stats
+from freshq.stores.base import ConflictError, Guard, SharedRecord, Stats, Store
 from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
 from freshq.stores.tally import tally
 
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.lines import Line
 
-# Counts are kept so much longer than they were asked to be kept for.
-LAPSED_SECONDS: Final = 60
+# Counts are dropped this long after they expire.
+EXPIRY_MARGIN_SECONDS: Final = 60
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """Tasks in a dictionary, with the claimable ones of each line kept sorted by creation time."""
 
     def __init__(self) -> None:
@@ -38,18 +40,19 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._claimable: defaultdict[str, dict[Line, list[tuple[float, str]]]] = defaultdict(dict)
-        # When to look at which task again; an entry may be out of date, the task itself decides.
+        # (time, task id): when to look at a task again. Entries may be out of date; the task decides.
         self._agenda: list[tuple[float, str]] = []
         self._paused: set[str] = set()
         self._records: dict[tuple[str, str], SharedRecord] = {}
         self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        self._lapsing: list[tuple[int, tuple[str, str]]] = []
+        self._expiring: list[tuple[int, tuple[str, str]]] = []
 
+    @override
     def create_table(self) -> None:
-        """Do nothing: there is nothing to make."""
+        pass
 
+    @override
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        """Add the tasks whose ids are free."""
         with self._lock:
             return [self._insert(task) for task in tasks]
 
@@ -59,8 +62,8 @@ class MemoryStore:
         self._store(task)
         return True
 
+    @override
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutResult]:
-        """Put the tasks, each over the one of its id."""
         with self._lock:
             return [self._put_over(task, on_conflict) for task in tasks]
 
@@ -92,8 +95,8 @@ class MemoryStore:
             if not line:
                 del lines[task.priority, task.group]
 
+    @override
     def claim(self, request: ClaimRequest) -> list[Task]:
-        """Take up to `request.limit` claimable tasks, best first."""
         with self._lock:
             chosen = list(islice(self._candidates(request), request.limit))
             return [
@@ -109,7 +112,7 @@ class MemoryStore:
             )
 
     def _line(self, request: ClaimRequest, line: Line) -> Iterator[Task]:
-        """Yield what may be claimed of a line, best first."""
+        """Yield the claimable tasks of a line, best first; shed those that are too late."""
         live = self._live(request.queue, line, request.created_after)
         newest_first = request.orders.newest_first(line, request.now, lambda: live[0][0] if live else None)
         for _created, task_id in reversed(live) if newest_first else live:
@@ -117,12 +120,12 @@ class MemoryStore:
             reason = too_late(request.now, task.deadline, request.deadline_after - request.now)
             if reason is None:
                 yield task
-            else:  # by its own, shorter max age: out of the way of later claims
+            else:  # its own max age is shorter than the queue's
                 shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=request.now)
                 self._store(replace(shed, request_token=new_token()))
 
     def _live(self, queue: str, line: Line, created_after: float) -> list[tuple[float, str]]:
-        """Return the creation time and id of what is not too old in a line, oldest first."""
+        """Return (created, task id) of the live tasks of a line, oldest first."""
         waiting = self._claimable[queue].get(line, [])
         return waiting[bisect_right(waiting, (created_after, chr(0x10FFFF))) :]
 
@@ -140,8 +143,8 @@ class MemoryStore:
         self._store(taken)
         return replace(taken, payload=deepcopy(taken.payload))
 
+    @override
     def replace(self, task: Task, guard: Guard) -> Task:
-        """Store the new version of a task if the guard holds."""
         with self._lock:
             current = self._tasks.get(task.task_id)
             if current is None or not guard.admits(current):
@@ -149,16 +152,16 @@ class MemoryStore:
             self._store(replace(task, payload=current.payload, group=current.group, queue=current.queue))
             return task
 
+    @override
     def delete(self, task: Task, guard: Guard) -> None:
-        """Delete a task if the guard holds; one that is gone already is no error."""
         with self._lock:
             current = self._tasks.get(task.task_id)
             if current is not None and not guard.admits(current):
                 raise ConflictError(current)
             self._forget(task.task_id)
 
+    @override
     def due(self, queue: str, now: float) -> list[Task]:
-        """Return the tasks whose lease ran out or whose delay is over; drop those past retention."""
         with self._lock:
             ready: dict[str, Task] = {}
             while self._agenda and self._agenda[0][0] <= now:
@@ -169,53 +172,53 @@ class MemoryStore:
                     ready[task.task_id] = task
                 elif task.expires <= now:
                     self._forget(task.task_id)
-            for task in ready.values():  # due until it is changed, which makes a new entry
+            for task in ready.values():  # due until it changes, which adds a new entry
                 heapq.heappush(self._agenda, (now, task.task_id))
             return [task for task in ready.values() if task.queue == queue]
 
+    @override
     def get(self, task_id: str) -> Task | None:
-        """Return a task by its id."""
         with self._lock:
             return self._tasks.get(task_id)
 
+    @override
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
-        """Yield the tasks of the queue by id."""
         with self._lock:
             tasks = sorted(
                 (task for task in self._tasks.values() if task.queue == queue), key=lambda t: t.task_id
             )
         return (task for task in tasks if start_after is None or task.task_id > start_after)
 
-    def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:  # noqa: ARG002 - exact here
-        """Return exact counts: here they cost nothing."""
+    @override
+    def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
         return tally(self.scan(queue), now, ReserveSpans())
 
+    @override
     def purge(self, queue: str) -> int:
-        """Delete every task of the queue."""
         with self._lock:
             doomed = [task.task_id for task in self._tasks.values() if task.queue == queue]
             for task_id in doomed:
                 self._forget(task_id)
             return len(doomed)
 
-    def count_waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:  # noqa: ARG002 - exact here
-        """Count the claimable tasks by group."""
+    @override
+    def count_waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
         with self._lock:
             counts: Counter[str | None] = Counter()
             for line in self._claimable[queue]:
                 counts[line[1]] += len(self._live(queue, line, created_after))
             return dict(counts)
 
+    @override
     def oldest_created(self, queue: str, created_after: float) -> float | None:
-        """Return when the oldest claimable task was created."""
         with self._lock:
             lines = [self._live(queue, line, created_after) for line in self._claimable[queue]]
             return min((line[0][0] for line in lines if line), default=None)
 
+    @override
     def oldest_tasks(
         self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
     ) -> list[Task]:
-        """Return the oldest claimable tasks, those of the lowest priority level first."""
         with self._lock:
             ranked = sorted(
                 (level, created, task_id)
@@ -225,12 +228,12 @@ class MemoryStore:
             )
             return [self._tasks[task_id] for _level, _created, task_id in ranked[:count]]
 
+    @override
     def read_record(self, queue: str, name: str) -> SharedRecord | None:
-        """Return a shared record; None if there is none."""
         return self._records.get((queue, name))
 
+    @override
     def write_record(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
-        """Write a shared record unless it changed since it was read."""
         with self._lock:
             current = self._records.get((queue, name))
             if (None if current is None else current.version) != version:
@@ -238,34 +241,35 @@ class MemoryStore:
             self._records[queue, name] = SharedRecord(deepcopy(dict(values)), new_token())
             return True
 
+    @override
     def add_counts(self, queue: str, name: str, counts: Mapping[str, int], expires: int | None) -> None:
-        """Add to the numbers of a shared record of counts."""
         with self._lock:
             self._counts[queue, name].update(counts)
             if expires is not None:
-                heapq.heappush(self._lapsing, (expires, (queue, name)))
-                self._drop_lapsed(expires)
+                heapq.heappush(self._expiring, (expires, (queue, name)))
+                self._drop_expired(expires)
 
-    def _drop_lapsed(self, latest: int) -> None:
-        """Forget counts that lapsed long before the latest ones will, as a store with a TTL would."""
-        while self._lapsing[0][0] < latest - LAPSED_SECONDS:
-            self._counts.pop(heapq.heappop(self._lapsing)[1], None)
+    def _drop_expired(self, latest: int) -> None:
+        """Drop counts that expired well before `latest`, as a TTL would."""
+        while self._expiring[0][0] < latest - EXPIRY_MARGIN_SECONDS:
+            self._counts.pop(heapq.heappop(self._expiring)[1], None)
 
+    @override
     def read_counts(self, queue: str, name: str) -> dict[str, int]:
-        """Return the numbers of a record of counts."""
         with self._lock:
             return dict(self._counts.get((queue, name), {}))
 
+    @override
     def paused(self, queue: str) -> bool:
-        """Return whether claims are suspended."""
         return queue in self._paused
 
+    @override
     def set_paused(self, queue: str, *, paused: bool) -> None:
-        """Suspend claims, or allow them again."""
         (self._paused.add if paused else self._paused.discard)(queue)
 
+    @override
     def close(self) -> None:
-        """Do nothing: nothing is held outside this process."""
+        pass
 
 
 def _is_due(task: Task, now: float) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import StoreError
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import too_late
-from freshq.stores.base import ConflictError, Guard, Stats
+from freshq.stores.base import ConflictError, Guard, Stats, Store
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.calls import (
     ConditionFailed,
@@ -82,7 +82,7 @@ class _Claiming:
         return len(self.free_tokens) + (MOST_NAMED_BEYOND if self.races_lost else 0)
 
 
-class DynamoDBStore:
+class DynamoDBStore(Store):
     """Tasks as items of a table; claimable ones in a sparse index, newest first."""
 
     def __init__(

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from freshq.model.lifecycle import new_token
 from freshq.model.new_task import json_text
 from freshq.model.task import TaskStatus
-from freshq.stores.base import ConflictError, Guard, SharedRecord, Stats
+from freshq.stores.base import ConflictError, Guard, SharedRecord, Stats, Store
 from freshq.stores.sql.claims import Claims
 from freshq.stores.sql.clock import database_clock
 from freshq.stores.sql.database import Database, open_engine
@@ -24,18 +24,16 @@ from freshq.stores.sql.readings import Readings
 from freshq.stores.sql.rows import changes, end, microseconds, task_of
 from freshq.stores.sql.schema import schema
 from freshq.stores.sql.statements import Statements
-from freshq.stores.sql.transactions import hold
+from freshq.stores.sql.transactions import SqlTransactions
 from freshq.stores.sql.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from freshq.errors import FreshqError
     from freshq.model.task import Task
     from freshq.stores.base import ClaimRequest
     from freshq.stores.conflicts import OnConflict
-    from freshq.stores.transactional import GivenUp, Settling, Work
 
 # A pause that another process asked for is noticed after so long.
 PAUSE_LOOK_SECONDS: Final = 1.0
@@ -45,7 +43,7 @@ PAUSED: Final = "freshq#paused"
 LAPSED_SECONDS: Final = 60
 
 
-class SqlStore:
+class SqlStore(Store):
     """Tasks in a table of a relational database. Thread-safe; every process makes its own."""
 
     def __init__(
@@ -71,6 +69,7 @@ class SqlStore:
         self.puts = Puts(self.database, self.statements)
         self._upkeep = Upkeep(self.database, self.statements)
         self._readings = Readings(self.database, self.statements)
+        self.transactions = SqlTransactions(self)
         self._queue = queue
         self._clock: Callable[[], float] | None = None
         self._pauses: dict[str, tuple[float, bool]] = {}
@@ -100,24 +99,12 @@ class SqlStore:
         """Put tasks, each over the one of its id."""
         return self.puts.put(tasks, on_conflict, None)
 
-    def put_rows(
-        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection | None
-    ) -> list[str]:
-        """Put tasks, over those of the same ids or in the caller's transaction, as it is asked for."""
-        return self.puts.put(tasks, on_conflict, connection)
-
-    def hold(
-        self, request: Callable[[], ClaimRequest], queue: Settling, given_up: GivenUp
-    ) -> AbstractContextManager[Work | None]:
-        """Hold the best task that is not given up, by the lock of its row while the context lasts."""
-        return hold(self, request, queue, given_up)
-
-    def arrivals(self) -> int:
+    def put_count(self) -> int:
         """Return a number that grows with each put of this process."""
         return self.puts.arrivals.number
 
-    def await_arrival(self, seen: int, seconds: float) -> None:
-        """Wait until `arrivals` is no longer what was seen, or so many seconds."""
+    def wait_for_put(self, seen: int, seconds: float) -> None:
+        """Wait until `put_count` differs from `seen`, at most `seconds`."""
         self.puts.arrivals.wait(seen, seconds)
 
     def claim(self, request: ClaimRequest) -> list[Task]:

@@ -8,26 +8,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
+from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
 from freshq.model.checks import checked_error, checked_result
 from freshq.model.outcomes import Busy, Reject, Retry
 from freshq.model.task import TaskStatus
-from freshq.stores.base import ConflictError, Guard
+from freshq.stores.base import ConflictError, Guard, HeldTask, Transactions
 from freshq.stores.sql.claims import as_taken
 from freshq.stores.sql.database import planned_as_usual
 from freshq.stores.sql.quarantine import buried
-from freshq.stores.transactional import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     import sqlalchemy as sa
 
     from freshq.model.task import Task
-    from freshq.stores.base import ClaimRequest
+    from freshq.stores.base import ClaimRequest, SettlingContext
+    from freshq.stores.conflicts import OnConflict
     from freshq.stores.sql.store import SqlStore
-    from freshq.stores.transactional import GivenUp, Settling
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +48,36 @@ class Held:
     guard: Guard
 
 
+class SqlTransactions(Transactions):
+    """The verbs that share a transaction with the caller's own statements."""
+
+    def __init__(self, store: SqlStore) -> None:
+        """Use the parts of a store."""
+        self._store = store
+
+    @override
+    def put(
+        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection
+    ) -> list[str]:
+        return self._store.puts.put(tasks, on_conflict, connection)
+
+    @override
+    def hold(
+        self,
+        request: Callable[[], ClaimRequest],
+        context: SettlingContext,
+        shed_version: Callable[[Task], Task | None],
+    ) -> AbstractContextManager[HeldTask | None]:
+        return hold(self._store, request, context, shed_version)
+
+
 @contextmanager
 def hold(
-    store: SqlStore, request: Callable[[], ClaimRequest], queue: Settling, given_up: GivenUp
-) -> Iterator[Work | None]:
+    store: SqlStore,
+    request: Callable[[], ClaimRequest],
+    queue: SettlingContext,
+    given_up: Callable[[Task], Task | None],
+) -> Iterator[HeldTask | None]:
     """Hold the best task until the block ends, which settles it in the same transaction.
 
     What is given up before it is run is stored in the same transaction too. The block's writes are undone
@@ -65,7 +92,7 @@ def hold(
         if held is None:
             yield None
             return
-        work = Work(held.task, held.connection)
+        work = HeldTask(held.task, held.connection)
         savepoint = held.connection.begin_nested()
         try:
             with planned_as_usual(held.connection):
@@ -84,7 +111,11 @@ def hold(
 
 
 def _begin(
-    stack: ExitStack, store: SqlStore, request: ClaimRequest, queue: Settling, given_up: GivenUp
+    stack: ExitStack,
+    store: SqlStore,
+    request: ClaimRequest,
+    queue: SettlingContext,
+    given_up: Callable[[Task], Task | None],
 ) -> Held | None:
     """Open a transaction and lock the best task in it; None if there is none."""
     with _translated(store):
@@ -103,7 +134,7 @@ def _begin(
     return None
 
 
-def _after(error: Exception, task: Task, queue: Settling) -> Task:
+def _after(error: Exception, task: Task, queue: SettlingContext) -> Task:
     """Return what an exception makes of a task."""
     now, reason = queue.now(), checked_error(str(error) or type(error).__name__)
     if isinstance(error, Busy):
@@ -116,7 +147,7 @@ def _after(error: Exception, task: Task, queue: Settling) -> Task:
     return queue.lifecycle.retried(task, now, reason, delay_seconds, queue.uniform())
 
 
-def _complete(store: SqlStore, held: Held, work: Work, queue: Settling) -> Task:
+def _complete(store: SqlStore, held: Held, work: HeldTask, queue: SettlingContext) -> Task:
     """Store that the task is done.
 
     Raises:
