@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
     from freshq.queue.queue import Queue
+    from freshq.worker.report import RunReport
     from freshq.worker.runner import Runner
-    from freshq.worker.worker import RunReport
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Busy, Claim, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker, worker
+from freshq import Busy, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
+from freshq.worker import worker
+from freshq.worker.leases import LeaseRenewal
+from freshq.worker.report import LoggingObserver
 from freshq.worker.runner import load_runner
+from freshq.worker.runs import TaskRuns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from freshq import RunReport, Task
+    from freshq import Claim, RunReport, Task
     from freshq.policy.order import OrderSwitch
     from freshq.stores.base import ClaimRequest, Guard
     from tests.conftest import Clock
@@ -132,24 +136,25 @@ class TestOutcomes:
 
 class TestSlots:
     def test_never_more_in_work_than_slots_and_never_more_claimed_than_can_start(self) -> None:
+        """A run ends only together with three others: with fewer slots none would."""
         queue = Queue.memory()
         queue.put_many([{"payload": number} for number in range(60)])
-        in_work, most, taken = Counter[str](), [0], [0]
-        lock = threading.Lock()
+        together, lock = threading.Barrier(4, timeout=PATIENCE_SECONDS), threading.Lock()
+        in_work = most = taken = 0
 
         def runner(_task: Task) -> None:
+            nonlocal in_work, most, taken
             with lock:
-                in_work["now"] += 1
-                most[0] = max(most[0], in_work["now"])
-                taken[0] = max(taken[0], queue.stats().taken)
-            time.sleep(0.002)
+                in_work += 1
+                most = max(most, in_work)
+                taken = max(taken, queue.stats().taken)
+            together.wait()
             with lock:
-                in_work["now"] -= 1
+                in_work -= 1
 
         report = work_off(queue, runner, concurrency=4)
         assert report.outcomes[Outcome.SUCCEEDED] == 60
-        assert most[0] == 4
-        assert taken[0] <= 4
+        assert most == taken == 4
 
     def test_a_slot_is_refilled_with_the_newest_while_another_is_still_in_use(self) -> None:
         queue = Queue.memory()
@@ -243,21 +248,75 @@ class TestEnd:
 
 
 class TestLeases:
-    def test_a_lease_is_extended_while_its_task_runs(self) -> None:
-        queue = Queue.memory(lease_seconds=0.3)
-        queue.put("long")
-        stranger_got: list[Claim] = []
+    def test_a_lease_is_extended_while_its_task_runs(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20)
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock, max_run_seconds=None) as work:
+            for _ in range(5):
+                work.extend("a")
+                assert queue.claim() == []
+        assert work.ended().outcomes[Outcome.SUCCEEDED] == 1
 
-        def runner(_task: Task) -> str:
-            end = time.monotonic() + 1.0
-            while time.monotonic() < end:
-                stranger_got.extend(queue.claim())
-                time.sleep(0.02)
-            return "done"
+    def test_a_lease_is_extended_while_a_claim_takes_long(self, clock: Clock) -> None:
+        store = SlowClaims()
+        queue = Queue(store, clock=clock, lease_seconds=20)
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock, concurrency=2, max_run_seconds=None) as work:
+            assert store.waits.wait(PATIENCE_SECONDS)
+            work.extend("a")
+            store.answer.set()
 
-        report = work_off(queue, runner, concurrency=1)
-        assert stranger_got == []
-        assert report.outcomes[Outcome.SUCCEEDED] == 1
+    def test_a_lease_that_expires_first_is_extended_first(
+        self, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20)
+        runs, extended = TaskRuns(on_end=lambda: None), list[str]()
+        release = threading.Event()
+        queue.put_many([{"payload": 0, "task_id": name} for name in "abc"])
+        claims = queue.claim(limit=3)
+        for claim, seconds in zip(claims, (9, 3, 6), strict=True):
+            runs.start(queue.extend(claim, seconds), clock.now, lambda _run: waited(release))
+        extend = queue.extend
+
+        def noted(claim: Claim, seconds: float) -> Claim:
+            extended.append(claim.task.task_id)
+            return extend(claim, seconds)
+
+        monkeypatch.setattr(queue, "extend", noted)
+        LeaseRenewal(queue, runs, 1.0, None, lambda *_: None).renew()
+        release.set()
+        assert extended == [claims[index].task.task_id for index in (1, 2, 0)]
+        assert {run.claim.lease_until for run in runs.running} <= {clock.now + 20}
+
+    def test_an_observer_that_fails_in_the_renewal_ends_the_worker(self, clock: Clock) -> None:
+        """No error of the second thread is lost."""
+
+        class Failing(Quiet):
+            def overran(self, claim: Claim, run_seconds: float) -> None:
+                raise ZeroDivisionError(claim.task.task_id, run_seconds)
+
+        queue, release = Queue.memory(clock=clock), threading.Event()
+        queue.put("work")
+        options: dict[str, Any] = {"max_run_seconds": 5, "poll_seconds": 0.01, "observer": Failing()}
+
+        def runner(_task: Task) -> None:
+            clock.advance(5)
+            assert release.wait(PATIENCE_SECONDS)
+
+        try:
+            with pytest.raises(ZeroDivisionError):
+                Worker(queue, runner, **options, drain_seconds=0).run()
+        finally:
+            release.set()
+
+    def test_a_store_that_does_not_extend_is_asked_again(
+        self, clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        queue = Queue(FailingStore(changes_that_fail=2), clock=clock, lease_seconds=20)
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.extend("a")
+        assert caplog.text.count("could not extend the lease of task a") == 2
 
     def test_a_lost_lease_is_counted_and_changes_nothing(self) -> None:
         queue = Queue.memory()
@@ -310,15 +369,37 @@ class Hanging:
     def overrun(self, *task_ids: str) -> None:
         """Let tasks start, have their leases extended once, and run past the limit, one after the other."""
         for task_id in task_ids:
-            self._overrun(task_id)
+            self.extend(task_id)
+            self.clock.advance(16)
+            wait_until(lambda task_id=task_id: task_id in dict(self.observer.overruns))  # type: ignore[misc]
 
-    def _overrun(self, task_id: str) -> None:
+    def extend(self, task_id: str) -> None:
+        """Have the lease of a task extended that has run for 15 s since the last extension."""
         wait_until(lambda: self.started[task_id] == 1)
-        lease_until = lease_of(self.queue, task_id)
         self.clock.advance(15)
-        wait_until(lambda: lease_of(self.queue, task_id) == lease_until + 15)
-        self.clock.advance(16)
-        wait_until(lambda: task_id in dict(self.observer.overruns))
+        wait_until(lambda: lease_of(self.queue, task_id) == self.clock.now + 20)
+
+
+def test_what_an_operator_must_know_is_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="freshq.worker.report")
+    queue = Queue.memory(order="adaptive", max_age_seconds=50, clock=clock)
+    queue.put("work", task_id="a")
+    clock.advance(26)
+    (claim,) = queue.claim()
+    observer = LoggingObserver()
+    observer.claimed(claim, 26)
+    observer.settled(claim, Outcome.SUCCEEDED, 1, None)
+    observer.settled(claim, Outcome.FAILED, 1, "down")
+    observer.overran(claim, 30)
+    for switch in queue.take_order_switches():
+        observer.switched(switch)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("DEBUG", "task a claimed at age 26.000 s"),
+        ("DEBUG", "task a succeeded after 1.000 s: None"),
+        ("WARNING", "task a failed after 1.000 s: down"),
+        ("ERROR", "task a is still running after 30.000 s; its lease is no longer extended"),
+        ("INFO", "order switched to newest first; oldest task 26.000 s old"),
+    ]
 
 
 class TestMaxRunSeconds:
@@ -342,10 +423,11 @@ class TestMaxRunSeconds:
         with Hanging(queue, clock) as work:
             work.overrun("a")
             lease_until = lease_of(queue)
-            queue.put("ends", task_id="b")
-            wait_until(lambda: queue.stats().success == 1)  # the worker has looked again since
-            assert lease_of(queue) == lease_until == clock.now + 4
+            assert lease_until == clock.now + 4
             assert queue.recover() == 0
+            queue.put("hangs", task_id="b")
+            work.extend("b")  # all leases have been checked since
+            assert lease_of(queue) == lease_until
 
     def test_its_task_comes_back_with_the_attempt_counted_and_the_run_settles_nothing(
         self, queue: Queue, clock: Clock
@@ -399,14 +481,14 @@ class TestMaxRunSeconds:
     def test_with_too_many_of_them_the_worker_ends(
         self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(worker, "MOST_OVERRUNNING", 2)
+        monkeypatch.setattr(worker, "MAX_OVERRUNNING", 2)
         queue.put_many([{"payload": "hangs", "task_id": name} for name in "abc"])
         with Hanging(queue, clock) as work:
             work.overrun("a", "b")
             wait_until(lambda: work.report is not None)
             assert work.ended().overran == ["a", "b"]
             assert work.started["c"] == 0
-        assert "end the process to be rid of them" in caplog.text
+        assert "restart the process" in caplog.text
 
     def test_a_run_that_hangs_keeps_no_process_from_ending(self) -> None:
         code = (
@@ -424,6 +506,26 @@ def lease_of(queue: Queue, task_id: str = "a") -> float:
     task = queue.get(task_id)
     assert task is not None
     return task.lease_until or 0.0
+
+
+def waited(release: threading.Event) -> Outcome:
+    assert release.wait(PATIENCE_SECONDS)
+    return Outcome.SUCCEEDED
+
+
+class SlowClaims(MemoryStore):
+    """A store that answers the claims after the first only when it is allowed to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.answer = threading.Event(), threading.Event()
+
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        tasks = super().claim(request)
+        if not tasks:
+            self.waits.set()
+            assert self.answer.wait(PATIENCE_SECONDS)
+        return tasks
 
 
 class FailingStore(MemoryStore):
@@ -485,6 +587,9 @@ class TestFailingStore:
         ({"idle_exit_seconds": float("nan")}, "idle_exit_seconds: "),
         ({"drain_seconds": -1}, "drain_seconds: "),
         ({"max_run_seconds": 0}, "max_run_seconds: "),
+        ({"observer": object()}, "observer: "),
+        ({"limit": 5}, "limit: "),
+        ({"colour": "red"}, "colour: unknown field; known are concurrency, "),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
@@ -514,10 +619,11 @@ def test_a_runner_is_found_by_its_name() -> None:
 class TestSharedLimits:
     """What all workers of a queue keep together, through the worker that asks for it."""
 
-    def test_workers_together_never_run_more_than_the_limit(self) -> None:
-        queue = Queue.memory()
+    def test_workers_together_never_run_more_than_the_limit(self, clock: Clock) -> None:
+        """Every task takes 20 ms of the queue's clock, so that slots change hands, but never expire."""
+        queue = Queue.memory(clock=clock)
         queue.put_many([{"payload": number} for number in range(60)])
-        lock = threading.Lock()
+        lock, two_at_once = threading.Lock(), threading.Event()
         running = most = 0
 
         def runner(_task: Task) -> None:
@@ -525,11 +631,14 @@ class TestSharedLimits:
             with lock:
                 running += 1
                 most = max(most, running)
-            time.sleep(0.005)
+                clock.advance(0.02)
+            if running > 1:
+                two_at_once.set()
+            assert two_at_once.wait(PATIENCE_SECONDS)
             with lock:
                 running -= 1
 
-        limit = ConcurrencyLimit(4, 4, window_seconds=0.2)
+        limit = ConcurrencyLimit(4, 4, window_seconds=2)
         options: dict[str, Any] = {"concurrency": 8, "limit": limit, "poll_seconds": 0.01}
         workers = [Worker(queue, runner, **options) for _ in range(3)]
         threads = [
@@ -582,13 +691,13 @@ class TestSharedLimits:
         assert report.outcomes[Outcome.RETRIED] <= 5 + 0.2 * 50
         dead = queue.list(status="FAILURE")
         assert len(dead) == 50
-        assert dead[0].error == "down; not tried again: the retry budget is spent"
+        assert dead[0].error == "down; not retried: the retry budget is spent"
         assert queue.redrive() == 50
 
-    def test_a_switch_of_the_order_is_told(self) -> None:
-        queue = Queue.memory(order="adaptive", max_age_seconds=0.5)
+    def test_an_order_switch_is_observed(self, clock: Clock) -> None:
+        queue = Queue.memory(order="adaptive", max_age_seconds=50, clock=clock)
         queue.put("old")
-        wait_until(lambda: (queue.stats().oldest_pending_seconds or 0.0) > 0.25)
+        clock.advance(26)
         observer = Quiet()
         work_off(queue, lambda _task: None, observer=observer)
         assert [switch.newest_first for switch in observer.switches][:1] == [True]

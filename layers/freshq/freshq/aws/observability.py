@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from aws_lambda_powertools import Logger, Metrics, Tracer
 from aws_lambda_powertools.metrics import MetricUnit
 
-from freshq.worker.worker import Outcome
+from freshq.worker.report import Outcome
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claim

@@ -18,8 +18,8 @@ from freshq.worker.worker import Worker
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
+    from freshq.worker.report import Observer
     from freshq.worker.runner import Runner
-    from freshq.worker.worker import Observer
 
 # Kept for the tail call and the last log lines, out of the time to settle.
 TAIL_SECONDS: Final = 1.0

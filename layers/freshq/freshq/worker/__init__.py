@@ -1,1 +1,1 @@
-"""The worker: claim, run, settle."""
+"""The worker: claims tasks, runs them and settles them."""

@@ -1,64 +1,57 @@
-"""How many tasks a worker may start now: its own bounds, and those that all workers share."""
+"""How many tasks a worker may start now: its own limits, and those that all workers share."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from freshq.model.checks import checked_count, checked_seconds
 from freshq.policy.limits import TokenBucket
-from freshq.queue.shared.limits import SharedSlots, SharedTokens
+from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 
 if TYPE_CHECKING:
-    from freshq.policy.limits import ConcurrencyLimit, SharedBucket
     from freshq.queue.base import BaseQueue
+    from freshq.worker.options import WorkerConfig
 
 
 class Capacity:
-    """Is asked before every claim, so that no task is taken that cannot be started at once.
+    """The limits of a worker. Checked before every claim, so that a claimed task starts at once.
+
+    The claim loop calls `available`, `started` and `pause_seconds`; any thread may call the others.
 
     Attributes:
-        awaits_token: Whether the rate alone was in the way of a start when it was last asked.
+        awaits_token: Whether only the rate prevented a start at the last `available`.
     """
 
-    def __init__(
-        self,
-        queue: BaseQueue,
-        concurrency: int,
-        rate_per_second: float | None = None,
-        limit: ConcurrencyLimit | None = None,
-        bucket: SharedBucket | None = None,
-    ) -> None:
-        """Prepare the bounds.
+    def __init__(self, queue: BaseQueue, config: WorkerConfig) -> None:
+        """Prepare the limits that the options set.
 
         Args:
-            queue: Its store has what the workers share.
-            concurrency: Tasks of this worker in work at a time.
-            rate_per_second: Tasks that this worker starts a second; None for no limit.
-            limit: Tasks of all workers in work at a time; None for no limit.
-            bucket: Tasks that all workers start a second; None for no limit.
-
-        Raises:
-            ValueError: If an argument is wrong.
+            queue: Its store keeps the shared limits.
+            config: The options.
         """
+        store, name = queue.store, queue.name
         self.awaits_token = False
         self._queue = queue
-        self._concurrency = checked_count("concurrency", concurrency)
-        self._bucket = None
-        if rate_per_second is not None:
-            checked_seconds("rate_per_second", rate_per_second, above_zero=True)
-            self._bucket = TokenBucket(rate_per_second, max(1, round(rate_per_second)), time.monotonic())
-        self._slots = None if limit is None else SharedSlots(queue.store, queue.name, limit, concurrency)
-        self._tokens = None if bucket is None else SharedTokens(queue.store, queue.name, bucket)
+        self._concurrency = config.concurrency
+        self._bucket = self._slots = self._tokens = self._retries = None
+        if config.rate_per_second is not None:
+            burst = max(1, round(config.rate_per_second))
+            self._bucket = TokenBucket(config.rate_per_second, burst, time.monotonic())
+        if config.limit is not None:
+            self._slots = SharedSlots(store, name, config.limit, config.concurrency)
+        if config.shared_bucket is not None:
+            self._tokens = SharedTokens(store, name, config.shared_bucket)
+        if config.retry_budget is not None:
+            self._retries = SharedRetries(store, name, config.retry_budget)
 
     def available(self, in_flight: int) -> int:
-        """Return how many tasks may be started now.
+        """Return how many tasks may start now.
 
         Args:
-            in_flight: Tasks of this worker in work.
+            in_flight: Tasks that this worker runs.
 
         Raises:
-            StoreError: If the store did not answer when it was asked for what is shared.
+            StoreError: If the store did not answer a request for shared capacity.
         """
         slots = self._concurrency - in_flight
         if self._slots is not None:
@@ -72,33 +65,46 @@ class Capacity:
         return tokens
 
     def started(self) -> None:
-        """Take note that a task was started."""
+        """Spend the tokens of one start."""
         if self._bucket is not None:
             self._bucket.take(1)
         if self._tokens is not None:
             self._tokens.take(1)
 
-    def ended(self, *, well: bool) -> None:
-        """Take note of what the downstream said to a task: done, or busy, timed out or failed."""
-        if self._slots is None:
-            return
-        if well:
-            self._slots.succeeded()
-        else:
-            self._slots.pushed_back()
-
-    def pause_seconds(self, in_flight: int, at_most: float) -> float:
-        """Return how long to wait for capacity: less than `at_most` while a token is all that is missing."""
+    def pause_seconds(self, in_flight: int, poll_seconds: float) -> float:
+        """Return how long to wait for capacity: less than `poll_seconds` if only a token is missing."""
         if in_flight >= self._concurrency:
-            return at_most
-        waits = [at_most]
+            return poll_seconds
+        waits = [poll_seconds]
         if self._bucket is not None:
             waits.append(self._bucket.seconds_until_next())
         if self._tokens is not None and (seconds := self._tokens.seconds_until_next(self._queue.now())):
             waits.append(seconds)
         return max(0.001, min(waits))
 
+    def first_attempt(self) -> None:
+        """Credit the retry budget with a first attempt."""
+        if self._retries is not None:
+            self._retries.first_attempt()
+
+    def may_retry(self) -> bool:
+        """Return whether the retry budget allows a retry, and spend it."""
+        return self._retries is None or self._retries.spend()
+
+    def ended(self, *, downstream_ok: bool) -> None:
+        """Adapt the concurrency limit to the end of a run.
+
+        Args:
+            downstream_ok: False if the downstream pushed back: busy, timed out or failed.
+        """
+        if self._slots is None:
+            return
+        if downstream_ok:
+            self._slots.succeeded()
+        else:
+            self._slots.pushed_back()
+
     def leave(self) -> None:
-        """Give back what is shared."""
+        """Return the shared slots."""
         if self._slots is not None:
             self._slots.leave(self._queue.now())

@@ -1,11 +1,13 @@
-"""What a worker tells of its runs: at the end, and to those who watch."""
+"""How the runs of a worker ended: the report, and the observers."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claim
@@ -30,12 +32,12 @@ class RunReport:
     """What a worker did.
 
     Attributes:
-        claimed: Tasks taken.
-        outcomes: How many runs ended in which way.
-        overran: Ids of tasks that ran past `max_run_seconds`, and whose leases were let go.
-        unfinished: Ids of tasks that still ran when the time to wait for them was over, those that overran
-            included; they stay taken until their lease runs out.
-        idle: Whether it stopped because nothing was left to claim.
+        claimed: Number of claimed tasks.
+        outcomes: Number of runs by outcome.
+        overran: Ids of the tasks that ran longer than `max_run_seconds`.
+        unfinished: Ids of the tasks that were still running when the worker stopped waiting, including those
+            that overran. They stay TAKEN until their leases expire.
+        idle: Whether it stopped because there was nothing left to claim.
     """
 
     claimed: int = 0
@@ -46,48 +48,49 @@ class RunReport:
 
     @property
     def progress(self) -> int:
-        """Runs that brought a task nearer to its end."""
+        """Number of runs that succeeded, failed or were retried."""
         ended = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.RETRIED)
         return sum(self.outcomes[outcome] for outcome in ended)
 
 
+@runtime_checkable
 class Observer(Protocol):
-    """Is told what a worker does, from several threads."""
+    """Receives what a worker does. Several threads call it."""
 
     def claimed(self, claim: Claim, age_seconds: float) -> None:
-        """Take note that a task was claimed at this age."""
+        """Receive a claim, with the age of the task."""
 
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        """Take note of how a run ended."""
+        """Receive the end of a run."""
 
     def overran(self, claim: Claim, run_seconds: float) -> None:
-        """Take note that a run is past its limit and its lease let go; it may still end, and settle."""
+        """Receive a run that exceeded `max_run_seconds`. It may still end and settle."""
 
     def switched(self, switch: OrderSwitch) -> None:
-        """Take note that an adaptive order turned round."""
+        """Receive an order switch."""
 
 
-class LoggingObserver:
+class LoggingObserver(Observer):
     """Writes what a worker does to the log."""
 
+    @override
     def claimed(self, claim: Claim, age_seconds: float) -> None:
-        """Log a claim."""
-        logger.debug("claimed %s at the age of %.3f s", claim.task.task_id, age_seconds)
+        logger.debug("task %s claimed at age %.3f s", claim.task.task_id, age_seconds)
 
+    @override
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        """Log how a run ended; what did not succeed stands out."""
         level = logging.DEBUG if outcome is Outcome.SUCCEEDED else logging.WARNING
         logger.log(level, "task %s %s after %.3f s: %s", claim.task.task_id, outcome, run_seconds, error)
 
+    @override
     def overran(self, claim: Claim, run_seconds: float) -> None:
-        """Log that a run is past its limit."""
         logger.error(
-            "task %s still runs after %.3f s: its lease is let go, its thread goes on",
+            "task %s is still running after %.3f s; its lease is no longer extended",
             claim.task.task_id,
             run_seconds,
         )
 
+    @override
     def switched(self, switch: OrderSwitch) -> None:
-        """Log a switch."""
         end = "newest" if switch.newest_first else "oldest"
-        logger.info("order: %s first, the oldest task is %.3f s old", end, switch.oldest_age_seconds)
+        logger.info("order switched to %s first; oldest task %.3f s old", end, switch.oldest_age_seconds)

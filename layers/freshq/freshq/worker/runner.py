@@ -13,10 +13,10 @@ Runner: TypeAlias = Callable[[Task], Any]
 
 
 def load_runner(name: str) -> Runner:
-    """Return the function that a name such as ``orders.runner:run`` stands for.
+    """Import the function that a name such as ``orders.runner:run`` refers to.
 
     Raises:
-        ValueError: One line that says which part of the name is wrong, and what to do.
+        ValueError: One line that names the wrong part and what to do.
     """
     module_name, separator, function_name = name.partition(":")
     if not separator or not module_name or not function_name:
@@ -27,7 +27,7 @@ def load_runner(name: str) -> Runner:
     except ImportError as error:
         msg = (
             f"runner: module {module_name!r} cannot be imported ({error}); "
-            "put it into functions/process_tasks or into a layer, and name it as module:function"
+            "add it to functions/process_tasks or to a layer"
         )
         raise ValueError(msg) from error
     function = getattr(module, function_name, None)

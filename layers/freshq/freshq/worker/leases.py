@@ -1,0 +1,95 @@
+"""Lease renewal: in its own thread, whatever the claim loop waits for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import LeaseLost, StoreError
+from freshq.worker.runs import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from typing import Self
+
+    from freshq.queue.base import BaseQueue
+    from freshq.worker.runs import TaskRun, TaskRuns
+
+logger = logging.getLogger(__name__)
+
+# A lease is extended when less than this part of it is left, and checked at least twice within that time.
+RENEW_BELOW: Final = 0.5
+CHECK_EVERY: Final = RENEW_BELOW / 2
+
+
+class LeaseRenewal:
+    """Extends the leases of running tasks; abandons runs that exceed their time limit.
+
+    A context manager: the thread lives as long as the block.
+    """
+
+    def __init__(
+        self,
+        queue: BaseQueue,
+        runs: TaskRuns,
+        poll_seconds: float,
+        max_run_seconds: float | None,
+        on_overrun: Callable[[TaskRun, float], None],
+    ) -> None:
+        """Prepare the renewal of all runs.
+
+        Args:
+            queue: The queue.
+            runs: The runs.
+            poll_seconds: Maximum time between checks.
+            max_run_seconds: Time limit of a run; None for no limit.
+            on_overrun: Called with an abandoned run and its time so far in seconds.
+        """
+        self._queue = queue
+        self._runs = runs
+        self._pause_seconds = min(poll_seconds, CHECK_EVERY * queue.lease_seconds)
+        self._max_run_seconds = max_run_seconds
+        self._on_overrun = on_overrun
+        self._stopped = threading.Event()
+        self._thread: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = in_thread("freshq-leases", self._renew_until_stopped)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.result()
+
+    def check(self) -> None:
+        """Raise what ended the thread, if it ended."""
+        if self._thread is not None and self._thread.done():
+            self._thread.result()
+
+    def _renew_until_stopped(self) -> None:
+        while not self._stopped.wait(self._pause_seconds):
+            self.renew()
+
+    def renew(self) -> None:
+        """Check every run once, the lease that expires first before the others."""
+        for run in sorted(self._runs.running, key=lambda run: run.claim.lease_until):
+            if self._stopped.is_set():
+                return
+            now = self._queue.now()
+            run_seconds = now - run.started
+            if self._max_run_seconds is not None and run_seconds >= self._max_run_seconds:
+                if self._runs.abandon(run):
+                    self._on_overrun(run, run_seconds)
+            elif run.claim.lease_until - now < RENEW_BELOW * self._queue.lease_seconds:
+                self._extend(run)
+
+    def _extend(self, run: TaskRun) -> None:
+        try:
+            run.claim = self._queue.extend(run.claim, self._queue.lease_seconds)
+        except LeaseLost:
+            pass  # settled meanwhile, or lost: then the run reports it when it settles
+        except StoreError:
+            logger.warning("could not extend the lease of task %s", run.claim.task.task_id, exc_info=True)

@@ -1,0 +1,82 @@
+"""The options of a worker, checked once."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from freshq.model.new_task import first_problem
+from freshq.model.task import MAX_SECONDS
+from freshq.policy.limits import (  # noqa: TC001 - Pydantic reads them at run time
+    ConcurrencyLimit,
+    RetryBudget,
+    SharedBucket,
+)
+from freshq.worker.report import LoggingObserver, Observer
+
+
+class WorkerOptions(TypedDict, total=False):
+    """Options by name, as `Worker` takes them; `WorkerConfig` describes them."""
+
+    concurrency: int
+    rate_per_second: float | None
+    limit: ConcurrencyLimit | None
+    shared_bucket: SharedBucket | None
+    retry_budget: RetryBudget | None
+    poll_seconds: float
+    idle_exit_seconds: float | None
+    drain_seconds: float | None
+    max_run_seconds: float | None
+    observer: Observer | None
+
+
+class WorkerConfig(BaseModel):
+    """Options of a worker.
+
+    Attributes:
+        concurrency: Maximum number of tasks that this worker runs at a time.
+        rate_per_second: Maximum number of tasks that this worker starts per second; None for no limit.
+        limit: Maximum number of tasks that all workers of the queue run at a time, fixed or adapted to the
+            downstream's push-back; None for no limit.
+        shared_bucket: Rate at which all workers of the queue start tasks; None for no limit.
+        retry_budget: Limits the retries of all workers of the queue. A task that fails without budget
+            becomes a dead letter. None for no limit.
+        poll_seconds: Pause between claims while the queue has too little.
+        idle_exit_seconds: Stop after this time without a task to claim or to run; None: never.
+        drain_seconds: Maximum time to wait for running tasks at the end; None: until they are done.
+        max_run_seconds: Stop extending the lease of a task that runs longer; None: extend it while the
+            task runs.
+        observer: Receives what happens; None for the log.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
+
+    concurrency: Annotated[int, Field(ge=1)] = 3
+    rate_per_second: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
+    limit: ConcurrencyLimit | None = None
+    shared_bucket: SharedBucket | None = None
+    retry_budget: RetryBudget | None = None
+    poll_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 0.5
+    idle_exit_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
+    drain_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
+    max_run_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
+    observer: Observer | None = None
+
+    def observer_or_log(self) -> Observer:
+        """Return the observer, or one that writes to the log."""
+        return self.observer or LoggingObserver()
+
+
+def parse_worker_options(options: WorkerOptions) -> WorkerConfig:
+    """Check the options of a worker.
+
+    Raises:
+        ValueError: One line that names the first wrong option.
+    """
+    try:
+        return WorkerConfig.model_validate(dict(options))
+    except ValidationError as error:
+        raise ValueError(first_problem(error, WorkerConfig)) from None

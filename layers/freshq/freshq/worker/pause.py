@@ -1,0 +1,61 @@
+"""Pauses between claims while the store does not answer or the runner is busy."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from freshq.policy.retry import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BUSY_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=10.0)
+CLAIM_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=5.0)
+
+
+class ClaimPause:
+    """Backs off after failed claims, and after runs for which the downstream was busy.
+
+    Attributes:
+        failed_claims: Failed claims in a row.
+    """
+
+    def __init__(self, uniform: Callable[[], float]) -> None:
+        """Begin without a pause.
+
+        Args:
+            uniform: Returns a random number from [0, 1).
+        """
+        self.failed_claims = 0
+        self._busy_runs = 0
+        self._uniform = uniform
+        self._until = 0.0
+
+    @property
+    def active(self) -> bool:
+        """Whether it is too early to claim."""
+        return time.monotonic() < self._until
+
+    def claim_failed(self) -> None:
+        """Pause because the store did not answer."""
+        self.failed_claims += 1
+        self._begin(CLAIM_BACKOFF, self.failed_claims)
+
+    def claim_answered(self) -> None:
+        """Forget the failed claims."""
+        self.failed_claims = 0
+
+    def run_was_busy(self) -> None:
+        """Pause because the downstream has no capacity."""
+        self._busy_runs += 1
+        self._begin(BUSY_BACKOFF, self._busy_runs)
+
+    def run_succeeded(self) -> None:
+        """Forget the busy runs."""
+        self._busy_runs = 0
+
+    def _begin(self, backoff: Backoff, times: int) -> None:
+        # At least half of the bound: full jitter could end the pause at once.
+        pause_seconds = backoff.delay_seconds(times, 0.5 + self._uniform() / 2)
+        self._until = time.monotonic() + pause_seconds
