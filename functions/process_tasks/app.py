@@ -48,7 +48,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     to = _connections()
     if to.wakeup.switch.stops():
         return _skipped(SWITCHED_OFF)
-    with to.wakeup.passes.hold(context.aws_request_id) as entered:
+    with to.wakeup.passes.slot(context.aws_request_id) as entered:
         if not entered:
             return _skipped("enough worker passes are under way")
         report = _work(context.get_remaining_time_in_millis() / 1000)

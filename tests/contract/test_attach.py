@@ -28,8 +28,13 @@ from freshq import (
     Unreachable,
 )
 from freshq.policy.order import Order
-from freshq.stores.dynamodb import attaching
-from freshq.stores.dynamodb.attaching import Attachment, attach, plan
+from freshq.stores.dynamodb.attachment import (
+    Attachment,
+    attach_table,
+    index_definitions,
+    own_definitions,
+    plan_attachment,
+)
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from tests.conftest import Clock
 from tests.contract.test_concurrency import at_once
@@ -78,18 +83,18 @@ class Shipments:
         attachment = Attachment(self.table, "id")
         on_demand = {"BillingModeSummary": {"BillingMode": "PAY_PER_REQUEST"}}
         definitions: Any = [{"AttributeName": "id", "AttributeType": "S"}]
-        indexes: Any = attaching._indexes(attachment, on_demand)
+        indexes: Any = index_definitions(attachment, on_demand)
         self.client.create_table(
             TableName=self.table,
             BillingMode="PAY_PER_REQUEST",
             KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
-            AttributeDefinitions=definitions + attaching._own_definitions(attachment),
+            AttributeDefinitions=definitions + own_definitions(attachment),
             GlobalSecondaryIndexes=indexes,
         )
         self.attach()
 
     def attach(self, **how: Any) -> None:
-        attach(self.client, Attachment(self.table, "id", **how), poll_seconds=0.01)
+        attach_table(self.client, Attachment(self.table, "id", **how), poll_seconds=0.01)
 
     def add(self, *task_ids: str) -> None:
         for task_id in task_ids:
@@ -645,13 +650,13 @@ class TestAttaching:
         shipments.attach()
         shipments.queue().create_table()
         assert ids(shipments.queue().claim()) == ["A"]
-        assert plan(shipments.client, Attachment(shipments.table, "id")).missing == ()
+        assert plan_attachment(shipments.client, Attachment(shipments.table, "id")).missing == ()
 
     def test_it_may_run_twice_at_once(self, dynamodb_local: DynamoDBClient) -> None:
         table = Shipments(dynamodb_local)
         table.create()
         at_once(*[table.attach] * 2)
-        assert plan(dynamodb_local, Attachment(table.table, "id")).missing == ()
+        assert plan_attachment(dynamodb_local, Attachment(table.table, "id")).missing == ()
         table.add("A")
         table.queue().enqueue("A")
         assert ids(table.queue().claim()) == ["A"]
@@ -694,7 +699,7 @@ class TestAttaching:
         table = Shipments(client)
         throughput = {"ReadCapacityUnits": 7, "WriteCapacityUnits": 9}
         table.create(BillingMode="PROVISIONED", ProvisionedThroughput=throughput)
-        proposed = plan(client, Attachment(table.table, "id"))
+        proposed = plan_attachment(client, Attachment(table.table, "id"))
         assert proposed.provisioned_units == (7, 9)
         assert len(proposed.missing) == 2
         assert proposed.life_write_units == 5.25

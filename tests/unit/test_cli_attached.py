@@ -8,7 +8,7 @@ import pytest
 
 from freshq import AttachedQueue, TaskStatus
 from freshq.cli.addresses import open_queue
-from freshq.stores.dynamodb import attaching
+from freshq.stores.dynamodb import attachment
 from tests.contract.test_attach import Shipments, dead, in_work
 from tests.support.readings import ids
 from tests.unit.test_cli_verbs import answer, fails, freshq
@@ -24,7 +24,7 @@ def shipments(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> S
     table.create_attached()
     table.add("A", "B", "C")
     monkeypatch.setenv("FRESHQ_QUEUE", f"dynamodb://{table.table}?key=id")
-    monkeypatch.setattr(attaching, "default_client", lambda: moto_client)
+    monkeypatch.setattr(attachment, "default_client", lambda: moto_client)
     return table
 
 

@@ -34,14 +34,14 @@ def ring(**fields: Any) -> dict[str, Any]:
     return event
 
 
-def places(application: Application) -> WorkerPasses:
-    return WorkerPasses("QueueTable", application.queue.name, places=1)
+def pass_slots(application: Application) -> WorkerPasses:
+    return WorkerPasses("QueueTable", application.queue.name, slots=1)
 
 
 @pytest.fixture
 def occupied(application: Application) -> Iterator[None]:
     """Have a worker pass under way."""
-    with places(application).hold("somebody else") as entered:
+    with pass_slots(application).slot("somebody else") as entered:
         assert entered
         yield
 
@@ -322,7 +322,7 @@ class TestProcessTasks:
         monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:leave_the_process")
         with pytest.raises(SystemExit):
             application.invoke("process_tasks", ring())
-        assert not places(application).full()
+        assert not pass_slots(application).all_taken()
 
     @nothing_to_measure
     def test_it_rejects_a_malformed_ring(self, application: Application) -> None:

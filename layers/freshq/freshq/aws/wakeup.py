@@ -105,6 +105,6 @@ class WakeUp:
         """Return why there is no need to ring, None if there is."""
         if self.switch.stops():
             return SWITCHED_OFF
-        if self.passes.full():
+        if self.passes.all_taken():
             return "worker passes are under way, and look at the queue again"
         return None

@@ -251,9 +251,11 @@ def open_dynamodb(
         TableMissing: If the table is not attached.
     """
     with needs("aws"):
-        from freshq.stores.dynamodb.attached import AttachedStore as Opened  # noqa: PLC0415 - as in Queue
-        from freshq.stores.dynamodb.attaching import opened  # noqa: PLC0415 - as in Queue
+        from freshq.stores.dynamodb.attached_store import AttachedDynamoDBStore  # noqa: PLC0415 - as in Queue
+        from freshq.stores.dynamodb.attachment import open_attachment  # noqa: PLC0415 - as in Queue
 
-    attachment, used_client = opened(table, client, key, shards)
+    attachment, used_client = open_attachment(table, client, key, shards)
     defaults: QueueOptions = {"order": attachment.order, "max_age_seconds": NEVER_STALE_SECONDS}
-    return AttachedQueue(Opened(attachment, used_client), **cast("QueueOptions", {**defaults, **options}))
+    return AttachedQueue(
+        AttachedDynamoDBStore(attachment, used_client), **cast("QueueOptions", {**defaults, **options})
+    )

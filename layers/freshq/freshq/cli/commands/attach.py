@@ -12,8 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from freshq.errors import StoreError
 from freshq.policy.order import Order
-from freshq.stores.dynamodb import attaching
-from freshq.stores.dynamodb.attaching import Attachment, AttachPlan
+from freshq.stores.dynamodb.attachment import Attachment, AttachPlan, attach_table, plan_attachment
 from freshq.stores.dynamodb.calls import check_table_name, default_client, translated
 from freshq.stores.dynamodb.store import MAX_SHARDS
 
@@ -50,11 +49,11 @@ def attach(
         attachment = Attachment(table, key, chosen, shards)
         with translated(table):
             client = default_client()
-        show(attaching.plan(client, attachment), attachment)
+        show(plan_attachment(client, attachment), attachment)
         if dry_run:
             return
         with shown_progress() as on_status:
-            attaching.attach(client, attachment, on_status=on_status)
+            attach_table(client, attachment, on_status=on_status)
     typer.echo(f'Attached. Queue.dynamodb("{table}", attach=True, key="{key}")')
 
 

@@ -30,12 +30,12 @@ class Keyspace:
 
     Attributes:
         shards: Over how many partitions each priority level, and what is due, is spread.
-        of_application: Whether the records are an application's: then their changes are counted, dead
+        is_attached: Whether the records are an application's: then their changes are counted, dead
             letters are found by the due index, and nothing gives them a time to live.
     """
 
     shards: int
-    of_application: bool = False
+    is_attached: bool = False
 
     def shard_of(self, item_id: str) -> int:
         """Return the shard of an item: a hash that is the same in every process."""
@@ -64,7 +64,7 @@ class Keyspace:
         """
         keys: Item = dict.fromkeys(("pendingShard", "dueShard", "dueAt"))
         shard = self.shard_of(task.task_id)
-        if self.of_application and task.status is TaskStatus.FAILURE:
+        if self.is_attached and task.status is TaskStatus.FAILURE:
             return keys | {
                 "dueShard": {"S": self.dead(task.queue, shard)},
                 "dueAt": milliseconds(task.updated),
@@ -112,7 +112,7 @@ def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
         "result": None if task.result is None else {"S": json_text(task.result)},
         "shedReason": None if task.shed_reason is None else {"S": task.shed_reason.value},
     } | keyspace.index_attributes(task)
-    if keyspace.of_application:
+    if keyspace.is_attached:
         del changes["ttl"]
     return changes
 
@@ -199,7 +199,7 @@ def conditioned(arguments: Item, conditions: Iterable[str], values: Item) -> Ite
 
 def version_count(keyspace: Keyspace) -> str:
     """Return what every change of an item counts one up."""
-    return "#version :one" if keyspace.of_application else ""
+    return "#version :one" if keyspace.is_attached else ""
 
 
 def _clauses(changes: Mapping[str, Item | None]) -> str:
@@ -258,7 +258,7 @@ def claim_arguments(task_id: str, token: str, request: ClaimRequest, keyspace: K
         "dueAt": None,
         "notBefore": None,
     }
-    if keyspace.of_application:
+    if keyspace.is_attached:
         del changes["ttl"]
     counted = ", ".join(filter(None, ["#attempts :one", version_count(keyspace)]))
     conditions = [

@@ -33,11 +33,11 @@ LATE_CLAIM_SECONDS: Final = 900.0
 
 # A task and the lease token that it is held by: a process may hold a task anew while it still has to
 # settle, in vain, a lease of the same task that it lost.
-Hold: TypeAlias = tuple[str, str]
+Holding: TypeAlias = tuple[str, str]
 
 
 @dataclass
-class _Record:
+class _LeaseRecord:
     """The lease record of this process for one queue.
 
     Attributes:
@@ -49,7 +49,7 @@ class _Record:
     """
 
     record_id: str
-    held: dict[Hold, float] = field(default_factory=dict)
+    held: dict[Holding, float] = field(default_factory=dict)
     due_at: float = float("inf")
     held_until: float = float("-inf")
     named: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class _Record:
         return in_time and self.named.issuperset(task_ids)
 
 
-class LeaseLedger:
+class LeaseRecords:
     """Keeps the lease record of this process for one table. Thread-safe."""
 
     def __init__(self, calls: TableCalls, keyspace: Keyspace) -> None:
@@ -75,12 +75,12 @@ class LeaseLedger:
         self._calls = calls
         self._keyspace = keyspace
         self._lock = threading.Lock()
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, _LeaseRecord] = {}
 
     def cover(
         self,
         queue: str,
-        holds: Sequence[Hold],
+        holds: Sequence[Holding],
         lease_until: float,
         now: float,
         ahead: Iterable[str] = (),
@@ -111,11 +111,11 @@ class LeaseLedger:
             if named != in_hand:
                 # What is claimed before the record is due, for as long as now.
                 held_until = max(held_until, due_at + lease_until - now)
-            written = _Record(record.record_id, held, due_at, held_until, named)
+            written = _LeaseRecord(record.record_id, held, due_at, held_until, named)
             self._calls.put(self._item(queue, written))
             self._records[queue] = written
 
-    def extend(self, queue: str, hold: Hold, lease_until: float, now: float) -> None:
+    def extend(self, queue: str, hold: Holding, lease_until: float, now: float) -> None:
         """Take note that a lease will end at `lease_until`, before it is changed."""
         with self._lock:
             record = self._records.get(queue)
@@ -127,14 +127,14 @@ class LeaseLedger:
         if not named:
             self.cover(queue, [hold], lease_until, now)
 
-    def rename(self, queue: str, task_id: str, named_token: str, token: str) -> None:
+    def change_token(self, queue: str, task_id: str, named_token: str, token: str) -> None:
         """Take note that a named task was taken with another token than it was named with."""
         with self._lock:
             held = self._records[queue].held if queue in self._records else {}
             if (until := held.pop((task_id, named_token), None)) is not None:
                 held[task_id, token] = until
 
-    def drop(self, queue: str, hold: Hold) -> None:
+    def forget(self, queue: str, hold: Holding) -> None:
         """Take note that a task is held no more; the record itself is corrected at its next writing."""
         with self._lock:
             if queue in self._records:
@@ -148,18 +148,18 @@ class LeaseLedger:
                     self._calls.delete(record.record_id)
             self._records.clear()
 
-    def _usable_record(self, queue: str, now: float) -> _Record:
+    def _usable_record(self, queue: str, now: float) -> _LeaseRecord:
         """Return the record to write to: a new one where the sweep is to act on the one so far."""
         record = self._records.get(queue)
         if record is None or any(until <= now for until in record.held.values()):
             live = (
                 {} if record is None else {hold: until for hold, until in record.held.items() if until > now}
             )
-            record = _Record(f"{LEASE_PREFIX}{queue}#{uuid.uuid4().hex}", live)
+            record = _LeaseRecord(f"{LEASE_PREFIX}{queue}#{uuid.uuid4().hex}", live)
             self._records[queue] = record
         return record
 
-    def _item(self, queue: str, record: _Record) -> Item:
+    def _item(self, queue: str, record: _LeaseRecord) -> Item:
         in_hand = {task_id for task_id, _token in record.held}
         ahead = sorted(record.named - in_hand)
         return {
@@ -172,12 +172,12 @@ class LeaseLedger:
         } | due_attributes(record.due_at)
 
 
-def names_leases(item: Item) -> bool:
+def is_lease_record(item: Item) -> bool:
     """Return whether an item is a lease record."""
     return "taskIds" in item
 
 
-def named_ids(record: Item) -> list[str]:
+def task_ids_of(record: Item) -> list[str]:
     """Return the ids that a lease record names."""
     return [*record["taskIds"]["SS"], *ahead_ids(record)]
 

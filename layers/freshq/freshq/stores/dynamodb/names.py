@@ -53,7 +53,7 @@ class Names:
         return cls(key, ATTACHED_PREFIX, ATTACHED_INDEX_PREFIX)
 
     @property
-    def of_application(self) -> bool:
+    def is_attached(self) -> bool:
         """Whether the table's records are an application's, which freshq only adds attributes to."""
         return bool(self.prefix)
 
@@ -71,7 +71,7 @@ class Names:
 
     def from_table(self, item: Mapping[str, Any]) -> Item:
         """Return an item of the table under freshq's names, the application's data as its record."""
-        if not self.of_application:
+        if not self.is_attached:
             return dict(item)
         start = len(self.prefix)
         own = {name[start:]: value for name, value in item.items() if name.startswith(self.prefix)}

@@ -1,7 +1,7 @@
-"""How many worker passes there are at a time, over all processes.
+"""A limit on concurrent worker passes, over all processes.
 
-Reserved concurrency does the same on Lambda, but throttled invocations pile up behind it, it is not
-to be had in every account, and nobody can ask it whether a pass is under way.
+Lambda's reserved concurrency could do the same, but throttled invocations pile up behind it, not every
+account has it, and it cannot say whether a pass is under way.
 """
 
 from __future__ import annotations
@@ -28,71 +28,71 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PASS_PREFIX: Final = f"{RESERVED_ID_PREFIX}pass#"
-# A place whose holder has died is free again after so long; its holder renews it three times as often.
-PLACE_SECONDS: Final = 15.0
+# The slot of a pass that died is free again after this time. A live pass renews it RENEWALS times within it.
+SLOT_LEASE_SECONDS: Final = 15.0
 RENEWALS: Final = 3
 
 
 class WorkerPasses:
-    """The places for worker passes of one queue."""
+    """The pass slots of one queue."""
 
     def __init__(
         self,
         table: str,
         queue: str,
-        places: int,
+        slots: int,
         client: DynamoDBClient | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Allow `places` passes at a time.
+        """Allow `slots` passes at a time.
 
         Args:
             table: Name of the table.
             queue: Name of the queue.
-            places: Passes at a time.
+            slots: Maximum number of passes at a time.
             client: A low-level boto3 client; None for one from the environment.
             clock: Returns the time in seconds since the epoch.
         """
         self._calls = TableCalls(client or default_client(), table)
-        self._ids = [f"{PASS_PREFIX}{queue}#{place}" for place in range(places)]
+        self._ids = [f"{PASS_PREFIX}{queue}#{slot}" for slot in range(slots)]
         self._clock = clock
 
     @contextmanager
-    def hold(self, holder: str) -> Iterator[bool]:
-        """Hold a place for the time of a `with` block; the block is told whether there was one.
+    def slot(self, holder: str) -> Iterator[bool]:
+        """Hold a slot for a `with` block; yields whether one was free.
 
         Args:
-            holder: Who takes it. Who holds a place already gets the same one again: a retried
-                invocation need not wait for the place of the attempt that died.
+            holder: Who takes it. The same holder gets the slot it already has: a retried invocation
+                need not wait for the lease of the attempt that died.
         """
-        place_id = next((place_id for place_id in self._ids if self._take(place_id, holder)), None)
-        if place_id is None:
+        slot_id = next((slot_id for slot_id in self._ids if self._take(slot_id, holder)), None)
+        if slot_id is None:
             yield False
             return
         ended = threading.Event()
-        renewal = threading.Thread(target=self._renew, args=(place_id, holder, ended), daemon=True)
+        renewal = threading.Thread(target=self._renew, args=(slot_id, holder, ended), daemon=True)
         renewal.start()
         try:
             yield True
         finally:
             ended.set()
             renewal.join()
-            self._leave(place_id, holder)
+            self._leave(slot_id, holder)
 
-    def full(self) -> bool:
-        """Return whether every place is taken: whoever takes part will look at the queue again."""
+    def all_taken(self) -> bool:
+        """Return whether every slot is taken; then a running pass will look at the queue again."""
         now = self._clock()
-        places = self._calls.get_many(self._ids)
-        return len([place for place in places if seconds(place["leaseUntil"]) > now]) >= len(self._ids)
+        slots = self._calls.get_many(self._ids)
+        return sum(seconds(slot["leaseUntil"]) > now for slot in slots) >= len(self._ids)
 
-    def _take(self, place_id: str, holder: str) -> bool:
+    def _take(self, slot_id: str, holder: str) -> bool:
         now = self._clock()
         item: Item = {
-            "taskId": {"S": place_id},
+            "taskId": {"S": slot_id},
             "holder": {"S": holder},
-            "leaseUntil": milliseconds(now + PLACE_SECONDS),
+            "leaseUntil": milliseconds(now + SLOT_LEASE_SECONDS),
             "requestToken": {"S": holder},
-            "ttl": {"N": str(ceil(now + PLACE_SECONDS))},
+            "ttl": {"N": str(ceil(now + SLOT_LEASE_SECONDS))},
         }
         condition = {
             "ConditionExpression": (
@@ -106,23 +106,23 @@ class WorkerPasses:
             return False
         return True
 
-    def _renew(self, place_id: str, holder: str, ended: threading.Event) -> None:
-        while not ended.wait(PLACE_SECONDS / RENEWALS):
+    def _renew(self, slot_id: str, holder: str, ended: threading.Event) -> None:
+        while not ended.wait(SLOT_LEASE_SECONDS / RENEWALS):
             try:
-                kept = self._take(place_id, holder)
+                kept = self._take(slot_id, holder)
             except StoreError:
-                logger.warning("place %s of %s was not renewed", place_id, holder, exc_info=True)
+                logger.warning("pass slot %s: %s could not renew it", slot_id, holder, exc_info=True)
                 continue
             if not kept:
-                logger.warning("place %s of %s was lost to another pass", place_id, holder)
+                logger.warning("pass slot %s: %s lost it to another pass", slot_id, holder)
                 return
 
-    def _leave(self, place_id: str, holder: str) -> None:
+    def _leave(self, slot_id: str, holder: str) -> None:
         condition = {
             "ConditionExpression": "#holder = :holder",
             "ExpressionAttributeValues": {":holder": {"S": holder}},
         }
         try:
-            self._calls.delete(place_id, condition)
+            self._calls.delete(slot_id, condition)
         except ConditionFailed:
-            logger.warning("place %s was not held by %s any more", place_id, holder)
+            logger.warning("pass slot %s: no longer held by %s", slot_id, holder)

@@ -9,7 +9,7 @@ from freshq.model.task import TaskStatus
 from freshq.stores.base import Stats
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import LEASE_PREFIX, decode_if_task, is_task, milliseconds, seconds
-from freshq.stores.dynamodb.leases import ahead_ids, due_attributes, named_ids, names_leases
+from freshq.stores.dynamodb.leases import ahead_ids, due_attributes, is_lease_record, task_ids_of
 from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def pending_query(partition: str, relation: str, created: float) -> Item:
     }
 
 
-def count(calls: TableCalls, partition: str, created_after: float, at_most: int) -> int:
+def count_live(calls: TableCalls, partition: str, created_after: float, at_most: int) -> int:
     """Return how many tasks of a partition are not stale, counting no further than `at_most`."""
     arguments = pending_query(partition, ">", created_after) | {"Select": "COUNT"}
     total = 0
@@ -189,9 +189,9 @@ class ApproximateCounts:
 
     def _held(self, records: Iterable[Item]) -> set[str]:
         """Return what lease records name, of what they name ahead only what was claimed since."""
-        records = [record for record in records if names_leases(record)]
+        records = [record for record in records if is_lease_record(record)]
         ahead = {task_id for record in records for task_id in ahead_ids(record)}
-        held = {task_id for record in records for task_id in named_ids(record)} - ahead
+        held = {task_id for record in records for task_id in task_ids_of(record)} - ahead
         found = self._calls.get_many(sorted(ahead)) if ahead else []
         taken = (decode_if_task(item) for item in found)
         return held | {task.task_id for task in taken if task and task.status is TaskStatus.TAKEN}

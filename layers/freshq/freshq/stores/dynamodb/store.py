@@ -33,11 +33,11 @@ from freshq.stores.dynamodb.items import (
     replace_arguments,
     version_of,
 )
-from freshq.stores.dynamodb.leases import LeaseLedger, due_at, named_ids, names_leases, next_look
-from freshq.stores.dynamodb.lines import LineBook
+from freshq.stores.dynamodb.leases import LeaseRecords, due_at, is_lease_record, next_look, task_ids_of
+from freshq.stores.dynamodb.line_records import LineRecords
 from freshq.stores.dynamodb.puts import Puts, each_in_order
-from freshq.stores.dynamodb.records import SharedRecords
 from freshq.stores.dynamodb.schema import create_table
+from freshq.stores.dynamodb.shared_records import SharedRecords
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -110,11 +110,11 @@ class DynamoDBStore(Store):
             raise ValueError(msg)
         with translated(table):
             self._calls = TableCalls(client or default_client(), table, names)
-        self._keyspace = Keyspace(shards, of_application=self._calls.names.of_application)
+        self._keyspace = Keyspace(shards, is_attached=self._calls.names.is_attached)
         self._control = ControlRecords(self._calls)
         self._puts = Puts(self._calls, self._keyspace)
-        self._leases = LeaseLedger(self._calls, self._keyspace)
-        self._lines = LineBook(self._calls, self._control)
+        self._leases = LeaseRecords(self._calls, self._keyspace)
+        self._lines = LineRecords(self._calls, self._control)
         self._records = SharedRecords(self._calls)
 
     def create_table(self) -> None:
@@ -180,9 +180,9 @@ class DynamoDBStore(Store):
         self._leases.cover(queue, list(named.items()), lease_until, now, ahead)
         for task_id, named_token in named.items():
             if tokens and self._take(task_id, claiming):
-                self._leases.rename(queue, task_id, named_token, tokens.pop(0))
+                self._leases.change_token(queue, task_id, named_token, tokens.pop(0))
             else:
-                self._leases.drop(queue, (task_id, named_token))
+                self._leases.forget(queue, (task_id, named_token))
 
     def _candidates(self, request: ClaimRequest, pages: list[list[str]]) -> Iterator[str]:
         """Yield the ids of tasks that the index shows as claimable, best first, reading pages as needed."""
@@ -271,10 +271,10 @@ class DynamoDBStore(Store):
             item = self._calls.update(replace_arguments(task, guard, self._keyspace))
         except ConditionFailed as failed:
             if hold is not None:
-                self._leases.drop(task.queue, hold)
+                self._leases.forget(task.queue, hold)
             raise ConflictError(decode_if_task(failed.item)) from None
         if hold is not None and task.lease_until is None:
-            self._leases.drop(task.queue, hold)
+            self._leases.forget(task.queue, hold)
         return task if item is None else replace(task, version=version_of(item))
 
     def delete(self, task: Task, guard: Guard) -> None:
@@ -298,13 +298,13 @@ class DynamoDBStore(Store):
         found = [decode(item) for item in items if is_task(item)]
         due = [task for task in found if task.delayed and (task.not_before or 0.0) <= now]
         for record in items:
-            if names_leases(record) and due_at(record) <= now:
+            if is_lease_record(record) and due_at(record) <= now:
                 due += self._expired(record, now)
         return due
 
     def _expired(self, record: Item, now: float) -> list[Task]:
         """Return the tasks of a lease record whose lease ran out; if there is none, tidy it up."""
-        named = [decode(item) for item in self._calls.get_many(named_ids(record)) if is_task(item)]
+        named = [decode(item) for item in self._calls.get_many(task_ids_of(record)) if is_task(item)]
         held = [
             (task, task.lease_until) for task in named if task.status is TaskStatus.TAKEN and task.lease_until
         ]
@@ -333,7 +333,7 @@ class DynamoDBStore(Store):
         counts: Counter[str | None] = Counter()
         for line in self._lines.lines(queue, created_after, all_of_them=True):
             for partition in self._partitions(queue, [line]):
-                counts[line[1]] += queries.count(self._calls, partition, created_after, at_most)
+                counts[line[1]] += queries.count_live(self._calls, partition, created_after, at_most)
         return dict(counts)
 
     def oldest_created(self, queue: str, created_after: float) -> float | None:

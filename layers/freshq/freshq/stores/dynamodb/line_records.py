@@ -55,7 +55,7 @@ class _Known:
     closed: bool = False
 
 
-class LineBook:
+class LineRecords:
     """The groups' lines, by what this process put and what the records say. Thread-safe."""
 
     def __init__(self, calls: TableCalls, control: ControlRecords) -> None:

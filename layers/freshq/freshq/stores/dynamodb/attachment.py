@@ -77,7 +77,7 @@ class AttachPlan:
         return RECORD_WRITES * units + INDEX_AND_LEASE_UNITS
 
 
-def plan(client: DynamoDBClient, attachment: Attachment) -> AttachPlan:
+def plan_attachment(client: DynamoDBClient, attachment: Attachment) -> AttachPlan:
     """Return what attaching would do, changing nothing.
 
     Raises:
@@ -87,7 +87,7 @@ def plan(client: DynamoDBClient, attachment: Attachment) -> AttachPlan:
     description = TableChanges(client, attachment.table).description()
     _check(description, attachment)
     _check_unchanged(read_attachment(client, attachment.table, attachment.key), attachment)
-    wanted = [index["IndexName"] for index in _indexes(attachment, description)]
+    wanted = [index["IndexName"] for index in index_definitions(attachment, description)]
     records, size_bytes = description.get("ItemCount", 0), description.get("TableSizeBytes", 0)
     return AttachPlan(
         missing=tuple(name for name in wanted if name not in index_names(description)),
@@ -98,7 +98,7 @@ def plan(client: DynamoDBClient, attachment: Attachment) -> AttachPlan:
     )
 
 
-def attach(
+def attach_table(
     client: DynamoDBClient,
     attachment: Attachment,
     *,
@@ -124,7 +124,7 @@ def attach(
     description = changes.description()
     _check(description, attachment)
     _check_unchanged(read_attachment(client, attachment.table, attachment.key), attachment)
-    for index in _indexes(attachment, description):
+    for index in index_definitions(attachment, description):
         changes.add_index(index, _definitions(attachment, index))
     _write_record(client, attachment)
 
@@ -151,7 +151,7 @@ def read_attachment(client: DynamoDBClient, table: str, key: str) -> Attachment 
     return Attachment(table, key, Order(item["order"]["S"]), int(item["shards"]["N"]))
 
 
-def opened(
+def open_attachment(
     table: str, client: DynamoDBClient | None, key: str | None, shards: int
 ) -> tuple[Attachment, DynamoDBClient]:
     """Return how a table was attached, and a client for it.
@@ -199,7 +199,7 @@ def _check(description: Item, attachment: Attachment) -> None:
     if types[attachment.key] != "S":
         msg = f"key: {attachment.key!r} of table {table!r} is of type {types[attachment.key]}; only texts (S)"
         raise ValueError(msg + " can be ids, since freshq keeps records of its own beside the table's")
-    for definition in _own_definitions(attachment):
+    for definition in own_definitions(attachment):
         name, wanted = definition["AttributeName"], definition["AttributeType"]
         if types.get(name, wanted) != wanted:
             msg = f"table: {table!r} uses {name!r} as a key of type {types[name]}, freshq as {wanted}"
@@ -213,7 +213,8 @@ def _check_unchanged(known: Attachment | None, attachment: Attachment) -> None:
         raise ValueError(msg + " the number cannot change while records may be queued")
 
 
-def _own_definitions(attachment: Attachment) -> list[Item]:
+def own_definitions(attachment: Attachment) -> list[Item]:
+    """Return the definitions of freshq's key attributes."""
     names = attachment.names
     definitions: list[Item] = [
         dict(entry) for entry in table_definition(attachment.table)["AttributeDefinitions"]
@@ -227,10 +228,10 @@ def _own_definitions(attachment: Attachment) -> list[Item]:
 
 def _definitions(attachment: Attachment, index: Item) -> list[Item]:
     keys = {key["AttributeName"] for key in index["KeySchema"]}
-    return [entry for entry in _own_definitions(attachment) if entry["AttributeName"] in keys]
+    return [entry for entry in own_definitions(attachment) if entry["AttributeName"] in keys]
 
 
-def _indexes(attachment: Attachment, description: Item) -> list[Item]:
+def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
     """Return the indexes as CreateTable would have them, with the throughput of the table itself."""
     names = attachment.names
     throughput = {} if is_on_demand(description) else {"ProvisionedThroughput": _throughput(description)}

@@ -16,7 +16,7 @@ from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import ConflictError
 from freshq.stores.dynamodb import queries
-from freshq.stores.dynamodb.attaching import Attachment, attach
+from freshq.stores.dynamodb.attachment import Attachment, attach_table
 from freshq.stores.dynamodb.calls import ConditionFailed, translated
 from freshq.stores.dynamodb.items import (
     Keyspace,
@@ -48,7 +48,7 @@ PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
 KEPT: Final = ("requestToken",)
 
 
-class AttachedStore(DynamoDBStore):
+class AttachedDynamoDBStore(DynamoDBStore):
     """Tasks as records of an application's table, which it keeps as they are."""
 
     def __init__(self, attachment: Attachment, client: DynamoDBClient) -> None:
@@ -65,7 +65,7 @@ class AttachedStore(DynamoDBStore):
     def create_table(self) -> None:
         """Attach the table, if anything of that is left to do; return once it can be used."""
         with translated(self._calls.table):
-            attach(self._calls.client, self._attachment)
+            attach_table(self._calls.client, self._attachment)
 
     def _insert(self, task: Task) -> bool | FreshqError:
         """Put a record that is there into the queue; return its refusal if its state forbids that."""
