@@ -395,7 +395,7 @@ class TestLeases:
         queue = shipments.queue(max_attempts=3)
         assert queue.claim() == []
         assert [task.task_id for task in queue.list("FAILURE")] == ["A"]
-        assert "lease ran out in attempt 3 of 3" in found(queue, "A").error
+        assert "lease expired in attempt 3 of 3" in found(queue, "A").error
 
     def test_a_lapsed_consumer_changes_nothing(self, shipments: Shipments, queue: AttachedQueue) -> None:
         stale = in_work(queue)

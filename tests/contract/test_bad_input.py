@@ -179,7 +179,7 @@ def test_put_many_writes_all_or_nothing(store: StoreUnderTest) -> None:
 
 def test_an_unknown_field_is_answered_with_the_known_ones(queue: Queue) -> None:
     assert refusal(lambda: queue.put_many([{"paylod": 1}])) == (
-        "tasks[0].paylod: unknown field; known are payload, task_id, priority, delay_seconds, "
+        "tasks[0].paylod: unknown field; use one of payload, task_id, priority, delay_seconds, "
         "max_age_seconds, group, at"
     )
 

@@ -304,7 +304,7 @@ class TestOnDynamoDB:
         queue.put("old", task_id="a")
         with (
             hooked(client, AFTER, lambda **_: other.touch("a"), "PutItem"),
-            pytest.raises(LostRace, match=f"changed at each of {puts.MAX_TRIES} tries"),
+            pytest.raises(LostRace, match=f"during each of {puts.MAX_TRIES} attempts"),
         ):
             queue.put("new", task_id="a", on_conflict="update")
         assert known(queue, "a").payload == "old"
@@ -360,9 +360,9 @@ class TestWhen:
         assert total(queue) == 0
 
     def test_not_both_and_not_past_the_deadline(self, queue: Queue) -> None:
-        with pytest.raises(ValueError, match=r"^at: not together with delay_seconds"):
+        with pytest.raises(ValueError, match=r"^at: cannot be combined with delay_seconds"):
             queue.put("work", at=2e9, delay_seconds=1)
-        with pytest.raises(ValueError, match=r"^at: after .* stale already"):
+        with pytest.raises(ValueError, match=r"^at: a delay of .* would be stale"):
             queue.put("work", at=2e9)
         assert total(queue) == 0
 

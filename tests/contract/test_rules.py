@@ -242,7 +242,7 @@ class TestCrash:
         task = queue.get("poison")
         assert task is not None
         assert (task.status, task.attempts) == (TaskStatus.FAILURE, 2)
-        assert "lease ran out in attempt 2 of 2" in (task.error or "")
+        assert "lease expired in attempt 2 of 2" in (task.error or "")
 
 
 class TestPlaceInTime:

@@ -143,7 +143,7 @@ def test_a_table_on_dynamodb_local(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda t: t.update(tablename="x"), "tables.0.tablename: unknown field; known are logical_name"),
+        (lambda t: t.update(tablename="x"), "tables.0.tablename: unknown field; use one of logical_name"),
         (lambda t: t.pop("partition_key"), "tables.0.partition_key: field required"),
         (
             lambda t: t["partition_key"].update(attribute_type="nmber"),

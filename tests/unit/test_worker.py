@@ -453,7 +453,7 @@ class TestMaxRunSeconds:
             wait_until(lambda: queue.stats().failure == 1)  # by the worker's own look at what is due
         task = queue.get("a")
         assert task is not None
-        assert task.error == "lease ran out in attempt 1 of 1"
+        assert task.error == "lease expired in attempt 1 of 1"
 
     def test_a_run_that_ends_while_its_lease_lasts_settles_after_all(
         self, queue: Queue, clock: Clock
@@ -575,7 +575,7 @@ class TestFailingStore:
         assert report.outcomes[Outcome.UNSETTLED] == report.claimed == 1
         task = queue.get("a")
         assert task is not None
-        assert (task.status, task.error) == (TaskStatus.FAILURE, "lease ran out in attempt 1 of 1")
+        assert (task.status, task.error) == (TaskStatus.FAILURE, "lease expired in attempt 1 of 1")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """freshq: a task queue for work that loses value with age.
 
-Every public name is here, and is loaded when it is first used.
+Exports every public name. A name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ _MODULES: Final = {
     "WrongResourceState": "freshq.errors",
 }
 
-if not TYPE_CHECKING:  # else a type checker would take any name
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         """Load a public name when it is first used."""

@@ -1,7 +1,7 @@
-"""The errors of freshq, one class for each answer a caller may want to tell apart.
+"""The errors of freshq: one class for each case that a caller may want to handle.
 
 A wrong argument is a ``ValueError`` that names the argument, raised before any write.
-Everything else derives from `FreshqError`.
+Every other error derives from `FreshqError`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FreshqError(Exception):
-    """Base class of every error that freshq raises on purpose, bad arguments aside."""
+    """Base class of the errors that freshq raises, except ``ValueError`` for wrong arguments."""
 
 
 class RefusedError(FreshqError):
@@ -22,16 +22,18 @@ class RefusedError(FreshqError):
 
 
 class LeaseLost(RefusedError):  # noqa: N818 - the public contract fixes this name
-    """The claim no longer holds its task: the lease ran out, or it was settled already."""
+    """The claim no longer holds its task: its lease expired, or it was settled."""
 
     def __init__(self, task_id: str, why: str) -> None:
-        """Name the task and say why the claim holds it no more."""
-        super().__init__(f"task {task_id!r}: the claim no longer holds it ({why}); nothing was changed")
+        """Name the task and say why the claim no longer holds it."""
+        super().__init__(
+            f"task {task_id!r}: the claim no longer holds it ({why}); nothing was changed, stop working on it"
+        )
         self.task_id = task_id
 
 
-class TaskNotFound(RefusedError):  # noqa: N818 - reads as the outcome that it is
-    """The queue has no task of this id."""
+class TaskNotFound(RefusedError):  # noqa: N818 - names the outcome
+    """The queue has no task with this id."""
 
     def __init__(self, task_id: str, queue: str) -> None:
         """Name the task and the queue that was searched."""
@@ -39,18 +41,18 @@ class TaskNotFound(RefusedError):  # noqa: N818 - reads as the outcome that it i
         self.task_id = task_id
 
 
-class IllegalTransition(RefusedError):  # noqa: N818 - reads as the outcome that it is
-    """The verb does not apply to a task in this state."""
+class IllegalTransition(RefusedError):  # noqa: N818 - names the outcome
+    """The verb does not apply to a task in this status."""
 
     def __init__(self, task_id: str, verb: str, status: str, allowed: str) -> None:
-        """Name the task, the verb, the state the task is in and the one the verb needs."""
+        """Name the task, the verb, the status of the task and the status that the verb needs."""
         super().__init__(f"task {task_id!r}: cannot {verb} a task that is {status}; {verb} needs {allowed}")
         self.task_id = task_id
         self.status = status
 
 
-class NotReady(RefusedError):  # noqa: N818 - reads as the outcome that it is
-    """The record is under construction: it cannot be queued yet."""
+class NotReady(RefusedError):  # noqa: N818 - names the outcome
+    """The record is under construction and cannot be put yet."""
 
     def __init__(self, task_id: str) -> None:
         """Name the record."""
@@ -60,40 +62,43 @@ class NotReady(RefusedError):  # noqa: N818 - reads as the outcome that it is
         self.task_id = task_id
 
 
-class AlreadyQueued(RefusedError):  # noqa: N818 - reads as the outcome that it is
-    """The record is in a queue already, waiting or in work; it keeps its place."""
+class AlreadyQueued(RefusedError):  # noqa: N818 - names the outcome
+    """The record is already in a queue, PENDING or TAKEN, and keeps its position."""
 
     def __init__(self, task_id: str, queue: str, status: str) -> None:
-        """Name the record, the queue that it is in, and its state there."""
-        super().__init__(f"task {task_id!r}: already in queue {queue!r}, it is {status}; nothing was changed")
+        """Name the record, the queue that it is in, and its status there."""
+        super().__init__(
+            f"task {task_id!r}: already {status} in queue {queue!r}, nothing was changed; "
+            "cancel it or wait until it is over"
+        )
         self.task_id = task_id
         self.queue = queue
         self.status = status
 
 
-class LostRace(RefusedError):  # noqa: N818 - reads as the outcome that it is
-    """The task changed at each try to change it."""
+class LostRace(RefusedError):  # noqa: N818 - names the outcome
+    """Others changed the task during every attempt to change it."""
 
     def __init__(self, task_id: str, tries: int) -> None:
-        """Name the task and say how often it was tried."""
-        super().__init__(f"task {task_id!r}: changed at each of {tries} tries to change it; try again")
+        """Name the task and the number of attempts."""
+        super().__init__(f"task {task_id!r}: others changed it during each of {tries} attempts; try again")
         self.task_id = task_id
 
 
-class Overloaded(RefusedError):  # noqa: N818 - reads as the outcome that it is
-    """The queue takes no more work for now: nothing was written for this task.
+class Overloaded(RefusedError):  # noqa: N818 - names the outcome
+    """Admission control rejected the task: nothing was written for it.
 
     Attributes:
-        task_id: The task that was refused.
-        reason: What it is counted as, a `ShedReason`.
-        retry_after_seconds: When to try again, different for everyone.
+        task_id: The rejected task.
+        reason: The `ShedReason` that it is counted under.
+        retry_after_seconds: When to try again; the door adds jitter.
     """
 
     def __init__(self, task_id: str, reason: str, retry_after_seconds: float) -> None:
-        """Name the task, the rule that refused it, and when to come back."""
+        """Name the task, the rule that rejected it, and when to try again."""
         super().__init__(
-            f"task {task_id!r}: refused ({reason}), the queue is overloaded; "
-            f"try again in {retry_after_seconds:.1f} s, if it is still worth it then"
+            f"task {task_id!r}: rejected ({reason}), the queue is overloaded; "
+            f"try again in {retry_after_seconds:.1f} s if it is still useful then"
         )
         self.task_id = task_id
         self.reason = reason
@@ -101,18 +106,18 @@ class Overloaded(RefusedError):  # noqa: N818 - reads as the outcome that it is
 
 
 class MatchLost(LeaseLost):
-    """The match no longer holds its resource: the lease ran out, or it was released already."""
+    """The match no longer holds its resource: its lease expired, or it was released."""
 
     def __init__(self, resource_id: str, why: str) -> None:
-        """Name the resource and say why the match holds it no more."""
+        """Name the resource and say why the match no longer holds it."""
         RefusedError.__init__(
             self, f"resource {resource_id!r}: the match no longer holds it ({why}); nothing was changed"
         )
         self.task_id = self.resource_id = resource_id
 
 
-class ResourceNotFound(RefusedError):  # noqa: N818 - reads as the outcome that it is
-    """No resource of this id is registered."""
+class ResourceNotFound(RefusedError):  # noqa: N818 - names the outcome
+    """No resource with this id is registered."""
 
     def __init__(self, resource_id: str) -> None:
         """Name the resource."""
@@ -120,50 +125,50 @@ class ResourceNotFound(RefusedError):  # noqa: N818 - reads as the outcome that 
         self.resource_id = resource_id
 
 
-class WrongResourceState(RefusedError):  # noqa: N818 - reads as the outcome that it is
-    """The verb does not apply to a resource in this state."""
+class WrongResourceState(RefusedError):  # noqa: N818 - names the outcome
+    """The verb does not apply to a resource in this status."""
 
     def __init__(self, resource_id: str, verb: str, status: str, advice: str) -> None:
-        """Name the resource, the verb, the state the resource is in, and what may be done instead."""
+        """Name the resource, the verb, the status of the resource, and what to do instead."""
         super().__init__(f"resource {resource_id!r}: cannot {verb} while it is {status}; {advice}")
         self.resource_id = resource_id
         self.status = status
 
 
 class StoreError(FreshqError):
-    """The store did not carry out a call. Never to be read as an empty answer."""
+    """A store call failed. A failed call never looks like an empty answer."""
 
 
-class TableMissing(StoreError):  # noqa: N818 - reads as the outcome that it is
-    """The table, or an index of it, does not exist."""
+class TableMissing(StoreError):  # noqa: N818 - names the outcome
+    """The table, or one of its indexes, does not exist."""
 
 
-class Throttled(StoreError):  # noqa: N818 - reads as the outcome that it is
-    """The store refused the call for its rate, and went on refusing it when it was retried."""
+class Throttled(StoreError):  # noqa: N818 - names the outcome
+    """The store throttled the call, and its retries."""
 
 
-class Unreachable(StoreError):  # noqa: N818 - reads as the outcome that it is
-    """The store did not answer: network, credentials or region."""
+class Unreachable(StoreError):  # noqa: N818 - names the outcome
+    """The store did not answer: check the network, the credentials and the region."""
 
 
-class PutIncomplete(StoreError):  # noqa: N818 - reads as the outcome that it is
-    """Some tasks of a `put_many` were written, others were not.
+class PutIncomplete(StoreError):  # noqa: N818 - names the outcome
+    """Some tasks of a `put_many` were not written.
 
     Attributes:
-        receipts: One entry a task, in order: its receipt, or the error that kept it out.
+        receipts: For each task, in order: its receipt, or the error.
     """
 
     def __init__(self, receipts: list[object]) -> None:
         """Keep the outcome of every task of the batch."""
         failed = [entry for entry in receipts if isinstance(entry, Exception)]
         super().__init__(
-            f"{len(failed)} of {len(receipts)} tasks were not written; the first error: {failed[0]}. "
+            f"{len(failed)} of {len(receipts)} tasks were not written; first error: {failed[0]}. "
             "Put the failed ones again: with the same task_id none is created twice"
         )
         self.receipts = receipts
 
 
-class MissingExtra(FreshqError, ImportError):  # noqa: N818 - reads as the outcome that it is
+class MissingExtra(FreshqError, ImportError):  # noqa: N818 - names the outcome
     """A package is missing that one of freshq's extras installs.
 
     Attributes:

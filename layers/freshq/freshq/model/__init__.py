@@ -1,1 +1,1 @@
-"""A task and its life: its states, its options, the rules of each verb. Pure."""
+"""Tasks: their statuses and options, and what each verb does to them. No I/O."""

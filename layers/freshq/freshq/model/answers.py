@@ -1,4 +1,4 @@
-"""What the verbs of a queue answer with."""
+"""What the verbs of a queue return."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Receipt:
 
     Attributes:
         task_id: Id of the task.
-        outcome: CREATED; DUPLICATE if the id was taken, and nothing was changed; or UPDATED if the task
-            of this id was to be updated.
+        outcome: CREATED; DUPLICATE if the id was taken, and nothing was changed; UPDATED if
+            `on_conflict="update"` replaced a live task.
     """
 
     task_id: str
@@ -42,9 +42,9 @@ class Claim:
     """A task held under a lease.
 
     Attributes:
-        task: The task as it was when it was claimed.
-        token: Proves who holds it; every settling verb is conditional on it.
-        lease_until: Until when it is held, in seconds since the epoch.
+        task: The task at the time of the claim.
+        token: Proves who holds the task; every settling verb is conditional on it.
+        lease_until: When the lease expires, in seconds since the epoch.
     """
 
     task: Task
@@ -53,7 +53,7 @@ class Claim:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the task was tried before, since it was put, updated or redriven."""
+        """Whether there was an earlier attempt since the task was put, updated or redriven."""
         return self.task.attempts > 1
 
 
@@ -61,8 +61,8 @@ def receipts_of(outcomes: list[Receipt | FreshqError]) -> list[Receipt]:
     """Return the receipts of a put.
 
     Raises:
-        FreshqError: If a task has none: its own error where it is the only task, or where nothing at
-            all was written since there is no table; else PutIncomplete.
+        FreshqError: If a task has no receipt. This is the task's own error if it is the only task or if
+            the table does not exist, else PutIncomplete.
     """
     errors = [outcome for outcome in outcomes if isinstance(outcome, FreshqError)]
     if errors:
@@ -72,9 +72,13 @@ def receipts_of(outcomes: list[Receipt | FreshqError]) -> list[Receipt]:
 
 
 def held_task(claim: object) -> Task:
-    """Return the task as its holder knows it."""
+    """Return the claimed task as TAKEN.
+
+    Raises:
+        ValueError: If the argument is not a Claim.
+    """
     if not isinstance(claim, Claim):
-        msg = f"claim: must be what claim() returned, got {type(claim).__name__}"
+        msg = f"claim: must be a Claim, as returned by claim(), got {type(claim).__name__}"
         raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
     task = claim.task
     return task if task.status is TaskStatus.TAKEN else replace(task, status=TaskStatus.TAKEN)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def checked_count(name: str, value: int, at_most: int | None = None) -> int:
-    """Return a whole number of 1 or more, and no more than `at_most`."""
+    """Return a whole number from 1 to `at_most`; None for no upper limit."""
     number = isinstance(value, int) and not isinstance(value, bool)
     if not number or value < 1 or (at_most is not None and value > at_most):
         allowed = "of 1 or more" if at_most is None else f"from 1 to {at_most}"
@@ -23,7 +23,7 @@ def checked_count(name: str, value: int, at_most: int | None = None) -> int:
 
 
 def checked_seconds(name: str, value: float, *, above_zero: bool = False) -> float:
-    """Return a number of seconds, not negative or greater than 0, and no more than a century."""
+    """Return a number of seconds from 0 to a century, without 0 if `above_zero`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value <= MAX_SECONDS or (above_zero and value == 0):
         least = "greater than 0" if above_zero else "0 or more"
@@ -41,38 +41,38 @@ def checked_priority(value: int) -> int:
 
 
 def checked_status(value: TaskStatus | str | None) -> TaskStatus | None:
-    """Return a state, given as one or by its name; None stands for any."""
+    """Return a status given as a `TaskStatus` or by name; None for any."""
     if value is None:
         return None
     try:
         return TaskStatus(value)
     except ValueError:
-        msg = f"status: {value!r} is unknown; known are {', '.join(TaskStatus)}"
+        msg = f"status: unknown value {value!r}; use one of {', '.join(TaskStatus)}"
         raise ValueError(msg) from None
 
 
 def checked_id(value: str, name: str = "task_id") -> str:
-    """Return the id that a task may have, given as the argument `name`."""
+    """Return a task id, given as the argument `name`."""
     usable = isinstance(value, str) and 0 < len(value.encode(errors="replace")) <= MAX_ID_BYTES
     if not usable:
         given = repr(value)
-        msg = f"{name}: must be a text that is not empty, of at most {MAX_ID_BYTES} bytes, got {given:.60}"
+        msg = f"{name}: must be a non-empty string of at most {MAX_ID_BYTES} bytes, got {given:.60}"
         raise ValueError(msg)
     return value
 
 
 def checked_error(value: object) -> str | None:
-    """Return the text of an error, with what cannot be stored replaced."""
+    """Return the text of an error, with lone surrogates replaced."""
     if value is None:
         return None
     if not isinstance(value, str):
-        msg = f"error: must be a text or None, got {type(value).__name__}; pass str(error)"
+        msg = f"error: must be a string or None, got {type(value).__name__}; pass str(error)"
         raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
     return value.encode(errors="replace").decode()
 
 
 def checked_result(result: Any, payload: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a copy of a result that fits into one item together with its task's payload."""
+    """Return a copy of a result; it must fit into one item with the payload of its task."""
     if result is None:
         return None
     try:
@@ -82,6 +82,6 @@ def checked_result(result: Any, payload: Any) -> Any:  # noqa: ANN401 - any JSON
         msg = f"result: {error}"
         raise ValueError(msg) from error
     if size_bytes > MAX_RESULT_AND_PAYLOAD_BYTES:
-        msg = f"result: with the payload {size_bytes} bytes, only {MAX_RESULT_AND_PAYLOAD_BYTES} fit"
-        raise ValueError(msg + "; return a reference instead")
+        msg = f"result: {size_bytes} bytes with the payload, at most {MAX_RESULT_AND_PAYLOAD_BYTES} fit"
+        raise ValueError(msg + "; store it elsewhere and return a reference")
     return json.loads(text)

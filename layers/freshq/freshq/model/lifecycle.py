@@ -1,6 +1,6 @@
-"""What each verb makes of a task. Pure: time, tokens and random numbers come in as arguments.
+"""The next version of a task under each verb.
 
-The functions return the next version of a task; a store makes it real, if its guard still holds.
+Time and random numbers come in as arguments. A store writes the new version if its guard still holds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueConfig
     from freshq.policy.shedding import ShedReason
 
-# Longer texts are cut: an error must always fit beside the largest payload.
+# Longer texts are truncated: an error must always fit beside the largest payload.
 MAX_ERROR_CHARS: Final = 500
 UNHELD: Final = {"lease_token": None, "lease_until": None}
 
 
 def new_token() -> str:
-    """Return a token that no one else has."""
+    """Return a unique random token."""
     return secrets.token_hex(16)
 
 
@@ -40,27 +40,29 @@ class Lifecycle:
     config: QueueConfig
 
     def created(self, new: NewTask, now: float, created: float, where: str = "") -> Task:
-        """Return the task that a put makes.
+        """Return a new task.
 
         Args:
             new: The arguments of the put.
             now: Current time in seconds.
-            created: Its place in time: `now`, or a little later to differ from the one before.
-            where: Prefix for the name of a field in an error.
+            created: Creation time: `now`, or slightly later so that no two tasks of a producer tie.
+            where: Prefix for field names in errors.
 
         Raises:
-            ValueError: If it would live longer than the queue allows, or be stale before its time comes.
+            ValueError: If the max age is longer than the queue's, or the delay not shorter than the max age.
         """
         limit_seconds = self.config.max_age_seconds
         max_age_seconds = limit_seconds if new.max_age_seconds is None else new.max_age_seconds
         if max_age_seconds > limit_seconds:
-            msg = f"{where}max_age_seconds: {max_age_seconds} is longer than the queue's {limit_seconds}"
-            raise ValueError(msg + "; a task's may only be shorter")
+            msg = (
+                f"{where}max_age_seconds: must be at most the queue's {limit_seconds}, got {max_age_seconds}"
+            )
+            raise ValueError(msg)
         delay_seconds = new.delay_seconds if new.at is None else max(0.0, new.at - now)
         if delay_seconds >= max_age_seconds:
             field = "delay_seconds" if new.at is None else "at"
-            msg = f"{where}{field}: after {delay_seconds} the task would be stale already"
-            raise ValueError(msg + f" (max age {max_age_seconds}); use a shorter delay")
+            msg = f"{where}{field}: a delay of {delay_seconds} s is not shorter than the max age"
+            raise ValueError(msg + f" ({max_age_seconds} s): the task would be stale; use a shorter delay")
         deadline = round(now + max_age_seconds, 6)
         return Task(
             task_id=new.task_id or str(uuid.uuid4()),
@@ -83,8 +85,8 @@ class Lifecycle:
         Args:
             task: The task that was run.
             now: Current time in seconds.
-            result: What came of it.
-            version: Names the write that is to store it; None for a name that no other write has.
+            result: What the runner returned.
+            version: Request token of the write; None for a new one.
         """
         changes = {"result": result, "error": None} | UNHELD
         return self._next(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, version, **changes)
@@ -96,7 +98,7 @@ class Lifecycle:
     def retried(
         self, task: Task, now: float, error: str | None, delay_seconds: float | None, uniform: float
     ) -> Task:
-        """Return the task waiting for its next attempt, or as a dead letter after its last one.
+        """Return the task delayed until its next attempt, or as a dead letter after its last one.
 
         Args:
             task: The task that failed.
@@ -109,7 +111,7 @@ class Lifecycle:
             return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, error=truncated(error))
         if delay_seconds is None:
             delay_seconds = self.config.backoff.delay_seconds(task.attempts, uniform)
-        # A stale task has nothing to wait for.
+        # A stale task needs no delay.
         waits = delay_seconds and task.deadline > now
         not_before = round(now + delay_seconds, 6) if waits else None
         return self._settled(
@@ -117,20 +119,20 @@ class Lifecycle:
         )
 
     def released(self, task: Task, now: float) -> Task:
-        """Return the task as if it had not been claimed."""
+        """Return the task as claimable again, the attempt not counted."""
         return self._settled(task, Verb.RELEASE, TaskStatus.PENDING, now, attempts=max(0, task.attempts - 1))
 
     def extended(self, task: Task, now: float, lease_until: float) -> Task:
-        """Return the task held until `lease_until`."""
+        """Return the task with its lease extended to `lease_until`."""
         return self._next(task, Verb.EXTEND, TaskStatus.TAKEN, now, lease_until=lease_until)
 
     def recovered(self, task: Task, now: float) -> Task:
-        """Return a task whose lease ran out: waiting again, or as a dead letter after its last attempt."""
+        """Return a task whose lease expired: claimable again, or a dead letter after its last attempt."""
         if task.attempts < self.config.max_attempts:
             return self._settled(task, Verb.RECOVER, TaskStatus.PENDING, now)
-        error = f"lease ran out in attempt {task.attempts} of {self.config.max_attempts}"
+        error = f"lease expired in attempt {task.attempts} of {self.config.max_attempts}"
         if task.error:
-            error += f"; before that: {task.error}"
+            error += f"; previous error: {task.error}"
         return self._settled(task, Verb.RECOVER, TaskStatus.FAILURE, now, error=truncated(error))
 
     def promoted(self, task: Task, now: float) -> Task:
@@ -142,15 +144,15 @@ class Lifecycle:
         return self._next(task, Verb.CANCEL, TaskStatus.CANCELLED, now, not_before=None)
 
     def shed(self, task: Task, now: float, reason: ShedReason) -> Task:
-        """Return a waiting task as given up by a rule."""
+        """Return a PENDING task as shed by a rule."""
         return self._next(task, Verb.SHED, TaskStatus.SHED, now, not_before=None, shed_reason=reason)
 
     def shed_claimed(self, task: Task, now: float, reason: ShedReason) -> Task:
-        """Return a task that was just claimed as given up by a rule instead of run."""
+        """Return a task as shed by a rule right after it was claimed."""
         return self._settled(task, Verb.SHED_CLAIMED, TaskStatus.SHED, now, shed_reason=reason)
 
     def touched(self, task: Task, now: float, created: float) -> Task:
-        """Return the task as if it were put now, with the max age it was put with."""
+        """Return the task created now, with its original max age."""
         deadline = round(now + task.deadline - task.created, 6)
         return self._next(task, Verb.TOUCH, TaskStatus.PENDING, now, created=created, deadline=deadline)
 
@@ -159,23 +161,23 @@ class Lifecycle:
         return self._next(task, Verb.REPRIORITIZE, TaskStatus.PENDING, now, priority=priority)
 
     def redriven(self, task: Task, now: float) -> Task:
-        """Return a dead letter as waiting, no attempt counted.
+        """Return a dead letter as claimable, its attempts reset.
 
         Raises:
-            IllegalTransition: Also if it is past its deadline: nobody would claim it.
+            IllegalTransition: If it is no dead letter, or past its deadline, so that it could not be claimed.
         """
         if task.status is TaskStatus.FAILURE and task.deadline <= now:
             raise IllegalTransition(task.task_id, Verb.REDRIVE, TaskStatus.SHED, TaskStatus.FAILURE)
         return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0)
 
     def claimed_dead(self, task: Task, now: float, token: str, lease_until: float) -> Task:
-        """Return a dead letter as held, to be looked into."""
+        """Return a dead letter as held under a lease."""
         return self._next(
             task, Verb.CLAIM_DEAD, TaskStatus.TAKEN, now, lease_token=token, lease_until=lease_until
         )
 
     def unqueued(self, task: Task, to: TaskStatus, now: float) -> Task:
-        """Return an application's record in no queue: under construction, or ready."""
+        """Return an application's record as in no queue: UNDER_CONSTRUCTION or READY."""
         return Task(
             task_id=task.task_id,
             queue=self.config.name,
@@ -189,7 +191,7 @@ class Lifecycle:
         )
 
     def expires(self, useful_until: float) -> int:
-        """Return when the store may delete what is useful until then, in whole seconds."""
+        """Return when the store may delete a task that is over at `useful_until`, in whole seconds."""
         return ceil(useful_until + self.config.retention_seconds)
 
     def _settled(self, task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:  # noqa: ANN401 - fields
@@ -204,7 +206,7 @@ class Lifecycle:
         version: str | None = None,
         **changes: Any,  # noqa: ANN401 - the fields of Task
     ) -> Task:
-        """Return the task after a verb, with what every new version gets."""
+        """Apply a verb; set the expiry and the request token of the new version."""
         if to is TaskStatus.PENDING:
             useful_until = changes.get("deadline", task.deadline)
         elif to is TaskStatus.TAKEN:
@@ -216,7 +218,7 @@ class Lifecycle:
 
 
 def truncated(error: str | None) -> str | None:
-    """Return an error text, shortened to `MAX_ERROR_CHARS`."""
+    """Return an error text, truncated to `MAX_ERROR_CHARS`."""
     if error is None or len(error) <= MAX_ERROR_CHARS:
         return error
     return error[: MAX_ERROR_CHARS - 1] + "…"

@@ -13,35 +13,35 @@ from freshq.model.task import MAX_PRIORITY
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A DynamoDB item is at most 400 KB (service quota), names and the queue's own attributes included;
-# the rest of it is kept for those, and for the error or result to come.
+# A DynamoDB item has at most 400 KB (service quota). The rest is for attribute names, freshq's own
+# attributes, and the error or result.
 MAX_PAYLOAD_BYTES: Final = 400 * 1024 - 8 * 1024
 MAX_RESULT_AND_PAYLOAD_BYTES: Final = 400 * 1024 - 6 * 1024
-# The end of the year 9999, the last that a datetime can name.
+# The end of the year 9999, the last that a datetime can represent.
 MAX_EPOCH_SECONDS: Final = 253_402_300_800.0
-# The store keeps its own records under ids that begin like this.
+# Stores keep their own items under ids with this prefix.
 RESERVED_ID_PREFIX: Final = "freshq#"
-# DynamoDB's limits of a hash key, and a sane one for a name.
+# DynamoDB's limit for a hash key.
 MAX_ID_BYTES: Final = 1024
 MAX_GROUP_BYTES: Final = 256
-# Readers have stacks of different depths; within this all of them can read what any of them wrote.
+# JSON readers have different recursion limits. All of them can read this depth.
 MAX_JSON_DEPTH: Final = 100
-# A wrong value is quoted in an error up to this length.
+# A longer wrong value is not quoted in an error.
 MAX_QUOTED_CHARS: Final = 60
 
 
 class NewTask(BaseModel):
-    """A task to be put, as a caller describes it.
+    """The arguments of a put.
 
     Attributes:
-        payload: The work: any JSON value, at most `MAX_PAYLOAD_BYTES` long as UTF-8 JSON.
+        payload: The work: any JSON value, at most `MAX_PAYLOAD_BYTES` as UTF-8 JSON.
         task_id: The caller's id; None for a UUID.
         priority: 0 to 9, higher first.
-        delay_seconds: Not claimable before so many seconds from now.
-        max_age_seconds: Stale so many seconds from now; None for the queue's own.
+        delay_seconds: Delay before the task can be claimed.
+        max_age_seconds: Seconds from now until the task is stale; None for the queue's max age.
         group: Tenant or key.
-        at: Not claimable before this time, in seconds since the epoch; given as a number or as a
-            datetime with a time zone.
+        at: When the task can be claimed, in seconds since the epoch; may be given as a datetime with
+            a time zone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -67,7 +67,7 @@ class NewTask(BaseModel):
     @model_validator(mode="after")
     def _one_way_to_wait(self) -> Self:
         if self.at is not None and self.delay_seconds:
-            msg = "at: not together with delay_seconds; use one of them"
+            msg = "at: cannot be combined with delay_seconds; use one of them"
             raise ValueError(msg)
         return self
 
@@ -78,17 +78,17 @@ class NewTask(BaseModel):
         size_bytes = len(text.encode())
         if size_bytes > MAX_PAYLOAD_BYTES:
             msg = (
-                f"{size_bytes} bytes of JSON, more than the {MAX_PAYLOAD_BYTES} that fit into one item; "
-                "keep large data elsewhere (S3) and put a reference"
+                f"{size_bytes} bytes of JSON, at most {MAX_PAYLOAD_BYTES} fit into one item; "
+                "store large data elsewhere (S3) and put a reference"
             )
             raise ValueError(msg)
-        return json.loads(text)  # what every store gives back, and no longer the caller's to change
+        return json.loads(text)  # a copy, as every store returns it, that the caller cannot change
 
     @field_validator("task_id")
     @classmethod
     def _id_is_usable(cls, task_id: str | None) -> str | None:
         if task_id is not None and task_id.startswith(RESERVED_ID_PREFIX):
-            msg = f"ids that begin with {RESERVED_ID_PREFIX!r} are reserved; choose another"
+            msg = f"ids that begin with {RESERVED_ID_PREFIX!r} are reserved; use another id"
             raise ValueError(msg)
         return _within(task_id, MAX_ID_BYTES)
 
@@ -100,7 +100,7 @@ class NewTask(BaseModel):
 
 def _within(text: str | None, limit_bytes: int) -> str | None:
     if text is not None and len(text.encode()) > limit_bytes:
-        msg = f"{len(text.encode())} bytes, more than the {limit_bytes} allowed; shorten it"
+        msg = f"{len(text.encode())} bytes, at most {limit_bytes} are allowed; shorten it"
         raise ValueError(msg)
     return text
 
@@ -109,8 +109,8 @@ def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
     """Return the JSON text of a value.
 
     Raises:
-        ValueError: If it is not a JSON value: another type, NaN or infinity, a lone surrogate; or if it
-            is nested too deep.
+        ValueError: If it is not a JSON value (another type, NaN, infinity or a lone surrogate), or is
+            nested too deeply.
     """
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -118,9 +118,9 @@ def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
     except (TypeError, ValueError, RecursionError) as error:
         msg = f"not a JSON value ({error}); use dict, list, str, int, float, bool and None"
         raise ValueError(msg) from error
-    # Counting brackets is cheap, and too few of them settle it.
+    # Counting brackets is cheap, and nearly always enough.
     if text.count("[") + text.count("{") > MAX_JSON_DEPTH and not _nested_within(value, MAX_JSON_DEPTH):
-        msg = f"nested deeper than {MAX_JSON_DEPTH} levels; flatten it"
+        msg = f"nested more than {MAX_JSON_DEPTH} levels deep; flatten it"
         raise ValueError(msg)
     return text
 
@@ -138,7 +138,7 @@ def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> N
 
     Args:
         arguments: The arguments by name.
-        where: Prefix for the name of a field in an error, such as ``tasks[3].``.
+        where: Prefix for field names in errors, such as ``tasks[3].``.
 
     Raises:
         ValueError: One line that names the first wrong field and what is allowed.
@@ -151,19 +151,19 @@ def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> N
         raise ValueError(where + first_problem(error)) from None
     except (TypeError, ValueError) as error:
         given = type(arguments).__name__
-        msg = f"{where.rstrip('.') or 'task'}: must be an object with the fields of put, got {given}"
+        msg = f"{where.rstrip('.') or 'task'}: must be a mapping of the arguments of put, got {given}"
         raise ValueError(msg) from error
 
 
 def first_problem(error: ValidationError, model: type[BaseModel] = NewTask) -> str:
-    """Return the first problem of a validation as ``field: what is wrong, what was given``."""
+    """Return the first problem of a validation as ``field: problem, got value``."""
     problem = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in problem["loc"]) or "input"
     if problem["type"] == "extra_forbidden":
-        return f"{field}: unknown field; known are {', '.join(model.model_fields)}"
+        return f"{field}: unknown field; use one of {', '.join(model.model_fields)}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error" and not problem["loc"]:
-        return message  # of several fields together: it names them itself
+        return message  # from a check of several fields; it names them
     message = message[0].lower() + message[1:]
     given = repr(problem["input"]) if field not in ("payload", "input") else ""
     return f"{field}: {message}" + (f", got {given}" if 0 < len(given) <= MAX_QUOTED_CHARS else "")

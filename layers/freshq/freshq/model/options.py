@@ -1,4 +1,4 @@
-"""The options of a queue, checked once."""
+"""The options of a queue and their validation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _random_name() -> str:
 
 
 class QueueOptions(TypedDict, total=False):
-    """Options by name, as the constructors of `Queue` take them; `QueueConfig` says what they mean."""
+    """Options by name, as the constructors of `Queue` take them. See `QueueConfig`."""
 
     name: str
     order: Order | str
@@ -46,22 +46,22 @@ class QueueConfig(BaseModel):
     """Options of a queue.
 
     Attributes:
-        name: Queues of other names may share the table.
-        order: Order of service within a priority level.
-        max_age_seconds: A task older than this is stale, unless its own max age is shorter.
-        max_attempts: Claims after which a task that fails is a dead letter.
-        lease_seconds: How long a claimer may go without a word before its task is taken back.
-        retention_seconds: How long a finished or shed task stays readable, and its id taken.
+        name: Several queues with different names can share a table.
+        order: Order of service within each line.
+        max_age_seconds: Age at which a task is stale, unless its own max age is shorter.
+        max_attempts: Attempts after which a task that fails becomes a dead letter.
+        lease_seconds: Time until a lease expires, unless it is extended.
+        retention_seconds: How long a task stays readable, and its id taken, after it is over.
         backoff: Delay between attempts.
-        reserve: Time that a task must still have when it is claimed: seconds, or a running percentile
-            of the service times, such as "p90".
-        codel: Shed what waited long while the whole queue is slow; only with order FIFO.
-        backlog: How many tasks may wait, and which give way.
-        door: Refuse new tasks beyond a multiple of what is served.
-        worker_name: Stands in the tokens of the leases that this process holds, so that the change stream
-            tells who held what; a random one unless it is given.
+        reserve: Time that must be left before the deadline when a task is claimed: seconds, or a running
+            percentile of the service times, such as "p90".
+        codel: Shed tasks that waited long while every wait is long; only with order FIFO.
+        backlog: Bound on the number of waiting tasks, and which to shed when it is reached.
+        door: Reject new tasks beyond a multiple of the served rate.
+        worker_name: Prefix of this process's lease tokens, so that the change stream shows who held a
+            task; random by default.
         clock: Returns the time in seconds since the Unix epoch.
-        rng: Source of the jitter.
+        rng: Source of jitter.
     """
 
     model_config = ConfigDict(
@@ -83,7 +83,7 @@ class QueueConfig(BaseModel):
         default_factory=_random_name
     )
     clock: Callable[[], float] = time.time
-    # Jitter spreads retries in time; nothing secret depends on it.
+    # Jitter only spreads retries; it needs no secure source.
     rng: random.Random = Field(default_factory=random.Random)
 
     @field_validator("reserve", mode="before")
@@ -94,10 +94,10 @@ class QueueConfig(BaseModel):
         return ReserveRule.parse(str(value))
 
     def rules(self) -> OverloadRules:
-        """Return what the queue does under overload.
+        """Return the overload rules of the queue.
 
         Raises:
-            ValueError: If the options make no sense together.
+            ValueError: If the options contradict each other.
         """
         return OverloadRules(
             deadline_seconds=self.max_age_seconds,
@@ -119,7 +119,7 @@ def parse_options(options: QueueOptions) -> QueueConfig:
     arguments: dict[str, Any] = dict(options)
     unknown = arguments.keys() - QueueConfig.model_fields.keys()
     if unknown:
-        msg = f"{min(unknown)}: unknown option; known are {', '.join(QueueConfig.model_fields)}"
+        msg = f"{min(unknown)}: unknown option; use one of {', '.join(QueueConfig.model_fields)}"
         raise ValueError(msg)
     try:
         config = QueueConfig.model_validate(arguments)

@@ -1,4 +1,7 @@
-"""What a runner may raise to say how a task ended. To return is success; another exception is a retry."""
+"""What a runner may raise to say how an attempt ended.
+
+Returning means success. Any other exception means retry.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,17 @@ class Retry(Exception):  # noqa: N818 - an outcome, not an error
     """Try the task again later.
 
     Attributes:
-        delay_seconds: Not before so many seconds; None for the queue's backoff.
+        delay_seconds: Delay before the next attempt; None for the queue's backoff.
     """
 
     def __init__(self, delay_seconds: float | None = None, error: str | None = None) -> None:
-        """Say when to try again, and why this attempt failed."""
+        """Set when to try again, and why this attempt failed."""
         super().__init__(error or "the runner asked for a retry")
         self.delay_seconds = delay_seconds
 
 
 class Reject(Exception):  # noqa: N818 - an outcome, not an error
-    """The task can never succeed: make it a dead letter at once."""
+    """The task can never succeed: make it a dead letter now."""
 
     def __init__(self, reason: str) -> None:
         """Say why."""
@@ -25,8 +28,8 @@ class Reject(Exception):  # noqa: N818 - an outcome, not an error
 
 
 class Busy(Exception):  # noqa: N818 - an outcome, not an error
-    """What the task needs has no capacity now: give the task back untried, and pause a little."""
+    """The downstream is overloaded: release the task without counting the attempt, and pause briefly."""
 
     def __init__(self, reason: str = "the runner is busy") -> None:
-        """Say why, if there is more to say."""
+        """Say why."""
         super().__init__(reason)

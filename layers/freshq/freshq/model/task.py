@@ -1,6 +1,6 @@
-"""A task, its states, and the one table of transitions between them.
+"""Tasks, their statuses, and the table of transitions between them.
 
-Times are seconds since the Unix epoch, rounded to the microsecond, which is what a store keeps.
+Times are seconds since the Unix epoch, rounded to the microsecond as in the stores.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from freshq.policy.shedding import ShedReason
 
 MAX_PRIORITY: Final = 9
-# A century. Longer spans are mistakes, and in the end do not fit into a store's numbers.
+# A century. Longer spans are mistakes, and may not fit into a store's numbers.
 MAX_SECONDS: Final = 100 * 365 * 86_400.0
 
 
 class TaskStatus(StrEnum):
-    """Where a task stands.
+    """The state of a task.
 
-    SHED is stored where a rule gave a task up before its deadline. Otherwise it is derived: a PENDING
-    task whose deadline has passed is SHED, and nothing is written for it.
+    SHED is stored if a rule shed the task before its deadline. Otherwise it is derived: a PENDING task
+    whose deadline has passed is SHED, and nothing is written.
 
     UNDER_CONSTRUCTION and READY are states of an application's record in an attached table while it is
-    in no queue: not to be queued yet, and to be queued on request.
+    in no queue: it may not be put yet, or it may be put.
     """
 
     PENDING = "PENDING"
@@ -42,7 +42,7 @@ class TaskStatus(StrEnum):
 
 
 class Verb(StrEnum):
-    """What can be done to a task once it is in the queue."""
+    """What can be done to a task in a queue."""
 
     CLAIM = "claim"
     COMPLETE = "complete"
@@ -61,7 +61,7 @@ class Verb(StrEnum):
     CLAIM_DEAD = "claim dead"
 
 
-# The state each verb needs, and the states it may leave the task in.
+# The status that each verb needs, and the statuses that it may set.
 TRANSITIONS: Final[Mapping[Verb, tuple[TaskStatus, frozenset[TaskStatus]]]] = {
     Verb.CLAIM: (TaskStatus.PENDING, frozenset({TaskStatus.TAKEN})),
     Verb.COMPLETE: (TaskStatus.TAKEN, frozenset({TaskStatus.SUCCESS})),
@@ -87,25 +87,25 @@ class Task:
 
     Attributes:
         task_id: The caller's id, or a UUID.
-        queue: Name of the queue it belongs to.
-        status: The stored state; `status_at` adds SHED.
-        created: Its place in time; kept through retry, release, lease expiry and redrive.
+        queue: Name of its queue.
+        status: The stored status; `status_at` adds SHED.
+        created: Sets its position in its line. Retry, release, lease expiry and redrive keep it.
         updated: When it last changed.
-        deadline: From then on it is stale and never claimed.
+        deadline: When it becomes stale; a stale task is never claimed.
         expires: When the store may delete it, in whole seconds.
-        request_token: Names the write that made this version, so that a write repeated after a lost
-            reply is recognised, and a change in between is noticed.
+        request_token: Names the write that made this version. A write repeated after a lost reply is
+            recognized by it, and so is a change in between.
         payload: The work: any JSON value.
         priority: 0 to 9, higher first.
         group: Tenant or key.
         attempts: Claims so far.
-        not_before: While set, the task is delayed until then.
-        lease_token: Who may settle it.
-        lease_until: Until when.
+        not_before: If set, the task is delayed until then.
+        lease_token: Proves who holds it.
+        lease_until: When the lease expires.
         error: Why the last attempt failed.
         result: What the runner returned.
-        shed_reason: Why a rule gave it up before its deadline.
-        version: On an attached table, how often freshq has changed the record; 0 on others.
+        shed_reason: Why a rule shed it before its deadline.
+        version: On an attached table, how many times freshq changed the record; otherwise 0.
     """
 
     task_id: str
@@ -129,14 +129,14 @@ class Task:
     version: int = 0
 
     def status_at(self, now: float) -> TaskStatus:
-        """Return the state at `now`: the stored one, or SHED if it waited past its deadline."""
+        """Return the status at `now`: the stored one, or SHED if the task is PENDING past its deadline."""
         if self.status is TaskStatus.PENDING and self.deadline <= now:
             return TaskStatus.SHED
         return self.status
 
     @property
     def delayed(self) -> bool:
-        """Whether it waits for its time to come rather than for a free slot."""
+        """Whether it is PENDING but cannot be claimed before `not_before`."""
         return self.status is TaskStatus.PENDING and self.not_before is not None
 
 
@@ -145,17 +145,17 @@ def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) 
 
     Args:
         task: The task before.
-        verb: What is done to it.
-        to: The state it enters.
+        verb: The verb to apply.
+        to: The new status.
         now: Time of the change.
-        **changes: Other fields that change.
+        **changes: Other fields to change.
 
     Raises:
-        IllegalTransition: If the verb does not apply to the state that the task is in at `now`.
+        IllegalTransition: If the verb does not apply to the status of the task at `now`.
     """
     source, targets = TRANSITIONS[verb]
     status = task.status_at(now)
-    # A delayed task that went stale is still promoted, out of the index of delayed ones.
+    # A delayed task that went stale is still promoted, which removes it from the due index.
     if status is not source and not (verb is Verb.PROMOTE and status is TaskStatus.SHED):
         raise IllegalTransition(task.task_id, verb, status, source)
     if to not in targets:
