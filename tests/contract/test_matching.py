@@ -303,13 +303,13 @@ def test_an_overdue_match_may_still_be_released_while_no_one_took_it_back(desk: 
     ("attributes", "named"),
     [
         ("English", "attributes: must be a mapping"),
-        ({"language": set()}, "attributes.language: has no value"),
-        ({"language": 3}, "attributes.language: values must be texts"),
-        ({"language": {"English", ""}}, "attributes.language: values"),
-        ({"": "x"}, "attributes: names"),
+        ({"language": set()}, "attributes.language: no value"),
+        ({"language": 3}, "attributes.language: a value must be a text"),
+        ({"language": {"English", ""}}, "attributes.language: a value"),
+        ({"": "x"}, "attributes: a name"),
         ({"language": "x" * 101}, "1 to 100 bytes"),
         ({"language": "\ud800"}, "attributes.language"),
-        ({"a": {str(n) for n in range(10)}, "b": {str(n) for n in range(9)}}, "99 queue entries"),
+        ({"a": {str(n) for n in range(10)}, "b": {str(n) for n in range(9)}}, "99 entries"),
         ({f"{n}" + "é" * 24: "é" * 50 for n in range(6)}, "shorten"),
     ],
 )
@@ -318,7 +318,7 @@ def test_wrong_attributes_are_refused_before_any_write(desk: Desk, attributes: A
     if "99" in named:
         queue.register("fits", attributes)
         attributes = attributes | {"b": {str(n) for n in range(10)}}
-        named = "10 of a, 10 of b make 110 queue entries; .* 111 actions, and one transaction takes 100"
+        named = "10 of a, 10 of b make 110 entries; .* 111 actions, but one transaction takes 100"
     with pytest.raises(ValueError, match=named):
         queue.register("a", attributes)
     assert queue.get("a") is None
@@ -332,11 +332,11 @@ def test_wrong_attributes_are_refused_before_any_write(desk: Desk, attributes: A
         ([[]], "criteria: must be a mapping"),
         ({"language": []}, "criteria.language: an empty list"),
         ({"language": set()}, "criteria.language: an empty set"),
-        ({"language": {None}}, "criteria.language: values"),
-        ({"language": 3}, "criteria.language: values"),
-        ({3: "Spanish"}, "criteria: names"),
-        ({"a": list("abcdefghijk"), "b": list("abcdefghijk")}, "criteria: make 121 questions"),
-        ({f"{n}" + "é" * 24: "é" * 50 for n in range(9)}, "criteria: names and values are"),
+        ({"language": {None}}, "criteria.language: a value"),
+        ({"language": 3}, "criteria.language: a value"),
+        ({3: "Spanish"}, "criteria: a name"),
+        ({"a": list("abcdefghijk"), "b": list("abcdefghijk")}, "criteria: make 121 asks"),
+        ({f"{n}" + "é" * 24: "é" * 50 for n in range(9)}, "criteria: names and values make a key"),
     ],
 )
 def test_wrong_criteria_never_look_like_an_empty_line(desk: Desk, criteria: Any, named: str) -> None:

@@ -15,7 +15,7 @@ from freshq import MatchQueue, ResourceStatus
 from freshq.matching.criteria import parse_criteria
 from freshq.matching.places import entries_of, fits, parse_attributes, places_of
 from freshq.matching.stores.memory import MemoryMatchStore
-from freshq.matching.walk import Lines
+from freshq.matching.walk import Walk
 from tests.conftest import Clock
 
 NAMES: Final = ("gender", "language", "z")
@@ -59,7 +59,7 @@ def test_a_match_is_whom_a_look_at_everyone_would_choose(
 ) -> None:
     store, clock, model = MemoryMatchStore(), Clock(), Model()
     queue = MatchQueue(store, "lifo" if newest_first else "fifo", clock=clock)
-    queue._lines = Lines(store, newest_first=newest_first, page_entries=page_entries)
+    queue._walk = Walk(store, newest_first=newest_first, page_entries=page_entries)
     held = []
     for number, (verb, given_with) in enumerate(steps):
         if verb == "join":

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     )
     from freshq.feeds.relay import Relay
     from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
-    from freshq.matching.queue import Match, MatchQueue
+    from freshq.matching.match import Match
+    from freshq.matching.queue import MatchQueue
     from freshq.matching.resource import Resource, ResourceStatus
     from freshq.model.answers import Claim, Page, PutOutcome, Receipt
     from freshq.model.outcomes import Busy, Reject, Retry
@@ -117,7 +118,7 @@ _MODULES: Final = {
     "IllegalTransition": "freshq.errors",
     "LeaseLost": "freshq.errors",
     "LostRace": "freshq.errors",
-    "Match": "freshq.matching.queue",
+    "Match": "freshq.matching.match",
     "MatchLost": "freshq.errors",
     "MatchQueue": "freshq.matching.queue",
     "MissingExtra": "freshq.errors",

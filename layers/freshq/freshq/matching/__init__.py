@@ -1,1 +1,1 @@
-"""Matching callers to resources, and the stores of resources."""
+"""Matching callers with resources, and the stores of resources."""

@@ -1,4 +1,4 @@
-"""What a caller asks for: exact values, any of several, preferences in order, or nothing. Pure."""
+"""Criteria: exact values, any of several values, preferences in order, or anything. Pure."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ from typing import Any, Final
 from freshq.matching.places import checked_name, checked_value, lookup_of
 
 Ask = Mapping[str, str]
-"""One exact question: every name has this value. What is not named does not matter."""
+"""One exact question: each name has this value. Other names do not matter."""
 
-# Each is a query at least, if what comes before it finds no one.
+# Each costs at least one query if the asks before it find nothing.
 MAX_ASKS: Final = 100
 
-# A level of preference: the values that are equally welcome; None stands for any.
+# Values of the same rank; None stands for any.
 _Level = tuple[str | None, ...]
 
 
 def parse_criteria(criteria: Any) -> list[list[Ask]]:  # noqa: ANN401 - whatever a caller gave
-    """Return the questions to ask, best first; those of one rank are equally welcome.
+    """Return the asks by rank, best first.
 
-    A value is a text; a set of texts, any of which will do; or a list of texts, sets and None, in order
-    of preference, where None is any value or none. A name that is left out does not matter. With lists
-    under several names, the first name weighs most. Instead of one mapping there may be a list of
-    mappings, again in order of preference.
+    A value is a text; a set of texts, any of which will do; or a list of texts, sets and None in order of
+    preference, where None is any value or none. Names left out do not matter. If several names have lists,
+    the first name has the greatest weight. A list of such mappings is a list of preferences, too.
 
     Raises:
-        ValueError: If the criteria are none of this, or make more than `MAX_ASKS` questions.
+        ValueError: If the criteria have another form, or make more than `MAX_ASKS` asks.
     """
     alternatives = criteria if isinstance(criteria, list | tuple) else [criteria]
     if not alternatives:
-        raise ValueError("criteria: an empty list asks for nothing; {} asks for any resource")
+        raise ValueError("criteria: an empty list asks for nothing; use {} for any resource")
     ranks: list[list[Ask]] = []
     asked = 0
     for alternative in alternatives:
         levels = _levels(alternative)
         asked += _asks(levels)
         if asked > MAX_ASKS:
-            msg = f"criteria: make {asked} questions or more, {MAX_ASKS} are allowed; prefer less finely"
+            msg = f"criteria: make {asked} asks or more, {MAX_ASKS} are allowed; use fewer preferences"
             raise ValueError(msg)
         ranks += _ranks(levels)
     for rank in ranks:
@@ -59,7 +58,7 @@ def _preferences(name: str, given: Any) -> list[_Level]:  # noqa: ANN401 - whate
     where = f"criteria.{name}"
     preferences: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     if not preferences:
-        msg = f"{where}: an empty list allows no value; leave the name out if any will do"
+        msg = f"{where}: an empty list allows no value; leave the name out to allow any"
         raise ValueError(msg)
     return [_level(where, preference) for preference in preferences]
 
@@ -70,13 +69,13 @@ def _level(where: str, given: Any) -> _Level:  # noqa: ANN401 - whatever a calle
     if not isinstance(given, AbstractSet):
         return (checked_value(where, given),)
     if not given:
-        msg = f"{where}: an empty set allows no value; leave the name out if any will do"
+        msg = f"{where}: an empty set allows no value; leave the name out to allow any"
         raise ValueError(msg)
     return tuple(sorted(checked_value(where, value) for value in given))
 
 
 def _asks(levels: Mapping[str, list[_Level]]) -> int:
-    """Return how many questions they make, without making them."""
+    """Return the number of asks without making them."""
     asks = 1
     for preferences in levels.values():
         asks *= sum(map(len, preferences))

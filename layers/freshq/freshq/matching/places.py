@@ -1,14 +1,15 @@
-"""In which queues a resource stands, and in which of them a caller looks. Pure.
+"""The places of a resource, and where a caller looks. Pure.
 
-A queue is a partition: a set of ``name=value`` pairs, the empty one included. A resource stands in a
-partition for every choice of its values of all attributes but the greatest by name, any of which may be
-left out, and there once for every value of that greatest attribute, its group. So
+A partition is a set of ``name=value`` pairs, possibly empty. A group is one such pair. For a resource, take
+the attribute with the greatest name: each of its values is a group. Each choice of values of the other
+attributes, any of which may be left out, is a partition. The resource has an entry in every such group of
+every such partition. For example,
 
     {"gender": "F", "language": {"English", "Spanish"}}
 
-stands in ``gender=F`` and in the partition of all, as ``language=English`` and as ``language=Spanish``:
-four entries, where one for every question that a caller may ask would be six. A caller who names the
-greatest attribute reads one group; one who does not reads the head of each group.
+is in the partitions ``gender=F`` and ``""``, in the groups ``language=English`` and ``language=Spanish``:
+four entries, where one for each possible ask would be six. A caller who names the greatest attribute reads
+one group; another caller reads the head of each group.
 """
 
 from __future__ import annotations
@@ -21,54 +22,55 @@ from math import prod
 from typing import Any, Final
 from urllib.parse import quote
 
+from freshq.model.stamps import MICROSECONDS
+
 Attributes = Mapping[str, tuple[str, ...]]
 
-# Quota of a DynamoDB transaction.
+# Service quota of a DynamoDB transaction.
 MAX_ACTIONS: Final = 100
-# DynamoDB's limit of a hash key is 2,048 bytes; the rest is for the store's prefix.
+# A DynamoDB hash key has at most 2,048 bytes; the rest is for the store's prefix.
 MAX_PARTITION_BYTES: Final = 2000
-# Quoted they may be three times as long, and a group with the time and an id must fit into a range key,
-# which is 1,024 bytes at most.
+# Quoting makes them up to three times as long. A group, the time and an id must fit into a range key, which
+# has at most 1,024 bytes.
 MAX_NAME_BYTES: Final = 50
 MAX_VALUE_BYTES: Final = 100
 MAX_RESOURCE_ID_BYTES: Final = 256
 
-# Neither is in a quoted text, and all that is in one comes after both.
+# Quoted text contains neither of the first two, and all its characters sort after both.
 END_OF_GROUP: Final = "#"
 PAST_GROUP: Final = "$"
 BEFORE_GROUP: Final = '"'
-# Bounds of all range keys.
+# All range keys are between these.
 LEAST_KEY: Final = "#"
 GREATEST_KEY: Final = "\U0010ffff"
-MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an entry stands.
+    """Where an entry is stored.
 
     Attributes:
-        partition: The queue.
-        group: The part of the queue, in which entries are ordered by time.
+        partition: The partition.
+        group: The part of the partition in which entries are ordered by time.
     """
 
     partition: str
     group: str
 
     def sort_key(self, since: float, resource_id: str) -> str:
-        """Return the key within the partition: by group, then time, then id, so that no two tie."""
+        """Return the key within the partition: group, time, then id, so that no two are equal."""
         return f"{self.group}{END_OF_GROUP}{round(since * MICROSECONDS):016d}{END_OF_GROUP}{resource_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Where all that fits one exact question stands.
+    """Where the entries that answer one ask are.
 
     Attributes:
-        near: The group of the resources that have no attribute greater than those asked for; None for
-            the question that names none.
-        far: The partition of the others.
-        last_name: The greatest attribute asked for; empty if none is.
+        near: The group of the resources without an attribute name greater than those asked for; None for
+            an ask that names none.
+        far: The partition of the other resources.
+        last_name: The greatest attribute name asked for; empty if there is none.
     """
 
     near: Place | None
@@ -85,18 +87,27 @@ def checked_name(where: str, name: Any) -> str:  # noqa: ANN401 - whatever a cal
     """Return the name of an attribute.
 
     Raises:
-        ValueError: If it is no text, or empty, or too long.
+        ValueError: If it is not a text, empty or too long.
     """
-    return _checked_text(where, "names", name, MAX_NAME_BYTES)
+    return _checked_text(where, "a name", name, MAX_NAME_BYTES)
 
 
 def checked_value(where: str, value: Any) -> str:  # noqa: ANN401 - whatever a caller gave
     """Return one value of an attribute.
 
     Raises:
-        ValueError: If it is no text, or empty, or too long.
+        ValueError: If it is not a text, empty or too long.
     """
-    return _checked_text(where, "values", value, MAX_VALUE_BYTES)
+    return _checked_text(where, "a value", value, MAX_VALUE_BYTES)
+
+
+def checked_resource_id(resource_id: Any) -> str:  # noqa: ANN401 - whatever a caller gave
+    """Return the id of a resource.
+
+    Raises:
+        ValueError: If it is not a text, empty or too long.
+    """
+    return _checked_text("resource_id", "an id", resource_id, MAX_RESOURCE_ID_BYTES)
 
 
 def _checked_text(where: str, kind: str, text: Any, limit_bytes: int) -> str:  # noqa: ANN401
@@ -105,20 +116,20 @@ def _checked_text(where: str, kind: str, text: Any, limit_bytes: int) -> str:  #
     except UnicodeEncodeError:
         usable = False
     if not usable:
-        msg = f"{where}: {kind} must be texts of 1 to {limit_bytes} bytes, got {text!r:.60}"
+        msg = f"{where}: {kind} must be a text of 1 to {limit_bytes} bytes, got {text!r:.60}"
         raise ValueError(msg)
     return str(text)
 
 
 def parse_attributes(attributes: Any) -> Attributes:  # noqa: ANN401 - whatever a caller gave
-    """Return the attributes of a resource in their one form.
+    """Return the attributes of a resource in their normal form.
 
     Args:
         attributes: A mapping from names to a text, or to a set, list or tuple of texts.
 
     Raises:
-        ValueError: If a name or value is wrong, or the resource would stand in more queues than one
-            transaction can take it out of.
+        ValueError: If a name or value is wrong, or the resource would have more entries than one
+            transaction can delete.
     """
     if not isinstance(attributes, Mapping):
         msg = f"attributes: must be a mapping from names to values, got {type(attributes).__name__}"
@@ -135,7 +146,7 @@ def _values(name: str, given: Any) -> tuple[str, ...]:  # noqa: ANN401 - whateve
     where = f"attributes.{name}"
     values = given if isinstance(given, AbstractSet | list | tuple) else [given]
     if not values:
-        msg = f"{where}: has no value; leave the name out instead"
+        msg = f"{where}: no value; leave the name out instead"
         raise ValueError(msg)
     return tuple(sorted({checked_value(where, value) for value in values}))
 
@@ -145,14 +156,14 @@ def _check_actions(attributes: Attributes) -> None:
     if entries + 1 > MAX_ACTIONS:
         counted = ", ".join(f"{len(values)} of {name}" for name, values in attributes.items())
         msg = (
-            f"attributes: {counted} make {entries} queue entries; with the resource's own record that is "
-            f"{entries + 1} actions, and one transaction takes {MAX_ACTIONS}; register fewer values"
+            f"attributes: {counted} make {entries} entries; with the resource itself that is "
+            f"{entries + 1} actions, but one transaction takes {MAX_ACTIONS}; register fewer values"
         )
         raise ValueError(msg)
 
 
 def entries_of(attributes: Attributes) -> int:
-    """Return in how many places a resource stands."""
+    """Return the number of places of a resource, which is that of its entries."""
     if not attributes:
         return 1
     *others, last = attributes.values()
@@ -168,24 +179,24 @@ def _pair(name: str, value: str) -> str:
 
 
 def partition_of(argument: str, pairs: Mapping[str, str]) -> str:
-    """Return the partition of these pairs.
+    """Return the partition of some pairs.
 
     Raises:
-        ValueError: If they are too long together; the message names `argument`.
+        ValueError: If they are too long in total; the message names `argument`.
     """
     partition = "&".join(_pair(name, pairs[name]) for name in sorted(pairs))
     if len(partition) > MAX_PARTITION_BYTES:
-        msg = f"{argument}: names and values are {len(partition)} bytes as a key, only "
-        raise ValueError(msg + f"{MAX_PARTITION_BYTES} are allowed; shorten them")
+        msg = f"{argument}: names and values make a key of {len(partition)} bytes, more than the "
+        raise ValueError(msg + f"{MAX_PARTITION_BYTES} allowed; shorten them")
     return partition
 
 
 def places_of(attributes: Attributes) -> list[Place]:
-    """Return every place where a resource of these attributes stands while it waits."""
+    """Return the places at which a resource with these attributes has an entry while it waits."""
     if not attributes:
         return [Place("", "")]
     *others, last = attributes
-    choices = product(*(((None, *attributes[name])) for name in others))
+    choices = product(*((None, *attributes[name]) for name in others))
     partitions = [
         partition_of("attributes", {n: v for n, v in zip(others, choice, strict=True) if v is not None})
         for choice in choices
@@ -194,7 +205,7 @@ def places_of(attributes: Attributes) -> list[Place]:
 
 
 def lookup_of(ask: Mapping[str, str]) -> Lookup:
-    """Return where to look for what has all these values, whatever else it has."""
+    """Return where to look for resources that have these values, whatever else they have."""
     far = partition_of("criteria", ask)
     if not ask:
         return Lookup(None, far, "")
@@ -203,8 +214,8 @@ def lookup_of(ask: Mapping[str, str]) -> Lookup:
     return Lookup(Place(partition_of("criteria", rest), _pair(last, ask[last])), far, last)
 
 
-def queues_of(attributes: Attributes) -> list[str]:
-    """Return the name of every full combination of values that a resource can serve."""
+def partitions_of(attributes: Attributes) -> list[str]:
+    """Return the partition of every full combination of values that a resource can serve."""
     names = list(attributes)
     return [
         partition_of("attributes", dict(zip(names, values, strict=True)))
@@ -213,5 +224,5 @@ def queues_of(attributes: Attributes) -> list[str]:
 
 
 def fits(ask: Mapping[str, str], attributes: Attributes) -> bool:
-    """Return whether a resource of these attributes answers a question."""
+    """Return whether a resource with these attributes answers an ask."""
     return all(value in attributes.get(name, ()) for name, value in ask.items())

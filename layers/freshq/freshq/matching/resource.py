@@ -1,4 +1,4 @@
-"""A resource that waits to be matched, such as an agent of a call centre, and its states."""
+"""A resource that waits to be matched, such as an agent of a call center, and its states."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class ResourceStatus(StrEnum):
-    """Where a resource is.
+    """The state of a resource.
 
-    AVAILABLE is known, but not in line; QUEUED stands in every queue that its attributes admit it to;
-    MATCHED belongs to the holder of a token until its lease ends.
+    AVAILABLE: registered, not waiting. QUEUED: waiting, with an entry at each of its places.
+    MATCHED: held by a caller until the lease expires.
     """
 
     AVAILABLE = "AVAILABLE"
@@ -28,12 +28,12 @@ class Resource:
 
     Attributes:
         resource_id: The caller's id.
-        attributes: What it can be asked for, each name with its values in order.
-        status: Where it is.
-        token: Made anew by every change of status, so it tells apart two stays in the same state.
-        since: Since when it waits, in seconds since the epoch; kept while it is matched, so that a
-            resource whose caller vanished gets its place back.
-        lease_until: Until when it is matched, in seconds since the epoch.
+        attributes: What callers can ask for, each name with its values in order.
+        status: Its state.
+        token: New with every change of status, so that two periods in the same state differ.
+        since: When it started to wait, in seconds since the epoch. A match keeps it, so that a resource
+            whose caller disappeared gets its position back.
+        lease_until: When the match expires, in seconds since the epoch.
     """
 
     resource_id: str
@@ -43,19 +43,19 @@ class Resource:
     since: float | None = None
     lease_until: float | None = None
 
-    def lapsed(self, now: float) -> bool:
-        """Return whether it is matched to a caller whose lease ran out."""
+    def expired(self, now: float) -> bool:
+        """Return whether it is matched to a caller whose lease has expired."""
         return self.status is ResourceStatus.MATCHED and (self.lease_until or 0.0) <= now
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The place of a resource in one queue.
+    """An item that represents a waiting resource at one place.
 
     Attributes:
-        sort_key: Its key in the queue, of which `freshq.matching.places` knows the form.
-        resource: The resource as it was when it joined, status QUEUED.
-        last_name: The greatest attribute name that any resource had when this one joined.
+        sort_key: Its key within the partition, see `freshq.matching.places.Place.sort_key`.
+        resource: The resource as it was when it was queued.
+        last_name: The greatest attribute name of any resource at that time.
     """
 
     sort_key: str
@@ -64,5 +64,5 @@ class Entry:
 
     @property
     def since(self) -> float:
-        """Since when it waits."""
+        """When the resource started to wait."""
         return self.resource.since or 0.0

@@ -1,7 +1,8 @@
-"""Reads the queues of resources in the order in which they are to be matched."""
+"""Reads entries in the order in which they are to be matched."""
 
 from __future__ import annotations
 
+import random
 from heapq import merge
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
@@ -19,67 +20,81 @@ from freshq.matching.places import (
 from freshq.matching.stores.base import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from freshq.matching.criteria import Ask
+    from freshq.matching.match import Match
     from freshq.matching.places import Lookup
-    from freshq.matching.resource import Entry
+    from freshq.matching.resource import Entry, Resource
     from freshq.matching.stores.base import MatchStore
 
-# Of about 300 bytes each, ten are read for the price of one: a strong read of up to 4 KB.
+# An entry has about 300 bytes: ten cost as much as one, a strongly consistent read of up to 4 KB.
 PAGE_ENTRIES: Final = 10
+WAITING_PAGE_ENTRIES: Final = 1000
 
 
-class Lines:
-    """The queues of a store, each read a page at a time and only as far as the caller goes on asking."""
+class Walk:
+    """Reads the partitions of a store a page at a time, only as far as its user iterates."""
 
     def __init__(self, store: MatchStore, *, newest_first: bool, page_entries: int = PAGE_ENTRIES) -> None:
         """Use a store.
 
         Args:
-            store: Home of the queues.
-            newest_first: Whether those who waited least come first.
-            page_entries: How many entries to read at a time.
+            store: Where the entries are.
+            newest_first: Whether resources that came last are first.
+            page_entries: Number of entries to read at a time.
         """
         self._store = store
         self._newest_first = newest_first
         self._page_entries = page_entries
 
-    def fitting(self, asks: Sequence[Ask]) -> Iterator[tuple[Entry, Ask]]:
-        """Yield the entries that answer any of the questions, in order, with the question.
+    def waiting(self) -> dict[str, Resource]:
+        """Return all waiting resources by id: each has an entry in the partition without pairs."""
+        found: dict[str, Resource] = {}
+        start_after = None
+        while True:
+            span = Span("", LEAST_KEY, GREATEST_KEY, self._newest_first, WAITING_PAGE_ENTRIES, start_after)
+            page = self._store.page(span)
+            found.update((entry.resource.resource_id, entry.resource) for entry in page)
+            if len(page) < WAITING_PAGE_ENTRIES:
+                return found
+            start_after = page[-1].sort_key
 
-        A resource that answers several is yielded for each.
+    def fitting(self, asks: Sequence[Ask]) -> Iterator[tuple[Entry, Ask]]:
+        """Yield the entries that answer any of the asks, in order, each with the ask.
+
+        A resource that answers several asks is yielded for each.
         """
         streams = [((entry, ask) for entry in self._answers(lookup_of(ask))) for ask in asks]
-        return merge(*streams, key=lambda found: self._rank(found[0]))
+        return merge(*streams, key=lambda found: self._position(found[0]))
 
-    def _rank(self, entry: Entry) -> tuple[float, str]:
-        """Return the place of an entry in the order, which ties for no two resources."""
+    def _position(self, entry: Entry) -> tuple[float, str]:
+        """Return the position of an entry in the order; no two resources have the same."""
         return (-entry.since if self._newest_first else entry.since, entry.resource.resource_id)
 
     def _merged(self, *streams: Iterator[Entry]) -> Iterator[Entry]:
-        return merge(*streams, key=self._rank)
+        return merge(*streams, key=self._position)
 
     def _answers(self, lookup: Lookup) -> Iterator[Entry]:
-        """Yield what fits one question, from the one or two queues where it may stand.
+        """Yield the entries that answer one ask, from the one or two partitions that may have them.
 
-        The far queue is for resources that have a greater attribute name than those asked for. An entry
-        knows the greatest name there was when it joined. If that is not greater than those asked for,
-        whoever stands in the far queue joined later, and oldest first the far queue need not be read yet.
+        The far partition is for resources with a greater attribute name than those asked for. An entry
+        has the greatest name at the time when it was queued. If that is not greater than those asked for,
+        all entries of the far partition were queued later, and oldest first they need not be read yet.
         """
         near = iter(()) if lookup.near is None else self._group(lookup.near)
         if self._newest_first:
-            yield from self._merged(near, self._everyone(lookup.far))
+            yield from self._merged(near, self._all_groups(lookup.far))
             return
         for entry in near:
             if entry.last_name > lookup.last_name:
                 near = chain([entry], near)
                 break
             yield entry
-        yield from self._merged(near, self._everyone(lookup.far))
+        yield from self._merged(near, self._all_groups(lookup.far))
 
     def _group(self, place: Place, start_after: str | None = None) -> Iterator[Entry]:
-        """Yield one group of a queue."""
+        """Yield one group of a partition."""
         while True:
             low, high = place.group + END_OF_GROUP, place.group + PAST_GROUP
             page = self._page(place.partition, low, high, start_after)
@@ -88,11 +103,11 @@ class Lines:
                 return
             start_after = page[-1].sort_key
 
-    def _everyone(self, partition: str) -> Iterator[Entry]:
-        """Yield all of a queue, its groups merged.
+    def _all_groups(self, partition: str) -> Iterator[Entry]:
+        """Yield a whole partition, its groups merged.
 
-        Reads the head of each group, and jumps from there to the next group: no list of the groups is
-        kept anywhere. A queue of less than a page takes one query.
+        Reads the head of each group and skips from there to the next, since no list of the groups is kept.
+        A partition of less than a page takes one query.
         """
         streams: list[Iterator[Entry]] = []
         low, high = LEAST_KEY, GREATEST_KEY
@@ -113,3 +128,37 @@ class Lines:
     def _page(self, partition: str, low: str, high: str, start_after: str | None = None) -> list[Entry]:
         span = Span(partition, low, high, self._newest_first, self._page_entries, start_after)
         return self._store.page(span)
+
+
+def taken(
+    walk: Walk, ranks: Sequence[Sequence[Ask]], take: Callable[[Entry, Ask, int], Match | None]
+) -> Iterator[Match]:
+    """Yield matches until no candidate is left.
+
+    After one lost race, the next candidate is tried. More losses mean that several callers walk in step:
+    then a random number of candidates, fewer than the losses, is passed over, and tried at the end if they
+    are still there. With at most one competitor at a time, a caller takes resources strictly in order.
+
+    Args:
+        walk: Finds the candidates.
+        ranks: The asks by rank, best first.
+        take: Matches an entry for an ask of a rank; returns None if another caller was first.
+    """
+    tried: set[str] = set()
+    losses = skip = 0
+    for rank, asks in enumerate(ranks):
+        passed_over: list[tuple[Entry, Ask]] = []
+        for entry, ask in chain(walk.fitting(asks), passed_over):
+            if entry.resource.token in tried:
+                continue
+            if skip:
+                skip -= 1
+                passed_over.append((entry, ask))
+                continue
+            tried.add(entry.resource.token)
+            match = take(entry, ask, rank)
+            if match is not None:
+                yield match
+                continue
+            losses += 1
+            skip = int(random.random() * losses)  # noqa: S311 - spreads callers, keeps no secret

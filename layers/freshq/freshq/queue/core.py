@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost, LostRace, TaskNotFound
 from freshq.model.checks import checked_id
 from freshq.model.lifecycle import Lifecycle
+from freshq.model.stamps import Stamps
 from freshq.model.task import TaskStatus
 from freshq.queue.shared.admission import AdmissionControl, PressureGauge
 from freshq.queue.shared.backlog import BacklogBound
@@ -69,8 +69,7 @@ class Core:
         self.gauge = PressureGauge(store, self.name, rules, self.meter)
         self.admission = AdmissionControl(self.gauge, rules, self.uniform)
         self.backlog = BacklogBound(store, self.name, rules, self.lifecycle, self.meter)
-        self._stamp_lock = threading.Lock()
-        self._last_created_us = 0
+        self._stamps = Stamps(config.clock)
 
     def now(self) -> float:
         """Return the time of the queue's clock, in seconds since the epoch, to the microsecond."""
@@ -82,9 +81,7 @@ class Core:
 
     def stamp(self) -> float:
         """Return a creation time that no other task of this producer has."""
-        with self._stamp_lock:
-            self._last_created_us = max(round(self.config.clock() * 1e6), self._last_created_us + 1)
-            return self._last_created_us / 1e6
+        return self._stamps.next()
 
     def created(self, new: NewTask, where: str = "") -> Task:
         """Return the task that a put makes; `where` is a prefix for the name of a field in an error."""

@@ -1,1 +1,1 @@
-"""Where resources and their queues are kept: in memory, or on a DynamoDB table."""
+"""Stores of resources and their entries: in memory, or on a DynamoDB table."""

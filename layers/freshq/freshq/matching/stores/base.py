@@ -1,4 +1,4 @@
-"""What a store must do for `MatchQueue`."""
+"""The protocol of the stores of `MatchQueue`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 class ChangedError(Exception):
-    """The resource, or an entry of it, is no longer what the change started from; nothing was changed."""
+    """The resource or one of its entries has changed in between; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of one queue to read.
+    """A part of one partition to read.
 
     Attributes:
-        partition: The queue.
+        partition: The partition.
         low: Least key.
         high: Greatest key.
         newest_first: Whether to read from the greatest key down.
-        limit: How many entries at the most.
-        start_after: A key within the bounds; only what comes after it in reading order is read.
+        limit: Maximum number of entries.
+        start_after: A key within the bounds after which to start, in reading order.
     """
 
     partition: str
@@ -37,32 +37,32 @@ class Span:
 
 
 class MatchStore(Protocol):
-    """Resources, and their entries in the queues. Thread-safe; every read sees every write before it."""
+    """Resources and their entries. Thread-safe; every read sees every earlier write."""
 
     def create_table(self) -> None:
-        """Make what the store needs, unless it is there."""
+        """Create what the store needs, unless it exists; return once it can be used."""
 
     def add_names(self, names: Collection[str]) -> None:
-        """Note that resources have attributes of these names; must be done before one is committed."""
+        """Add attribute names, before a resource that has them is committed."""
 
     def last_name(self) -> str:
-        """Return the greatest name ever noted; empty if there is none."""
+        """Return the greatest name ever added; empty if there is none."""
 
     def get(self, resource_id: str) -> Resource | None:
-        """Return a resource."""
+        """Return a resource; None if there is none of this id."""
 
     def commit(self, before: Resource | None, after: Resource | None, last_name: str) -> None:
-        """Replace one version of a resource by the next, and its entries with it: all of it or nothing.
+        """Replace a version of a resource, and its entries, by the next: all or nothing.
 
-        A version that is QUEUED has an entry at each of its places; others have none.
+        A QUEUED version has an entry at each of its places; other versions have none.
 
         Args:
-            before: The version that is there, known by status and token; None if it must be new.
+            before: The stored version, identified by status and token; None if it must be new.
             after: The next version; None to delete it.
-            last_name: For the entries, if `after` is QUEUED.
+            last_name: The greatest attribute name, kept in the entries of `after`.
 
         Raises:
-            ChangedError: If the resource or an entry is not what `before` says.
+            ChangedError: If the resource or an entry is not as in `before`.
             StoreError: If the store did not carry it out.
         """
 
@@ -70,4 +70,4 @@ class MatchStore(Protocol):
         """Return entries in order; fewer than the limit only if there are no more."""
 
     def resources(self) -> Iterator[Resource]:
-        """Yield every resource, in no order."""
+        """Yield every resource in any order."""

@@ -1,25 +1,28 @@
-"""Resources and queues on one DynamoDB table."""
+"""Resources and their entries on one DynamoDB table."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from typing_extensions import override
+
 from freshq.errors import StoreError
-from freshq.matching.stores.base import ChangedError
+from freshq.matching.stores.base import ChangedError, MatchStore
 from freshq.matching.stores.items import (
     NAMES_KEY,
     RESOURCE_SHARDS,
     actions_of,
     decode_entry,
     decode_resource,
-    line_partition,
+    entry_partition,
     resource_key,
     resource_partition,
 )
 from freshq.matching.stores.transactions import Transactions
-from freshq.stores.dynamodb.calls import TABLE_NAME, ConditionFailed, default_client, translated
+from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
 from freshq.stores.dynamodb.schema import WAITER_CONFIG
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from freshq.matching.stores.base import Span
     from freshq.stores.dynamodb.names import Item
 
-# A hash and a range key, as `match_items` uses them: no index, no counter.
 KEYS: Final = (("pk", "HASH"), ("sk", "RANGE"))
 
 
@@ -57,8 +59,8 @@ def match_table_definition(table: str) -> CreateTableInputTypeDef:
     }
 
 
-class DynamoDBMatchStore:
-    """Resources and their entries as items; every change of both is one transaction."""
+class DynamoDBMatchStore(MatchStore):
+    """Resources and their entries as items. Every change of both is one transaction."""
 
     def __init__(self, table: str, client: DynamoDBClient | None = None) -> None:
         """Use a table.
@@ -70,24 +72,16 @@ class DynamoDBMatchStore:
         Raises:
             ValueError: If it is not the name of a table.
         """
-        if not isinstance(table, str) or not TABLE_NAME.fullmatch(table):
-            msg = (
-                f"table: must be the name of a DynamoDB table (3 to 255 of A-Z a-z 0-9 _ . -), got {table!r}"
-            )
-            raise ValueError(msg)
+        check_table_name(table)
         with translated(table):
             self._client = client or default_client()
         self._table = table
         self._transactions = Transactions(self._client, table)
-        # Names are never taken back, so one that was noted stays so.
-        self._noted: frozenset[str] = frozenset()
+        # Names are never deleted: those that this process added need not be added again.
+        self._added: frozenset[str] = frozenset()
 
+    @override
     def create_table(self) -> None:
-        """Make the table unless it is there; return once it can be used.
-
-        Raises:
-            StoreError: If there is a table of this name with other keys.
-        """
         with translated(self._table):
             with suppress(self._client.exceptions.ResourceInUseException):
                 self._client.create_table(**match_table_definition(self._table))
@@ -97,9 +91,9 @@ class DynamoDBMatchStore:
             msg = f"table {self._table!r}: has other keys than pk and sk; choose another name"
             raise StoreError(msg)
 
+    @override
     def add_names(self, names: Collection[str]) -> None:
-        """Note the names of attributes; those that this process noted before cost nothing."""
-        if not (new := set(names) - self._noted):
+        if not (new := set(names) - self._added):
             return
         values: Item = {":names": {"SS": sorted(new)}}
         self._transactions.retried(
@@ -110,15 +104,15 @@ class DynamoDBMatchStore:
                 ExpressionAttributeValues=values,
             )
         )
-        self._noted |= new
+        self._added |= new
 
+    @override
     def last_name(self) -> str:
-        """Return the greatest name ever noted."""
         item = self._get(NAMES_KEY)
         return max(item["attributeNames"]["SS"], default="") if item is not None else ""
 
+    @override
     def get(self, resource_id: str) -> Resource | None:
-        """Return a resource, strongly consistent."""
         item = self._get(resource_key(resource_id))
         return None if item is None else decode_resource(item)
 
@@ -128,16 +122,13 @@ class DynamoDBMatchStore:
         )
         return dict(response["Item"]) if "Item" in response else None
 
+    @override
     def commit(self, before: Resource | None, after: Resource | None, last_name: str) -> None:
-        """Replace one version of a resource, with its entries, by the next.
-
-        Without entries it is a plain write, at half the price of a transaction of one.
-        """
         actions = actions_of(self._table, before, after, last_name)
         if not actions:
             return
         try:
-            if len(actions) == 1:
+            if len(actions) == 1:  # without entries: half the price of a transaction
                 self._write_one(actions[0])
             else:
                 self._transactions.write(actions, uuid4().hex if after is None else after.token)
@@ -151,10 +142,10 @@ class DynamoDBMatchStore:
         else:
             self._transactions.retried(lambda: self._client.delete_item(**action["Delete"]))
 
+    @override
     def page(self, span: Span) -> list[Entry]:
-        """Return entries in order, strongly consistent."""
         values: Item = {
-            ":pk": {"S": line_partition(span.partition)},
+            ":pk": {"S": entry_partition(span.partition)},
             ":low": {"S": span.low},
             ":high": {"S": span.high},
         }
@@ -167,8 +158,8 @@ class DynamoDBMatchStore:
             arguments["ExclusiveStartKey"] = {"pk": values[":pk"], "sk": {"S": span.start_after}}
         return [decode_entry(item) for item in self._query(arguments, span.limit)]
 
+    @override
     def resources(self) -> Iterator[Resource]:
-        """Yield every resource, strongly consistent."""
         for shard in range(RESOURCE_SHARDS):
             arguments: Item = {
                 "KeyConditionExpression": "pk = :pk",
@@ -177,14 +168,13 @@ class DynamoDBMatchStore:
             yield from map(decode_resource, self._query(arguments))
 
     def _query(self, arguments: Item, limit: int | None = None) -> Iterator[Item]:
-        """Yield what a query finds, page by page, up to a limit."""
+        """Yield the items of a strongly consistent query, page by page, up to a limit."""
         left = limit
         while True:
             if left is not None:
                 arguments = arguments | {"Limit": left}
-            sent = arguments
             page = self._transactions.retried(
-                lambda: self._client.query(TableName=self._table, ConsistentRead=True, **sent)  # noqa: B023
+                partial(self._client.query, TableName=self._table, ConsistentRead=True, **arguments)
             )
             yield from map(dict, page["Items"])
             left = None if left is None else left - len(page["Items"])
@@ -194,7 +184,7 @@ class DynamoDBMatchStore:
 
 
 def _made(item: Item | None, before: Resource | None, after: Resource | None) -> bool:
-    """Return whether the item that stands in the way is what this very write made of it before."""
+    """Return whether an earlier try of this write made the item that fails its condition."""
     if after is None:
         return before is not None and item is None
     return item is not None and decode_resource(item) == after

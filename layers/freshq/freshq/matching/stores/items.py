@@ -1,10 +1,10 @@
-"""The items of a table of resources and queues, and the conditions under which they change.
+"""The items of a table of resources, and the conditions under which they change.
 
 One table, keyed by pk and sk:
 
     pk resource#SHARD     sk ID                     a resource
-    pk line#QUEUE         sk GROUP#MICROSECONDS#ID  its entry in a queue
-    pk names              sk names                  which attribute names there are
+    pk line#PARTITION     sk GROUP#MICROSECONDS#ID  one of its entries
+    pk names              sk names                  all attribute names
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from freshq.matching.places import Place
     from freshq.stores.dynamodb.names import Item
 
-# A partition writes 1,000 units a second, and a resource costs 5 a cycle here: enough for 1,600 cycles.
+# A partition of the table can write 1,000 units per second. A cycle of a resource writes 5 units here, so
+# the shards allow 1,600 cycles per second.
 RESOURCE_SHARDS: Final = 8
 NAMES_KEY: Final[Item] = {"pk": {"S": "names"}, "sk": {"S": "names"}}
 
 
 def resource_partition(shard: int) -> str:
-    """Return the partition of the resources of a shard."""
+    """Return the hash key of the resources of a shard."""
     return f"resource#{shard}"
 
 
@@ -36,8 +37,8 @@ def resource_key(resource_id: str) -> Item:
     return {"pk": {"S": resource_partition(shard)}, "sk": {"S": resource_id}}
 
 
-def line_partition(partition: str) -> str:
-    """Return the hash key of a queue."""
+def entry_partition(partition: str) -> str:
+    """Return the hash key of the entries of a partition."""
     return f"line#{partition}"
 
 
@@ -79,17 +80,17 @@ def _resource(item: Item, status: ResourceStatus) -> Resource:
 
 
 def decode_resource(item: Item) -> Resource:
-    """Return the resource that an item holds."""
+    """Return the resource of an item."""
     return _resource(item, ResourceStatus(item["resourceStatus"]["S"]))
 
 
 def decode_entry(item: Item) -> Entry:
-    """Return the entry that an item holds."""
+    """Return the entry of an item."""
     return Entry(item["sk"]["S"], _resource(item, ResourceStatus.QUEUED), item["lastName"]["S"])
 
 
 def guard(before: Resource | None) -> Item:
-    """Return the condition that a resource is what it was."""
+    """Return the condition that a resource is still as before."""
     if before is None:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
     return {
@@ -103,7 +104,7 @@ def guard(before: Resource | None) -> Item:
 
 def _entry_key(resource: Resource, place: Place) -> Item:
     key = place.sort_key(resource.since or 0.0, resource.resource_id)
-    return {"pk": {"S": line_partition(place.partition)}, "sk": {"S": key}}
+    return {"pk": {"S": entry_partition(place.partition)}, "sk": {"S": key}}
 
 
 def _entry_keys(resource: Resource | None) -> list[Item]:
@@ -113,31 +114,31 @@ def _entry_keys(resource: Resource | None) -> list[Item]:
 
 
 def actions_of(table: str, before: Resource | None, after: Resource | None, last_name: str) -> list[Item]:
-    """Return the actions that replace a version of a resource; the first is that on the resource itself.
+    """Return the actions that replace a version of a resource; the first writes the resource itself.
 
     Args:
         table: Name of the table.
-        before: The version that is there; None if there is none.
+        before: The stored version; None if there is none.
         after: The next version; None to delete it.
-        last_name: For the entries that `after` gets.
+        last_name: The greatest attribute name, kept in the entries of `after`.
     """
     resource = after or before
     if resource is None:
         return []
-    report: Item = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    arguments: Item = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     own: dict[str, Any] = (
-        {"Delete": {"Key": resource_key(resource.resource_id), **report, **guard(before)}}
+        {"Delete": {"Key": resource_key(resource.resource_id), **arguments, **guard(before)}}
         if after is None
-        else {"Put": {"Item": encode_resource(after), **report, **guard(before)}}
+        else {"Put": {"Item": encode_resource(after), **arguments, **guard(before)}}
     )
     actions: list[Item] = [own]
     for key in _entry_keys(before):
-        # The token is that of this very stay in line: another one at the same time is another entry.
-        stay = {
+        # A resource that left and returned at the same time has other entries, with another token.
+        same_entry = {
             "ConditionExpression": "requestToken = :token",
             "ExpressionAttributeValues": {":token": {"S": "" if before is None else before.token}},
         }
-        actions.append({"Delete": {"TableName": table, "Key": key, **stay}})
+        actions.append({"Delete": {"TableName": table, "Key": key, **same_entry}})
     for key in _entry_keys(after):
         put = {"Item": _encode_entry(resource, key, last_name), **guard(None)}
         actions.append({"Put": {"TableName": table, **put}})

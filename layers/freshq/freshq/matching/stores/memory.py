@@ -1,4 +1,4 @@
-"""Resources and queues in this process's memory: for tests, trials and examples."""
+"""Resources in this process's memory: for tests, trials and examples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from freshq.matching.places import places_of
 from freshq.matching.resource import Entry, Resource, ResourceStatus
-from freshq.matching.stores.base import ChangedError
+from freshq.matching.stores.base import ChangedError, MatchStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from freshq.matching.stores.base import Span
 
 
-class MemoryMatchStore:
-    """Resources in a dictionary, and each queue as a sorted list of keys."""
+class MemoryMatchStore(MatchStore):
+    """Resources in a dictionary, and the keys of each partition in a sorted list."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -29,26 +31,27 @@ class MemoryMatchStore:
         self._entries: dict[tuple[str, str], Entry] = {}
         self._last_name = ""
 
+    @override
     def create_table(self) -> None:
-        """Do nothing: there is nothing to make."""
+        pass
 
+    @override
     def add_names(self, names: Collection[str]) -> None:
-        """Note the names of attributes."""
         with self._lock:
             self._last_name = max(self._last_name, *names)
 
+    @override
     def last_name(self) -> str:
-        """Return the greatest name ever noted."""
         with self._lock:
             return self._last_name
 
+    @override
     def get(self, resource_id: str) -> Resource | None:
-        """Return a resource."""
         with self._lock:
             return self._resources.get(resource_id)
 
+    @override
     def commit(self, before: Resource | None, after: Resource | None, last_name: str) -> None:
-        """Replace one version of a resource, with its entries, by the next."""
         resource = after or before
         if resource is None:
             return
@@ -68,8 +71,8 @@ class MemoryMatchStore:
                     insort(self._keys[partition], key)
                     self._entries[partition, key] = Entry(key, after, last_name)
 
+    @override
     def page(self, span: Span) -> list[Entry]:
-        """Return entries in order."""
         with self._lock:
             keys = self._keys.get(span.partition, [])
             low, high = bisect_left(keys, span.low), bisect_right(keys, span.high)
@@ -81,8 +84,8 @@ class MemoryMatchStore:
             wanted = islice(reversed(indexes) if span.newest_first else indexes, span.limit)
             return [self._entries[span.partition, keys[index]] for index in wanted]
 
+    @override
     def resources(self) -> Iterator[Resource]:
-        """Yield every resource."""
         with self._lock:
             found = list(self._resources.values())
         yield from found

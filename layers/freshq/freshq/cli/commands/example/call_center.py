@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator
 
-    from freshq.matching.queue import Match, MatchQueue
+    from freshq.matching.match import Match
+    from freshq.matching.queue import MatchQueue
 
 LANGUAGES: Final = {"English": 0.6, "Spanish": 0.25, "French": 0.15}
 GENDERS: Final = ("F", "M", "X")
