@@ -309,7 +309,7 @@ def items_of(shipments: Shipments) -> list[dict[str, Any]]:
 def test_a_record_is_never_put_over(shipments: Shipments, queue: AttachedQueue, on_conflict: Any) -> None:
     queue.enqueue("A")
     before = items_of(shipments)
-    with pytest.raises(ValueError, match=r"^on_conflict: not on an attached table"):
+    with pytest.raises(ValueError, match=r"^on_conflict: not supported on an attached table"):
         queue.put(None, task_id="A", on_conflict=on_conflict)
     with pytest.raises(ValueError, match=r"^on_conflict: "):
         queue.put_many([{"task_id": "B"}], on_conflict=on_conflict)
@@ -525,7 +525,7 @@ class TestApplicationData:
     def test_the_payload_and_the_id_are_the_record_s(self, queue: AttachedQueue) -> None:
         with pytest.raises(ValueError, match="payload: must be None"):
             queue.put({"other": "data"}, task_id="A")
-        with pytest.raises(ValueError, match="task_id: must name a record"):
+        with pytest.raises(ValueError, match="task_id: required, the id of a record"):
             queue.put(None)
         with pytest.raises(ValueError, match="reserved"):
             queue.enqueue("freshq#attach")
@@ -573,7 +573,7 @@ class TestFaults:
             return task
 
         monkeypatch.setattr(queue.store, "get", changed_after_the_read)
-        with pytest.raises(LostRace, match=r"'A'.*10 tries"):
+        with pytest.raises(LostRace, match=r"'A'.*10 attempts"):
             queue.reprioritize("A", 3)
 
     def test_of_two_changes_of_what_was_read_one_wins(

@@ -73,8 +73,8 @@ class TestLife:
 
     @pytest.mark.usefixtures("shipments")
     def test_a_record_is_its_own_work(self) -> None:
-        fails(2, "payload: must be None, since the record itself is the payload", "put", "{}", "--id", "A")
-        fails(2, "task_id: must name a record", "put")
+        fails(2, "payload: must be None, because the record itself is the payload", "put", "{}", "--id", "A")
+        fails(2, "task_id: required, the id of a record", "put")
         fails(1, "'Z': not in queue", "put", "--id", "Z")
 
 

@@ -1,1 +1,1 @@
-"""The queue: its verbs, for any store, and what its processes share."""
+"""The queue: its verbs, on any store, and the state that its processes share."""

@@ -1,4 +1,4 @@
-"""What every queue has: its verbs, and how it is opened and closed."""
+"""The base of every queue: all verbs, and how a queue is opened and closed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class BaseQueue(Putting, Claiming, Settling, Tending, Reading):
-    """A queue of tasks that lose value with age, on any store.
+    """A queue of tasks that lose value with age, on any store. Thread-safe.
 
-    Thread-safe. A wrong argument raises ValueError before any write. A store that does not answer raises
-    StoreError; it never looks like an empty queue.
+    A wrong argument raises ValueError before any write. A store that does not answer raises StoreError;
+    it never looks like an empty queue.
     """
 
     _core_class: ClassVar[type[Core]] = Core
@@ -40,14 +40,14 @@ class BaseQueue(Putting, Claiming, Settling, Tending, Reading):
         super().__init__(self._core_class(store, parse_options(options)))
 
     def create_table(self) -> None:
-        """Create what the store needs, unless it exists; return once it can be used."""
+        """Create the tables that the store needs, unless they exist; return when they can be used."""
         self._core.store.create_table()
 
     def flush(self) -> None:
-        """Write the counts that are still in memory; call it before a process is frozen or ends."""
+        """Write the flow counts in memory to the store. Call it before a process is frozen or ends."""
         self._core.meter.flush(self.now())
 
     def close(self) -> None:
-        """Release what this process holds of the store; leases that are still held stay safe."""
+        """Flush, and close the connections of this process. Its leases stay valid."""
         self.flush()
         self._core.store.close()

@@ -1,4 +1,4 @@
-"""Tasks out: what is due is brought in, what is best is claimed."""
+"""Claiming tasks, and recovering those that are due."""
 
 from __future__ import annotations
 
@@ -27,36 +27,34 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Far more than a process can start at once; the record of what it holds must stay within one item.
+# Far more than one process can start at once; its lease record must fit into one item.
 MAX_CLAIM: Final = 1000
 # Of claims that CoDel gave up; each finds the next head of the line.
 MAX_CODEL_ROUNDS: Final = 50
 
 
 class Claiming(Verbs):
-    """Takes tasks to work on."""
+    """Claims and recovers tasks."""
 
     def claim(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
-        """Take tasks to work on, in the queue's order.
+        """Claim tasks, in the queue's order.
 
-        When fewer tasks wait than were asked for, what is due (delays that are over, leases that
-        ran out) is brought in first.
+        If fewer than `limit` are claimable, `recover` is called and the rest is claimed from what it
+        returned to the lines.
 
         Args:
-            limit: How many at the most: as many as can be started now.
-            lease_seconds: How long they are held; None for the queue's own.
+            limit: Most claims to return: as many as can be started now.
+            lease_seconds: Length of the leases; None for the queue's default.
 
         Returns:
             The claims; empty if nothing is claimable or the queue is paused.
 
         Raises:
-            StoreError: If the store did not answer; what it had given before that is returned instead,
-                and the next call fails.
+            ValueError: If an argument is wrong.
+            StoreError: If the store did not answer. If some tasks were already claimed, they are returned
+                instead.
         """
-        checked_count("limit", limit, at_most=MAX_CLAIM)
-        if lease_seconds is None:
-            lease_seconds = self._core.config.lease_seconds
-        checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+        lease_seconds = self._checked_claim(limit, lease_seconds)
         if self._core.store.paused(self.name):
             return []
         claims = self._claim(limit, lease_seconds)
@@ -70,8 +68,15 @@ class Claiming(Verbs):
                 logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
         return claims
 
+    def _checked_claim(self, limit: int, lease_seconds: float | None) -> float:
+        """Check the arguments of a claim; return the length of its leases."""
+        checked_count("limit", limit, at_most=MAX_CLAIM)
+        if lease_seconds is None:
+            return self.lease_seconds
+        return checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+
     def _claim(self, limit: int, lease_seconds: float) -> list[Claim]:
-        """Take tasks, giving up those that CoDel does not let through, for a bounded number of rounds."""
+        """Claim tasks; shed those that CoDel sheds and claim again, for a bounded number of rounds."""
         kept: list[Claim] = []
         for _ in range(MAX_CODEL_ROUNDS):
             try:
@@ -90,17 +95,21 @@ class Claiming(Verbs):
         return kept
 
     def _shed(self, claim: Claim, reason: ShedReason) -> None:
-        """Settle a claim as shed; if that fails, the task comes back when its lease runs out."""
+        """Settle a claim as SHED; if that fails, the task is recovered when its lease expires."""
         now = self.now()
         try:
             self._core.settle(claim, self._core.lifecycle.shed_claimed(held_task(claim), now, reason))
         except (LeaseLost, StoreError):
-            logger.warning("task %s was not given up", claim.task.task_id, exc_info=True)
+            logger.warning(
+                "task %s could not be shed; it returns when its lease expires",
+                claim.task.task_id,
+                exc_info=True,
+            )
         else:
             self._core.meter.turned_away(now, 1)
 
     def _shed_version(self, task: Task) -> Task | None:
-        """Return a task that was just taken as CoDel sheds it; None if it is to be run."""
+        """Return the shed version of a task that was just claimed; None if it is to be run."""
         if not self._core.codel.sheds(task, task.updated):
             return None
         self._core.meter.turned_away(task.updated, 1)
@@ -109,15 +118,19 @@ class Claiming(Verbs):
     def poll(
         self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
     ) -> list[Claim]:
-        """Claim tasks, waiting until there are some; at the next due time it looks at once.
+        """Claim tasks; wait until there are some.
 
         Args:
-            limit: How many at the most.
-            timeout_seconds: Give up after so long; None: never.
-            poll_seconds: Look at least so often for what other processes put.
+            limit: Most claims to return.
+            timeout_seconds: Stop waiting after this time; None: never.
+            poll_seconds: Longest time between two looks for what other processes put.
 
         Returns:
-            The claims; empty if the time was over.
+            The claims; empty after the timeout.
+
+        Raises:
+            ValueError: If an argument is wrong.
+            StoreError: If the store did not answer.
         """
         checked_seconds("poll_seconds", poll_seconds, above_zero=True)
         if timeout_seconds is not None:
@@ -126,15 +139,18 @@ class Claiming(Verbs):
 
     @contextmanager
     def transaction(self) -> Iterator[HeldTask | None]:
-        """Hold the next task in a transaction of the database: its lock is the row's.
+        """Hold the next task in a database transaction, by the lock of its row. SQL only.
 
-        What the block writes through the connection, and that the task is done, are committed together.
-        An exception undoes the block's writes and is recorded as a failed attempt; then it is raised
-        again, but for Retry, Reject and Busy, which say how the attempt ended. When the process dies,
-        the task waits as before, and the attempt is not counted. Only in a SQL database.
+        The writes of the block through the connection are committed together with the task's SUCCESS.
+        An exception rolls them back and is recorded as a failed attempt; then it is raised again, except
+        Retry, Reject and Busy, which say how the attempt ended. If the process dies, the task is
+        claimable as before, and the attempt is not counted.
 
         Yields:
             The task and the connection; None if nothing is claimable or the queue is paused.
+
+        Raises:
+            ValueError: If the queue is not in a SQL database.
         """
         transactions = transactions_of(self._core.store, "transaction")
         if self._core.store.paused(self.name):
@@ -148,15 +164,15 @@ class Claiming(Verbs):
             self._core.served(Claim(work.task, "", 0.0), work.settled)
 
     def held(self, task_id: str, token: str) -> Claim:
-        """Return the claim that holds a task, for a holder that kept only its id and token.
+        """Return the claim that holds a task, for a holder that kept only the id and the token.
 
         Args:
             task_id: The task.
-            token: `Claim.token` of what `claim` returned, perhaps to another process.
+            token: `Claim.token`, perhaps from another process.
 
         Raises:
-            TaskNotFound: If there is no such task.
-            LeaseLost: If it is not held under this token.
+            TaskNotFound: If the queue has no such task.
+            LeaseLost: If the task is not held under this token.
         """
         task = self._core.stored(task_id)
         if task.status is not TaskStatus.TAKEN or task.lease_token != token or task.lease_until is None:
@@ -166,16 +182,19 @@ class Claiming(Verbs):
         return Claim(task, token, task.lease_until)
 
     def take_order_switches(self) -> list[OrderSwitch]:
-        """Return the times that an adaptive order turned round since the last call, by this process."""
+        """Return the order switches seen by this process since the last call."""
         return self._core.orders.take_switches()
 
     def recover(self) -> int:
-        """Bring back tasks whose lease ran out, and bring in delayed ones whose time has come.
+        """Return tasks with expired leases to their lines, and promote delayed tasks that are due.
 
-        A task whose last attempt ran out becomes a dead letter.
+        A task whose lease expires in its last attempt becomes a dead letter.
 
         Returns:
-            How many tasks were moved.
+            How many tasks changed.
+
+        Raises:
+            StoreError: If the store did not answer.
         """
         moved = 0
         while due := self._core.store.due(self.name, self.now()):
@@ -183,7 +202,7 @@ class Claiming(Verbs):
             for task in due:
                 moved += self._recover(task)
             if moved == before:
-                break  # others move the same tasks, or the index lags: the next call sees what is left
+                break  # others recover the same tasks, or the index lags: the next call sees the rest
         return moved
 
     def _recover(self, task: Task) -> int:
@@ -215,7 +234,7 @@ class Claiming(Verbs):
             created_after=now - self._core.config.max_age_seconds + reserve_seconds,
             deadline_after=now + reserve_seconds,
             lease_until=lease_until,
-            # Past the lease and past every deadline that a claimed task can have.
+            # Later than the lease and any deadline that a claimed task can have.
             expires=self._core.lifecycle.expires(max(lease_until, now + self._core.config.max_age_seconds)),
             tokens=[f"{self._core.config.worker_name}:{new_token()}" for _ in range(limit)],
         )

@@ -1,4 +1,4 @@
-"""What the verbs of one queue share: its options, its store, and what this process knows of it."""
+"""The state that the verbs of one queue share: its options, its store, its policies."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from freshq.model.checks import checked_id
 from freshq.model.lifecycle import Lifecycle
 from freshq.model.stamps import Stamps
 from freshq.model.task import TaskStatus
+from freshq.policy.retry import until_committed
 from freshq.queue.shared.admission import AdmissionControl, PressureGauge
 from freshq.queue.shared.backlog import BacklogBound
 from freshq.queue.shared.codel import LineCodel
@@ -32,30 +33,30 @@ if TYPE_CHECKING:
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.transactional import Putter
 
-# A verb that reads before it writes starts again so often when the task changes in between.
+# Attempts of a read-change-commit before it is a LostRace.
 MAX_READ_WRITE_TRIES: Final = 10
 
 
 class Core:
-    """One queue, as a process knows it. Thread-safe.
+    """One queue in one process. Thread-safe.
 
     Attributes:
         store: Home of the tasks.
         config: The queue's options.
         name: Its name.
-        lifecycle: What each verb makes of a task.
+        lifecycle: Returns the next version of a task under each verb.
         orders: Which end of each line is served.
         turns: Which line of a level is served next.
-        reserve: How much time a task must have left to be claimed.
-        codel: Which of the claimed tasks waited too long, if that is a rule of the queue.
-        meter: Counts what is offered, served, refused.
-        gauge: Tells from the counts how hard the queue is pressed.
-        admission: Rejects puts by that.
-        backlog: Bounds what waits.
+        reserve: Time that must be left before the deadline for a task to be claimed.
+        codel: Which claimed tasks to shed because they waited too long.
+        meter: Counts the flow.
+        gauge: Measures the pressure on the queue.
+        admission: Rejects puts by load.
+        backlog: Bounds the number of waiting tasks.
     """
 
     def __init__(self, store: Store, config: QueueConfig) -> None:
-        """Know nothing yet."""
+        """Start with no task seen."""
         self.store = store
         self.config = config
         self.name = config.name
@@ -84,22 +85,22 @@ class Core:
         return self._stamps.next()
 
     def created(self, new: NewTask, where: str = "") -> Task:
-        """Return the task that a put makes; `where` is a prefix for the name of a field in an error."""
+        """Return a new task; `where` is a prefix for field names in errors."""
         return self.lifecycle.created(new, self.now(), self.stamp(), where)
 
     def putter(self, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:
-        """Return what puts tasks in the way that was asked for.
+        """Return the function that puts tasks into the store.
 
         Raises:
-            ValueError: If an argument is wrong, or the store cannot do it.
+            ValueError: If an argument is wrong, or not supported by the store.
         """
         return putter(self.store, on_conflict, connection)
 
     def stored(self, task_id: str) -> Task:
-        """Return a task of the queue as it is stored.
+        """Return a task with its stored status.
 
         Raises:
-            TaskNotFound: If there is none of this id.
+            TaskNotFound: If the queue has no task with this id.
         """
         task = self.store.get(checked_id(task_id))
         if task is None or task.queue != self.name:
@@ -107,32 +108,39 @@ class Core:
         return task
 
     def get(self, task_id: str) -> Task | None:
-        """Return a task of the queue as it is now, None if there is none of this id."""
+        """Return a task with its current status; None if the queue has no task with this id."""
         try:
             return self.seen(self.stored(task_id))
         except TaskNotFound:
             return None
 
     def seen(self, task: Task) -> Task:
-        """Return a task that was read as it is now."""
+        """Return a stored task with its current status."""
         return replace(task, status=task.status_at(self.now()))
 
     def change(self, task_id: str, verb: Callable[[Task, float], Task]) -> Task:
-        """Read a task, compute its next version, and write it unless it changed in between."""
-        for _ in range(MAX_READ_WRITE_TRIES):
-            task = self.stored(task_id)
-            guard = Guard(task.status, request_token=task.request_token)
-            try:
-                return self.store.replace(verb(task, self.now()), guard)
-            except ConflictError:
-                continue
-        raise LostRace(task_id, MAX_READ_WRITE_TRIES)
-
-    def settle(self, claim: Claim, changed: Task) -> Task:
-        """Store what becomes of a claimed task.
+        """Read a task, compute its next version, and write it unless the task changed in between.
 
         Raises:
-            LeaseLost: If the claim no longer holds it.
+            TaskNotFound: If the queue has no task with this id.
+            LostRace: If it changed in between each time.
+        """
+
+        def attempt() -> Task:
+            task = self.stored(task_id)
+            guard = Guard(task.status, request_token=task.request_token)
+            return self.store.replace(verb(task, self.now()), guard)
+
+        try:
+            return until_committed(attempt, ConflictError, MAX_READ_WRITE_TRIES)
+        except ConflictError:
+            raise LostRace(task_id, MAX_READ_WRITE_TRIES) from None
+
+    def settle(self, claim: Claim, changed: Task) -> Task:
+        """Write the settled version of a claimed task.
+
+        Raises:
+            LeaseLost: If the claim no longer holds the task.
         """
         try:
             return self.store.replace(changed, Guard(TaskStatus.TAKEN, lease_token=claim.token))
@@ -142,17 +150,17 @@ class Core:
             raise LeaseLost(claim.task.task_id, why) from None
 
     def served(self, claim: Claim, done: Task) -> Task:
-        """Count a task that was done, well or not, and how long it took."""
+        """Count a task that was done, and its service time; return it."""
         self.meter.served(done.updated, in_time=done.updated <= done.deadline)
         self.reserve.observe(max(0.0, done.updated - claim.task.updated))
         return done
 
 
 class Verbs:
-    """Verbs of a queue: all that they know is its core."""
+    """Base class of the verbs of a queue."""
 
     def __init__(self, core: Core) -> None:
-        """Act on a queue."""
+        """Use the core of a queue."""
         self._core = core
 
     @property
@@ -162,7 +170,7 @@ class Verbs:
 
     @property
     def store(self) -> Store:
-        """Home of the queue, for what else its processes share."""
+        """Home of the tasks, and of the state that the processes of the queue share."""
         return self._core.store
 
     def now(self) -> float:
@@ -175,15 +183,15 @@ class Verbs:
 
     @property
     def lifecycle(self) -> Lifecycle:
-        """What each verb makes of a task of this queue."""
+        """Returns the next version of a task under each verb."""
         return self._core.lifecycle
 
     @property
     def lease_seconds(self) -> float:
-        """How long a claim is held unless it says otherwise."""
+        """Default length of a lease."""
         return self._core.config.lease_seconds
 
     @property
     def max_age_seconds(self) -> float:
-        """How old a task of this queue may become."""
+        """Age at which a task is stale, unless its own max age is shorter."""
         return self._core.config.max_age_seconds

@@ -1,4 +1,4 @@
-"""Waiting for work: a claim that is repeated until it finds something."""
+"""Waiting for tasks: a claim that is repeated until it returns something."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Tasks in: checked, let in at the door, put."""
+"""Putting tasks: validation, admission control, the write."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
 
-from freshq.errors import FreshqError, StoreError
+from freshq.errors import FreshqError, Overloaded, StoreError
 from freshq.model.answers import PutOutcome, Receipt, receipts_of
 from freshq.model.new_task import NewTask, parse_new_task
 from freshq.policy.shedding import ShedReason
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from freshq.model.task import Task
-    from freshq.stores.conflicts import OnConflict
+    from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.transactional import Putter
 
 logger = logging.getLogger(__name__)
 
 
 class Putting(Verbs):
-    """Puts tasks into a queue."""
+    """Adds tasks to a queue."""
 
     def put(
         self,
@@ -46,21 +46,18 @@ class Putting(Verbs):
             payload: The work: any JSON value.
             task_id: The caller's id; None for a UUID. An id that the table still knows is a duplicate.
             priority: 0 to 9, higher first.
-            delay_seconds: Not claimable before so many seconds from now.
-            max_age_seconds: Stale so many seconds from now; at most the queue's max age.
+            delay_seconds: Delay before the task can be claimed.
+            max_age_seconds: Seconds until the task is stale; at most the queue's max age.
             group: Tenant or key.
-            at: Not claimable before this time: with a time zone, or in seconds since the epoch; instead
-                of `delay_seconds`.
-            on_conflict: What to do if a task of this id is waiting or in work: "ignore" the new one, or
-                "update" the old one, which takes it from its holder. With either, the id of a task that
-                is over is free. Not on an attached table.
-            connection: Put it in the transaction of this connection: if that is rolled back, nothing was
-                put. Only in a SQL database.
+            at: When it can be claimed: an aware datetime, or seconds since the epoch.
+            on_conflict: If a task with this id is live, "ignore" the new one or "update" the old one, which
+                ends its claim. The id of a task that is over is free then. Not on attached tables.
+            connection: Put in the transaction of this SQL connection.
 
         Raises:
             ValueError: If an argument is wrong; nothing was written.
-            Overloaded: If the door, or the bound on the backlog, refused it; nothing was written.
-            StoreError: If the store did not take it.
+            Overloaded: If admission control rejected the task; nothing was written.
+            StoreError: If the store did not answer.
         """
         arguments = {
             "payload": payload,
@@ -81,19 +78,24 @@ class Putting(Verbs):
         on_conflict: OnConflict | None = None,
         connection: Connection | None = None,
     ) -> list[Receipt]:
-        """Add several tasks, each given as the arguments of `put`; the others hold for all of them.
+        """Add several tasks.
+
+        Args:
+            tasks: Mappings of the arguments of `put`.
+            on_conflict: As in `put`, for all tasks.
+            connection: As in `put`, for all tasks.
 
         Returns:
-            One receipt a task, in order.
+            One receipt per task, in order.
 
         Raises:
             ValueError: If any task is wrong; nothing was written.
-            PutIncomplete: If some were refused, or the store took only some of them.
+            PutIncomplete: If some tasks were rejected or not written.
         """
         try:
             numbered = enumerate(tasks)
         except TypeError as error:
-            msg = f"tasks: must be a list of tasks, got {tasks!r}"
+            msg = f"tasks: must be a list of mappings, got {tasks!r}"
             raise ValueError(msg) from error
         places = [(f"tasks[{index}].", task) for index, task in numbered]
         how = self._core.putter(on_conflict, connection)
@@ -101,45 +103,48 @@ class Putting(Verbs):
         return self._put(created, how)
 
     def check(self, task: Mapping[str, Any] | NewTask) -> NewTask:
-        """Return the task if this queue would take it, without writing anything.
+        """Validate the arguments of a put without writing anything.
 
         Raises:
-            ValueError: One line that names the field and what is allowed.
+            ValueError: One line that names the first wrong field and what is allowed.
         """
         new = parse_new_task(task)
         self._core.lifecycle.created(new, now=self.now(), created=0.0)
         return new
 
-    def _put(self, tasks: list[Task], putter: Putter) -> list[Receipt]:
+    def _put(self, tasks: Sequence[Task], putter: Putter) -> list[Receipt]:
         now = self.now()
-        outcomes: dict[int, Receipt | FreshqError] = {}
-        admitted = self._admitted(tasks, now, outcomes)
+        rejections = self._rejections(tasks, now)
+        admitted = [index for index, rejection in enumerate(rejections) if rejection is None]
         added = putter([tasks[index] for index in admitted]) if admitted else []
-        for index, result in zip(admitted, added, strict=True):
-            if isinstance(result, FreshqError):
-                outcomes[index] = result
-            else:
-                outcomes[index] = Receipt(tasks[index].task_id, PutOutcome(result))
         self._core.meter.offered(now, len(tasks))
         self._make_room(sum(result == PutOutcome.CREATED for result in added), now)
-        return receipts_of([outcomes[index] for index in range(len(tasks))])
+        results = dict(zip(admitted, added, strict=True))
+        return receipts_of(
+            [
+                rejection or _outcome(task, results[index])
+                for index, (task, rejection) in enumerate(zip(tasks, rejections, strict=True))
+            ]
+        )
 
-    def _admitted(
-        self, tasks: Sequence[Task], now: float, outcomes: dict[int, Receipt | FreshqError]
-    ) -> Sequence[int]:
-        """Return which tasks are let in, noting the rejections among the outcomes."""
+    def _rejections(self, tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
+        """Return why each task is rejected, None for those that are admitted; count the rejections."""
         rejections = [self._core.admission.rejection(task, now) for task in tasks]
-        inside = [index for index, rejection in enumerate(rejections) if rejection is None]
-        full = self._core.backlog.rejections([tasks[index] for index in inside], now)
-        for index, rejection in [*enumerate(rejections), *zip(inside, full, strict=True)]:
-            if rejection is not None:
-                outcomes[index] = rejection
-                self._core.meter.refused(now, ShedReason(rejection.reason), 1)
-        return [index for index in inside if index not in outcomes]
+        admitted = [index for index, rejection in enumerate(rejections) if rejection is None]
+        by_backlog = self._core.backlog.rejections([tasks[index] for index in admitted], now)
+        for index, rejection in zip(admitted, by_backlog, strict=True):
+            rejections[index] = rejection
+        for rejection in filter(None, rejections):
+            self._core.meter.refused(now, ShedReason(rejection.reason), 1)
+        return rejections
 
     def _make_room(self, created: int, now: float) -> None:
-        """Let the oldest give way to what was put; the tasks are in, so a failure is not theirs."""
+        # The tasks are written: an error here must not look like a failed put.
         try:
             self._core.backlog.make_room(created, now)
         except StoreError:
             logger.warning("queue %r: could not enforce the backlog limit", self.name, exc_info=True)
+
+
+def _outcome(task: Task, result: PutResult) -> Receipt | FreshqError:
+    return result if isinstance(result, FreshqError) else Receipt(task.task_id, PutOutcome(result))

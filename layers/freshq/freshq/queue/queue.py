@@ -1,4 +1,4 @@
-"""The queue: how one is opened on each store."""
+"""How a queue is opened on each store."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Queue(BaseQueue):
-    """A queue whose tasks freshq keeps itself."""
+    """A queue whose tasks are in a table of freshq."""
 
     @classmethod
     def memory(cls, **options: Unpack[QueueOptions]) -> Self:
-        """Return a queue in this process's memory, for tests and trials."""
+        """Return a queue in the memory of this process, for tests and experiments."""
         from freshq.stores.memory import MemoryStore  # noqa: PLC0415 - only the store in use is loaded
 
         return cls(MemoryStore(), **options)
@@ -68,24 +68,24 @@ class Queue(BaseQueue):
         Args:
             table: Name of the table.
             client: A low-level boto3 client; None for one from the environment.
-            shards: Partitions of the index of claimable tasks. One keeps strict order; N lift the
-                write limit N-fold, and a claim merges the newest of each. An attached table has as
-                many as it was attached with; more than one must be that number.
-            attach: Whether the tasks are records of an application's table, to which `freshq attach`
-                was applied. Then order and shards default to what it was attached with, and no record
-                is stale by age.
-            key: The hash key of such a table.
+            shards: Partitions of the index of claimable tasks. One keeps strict order. N raise the write
+                limit N-fold, and a claim merges the newest tasks of each. On an attached table: 1, or
+                the number that it was attached with.
+            attach: Whether the tasks are records of an application's table that was prepared with
+                `freshq attach`. Order and shards are then those of the attachment by default, and
+                records do not become stale.
+            key: The hash key of an attached table.
             **options: See `freshq.model.options.QueueConfig`.
 
         Raises:
-            ValueError: If an argument is wrong, or does not agree with how the table was attached.
-            TableMissing: If a table that is to be attached is not.
+            ValueError: If an argument is wrong, or contradicts the attachment.
+            TableMissing: If `attach` is set and the table is not attached.
             MissingExtra: If the extra `aws` is not installed.
         """
         if attach:
             return open_dynamodb(table, client, key, shards, options)
         if key is not None:
-            raise ValueError("key: only with attach=True; a table of freshq's own has the key taskId")
+            raise ValueError("key: only with attach=True; freshq's own tables have the key taskId")
         with needs("aws"):
             from freshq.stores.dynamodb import DynamoDBStore  # noqa: PLC0415 - only the store in use is loaded
 
@@ -96,11 +96,10 @@ class Queue(BaseQueue):
         """Return a queue in a relational database: SQLite, PostgreSQL, MariaDB or MySQL.
 
         Args:
-            url: Where the database is: `sqlite:///tasks.db`, `postgresql://user@host/name` or
+            url: The database: `sqlite:///tasks.db`, `postgresql://user@host/name` or
                 `mariadb://user@host/name`.
-            table: Name of the table of tasks; the names of the others begin with it.
-            **options: See `freshq.model.options.QueueConfig`. Unless a clock is given, the time is the
-                database's.
+            table: Name of the table of tasks, and prefix of the names of the other tables.
+            **options: See `freshq.model.options.QueueConfig`. The default clock is the database's.
 
         Raises:
             MissingExtra: If the extra `sql` is not installed.

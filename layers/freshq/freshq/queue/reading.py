@@ -1,4 +1,4 @@
-"""What is in a queue, and how hard it is pressed."""
+"""Reading tasks, counts and pressure."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ if TYPE_CHECKING:
 
 
 class Reading(Verbs):
-    """Looks at a queue without changing it."""
+    """Reads a queue without changing it."""
 
     def get(self, task_id: str) -> Task | None:
-        """Return a task as it is now, None if the queue has none of this id."""
+        """Return a task with its current status; None if the queue has no task with this id."""
         return self._core.get(task_id)
 
     def contains(self, task_id: str) -> bool:
-        """Return whether a task of this id is waiting or in work."""
+        """Return whether the task with this id is PENDING or TAKEN."""
         task = self.get(task_id)
         return task is not None and task.status in (TaskStatus.PENDING, TaskStatus.TAKEN)
 
     def list(
         self, status: TaskStatus | str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page:
-        """Return part of the queue's tasks, in an order of the store's own.
+        """Return a page of the queue's tasks, in an order that depends on the store.
 
         Args:
-            status: Only tasks in this state.
-            limit: How many at the most.
-            cursor: `cursor` of the page before; None to start.
+            status: Return only tasks with this status.
+            limit: Most tasks to return.
+            cursor: `cursor` of the previous page; None for the first page.
+
+        Raises:
+            ValueError: If an argument is wrong.
         """
         wanted = checked_status(status)
         checked_count("limit", limit)
@@ -54,11 +57,11 @@ class Reading(Verbs):
         return Page(tuple(found), None)
 
     def stats(self, *, approximate: bool = False) -> Stats:
-        """Count the tasks by state.
+        """Count the tasks by status.
 
         Args:
-            approximate: Read at most a page per shard whatever the backlog; `Stats.bounded` says what
-                each count is then. Otherwise the counts are exact, and every task is read.
+            approximate: Read at most one page per shard; `Stats.bounded` then says which counts are
+                bounds. Otherwise every task is read, and the counts are exact.
         """
         now = self.now()
         if approximate:
@@ -69,7 +72,7 @@ class Reading(Verbs):
         return replace(stats, shed_by_reason=dict(Counter(stats.shed_by_reason) + Counter(refused)))
 
     def pressure(self) -> Pressure:
-        """Return how hard the queue is pressed: offered and served rate, and what that means for a task.
+        """Return how overloaded the queue is.
 
         Raises:
             StoreError: If the store did not answer.

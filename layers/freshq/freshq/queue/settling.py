@@ -1,4 +1,4 @@
-"""What becomes of a claim: every verb is conditional on its token."""
+"""Settling claims. Every verb is conditional on the token of the claim."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class Settling(Verbs):
-    """Settles claims."""
+    """Settles and extends claims."""
 
     def complete(self, claim: Claim, result: Any = None) -> Task:  # noqa: ANN401 - any JSON value
         """Settle a claim as SUCCESS.
 
         Args:
             claim: What `claim` returned.
-            result: Any JSON value to keep with the task.
+            result: Any JSON value, kept with the task.
 
         Raises:
             LeaseLost: If the claim no longer holds its task.
-            ValueError: If the result is not JSON, or too large to be kept.
+            ValueError: If the result is not JSON, or too large.
         """
         result = checked_result(result, held_task(claim).payload)
         done = self._core.settle(claim, self._core.lifecycle.completed(held_task(claim), self.now(), result))
@@ -40,25 +40,25 @@ class Settling(Verbs):
         claims: Sequence[Claim],
         results: Sequence[Any] | None = None,
     ) -> list[Task | LeaseLost]:
-        """Settle claims as SUCCESS; in a SQL database by one statement where there are no results.
+        """Settle claims as SUCCESS, in a SQL database with one statement for all that have no result.
 
         Args:
             claims: What `claim` returned.
-            results: A JSON value to keep with each task, None for none.
+            results: One JSON value per claim; None for no results.
 
         Returns:
-            For each claim, in order: its task, or the error if it no longer holds it.
+            For each claim, in order: its task, or LeaseLost if it no longer holds the task.
 
         Raises:
             ValueError: If a result is wrong; nothing was settled.
         """
         results = [None] * len(claims) if results is None else results
         if len(results) != len(claims):
-            msg = f"results: must be as many as the claims, {len(claims)}, got {len(results)}"
+            msg = f"results: must have one entry per claim, {len(claims)}, got {len(results)}"
             raise ValueError(msg)
         now = self.now()
         held = [held_task(claim) for claim in claims]
-        # What one statement writes has one version; one lease at a time, as its own retry is told by it.
+        # One version per lease: a repeated statement recognizes its own write by it.
         versions = {claim.token: new_token() for claim in claims}
         kept = [checked_result(result, task.payload) for task, result in zip(held, results, strict=True)]
         ended = [
@@ -86,7 +86,7 @@ class Settling(Verbs):
         }
 
     def fail(self, claim: Claim, error: str | None = None) -> Task:
-        """Settle a claim as FAILURE, a dead letter, whatever attempts are left.
+        """Settle a claim as FAILURE, a dead letter, even if attempts are left.
 
         Raises:
             LeaseLost: If the claim no longer holds its task.
@@ -95,12 +95,12 @@ class Settling(Verbs):
         return self._core.served(claim, self._core.settle(claim, failed))
 
     def retry(self, claim: Claim, error: str | None = None, delay_seconds: float | None = None) -> Task:
-        """Give a task back to be tried again later, or make it a dead letter after its last attempt.
+        """Return a task to its line for another attempt, or make it a dead letter after its last one.
 
         Args:
             claim: What `claim` returned.
-            error: Why it failed.
-            delay_seconds: Not claimable before so many seconds; None: exponential backoff, full jitter.
+            error: Why the attempt failed.
+            delay_seconds: Delay before the next attempt; None for exponential backoff with full jitter.
 
         Raises:
             LeaseLost: If the claim no longer holds its task.
@@ -113,11 +113,11 @@ class Settling(Verbs):
         return core.settle(claim, changed)
 
     def is_last_attempt(self, claim: Claim) -> bool:
-        """Return whether a task that fails now is a dead letter in any case."""
+        """Return whether a retry would make the task a dead letter."""
         return claim.task.attempts >= self._core.config.max_attempts
 
     def release(self, claim: Claim) -> Task:
-        """Give a task back untried: claimable at once, the attempt not counted.
+        """Return a task to its line, claimable at once. The attempt is not counted.
 
         Raises:
             LeaseLost: If the claim no longer holds its task.
@@ -125,10 +125,10 @@ class Settling(Verbs):
         return self._core.settle(claim, self._core.lifecycle.released(held_task(claim), self.now()))
 
     def extend(self, claim: Claim, lease_seconds: float) -> Claim:
-        """Hold a task for `lease_seconds` from now.
+        """Extend a lease to `lease_seconds` from now.
 
         Returns:
-            The claim with its new end; the token stays.
+            The claim with its new expiry and the same token.
 
         Raises:
             LeaseLost: If the claim no longer holds its task.

@@ -1,4 +1,4 @@
-"""CoDel for each line of a queue, as this process sees it."""
+"""CoDel for each line of a queue, in this process."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class LineCodel:
-    """Says which of the claimed tasks are to be shed instead of run. Thread-safe."""
+    """Decides which claimed tasks to shed instead of running them. Thread-safe."""
 
     def __init__(self, rules: OverloadRules) -> None:
-        """Know no line yet; without a rule nothing is ever shed."""
+        """Start with no line seen. Without a CoDel rule nothing is ever shed."""
         self._rules = rules
         self._lock = threading.Lock()
         self._lines: dict[Line, Codel] = {}
 
     def sheds(self, task: Task, now: float) -> bool:
-        """Return whether a task that was claimed at `now` (seconds) is to be shed.
+        """Return whether to shed a task that was claimed at `now` (seconds).
 
-        One that was tried before is old for another reason than a slow queue, and says nothing.
+        Only first attempts count: a retried task is old for another reason than a slow queue.
         """
         if self._rules.codel is None or task.attempts > 1:
             return False

@@ -1,4 +1,4 @@
-"""Limits that the workers of a queue keep together, for what their tasks call."""
+"""Limits that all workers of a queue share, to protect the downstream."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ logger = logging.getLogger(__name__)
 SLOTS: Final = "slots"
 TOKENS: Final = "tokens"
 RETRIES: Final = "retries"
-# A worker that got fewer slots than it could use asks again after so long, within a window.
+# When a worker that got fewer slots than it can use asks again within a window.
 ASK_AGAIN_SECONDS: Final = 1.0
-# First attempts are brought to the shared budget after so many.
+# First attempts after which they are added to the shared budget.
 DEPOSIT_EVERY: Final = 20
 
 
 class SharedSlots:
-    """This worker's share of the tasks that may be in work at a time over all workers. Thread-safe.
+    """This worker's share of the concurrency limit. Thread-safe.
 
-    Each worker writes the shared record once a window: what it saw of the downstream, and how many
-    slots it claims. The shares of all workers never add up to more than the limit, but for tasks that
-    are in work while the limit falls. A worker that dies keeps its share for two windows.
+    Each worker writes the shared record once per window: what it saw of the downstream, and how many
+    slots it takes. The shares never add up to more than the limit, except for tasks that run while the
+    limit falls. A worker that dies keeps its share for two windows.
     """
 
     def __init__(self, store: Store, queue: str, limit: ConcurrencyLimit, wanted: int) -> None:
-        """Have no slots yet.
+        """Start without slots.
 
         Args:
             store: Where the shared record is.
             queue: Name of the queue.
-            limit: The rule for all workers together.
+            limit: The limit for all workers together.
             wanted: How many slots this worker can use.
         """
         self._store = store
@@ -60,12 +60,12 @@ class SharedSlots:
         self._succeeded = self._pushed_back = self._peak = 0
 
     def succeeded(self) -> None:
-        """Take note that a task went well."""
+        """Record that a task succeeded."""
         with self._lock:
             self._succeeded += 1
 
     def pushed_back(self) -> None:
-        """Take note that the downstream was busy, timed out or failed."""
+        """Record that the downstream pushed back: it was busy, timed out or failed."""
         with self._lock:
             self._pushed_back += 1
 
@@ -73,11 +73,11 @@ class SharedSlots:
         """Return how many more tasks may be started.
 
         Args:
-            in_flight: Tasks of this worker in work.
+            in_flight: Tasks that this worker runs now.
             now: Current time in seconds.
 
         Raises:
-            StoreError: If the store did not answer when it was asked for slots.
+            StoreError: If the store did not answer a request for slots.
         """
         self._peak = max(self._peak, in_flight)
         if self._limit.window(now) != self._window or (self._slots < self._wanted and now >= self._ask_at):
@@ -87,7 +87,7 @@ class SharedSlots:
         return max(0, self._slots - in_flight)
 
     def _exchange(self, in_flight: int, now: float) -> None:
-        """Bring in what was seen, and take the share that is due."""
+        """Report what this worker saw, and take its share for this window."""
         window = self._limit.window(now)
         with self._lock:
             succeeded, pushed_back = self._succeeded, self._pushed_back
@@ -116,7 +116,7 @@ class SharedSlots:
         self._slots, self._window, self._until = got, window, share.until
 
     def leave(self, now: float) -> None:
-        """Give the share back."""
+        """Return the share."""
 
         def change(values: Mapping[str, Any]) -> dict[str, Any] | None:
             if self._worker not in values.get("workers", {}):
@@ -128,14 +128,16 @@ class SharedSlots:
         try:
             change_record(self._store, self._queue, SLOTS, change)
         except StoreError:
-            logger.warning("slots of queue %r were not given back; they lapse", self._queue, exc_info=True)
+            logger.warning(
+                "queue %r: could not return concurrency slots; they expire", self._queue, exc_info=True
+            )
 
 
 class SharedTokens:
-    """Tokens of a bucket that all workers of the queue share, taken in blocks."""
+    """Tokens of a bucket that all workers of a queue share, leased in blocks."""
 
     def __init__(self, store: Store, queue: str, bucket: SharedBucket) -> None:
-        """Have no tokens yet."""
+        """Start without tokens."""
         self._store = store
         self._queue = queue
         self._bucket = bucket
@@ -144,10 +146,10 @@ class SharedTokens:
         self._ask_at = 0.0
 
     def available(self, now: float, wanted: int) -> int:
-        """Return how many tasks may be started now, out of those wanted.
+        """Return how many of the wanted tasks may be started now.
 
         Raises:
-            StoreError: If the store did not answer when it was asked for tokens.
+            StoreError: If the store did not answer a request for tokens.
         """
         if now >= self._until:
             self._left = 0
@@ -173,15 +175,15 @@ class SharedTokens:
         self._left -= count
 
     def seconds_until_next(self, now: float) -> float:
-        """Return how long until it is worth asking again; 0 if there are tokens."""
+        """Return after how many seconds to ask again; 0 if there are tokens."""
         return 0.0 if self._left else max(0.0, self._ask_at - now)
 
 
 class SharedRetries:
-    """The queue's budget of retries. Thread-safe."""
+    """The retry budget of a queue, shared by all workers. Thread-safe."""
 
     def __init__(self, store: Store, queue: str, budget: RetryBudget) -> None:
-        """Use a budget as it begins."""
+        """Use a budget with its initial balance."""
         self._store = store
         self._queue = queue
         self._budget = budget
@@ -189,7 +191,7 @@ class SharedRetries:
         self._first_attempts = 0
 
     def first_attempt(self) -> None:
-        """Take note that a task was tried for the first time."""
+        """Record the first attempt of a task."""
         with self._lock:
             self._first_attempts += 1
             due = self._first_attempts >= DEPOSIT_EVERY
@@ -197,9 +199,10 @@ class SharedRetries:
             self._settle(spend=False)
 
     def spend(self) -> bool:
-        """Return whether a retry may be made, and if so take it out; yes, if the store does not answer.
+        """Take a retry out of the budget; return whether it may be made.
 
-        A retry too many does less harm than a task that is given up because of a failed call.
+        Also returns True if the store does not answer: one retry too many does less harm than a task
+        that is lost because of a failed call.
         """
         return self._settle(spend=True)
 
@@ -219,7 +222,7 @@ class SharedRetries:
             if change_record(self._store, self._queue, RETRIES, change):
                 return granted
         except StoreError:
-            logger.warning("retry budget of queue %r was not reached", self._queue, exc_info=True)
+            logger.warning("queue %r: could not reach the retry budget", self._queue, exc_info=True)
         with self._lock:
             self._first_attempts += deposited
         return True

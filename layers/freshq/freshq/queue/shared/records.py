@@ -1,43 +1,53 @@
-"""One change of a shared record."""
+"""Changing a shared record."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+
+from freshq.policy.retry import until_committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from freshq.stores.base import Store
 
-# Each try that is lost means that another process won: so many in a row are rare, and the caller can
-# wait for its next turn.
-TRIES: Final = 8
+# Losing this often in a row is rare, and every caller can wait for its next turn.
+MAX_TRIES: Final = 8
+
+
+class _RecordChangedError(Exception):
+    """Another process changed the record between the read and the write."""
 
 
 def change_record(
     store: Store, queue: str, name: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 ) -> bool:
-    """Read a record, compute what it becomes, and write that unless the record changed in between.
+    """Read a shared record, compute its new values, and write them unless it changed in between.
 
     Args:
         store: The store.
         queue: Name of the queue.
         name: Name of the record.
-        change: Returns the new values, given the old ones (empty if there is no record), or None to
-            leave the record alone. May be called several times.
+        change: Returns the new values, given the current ones (empty if the record does not exist), or
+            None to leave the record unchanged. May be called several times.
 
     Returns:
-        Whether the last values that `change` saw are in force: written, or left alone by it. False if
-        others changed the record each time.
+        False if other processes changed the record each time; nothing was written then.
 
     Raises:
         StoreError: If the store did not answer.
     """
-    for _ in range(TRIES):
+
+    def attempt() -> None:
         record = store.read_record(queue, name)
         values = change({} if record is None else record.values)
         if values is None:
-            return True
-        if store.write_record(queue, name, values, None if record is None else record.version):
-            return True
-    return False
+            return
+        if not store.write_record(queue, name, values, None if record is None else record.version):
+            raise _RecordChangedError
+
+    try:
+        until_committed(attempt, _RecordChangedError, MAX_TRIES)
+    except _RecordChangedError:
+        return False
+    return True
