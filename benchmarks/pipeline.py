@@ -27,11 +27,11 @@ from py4j.protocol import Py4JJavaError
 from tests.pipeline.oracle import differing_rows, make_tables, rows_that_differ, write_tables
 
 from benchmarks.lives import write_events
-from freshq_pipeline.report import write_report
-from freshq_pipeline.run import Request, execute
-from freshq_pipeline.session import spark_session
-from freshq_pipeline.state import SECONDS
-from freshq_pipeline.storage import Folder
+from freshq_pipeline.report.page import write_report
+from freshq_pipeline.run.batch import Request, execute
+from freshq_pipeline.spark.session import spark_session
+from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.state import SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

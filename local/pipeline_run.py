@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 
-from freshq_pipeline.pull import pull
+from freshq_pipeline.cluster.pull import pull
 from local.emulator import end_group
 
 if TYPE_CHECKING:

@@ -1,6 +1,9 @@
 """What spark-submit and EMR Serverless start: the freshq-pipeline command, from the packed environment."""
 
-from freshq_pipeline.verdict import main
+import sys
+
+from freshq_pipeline.__main__ import main
+from freshq_pipeline.cluster.exit_status import recorded
 
 if __name__ == "__main__":
-    main()
+    sys.exit(recorded(main))

@@ -18,11 +18,11 @@ from rich.table import Table
 
 from freshq.policy.order import Order
 from freshq_pipeline.errors import FAILED_STATUS, VIOLATION_STATUS, BadInput, PipelineError
-from freshq_pipeline.run import Request, as_before, execute
+from freshq_pipeline.run.batch import Request, as_before, execute
 from freshq_pipeline.schemas import TABLES, Format, ddl
-from freshq_pipeline.session import spark_session
-from freshq_pipeline.state import SUMMARY
-from freshq_pipeline.storage import Folder
+from freshq_pipeline.spark.session import spark_session
+from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.state import SUMMARY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +93,7 @@ def run(
     memory: MemoryOption = "2g",
 ) -> None:
     """Make tables, summary and report of a folder of changes; run again, it reads only what is new."""
-    from freshq_pipeline.report import write_report  # noqa: PLC0415 - loads Pandas
+    from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loads Pandas
 
     with one_line_errors():
         request = Request(
@@ -132,8 +132,8 @@ def stream(
     memory: MemoryOption = "2g",
 ) -> None:
     """Publish the same tables whenever files have arrived; killed and started again, it goes on."""
-    from freshq_pipeline.report import write_report  # noqa: PLC0415 - loads Pandas
-    from freshq_pipeline.stream import stream as follow  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loads Pandas
+    from freshq_pipeline.run.stream import stream as follow  # noqa: PLC0415 - loads Spark
 
     with one_line_errors():
         if every_seconds is not None and not 0 < every_seconds < float("inf"):
@@ -178,7 +178,7 @@ def replay(
     with one_line_errors():
         from freshq_pipeline.replay import Grid, parse_numbers, parse_orders  # noqa: PLC0415 - loads Spark
         from freshq_pipeline.replay import replay as simulate  # noqa: PLC0415 - loads Spark
-        from freshq_pipeline.report import write_report  # noqa: PLC0415 - loads Pandas
+        from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loads Pandas
 
         deadlines: tuple[float | None, ...] = (None,)
         if deadline_seconds is not None:
@@ -229,7 +229,7 @@ def show_replay(result: dict[str, Any], *, as_json: bool) -> None:
 @app.command()
 def report(out: OutOption) -> None:
     """Write the report of the current run anew."""
-    from freshq_pipeline.report import write_report as write  # noqa: PLC0415 - loads Pandas
+    from freshq_pipeline.report.page import write_report as write  # noqa: PLC0415 - loads Pandas
 
     with one_line_errors():
         folder = Folder(out)
@@ -243,8 +243,8 @@ def pull(
     out: Annotated[Path, typer.Option(help="Folder that the landed events are copied to.")],
 ) -> None:
     """Copy the landed events of a deployed stack here; again, it copies only what is new."""
-    from freshq_pipeline.pull import bucket_of  # noqa: PLC0415 - loads boto3
-    from freshq_pipeline.pull import pull as copy  # noqa: PLC0415 - loads boto3
+    from freshq_pipeline.cluster.pull import bucket_of  # noqa: PLC0415 - loads boto3
+    from freshq_pipeline.cluster.pull import pull as copy  # noqa: PLC0415 - loads boto3
 
     with one_line_errors():
         bucket = bucket_of(stack)
@@ -280,7 +280,7 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the run to its end.")] = True,
 ) -> None:
     """Run on EMR Serverless, with the exit status of `run`; Ctrl-C leaves the run going."""
-    from freshq_pipeline import submitting  # noqa: PLC0415 - loads boto3
+    from freshq_pipeline.cluster import submit as cluster_submit  # noqa: PLC0415 - loads boto3
 
     wanted = {
         "--format": form.value,
@@ -296,7 +296,7 @@ def submit(
         Request(here, here, form, as_of, index_lag_seconds, max_reject_ratio, keep_runs, iceberg=iceberg)
         options = [text for name, value in wanted.items() if value is not None for text in (name, str(value))]
         options += ["--full-refresh"] if full_refresh else []
-        summary = submitting.submit(
+        summary = cluster_submit.submit(
             stack, events, out, options, spark_conf or [], package, run=follow, wait=wait
         )
     if summary is not None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import duckdb
 import pytest
 
-from freshq_pipeline.run import Request, execute
+from freshq_pipeline.run.batch import Request, execute
 from freshq_pipeline.schemas import Format
-from freshq_pipeline.session import spark_session
-from freshq_pipeline.storage import Folder
+from freshq_pipeline.spark.session import spark_session
+from freshq_pipeline.storage.folder import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,11 +8,11 @@ import boto3
 import pytest
 from local.emulator import REGION, Emulator
 
-from freshq_pipeline.inputs import input_files
-from freshq_pipeline.s3 import located
+from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.schemas import Format
-from freshq_pipeline.state import State, current, publish
-from freshq_pipeline.storage import Folder
+from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.s3 import located
+from freshq_pipeline.storage.state import State, current, publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from freshq_pipeline.cli import app, finish
 from freshq_pipeline.errors import BAD_INPUT_STATUS, FAILED_STATUS, VIOLATION_STATUS
-from freshq_pipeline.java import OLDEST, version_of, write_launcher
-from freshq_pipeline.session import why
+from freshq_pipeline.spark.java import OLDEST, version_of, write_launcher
+from freshq_pipeline.spark.session import why
 from tests.pipeline.conftest import uncompiled
 from tests.pipeline.recording import small, write_lines
 

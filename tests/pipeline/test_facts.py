@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from benchmarks.lives import write_events
 
-from freshq_pipeline.percentiles import wait_percentiles_seconds
 from freshq_pipeline.schemas import OUTCOMES as FATES
 from freshq_pipeline.schemas import TABLES, Format
 from freshq_pipeline.tables.minutes import AGES_SECONDS
+from freshq_pipeline.tables.percentiles import wait_percentiles_seconds
 from tests.pipeline.conftest import Pipeline, table
 from tests.pipeline.oracle import make_tables, rows_that_differ, write_tables
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq_pipeline.catalog import commit, require
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.run.catalog import commit, require
 from freshq_pipeline.schemas import TABLES
-from freshq_pipeline.storage import Folder
+from freshq_pipeline.storage.folder import Folder
 from tests.pipeline.recording import small, write_lines
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Recorder:
 
 
 def test_every_table_is_replaced_in_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("freshq_pipeline.catalog.F.desc", lambda name: name)
+    monkeypatch.setattr("freshq_pipeline.run.catalog.F.desc", lambda name: name)
     spark: Any = Recorder()
     told = commit(spark, Folder(str(tmp_path)), "run1", "lake.freshq")
     assert told["tables"] == {name: f"lake.freshq.{name}" for name in TABLES}

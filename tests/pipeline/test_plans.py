@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from freshq_pipeline.ingest.sources.registry import canonical_files
 from freshq_pipeline.schemas import EVENT, TABLES, Format, ddl
-from freshq_pipeline.sources import canonical_files
-from freshq_pipeline.steps import distinct_steps
 from freshq_pipeline.tables.fates import fates
 from freshq_pipeline.tables.inversions import inversions
 from freshq_pipeline.tables.ledger import violations
 from freshq_pipeline.tables.minutes import minutes
+from freshq_pipeline.tables.steps import distinct_steps
 from freshq_pipeline.tables.tasks import lives, tasks
 from freshq_pipeline.tables.workers import workers
 

@@ -13,8 +13,8 @@ from moto import mock_aws
 from typer.testing import CliRunner
 
 from freshq_pipeline.cli import app
+from freshq_pipeline.cluster.pull import bucket_of, pull
 from freshq_pipeline.errors import BadInput, PipelineError
-from freshq_pipeline.pull import bucket_of, pull
 from tests.conftest import REGION
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_the_bucket_is_found_by_the_stack() -> None:
 
 def test_the_command_names_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = no_stacks()
-    monkeypatch.setattr("freshq_pipeline.pull.boto3.client", lambda _service: client)
+    monkeypatch.setattr("freshq_pipeline.cluster.pull.boto3.client", lambda _service: client)
     result = CliRunner().invoke(app, ["pull", "--stack", "s", "--out", str(tmp_path)])
     assert result.exit_code == 2
     assert result.stderr.startswith("freshq-pipeline: stack: 's' does not exist")

@@ -14,11 +14,11 @@ from botocore.stub import ANY, Stubber
 from moto import mock_aws
 from typer.testing import CliRunner
 
-from freshq_pipeline import submitting
 from freshq_pipeline.cli import app
+from freshq_pipeline.cluster import submit
+from freshq_pipeline.cluster.emr import deployed, outcome, start, upload
+from freshq_pipeline.cluster.exit_status import ADDRESS_VARIABLE, recorded
 from freshq_pipeline.errors import BadInput, PipelineError
-from freshq_pipeline.submit import deployed, outcome, start, upload
-from freshq_pipeline.verdict import judged
 from tests.conftest import REGION
 from tests.pipeline.test_pull import stacks
 
@@ -90,9 +90,9 @@ class Application:
         return {"jobRun": run | {"jobDriver": self.started.get("jobDriver", {})}}
 
     @property
-    def verdict_key(self) -> str:
-        """Where the run leaves its verdict."""
-        return f"verdicts/{self.started['clientToken']}.json"
+    def status_key(self) -> str:
+        """Where the run writes its exit status."""
+        return f"status/{self.started['clientToken']}.json"
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def command(
     def invoke(application: Application, options: list[str]) -> Any:
         clients = {"s3": s3, "emr-serverless": application.client, "cloudformation": stacks(**OUTPUTS)}
         monkeypatch.setattr("boto3.client", lambda service: clients[service])
-        monkeypatch.setattr("freshq_pipeline.submit.LOOK_SECONDS", 0)
+        monkeypatch.setattr("freshq_pipeline.cluster.emr.LOOK_SECONDS", 0)
         return CliRunner().invoke(app, ["submit", "--stack", "s", "--package", str(package), *options])
 
     return invoke
@@ -180,20 +180,20 @@ def test_a_run_is_followed_to_its_summary(command: Callable[..., Any], s3: Any) 
     ]
     assert driver["entryPointArguments"][7:9] == ["--as-of", "5"]
     assert driver["sparkSubmitParameters"].startswith(OUTPUTS["SparkParameters"])
-    assert f"FRESHQ_VERDICT=s3://own/{application.verdict_key}" in driver["sparkSubmitParameters"]
+    assert f"FRESHQ_EXIT_STATUS=s3://own/{application.status_key}" in driver["sparkSubmitParameters"]
     assert "s3://own/logs/applications/00app/jobs/00run/" in ended.stderr
 
 
 class Ending(Application):
-    """A run that fails, having left a verdict."""
+    """A run that fails after it wrote its exit status."""
 
-    def __init__(self, s3: Any, verdict: dict[str, Any]) -> None:
+    def __init__(self, s3: Any, left: dict[str, Any]) -> None:
         super().__init__("FAILED", details="Job failed, please check complete logs")
-        self._s3, self._verdict = s3, verdict
+        self._s3, self._left = s3, left
 
     def _start(self, **given: Any) -> dict[str, str]:
         run = super()._start(**given)
-        put(self._s3, self.verdict_key, self._verdict)
+        put(self._s3, self.status_key, self._left)
         return run
 
 
@@ -236,7 +236,7 @@ def test_a_run_that_left_nothing_is_no_success(s3: Any) -> None:
 
 def test_ctrl_c_leaves_the_run_going(command: Callable[..., Any]) -> None:
     ended = command(Application("RUNNING", "CTRL-C"), [])
-    assert ended.exit_code == submitting.INTERRUPTED_STATUS
+    assert ended.exit_code == submit.INTERRUPTED_STATUS
     assert "submit --stack s --follow 00run" in ended.stderr
     assert "cancel-job-run --application-id 00app --job-run-id 00run" in ended.stderr
 
@@ -278,39 +278,42 @@ def test_a_refusal_is_told_in_one_line(command: Callable[..., Any]) -> None:
     assert "not you" in ended.stderr
 
 
-def test_a_verdict_is_the_status_and_the_last_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_exit_status_is_written_with_the_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
         sys.stderr.write("a warning\nfreshq-pipeline: events: is empty\n")
         sys.exit(2)
 
-    address = f"{tmp_path}/verdicts/a.json"
-    assert judged(fail, address) == 2
-    assert json.loads((tmp_path / "verdicts/a.json").read_text()) == {
+    written = tmp_path / "status/a.json"
+    monkeypatch.setenv(ADDRESS_VARIABLE, str(written))
+    assert recorded(fail) == 2
+    assert json.loads(written.read_text()) == {
         "status": 2,
         "message": "freshq-pipeline: events: is empty",
     }
     assert capsys.readouterr().err.endswith("is empty\n")
-    assert judged(lambda: None, address) == 0
-    assert json.loads((tmp_path / "verdicts/a.json").read_text()) == {"status": 0, "message": ""}
+    assert recorded(lambda: None) == 0
+    assert json.loads(written.read_text()) == {"status": 0, "message": ""}
 
 
-def test_a_defect_is_told_as_a_failure(tmp_path: Path) -> None:
+def test_a_defect_is_written_as_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash() -> None:
         msg = "a defect"
         raise RuntimeError(msg)
 
+    monkeypatch.setenv(ADDRESS_VARIABLE, f"{tmp_path}/a.json")
     with pytest.raises(RuntimeError):
-        judged(crash, f"{tmp_path}/a.json")
+        recorded(crash)
     assert json.loads((tmp_path / "a.json").read_text()) == {"status": 3, "message": "RuntimeError: a defect"}
 
 
-def test_a_verdict_that_cannot_be_left_changes_nothing(
+def test_an_exit_status_that_cannot_be_written_does_not_change_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", told)
+    errors = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", errors)
     (tmp_path / "file").write_text("")
-    assert judged(lambda: sys.exit(4), f"{tmp_path}/file/a.json") == 4
-    assert "no verdict at" in told.getvalue()
+    monkeypatch.setenv(ADDRESS_VARIABLE, f"{tmp_path}/file/a.json")
+    assert recorded(lambda: sys.exit(4)) == 4
+    assert "cannot write the exit status to" in errors.getvalue()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import pyspark
 
-from freshq_pipeline.java import java_home
+from freshq_pipeline.spark.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable

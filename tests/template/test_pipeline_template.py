@@ -11,7 +11,7 @@ import pytest
 from local.pipeline_package import PROCESSORS, PYTHON
 from samtranslator.yaml_helper import yaml_parse
 
-from freshq_pipeline import submit
+from freshq_pipeline.cluster import emr
 from tests.template.test_template import PROJECT, explained
 
 TEMPLATE = PROJECT / "pipeline" / "template.yaml"
@@ -92,7 +92,7 @@ class TestBucket:
     def test_age_deletes_nothing_that_a_later_run_reads(self) -> None:
         rules = properties("Bucket")["LifecycleConfiguration"]["Rules"]
         by_age = {rule.get("Prefix", "") for rule in rules if "ExpirationInDays" in rule}
-        assert by_age == {"out/quarantine/", "verdicts/", "logs/"}
+        assert by_age == {"out/quarantine/", "status/", "logs/"}
         assert any("NoncurrentVersionExpiration" in rule for rule in rules)
 
 
@@ -103,7 +103,7 @@ class TestRights:
         writing = {sid for sid, given in allowed.items() if given & {"s3:PutObject", "s3:DeleteObject"}}
         assert writing == {"KeepOutput", "Tell"}
         targets = json.dumps([statements("JobRole")[sid]["Resource"] for sid in writing])
-        assert set(re.findall(r"\$\{Bucket\.Arn\}/(\w+)/\*", targets)) == {"out", "verdicts", "logs"}
+        assert set(re.findall(r"\$\{Bucket\.Arn\}/(\w+)/\*", targets)) == {"out", "status", "logs"}
         assert "Archive" not in targets
 
     @pytest.mark.parametrize("role", ["JobRole", "ScheduleRole"])
@@ -136,7 +136,7 @@ class TestSchedule:
     def test_it_starts_what_submit_starts(self) -> None:
         told = scheduled()
         driver = told["JobDriver"]["SparkSubmit"]
-        assert driver["EntryPoint"] == f"s3://own/{submit.JOB}/{submit.ENTRY_POINT}"
+        assert driver["EntryPoint"] == f"s3://own/{emr.JOB}/{emr.ENTRY_POINT}"
         assert driver["EntryPointArguments"] == [
             "run",
             "--events",
@@ -145,7 +145,7 @@ class TestSchedule:
             "s3://own/out",
         ]
         assert (
-            f"spark.archives=s3://own/{submit.JOB}/{submit.ARCHIVE}#environment"
+            f"spark.archives=s3://own/{emr.JOB}/{emr.ARCHIVE}#environment"
             in driver["SparkSubmitParameters"]
         )
         assert told["ExecutionTimeoutMinutes"] == 120
@@ -160,7 +160,7 @@ class TestSchedule:
 
 def test_the_outputs_are_those_that_submit_reads() -> None:
     read = set(
-        re.findall(r'outputs\["(\w+)"\]', (PROJECT / "pipeline/freshq_pipeline/submit.py").read_text())
+        re.findall(r'outputs\["(\w+)"\]', (PROJECT / "pipeline/freshq_pipeline/cluster/emr.py").read_text())
     )
     assert set(source()["Outputs"]) == read
 

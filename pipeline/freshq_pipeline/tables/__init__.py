@@ -1,1 +1,1 @@
-"""The tables: one module each, DataFrame -> DataFrame, without reading, writing or running anything."""
+"""Silver to tables: one module per table, DataFrame -> DataFrame; only `gold` reads and writes."""

@@ -13,16 +13,16 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.inputs import Damaged, damaged_files
+from freshq_pipeline.ingest.inputs import Damaged, damaged_files
+from freshq_pipeline.ingest.sources.problems import FUTURE, NO_TASK
+from freshq_pipeline.ingest.sources.registry import canonical, canonical_files
 from freshq_pipeline.schemas import EVENT
-from freshq_pipeline.sources import canonical, canonical_files
-from freshq_pipeline.sources.problems import FUTURE, NO_TASK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from freshq_pipeline.schemas import Format
-    from freshq_pipeline.storage import Folder
+    from freshq_pipeline.storage.folder import Folder
 
 SALVAGE: Final = "salvage"
 # Of silver no row is ever looked for: statistics, and a dictionary of what hardly repeats, would take

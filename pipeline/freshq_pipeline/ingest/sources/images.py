@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from freshq_pipeline.sources.lines import micros
+from freshq_pipeline.ingest.sources.json_lines import micros
 
 _TIMES: Final = {
     "created_us": "taskCreated",

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress
 
-from freshq_pipeline.submit import address, deployed, follow, logs_of, outcome, start, upload
+from freshq_pipeline.cluster.emr import address, deployed, follow, logs_of, outcome, start, upload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.status import Status
 
-    from freshq_pipeline.submit import Deployed
+    from freshq_pipeline.cluster.emr import Deployed
 
 # What a shell says of a command that Ctrl-C ended.
 INTERRUPTED_STATUS: Final = 130

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
+from freshq_pipeline.cluster.exit_status import ADDRESS_VARIABLE
+from freshq_pipeline.cluster.stacks import outputs_of, unreachable
 from freshq_pipeline.errors import BAD_INPUT_STATUS, VIOLATION_STATUS, BadInput, PipelineError
-from freshq_pipeline.stacks import outputs_of, unreachable
-from freshq_pipeline.state import SUMMARY
-from freshq_pipeline.verdict import VERDICT
+from freshq_pipeline.storage.state import SUMMARY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ JOB: Final = "job"
 DIGEST: Final = "sha256"
 LOOK_SECONDS: Final = 5.0
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
-_VERDICT_IN: Final = re.compile(rf"driverEnv\.{VERDICT}=s3://([^/\s]+)/(\S+)")
+_STATUS_IN: Final = re.compile(rf"driverEnv\.{ADDRESS_VARIABLE}=s3://([^/\s]+)/(\S+)")
 _ADDRESS: Final = re.compile(r"s3://([^/\s]+)/?(\S*)")
 _SETTING: Final = re.compile(r"[A-Za-z][\w.-]*=\S+")
 
@@ -158,7 +158,7 @@ def start(
             raise BadInput(msg)
     # The same however often the call is tried again: one run is started at the most.
     token = uuid.uuid4().hex
-    verdict = f"spark.emr-serverless.driverEnv.{VERDICT}=s3://{stack.bucket}/verdicts/{token}.json"
+    verdict = f"spark.emr-serverless.driverEnv.{ADDRESS_VARIABLE}=s3://{stack.bucket}/status/{token}.json"
     confs = "".join(f" --conf {setting}" for setting in (verdict, *settings))
     try:
         started = client.start_job_run(
@@ -223,7 +223,7 @@ def outcome(described: dict[str, Any], s3: S3Client) -> dict[str, Any]:
     """
     driver = described["jobDriver"]["sparkSubmit"]
     state, details = described["state"], described.get("stateDetails") or "no reason given"
-    named = _VERDICT_IN.search(driver.get("sparkSubmitParameters", ""))
+    named = _STATUS_IN.search(driver.get("sparkSubmitParameters", ""))
     verdict = _read(s3, named.group(1), named.group(2)) if named and state != "CANCELLED" else None
     if state == "FAILED" and verdict is not None and verdict["status"] == BAD_INPUT_STATUS:
         raise BadInput(_plain(verdict["message"]))

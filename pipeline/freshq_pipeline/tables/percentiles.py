@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from freshq_pipeline.steps import MICROS
 from freshq_pipeline.tables.minutes import histogram_class
+from freshq_pipeline.tables.steps import MICROS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

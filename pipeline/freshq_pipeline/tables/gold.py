@@ -12,23 +12,25 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.percentiles import wait_percentiles_seconds
 from freshq_pipeline.schemas import EVENT, OUTCOMES, TABLES, ddl
-from freshq_pipeline.state import table_path
-from freshq_pipeline.steps import distinct_steps
+from freshq_pipeline.storage.state import table_path
 from freshq_pipeline.tables.fates import fates
 from freshq_pipeline.tables.groups import groups
 from freshq_pipeline.tables.inversions import inversions
 from freshq_pipeline.tables.ledger import ledger, violations
 from freshq_pipeline.tables.minutes import minutes
+from freshq_pipeline.tables.percentiles import wait_percentiles_seconds
+from freshq_pipeline.tables.steps import distinct_steps
 from freshq_pipeline.tables.tasks import lives, tasks
 from freshq_pipeline.tables.workers import workers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from pyspark.sql import DataFrame, SparkSession
 
-    from freshq_pipeline.stopwatch import Stopwatch
-    from freshq_pipeline.storage import Folder
+    from freshq_pipeline.storage.folder import Folder
 
 # So much compressed silver is sorted at a time on each core.
 PARTITION_BYTES: Final = 16 << 20
@@ -62,7 +64,12 @@ def partitions_for(spark: SparkSession, out: Folder, parts: list[str]) -> int:
 
 
 def build(
-    spark: SparkSession, out: Folder, parts: list[str], run_id: str, choices: Choices, watch: Stopwatch
+    spark: SparkSession,
+    out: Folder,
+    parts: list[str],
+    run_id: str,
+    choices: Choices,
+    timed: Callable[[str], AbstractContextManager[None]],
 ) -> dict[str, Any]:
     """Write all tables of a run, and return their figures for the summary.
 
@@ -72,7 +79,7 @@ def build(
         parts: Of silver.
         run_id: Of the run.
         choices: What else the tables depend on.
-        watch: Is told how long `steps`, `tasks` and `minutes and others` take.
+        timed: Measures the duration of a block, given its name.
 
     Raises:
         BadInput: If there is no event at all.
@@ -82,7 +89,7 @@ def build(
         events = events.where(F.col("changed_us") <= choices.as_of_ms * 1000)
     steps = distinct_steps(events, partitions_for(spark, out, parts)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        with watch.part("steps"):
+        with timed("steps"):
             seen = steps.agg(
                 F.count(F.lit(1)).alias("events"),
                 F.min("changed_us").alias("since"),
@@ -92,10 +99,10 @@ def build(
             raise BadInput("events: not one event of a task in them; is the format right?")
         as_of_us = seen["until"] if choices.as_of_ms is None else choices.as_of_ms * 1000
         lag_us = round(choices.index_lag_seconds * 1e6)
-        with watch.part("tasks"):
+        with timed("tasks"):
             inverted = inversions(steps, as_of_us, lag_us)
             every = _write(out, run_id, "tasks", tasks(lives(steps), inverted, as_of_us, seen["since"]))
-        with watch.part("minutes and others"):
+        with timed("minutes and others"):
             figures = _others(out, run_id, steps, every, as_of_us)
     finally:
         steps.unpersist()

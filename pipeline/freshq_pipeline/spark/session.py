@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from freshq_pipeline.errors import BadInput, PipelineError
-from freshq_pipeline.java import java_home
+from freshq_pipeline.spark.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

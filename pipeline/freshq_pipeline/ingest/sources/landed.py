@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from freshq_pipeline.ingest.sources import problems
+from freshq_pipeline.ingest.sources.json_lines import micros
 from freshq_pipeline.schemas import LANDED_VERSION
-from freshq_pipeline.sources import problems
-from freshq_pipeline.sources.lines import micros
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

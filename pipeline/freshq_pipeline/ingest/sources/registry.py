@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from freshq_pipeline.ingest.sources import export, landed, streams
+from freshq_pipeline.ingest.sources.json_lines import (
+    files_with_crowded_lines,
+    parsed,
+    read_lines,
+    read_records,
+)
 from freshq_pipeline.schemas import EXPORT, LANDED, STREAMS, Format
-from freshq_pipeline.sources import export, landed, streams
-from freshq_pipeline.sources.lines import files_with_crowded_lines, parsed, read_lines, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

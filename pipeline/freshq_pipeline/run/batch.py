@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.inputs import input_files
+from freshq_pipeline.ingest.inputs import input_files
+from freshq_pipeline.run.stopwatch import Stopwatch
 from freshq_pipeline.schemas import TABLES, Format
-from freshq_pipeline.state import SECONDS, SUMMARY, State, current, new_run_id, publish, table_path
-from freshq_pipeline.stopwatch import Stopwatch
+from freshq_pipeline.storage.state import SECONDS, SUMMARY, State, current, new_run_id, publish, table_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from freshq_pipeline.storage import Folder
+    from freshq_pipeline.storage.folder import Folder
 
 # Silver of more parts than this is written anew as one.
 MAX_SILVER_PARTS: Final = 16
@@ -160,9 +160,9 @@ def advance(spark: SparkSession, request: Request, todo: Plan) -> dict[str, Any]
 
 
 def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> dict[str, Any]:
-    from freshq_pipeline import catalog  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.gold import Choices, build, read_silver  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.ingest import ingest, write_silver  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.ingest.silver import ingest, write_silver  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.run import catalog  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.tables.gold import Choices, build, read_silver  # noqa: PLC0415 - loads Spark
 
     out, watch = request.out, Stopwatch()
     if request.iceberg is not None:
@@ -182,7 +182,7 @@ def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> di
         write_silver(read_silver(spark, out, state.silver), out.at(f"silver/{folded}"))
         state.silver = [folded]
     choices = Choices(request.as_of_ms, request.index_lag_seconds)
-    figures = build(spark, out, state.silver, state.run_id, choices, watch)
+    figures = build(spark, out, state.silver, state.run_id, choices, watch.part)
     out.write_json(f"runs/{state.run_id}/{SECONDS}", watch.seconds)
     summary = summarize(state, figures, out)
     if request.iceberg is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from freshq_pipeline.session import submitted
+from freshq_pipeline.spark.session import submitted
 
 
 def located(address: str) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from freshq_pipeline.sources import images, problems
-from freshq_pipeline.sources.lines import micros
+from freshq_pipeline.ingest.sources import images, problems
+from freshq_pipeline.ingest.sources.json_lines import micros
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

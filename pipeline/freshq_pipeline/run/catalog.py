@@ -15,13 +15,13 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import TABLES, ddl
-from freshq_pipeline.session import innermost
-from freshq_pipeline.state import table_path
+from freshq_pipeline.spark.session import innermost
+from freshq_pipeline.storage.state import table_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from freshq_pipeline.storage import Folder
+    from freshq_pipeline.storage.folder import Folder
 
 FORMAT: Final = "iceberg"
 RUN_ID: Final = "freshq.run-id"

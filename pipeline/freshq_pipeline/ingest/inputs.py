@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.manifests import exported_files
+from freshq_pipeline.ingest.manifests import exported_files
 from freshq_pipeline.schemas import Format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from freshq_pipeline.storage import Folder
+    from freshq_pipeline.storage.folder import Folder
 
 GZIP_SUFFIX: Final = ".gz"
 # A gzip member: zlib's largest window, and its marker for a gzip header.

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 import vl_convert
 
-from freshq_pipeline import charts, moments
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.report import by_second, charts
 from freshq_pipeline.schemas import OUTCOMES, TABLES
-from freshq_pipeline.state import SUMMARY, table_path
+from freshq_pipeline.storage.state import SUMMARY, table_path
 from freshq_pipeline.tables.minutes import AGES_SECONDS
 
 if TYPE_CHECKING:
     import altair as alt
 
-    from freshq_pipeline.storage import Folder
+    from freshq_pipeline.storage.folder import Folder
 
 REPORT: Final = "report.html"
 REPLAY: Final = "replay.json"
@@ -71,9 +71,9 @@ def _read(out: Folder, run_id: str, name: str, columns: list[str] | None = None)
 
 def _sections(out: Folder, summary: dict[str, Any], replayed: dict[str, Any] | None) -> list[Section]:
     run_id, as_of_ms = summary["run_id"], summary["as_of_ms"]
-    tasks = _read(out, run_id, "tasks", ["task_group", "shed_reason", *moments.COLUMNS])
-    if moments.is_short(tasks, as_of_ms):
-        over_time, ages_seconds = moments.of_tasks(tasks, as_of_ms), moments.AGES_SECONDS
+    tasks = _read(out, run_id, "tasks", ["task_group", "shed_reason", *by_second.COLUMNS])
+    if by_second.is_short(tasks, as_of_ms):
+        over_time, ages_seconds = by_second.of_tasks(tasks, as_of_ms), by_second.AGES_SECONDS
         waited = "Tasks that waited for their first claim, by how long they had."
     else:
         over_time, ages_seconds = charts.binned(_read(out, run_id, "minutes")), AGES_SECONDS

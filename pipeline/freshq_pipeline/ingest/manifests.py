@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq_pipeline.errors import BadInput
 
 if TYPE_CHECKING:
-    from freshq_pipeline.storage import Folder
+    from freshq_pipeline.storage.folder import Folder
 
 SUMMARY: Final = "manifest-summary.json"
 CHUNK_BYTES: Final = 1 << 20

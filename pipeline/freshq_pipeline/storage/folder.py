@@ -12,7 +12,7 @@ from pyarrow import fs
 from pyarrow.dataset import dataset
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.s3 import located
+from freshq_pipeline.storage.s3 import located
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

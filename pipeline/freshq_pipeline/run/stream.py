@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.run import Plan, advance, plan
+from freshq_pipeline.run.batch import Plan, advance, plan
 from freshq_pipeline.schemas import Format
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from freshq_pipeline.run import Request
+    from freshq_pipeline.run.batch import Request
 
 FILES_PER_BATCH: Final = 64
 

@@ -11,7 +11,7 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import TABLES
 
 if TYPE_CHECKING:
-    from freshq_pipeline.storage import Folder
+    from freshq_pipeline.storage.folder import Folder
 
 POINTER: Final = "_current.json"
 SUMMARY: Final = "summary.json"

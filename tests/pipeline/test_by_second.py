@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from freshq_pipeline import charts, moments
+from freshq_pipeline.report import by_second, charts
 
 START_MS = 1_767_225_600_000
 NONE = float("nan")
@@ -30,7 +30,7 @@ TASKS = recording(
 
 
 def column(name: str) -> list[Any]:
-    return list(moments.of_tasks(TASKS, START_MS + 4000)[name])
+    return list(by_second.of_tasks(TASKS, START_MS + 4000)[name])
 
 
 def test_what_was_put_and_ended_in_each_second() -> None:
@@ -51,16 +51,16 @@ def test_what_waits_for_its_first_claim_at_the_end_of_each_second() -> None:
 def test_how_long_what_was_first_claimed_had_waited() -> None:
     horizons = column("service_horizon_seconds")
     assert [None if pd.isna(age) else round(age, 3) for age in horizons] == [0.1, None, 2.1, None]
-    third = moments.of_tasks(TASKS, START_MS + 4000)["wait_histogram"][2]
+    third = by_second.of_tasks(TASKS, START_MS + 4000)["wait_histogram"][2]
     assert abs(charts.percentiles([third])[0.5] - 2.1) < 0.05
 
 
 def test_a_longer_one_has_longer_steps_and_a_long_one_none() -> None:
-    at = moments.of_tasks(TASKS, START_MS + 20 * 60_000)["at"]
+    at = by_second.of_tasks(TASKS, START_MS + 20 * 60_000)["at"]
     assert (len(at), at[1] - at[0]) == (120, pd.Timedelta(seconds=10))
-    assert moments.is_short(TASKS, START_MS + 30 * 60_000)
-    assert not moments.is_short(TASKS, START_MS + 31 * 60_000)
-    assert not moments.is_short(TASKS.head(0), START_MS)
+    assert by_second.is_short(TASKS, START_MS + 30 * 60_000)
+    assert not by_second.is_short(TASKS, START_MS + 31 * 60_000)
+    assert not by_second.is_short(TASKS.head(0), START_MS)
 
 
 def test_classes_of_age_are_named_by_where_they_begin() -> None:

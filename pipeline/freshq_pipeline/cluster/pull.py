@@ -11,8 +11,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from freshq_pipeline.cluster.stacks import outputs_of, unreachable
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.stacks import outputs_of, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

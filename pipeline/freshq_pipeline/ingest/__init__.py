@@ -1,0 +1,1 @@
+"""Recorded files to silver, the canonical events in Parquet."""

@@ -1,0 +1,1 @@
+"""Records of one format to canonical events: one module per format, all DataFrame -> DataFrame."""
