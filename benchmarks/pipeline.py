@@ -28,7 +28,8 @@ from tests.pipeline.oracle import differing_rows, make_tables, rows_that_differ,
 
 from benchmarks.lives import write_events
 from freshq_pipeline.report.page import write_report
-from freshq_pipeline.run.batch import Request, execute
+from freshq_pipeline.run.batch import execute
+from freshq_pipeline.run.request import Request
 from freshq_pipeline.spark.session import spark_session
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import SECONDS

@@ -1,7 +1,7 @@
 """Run the tests of the pipeline's tables on the newest Spark that pyproject.toml allows.
 
-The lock holds the Spark of EMR's long-term support. What a newer one changes is to be seen before it is
-somebody's cluster: `python -m local.newest_spark`.
+The lock file pins the Spark of EMR's long-term support. This shows early what a newer Spark breaks:
+`python -m local.newest_spark`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION: Final = "import pyspark; print('Spark', pyspark.__version__, flush=Tru
 
 
 def allowed() -> str:
-    """Return the requirement of Spark in pyproject.toml."""
+    """Return the requirement for Spark in pyproject.toml."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
     (found,) = (
         one for one in project["optional-dependencies"]["pipeline"] if one.split(">")[0].strip() == "pyspark"
@@ -29,7 +29,7 @@ def allowed() -> str:
 
 
 def main() -> None:
-    """Install it into a folder of its own, which comes before .venv, and run the tests; exit as they do."""
+    """Install that Spark into a temporary folder, run the tests with it, and exit with their status."""
     with tempfile.TemporaryDirectory(prefix="freshq-newest-spark-") as folder:
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         done = subprocess.run([*install, f"--target={folder}", allowed()], check=False)  # noqa: S603 - this pip

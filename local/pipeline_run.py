@@ -1,4 +1,4 @@
-"""The end of the demonstration: the data pipeline over what was archived, held against what was seen."""
+"""The last step of the demonstration: run the data pipeline on the archive, and compare its counts."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
     from local.emulator import Emulator
     from local.history import Change
 
-# The archive's function is called with batches of the stream, some seconds after the changes.
-PATIENCE_SECONDS: Final = 90.0
-LOOK_SECONDS: Final = 1.0
+# The archive receives batches of the stream some seconds after the changes.
+ARRIVAL_SECONDS: Final = 90.0
+POLL_SECONDS: Final = 1.0
 PIPELINE_SECONDS: Final = 300.0
 FATES: Final = ("success", "failure", "cancelled", "shed", "pending", "taken")
 
 
 class PipelineRunError(RuntimeError):
-    """The pipeline did not run, or found something else than the demonstration."""
+    """The pipeline failed, or its counts differ from the demonstration's."""
 
 
 def count_tasks_changes(changes: Iterable[Change]) -> int:
-    """Return how many changes were of tasks: what the archive has to have."""
+    """Return the number of changes to tasks, which is the number of events in the archive."""
     return sum(change.task_before() is not None or change.task_after() is not None for change in changes)
 
 
 def fetch_archive(emulator: Emulator, bucket: str, events: int, folder: Path) -> None:
-    """Copy the archived events to a folder, once all are there.
+    """Wait until all events are archived, and copy them to a folder.
 
     Args:
-        emulator: Where the bucket is.
-        bucket: Its name.
-        events: How many there have to be.
-        folder: Emptied first.
+        emulator: Emulator with the bucket.
+        bucket: Name of the bucket.
+        events: Number of events to wait for.
+        folder: Target folder, emptied first.
 
     Raises:
-        PipelineRunError: If they did not arrive in time.
+        PipelineRunError: If the events did not arrive in time.
     """
     shutil.rmtree(folder, ignore_errors=True)
     client = boto3.client("s3", **emulator.connection)
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + ARRIVAL_SECONDS
     found = 0
     while found < events:
         if time.monotonic() > deadline:
-            msg = f"{found} of {events} events were archived within {PATIENCE_SECONDS:g} s"
+            msg = f"{found} of {events} events were archived within {ARRIVAL_SECONDS:g} s"
             raise PipelineRunError(msg)
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
         pull(bucket, folder, client)
         found = len(_event_ids(folder))
 
@@ -69,10 +69,10 @@ def _event_ids(folder: Path) -> set[str]:
 
 
 def run_pipeline(events: Path, out: Path, as_of_ms: int) -> dict[str, Any]:
-    """Run the pipeline anew over a folder of landed events, and return its summary.
+    """Run the pipeline on a folder of landed events, and return its summary.
 
     Raises:
-        PipelineRunError: If it failed; the message is the pipeline's own.
+        PipelineRunError: If it failed; the message has the pipeline's error.
     """
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "freshq_pipeline", "run", "--json", "--index-lag-seconds", "1"]
@@ -86,7 +86,7 @@ def run_pipeline(events: Path, out: Path, as_of_ms: int) -> dict[str, Any]:
         msg = f"the pipeline took longer than {PIPELINE_SECONDS:g} s"
         raise PipelineRunError(msg) from error
     finally:
-        end_group(process)  # type: ignore[arg-type]  # of text here, of bytes there: it reads neither
+        end_group(process)  # type: ignore[arg-type]  # text instead of bytes, but it reads neither
     if process.returncode != 0:
         msg = f"the pipeline failed with status {process.returncode}: {errors.strip()[-500:]}"
         raise PipelineRunError(msg)
@@ -95,7 +95,7 @@ def run_pipeline(events: Path, out: Path, as_of_ms: int) -> dict[str, Any]:
 
 
 def compare_with_pipeline(seen: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Hold the pipeline's ledger against what the demonstration itself counted.
+    """Compare the pipeline's ledger with the counts of the demonstration.
 
     Raises:
         PipelineRunError: If they differ.
@@ -106,6 +106,6 @@ def compare_with_pipeline(seen: Mapping[str, Any], facts: Mapping[str, Any]) -> 
     if facts["tasks"] != seen["created"]:
         differences.append(f"created: {seen['created']} seen, {facts['tasks']} found")
     if facts["ledger_violations"]:
-        differences.append(f"{facts['ledger_violations']} tasks break the ledger")
+        differences.append(f"{facts['ledger_violations']} tasks violate the ledger")
     if differences:
         raise PipelineRunError("the pipeline disagrees with the demonstration: " + "; ".join(differences))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import duckdb
 import pytest
 
-from freshq_pipeline.run.batch import Request, execute
+from freshq_pipeline.run.batch import execute
+from freshq_pipeline.run.request import Options, Request
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.session import spark_session
 from freshq_pipeline.storage.folder import Folder
@@ -64,7 +65,7 @@ def pipeline(spark: SparkSession) -> Pipeline:
         yield spark
 
     def call(events: Path, out: Path, form: Format = Format.LANDED, **options: Any) -> dict[str, Any]:
-        return execute(Request(Folder(str(events)), Folder(str(out)), form, **options), same)
+        return execute(Request(Folder(str(events)), Folder(str(out)), Options(form, **options)), same)
 
     return call
 

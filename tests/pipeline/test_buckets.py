@@ -10,8 +10,8 @@ from local.emulator import REGION, Emulator
 
 from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.storage.addresses import for_pyarrow, normalized
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.s3 import located
 from freshq_pipeline.storage.state import State, current, publish
 
 if TYPE_CHECKING:
@@ -89,14 +89,23 @@ def test_landed_events_are_found(s3: Any, tmp_path: Path) -> None:
 
 def test_on_a_cluster_the_region_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", REGION)
-    assert located("s3a://own/out") == "s3://own/out"
+    assert for_pyarrow("s3a://own/out") == "s3://own/out"
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert located("s3a://own/out") == f"s3://own/out?region={REGION}"
-    assert located("/a/folder") == "/a/folder"
+    assert for_pyarrow("s3a://own/out") == f"s3://own/out?region={REGION}"
+    assert for_pyarrow("/a/folder") == "/a/folder"
 
 
-def test_a_region_that_is_told_is_used(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("other", ["file:/a/b", "file:///a/b", "/a//b"])
+def test_spellings_of_a_local_file_are_equal(other: str) -> None:
+    assert normalized(other) == normalized("/a/b")
+
+
+def test_spellings_of_an_object_are_equal() -> None:
+    assert normalized("s3a://own/a") == normalized("s3://own//a") != normalized("s3://other/a")
+
+
+def test_a_given_region_is_used(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", REGION)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    Folder("s3://own/told").write("a.json", "{}")
-    assert keys(s3, "told/") == ["told/a.json"]
+    Folder("s3://own/given").write("a.json", "{}")
+    assert keys(s3, "given/") == ["given/a.json"]

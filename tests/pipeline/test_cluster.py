@@ -14,6 +14,7 @@ import pytest
 from benchmarks.lives import write_events
 from local import pipeline_package
 
+from freshq_pipeline.cluster.package import ARCHIVE
 from freshq_pipeline.schemas import TABLES
 from tests.pipeline.test_modes import rows_of, without_names
 from tests.support.spark_cluster import QUICK_JAVA, SparkCluster
@@ -51,7 +52,7 @@ def test_a_cluster_makes_the_tables_of_an_embedded_run(
         )
         embedded = pipeline(tmp_path / "in", tmp_path / "embedded")
         package = packing.result()
-    archive = package / pipeline_package.ARCHIVE
+    archive = package / ARCHIVE
     # The driver runs on this machine, where nobody unpacks an archive for it.
     with tarfile.open(archive) as packed:
         assert not [name for name in packed.getnames() if name.startswith("site-packages/pyspark")]

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from freshq_pipeline.cli import app, finish
 from freshq_pipeline.errors import BAD_INPUT_STATUS, FAILED_STATUS, VIOLATION_STATUS
+from freshq_pipeline.spark.failures import start_failure
 from freshq_pipeline.spark.java import OLDEST, version_of, write_launcher
-from freshq_pipeline.spark.session import why
 from tests.pipeline.conftest import uncompiled
 from tests.pipeline.recording import small, write_lines
 
@@ -56,7 +56,7 @@ def test_a_broken_ledger_has_its_own_status(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(typer.Exit) as ended:
         finish({"ledger_violations": 2}, as_json=True)
     assert ended.value.exit_code == VIOLATION_STATUS
-    assert "2 tasks break the ledger" in capsys.readouterr().err
+    assert "2 tasks violate the ledger" in capsys.readouterr().err
 
 
 def test_a_java_that_does_not_start(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_java_that_does_not_start(tmp_path: Path) -> None:
     ],
 )
 def test_why_java_did_not_start(log: str, told: str) -> None:
-    assert why(log) == told
+    assert start_failure(log) == told
 
 
 def test_bundled_java_through_its_launcher(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from freshq.policy.order import Order
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.replay import Grid, replay
 from freshq_pipeline.report.page import write_report
-from freshq_pipeline.run.batch import Request, as_before, plan
+from freshq_pipeline.run.batch import as_before, plan
+from freshq_pipeline.run.request import Options, Request
 from freshq_pipeline.run.stream import stream
 from freshq_pipeline.schemas import TABLES, Format, ddl
 from freshq_pipeline.storage.folder import Folder
@@ -95,7 +96,7 @@ def test_what_cannot_be_read_is_put_aside(pipeline: Pipeline, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"schema_version": 2, "event_id": "1"}, "newer schema version"),
+        ({"schema_version": 2, "event_id": "1"}, "schema version newer"),
         ({"eventID": "1"}, "Is the format right"),
     ],
 )
@@ -138,7 +139,7 @@ def test_a_replay_keeps_the_options_of_the_run(pipeline: Pipeline, tmp_path: Pat
     summary = pipeline(tmp_path / "in", tmp_path / "out", **chosen)
     plain = Request(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
     again = as_before(plain)
-    assert again == replace(plain, **chosen)
+    assert again == replace(plain, options=Options(**chosen))
     assert plan(again).new == []
     # Another output has no options yet, and those of other events do not matter.
     elsewhere = replace(plain, out=Folder(str(tmp_path / "new")))

@@ -15,10 +15,10 @@ from moto import mock_aws
 from typer.testing import CliRunner
 
 from freshq_pipeline.cli import app
-from freshq_pipeline.cluster import submit
-from freshq_pipeline.cluster.emr import deployed, outcome, start, upload
+from freshq_pipeline.cluster.emr import deployed, start, summary_of
 from freshq_pipeline.cluster.exit_status import ADDRESS_VARIABLE, recorded
-from freshq_pipeline.errors import BadInput, PipelineError
+from freshq_pipeline.cluster.package import upload
+from freshq_pipeline.errors import INTERRUPTED_STATUS, BadInput, PipelineError
 from tests.conftest import REGION
 from tests.pipeline.test_pull import stacks
 
@@ -104,7 +104,7 @@ def command(
     def invoke(application: Application, options: list[str]) -> Any:
         clients = {"s3": s3, "emr-serverless": application.client, "cloudformation": stacks(**OUTPUTS)}
         monkeypatch.setattr("boto3.client", lambda service: clients[service])
-        monkeypatch.setattr("freshq_pipeline.cluster.emr.LOOK_SECONDS", 0)
+        monkeypatch.setattr("freshq_pipeline.cluster.emr.POLL_SECONDS", 0)
         return CliRunner().invoke(app, ["submit", "--stack", "s", "--package", str(package), *options])
 
     return invoke
@@ -202,7 +202,7 @@ class Ending(Application):
     [
         (2, "freshq-pipeline: events: is empty", "freshq-pipeline: events: is empty\n"),
         (3, "freshq-pipeline: Spark failed", "the run 00run ended as FAILED: Spark failed\n"),
-        (4, "2 tasks", "2 tasks break the ledger"),
+        (4, "2 tasks", "2 tasks violate the ledger"),
     ],
 )
 def test_the_exit_status_is_that_of_the_run(
@@ -229,14 +229,14 @@ def test_a_run_that_left_nothing_is_no_success(s3: Any) -> None:
         "jobDriver": {"sparkSubmit": {"entryPointArguments": arguments, "sparkSubmitParameters": ""}},
     }
     with pytest.raises(PipelineError, match=r"s3://own/other has no summary\.json"):
-        outcome(run, s3)
+        summary_of(run, s3)
     put(s3, "other/summary.json", SUMMARY)
-    assert outcome(run, s3) == SUMMARY
+    assert summary_of(run, s3) == SUMMARY
 
 
 def test_ctrl_c_leaves_the_run_going(command: Callable[..., Any]) -> None:
     ended = command(Application("RUNNING", "CTRL-C"), [])
-    assert ended.exit_code == submit.INTERRUPTED_STATUS
+    assert ended.exit_code == INTERRUPTED_STATUS
     assert "submit --stack s --follow 00run" in ended.stderr
     assert "cancel-job-run --application-id 00app --job-run-id 00run" in ended.stderr
 

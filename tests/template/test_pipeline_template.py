@@ -11,7 +11,7 @@ import pytest
 from local.pipeline_package import PROCESSORS, PYTHON
 from samtranslator.yaml_helper import yaml_parse
 
-from freshq_pipeline.cluster import emr
+from freshq_pipeline.cluster import package
 from tests.template.test_template import PROJECT, explained
 
 TEMPLATE = PROJECT / "pipeline" / "template.yaml"
@@ -136,7 +136,7 @@ class TestSchedule:
     def test_it_starts_what_submit_starts(self) -> None:
         told = scheduled()
         driver = told["JobDriver"]["SparkSubmit"]
-        assert driver["EntryPoint"] == f"s3://own/{emr.JOB}/{emr.ENTRY_POINT}"
+        assert driver["EntryPoint"] == f"s3://own/{package.JOB}/{package.ENTRY_POINT}"
         assert driver["EntryPointArguments"] == [
             "run",
             "--events",
@@ -145,7 +145,7 @@ class TestSchedule:
             "s3://own/out",
         ]
         assert (
-            f"spark.archives=s3://own/{emr.JOB}/{emr.ARCHIVE}#environment"
+            f"spark.archives=s3://own/{package.JOB}/{package.ARCHIVE}#environment"
             in driver["SparkSubmitParameters"]
         )
         assert told["ExecutionTimeoutMinutes"] == 120

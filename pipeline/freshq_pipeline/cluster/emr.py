@@ -1,4 +1,4 @@
-"""`submit`: a run on EMR Serverless, started and followed from here."""
+"""A run on EMR Serverless: start it, wait for its end, and read its summary."""
 
 from __future__ import annotations
 
@@ -9,47 +9,41 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import boto3
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from freshq_pipeline.cluster.exit_status import ADDRESS_VARIABLE
-from freshq_pipeline.cluster.stacks import outputs_of, unreachable
-from freshq_pipeline.errors import BAD_INPUT_STATUS, VIOLATION_STATUS, BadInput, PipelineError
+from freshq_pipeline.cluster.package import ENTRY_POINT, JOB
+from freshq_pipeline.cluster.stacks import aws_errors, error_code, outputs_of
+from freshq_pipeline.errors import BAD_INPUT_STATUS, PREFIX, VIOLATION_STATUS, BadInput, PipelineError
 from freshq_pipeline.storage.state import SUMMARY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from mypy_boto3_cloudformation import CloudFormationClient
     from mypy_boto3_s3 import S3Client
     from types_boto3_emr_serverless import EMRServerlessClient
 
-ENTRY_POINT: Final = "main.py"
-ARCHIVE: Final = "environment.tar.gz"
-DESCRIPTION: Final = "package.json"
-JOB: Final = "job"
-DIGEST: Final = "sha256"
-LOOK_SECONDS: Final = 5.0
+POLL_SECONDS: Final = 5.0
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
-_STATUS_IN: Final = re.compile(rf"driverEnv\.{ADDRESS_VARIABLE}=s3://([^/\s]+)/(\S+)")
+_STATUS_IN: Final = re.compile(rf"driverEnv\.{ADDRESS_VARIABLE}=(s3://\S+)")
 _ADDRESS: Final = re.compile(r"s3://([^/\s]+)/?(\S*)")
 _SETTING: Final = re.compile(r"[A-Za-z][\w.-]*=\S+")
 
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What the pipeline's own stack, pipeline/template.yaml, says of itself.
+    """The outputs of a stack of pipeline/template.yaml.
 
     Attributes:
         application: Id of the application of EMR Serverless.
-        bucket: For the job, its output and its logs.
+        bucket: Bucket for the job, its output and its logs.
         role: ARN of the role of a run.
-        events: Where the landed events are.
-        out: Where the output goes.
-        spark: How Spark finds the job's Python.
+        events: Address of the landed events.
+        out: Address of the output.
+        spark: Spark's parameters, which make it use the Python of the package.
         timeout_minutes: A run that takes longer is cancelled.
-        log_group: What the command says there.
+        log_group: Log group for the output of the command.
     """
 
     application: str
@@ -61,13 +55,17 @@ class Deployed:
     timeout_minutes: int
     log_group: str
 
+    def spark_logs(self, run: str) -> str:
+        """Return the address of Spark's logs of a run."""
+        return f"s3://{self.bucket}/logs/applications/{self.application}/jobs/{run}/"
+
 
 def deployed(stack: str, client: CloudFormationClient | None = None) -> Deployed:
-    """Return what a stack says of itself.
+    """Return the outputs of a stack.
 
     Raises:
-        BadInput: If there is no such stack, or it is another one.
-        PipelineError: If AWS did not answer.
+        BadInput: If the stack does not exist, or is not one of pipeline/template.yaml.
+        PipelineError: If a call to AWS failed.
     """
     outputs = outputs_of(stack, client)
     try:
@@ -86,81 +84,30 @@ def deployed(stack: str, client: CloudFormationClient | None = None) -> Deployed
         raise BadInput(msg) from error
 
 
-def upload(
-    bucket: str,
-    package: Path,
-    client: S3Client,
-    progress: Callable[[int, int], None] = lambda _done, _of: None,
-) -> list[str]:
-    """Put a package where the runs take it from, unless it is there, and return the names of what was new.
-
-    Args:
-        bucket: The pipeline's.
-        package: The folder that `make pipeline-package` made.
-        client: Of S3.
-        progress: Is told how many bytes were copied, out of how many.
-
-    Raises:
-        BadInput: If there is no package.
-        PipelineError: If AWS did not answer.
-    """
-    try:
-        digests: dict[str, str] = json.loads((package / DESCRIPTION).read_text("utf-8"))[DIGEST]
-    except (OSError, ValueError, KeyError) as error:
-        msg = f"package: no package in {package}; make it: make pipeline-package"
-        raise BadInput(msg) from error
-    try:
-        stale = [name for name in (ENTRY_POINT, ARCHIVE) if _digest_of(client, bucket, name) != digests[name]]
-        total_bytes = sum((package / name).stat().st_size for name in stale)
-        copied_bytes = 0
-
-        def copied(more_bytes: int) -> None:
-            nonlocal copied_bytes
-            copied_bytes += more_bytes
-            progress(copied_bytes, total_bytes)
-
-        for name in stale:
-            noted = {"Metadata": {DIGEST: digests[name]}}
-            client.upload_file(str(package / name), bucket, f"{JOB}/{name}", ExtraArgs=noted, Callback=copied)
-    except (BotoCoreError, ClientError, boto3.exceptions.Boto3Error) as error:
-        raise unreachable(error) from error
-    return stale
-
-
-def _digest_of(client: S3Client, bucket: str, name: str) -> str | None:
-    """Return the noted digest of a file of the job, None if it is not there."""
-    try:
-        return client.head_object(Bucket=bucket, Key=f"{JOB}/{name}")["Metadata"].get(DIGEST)
-    except ClientError as error:
-        if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "NotFound"):
-            return None
-        raise
-
-
 def start(
     stack: Deployed, arguments: Sequence[str], settings: Sequence[str], client: EMRServerlessClient
 ) -> str:
     """Start a run, and return its id.
 
     Args:
-        stack: Where.
-        arguments: Of the command, as on a command line.
-        settings: Further ones of Spark, each NAME=VALUE.
-        client: Of EMR Serverless.
+        stack: Stack to run on.
+        arguments: Arguments of the command.
+        settings: Further settings of Spark, each NAME=VALUE.
+        client: A client of EMR Serverless.
 
     Raises:
-        BadInput: If a setting is none.
-        PipelineError: If AWS did not answer.
+        BadInput: If a setting is not NAME=VALUE.
+        PipelineError: If a call to AWS failed.
     """
     for setting in settings:
         if not _SETTING.fullmatch(setting):
             msg = f"spark-conf: must be NAME=VALUE without blanks, got {setting!r}"
             raise BadInput(msg)
-    # The same however often the call is tried again: one run is started at the most.
+    # Makes the call idempotent: retries of it start one run.
     token = uuid.uuid4().hex
-    verdict = f"spark.emr-serverless.driverEnv.{ADDRESS_VARIABLE}=s3://{stack.bucket}/status/{token}.json"
-    confs = "".join(f" --conf {setting}" for setting in (verdict, *settings))
-    try:
+    status = f"spark.emr-serverless.driverEnv.{ADDRESS_VARIABLE}=s3://{stack.bucket}/status/{token}.json"
+    confs = "".join(f" --conf {setting}" for setting in (status, *settings))
+    with aws_errors():
         started = client.start_job_run(
             applicationId=stack.application,
             clientToken=token,
@@ -175,78 +122,73 @@ def start(
                 }
             },
         )
-    except (BotoCoreError, ClientError) as error:
-        raise unreachable(error) from error
     return started["jobRunId"]
 
 
-def follow(
+def wait_for_end(
     application: str,
     run: str,
     client: EMRServerlessClient,
-    told: Callable[[str], None],
-    wait: Callable[[float], None] = time.sleep,
+    seen: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
     """Wait for the end of a run, and return its description.
 
     Args:
-        application: Its application.
-        run: Its id.
-        client: Of EMR Serverless.
-        told: Is called with each state, as often as it is looked for.
-        wait: Waits for so many seconds.
+        application: Id of the application.
+        run: Id of the run.
+        client: A client of EMR Serverless.
+        seen: Called with the state at each poll.
+        sleep: Waits for a number of seconds.
 
     Raises:
-        PipelineError: If AWS did not answer. The run goes on.
+        PipelineError: If a call to AWS failed. The run continues.
     """
     while True:
-        try:
+        with aws_errors():
             described = client.get_job_run(applicationId=application, jobRunId=run)["jobRun"]
-        except (BotoCoreError, ClientError) as error:
-            raise unreachable(error) from error
-        told(described["state"])
+        seen(described["state"])
         if described["state"] in FINAL:
             return dict(described)
-        wait(LOOK_SECONDS)
+        sleep(POLL_SECONDS)
 
 
-def outcome(described: dict[str, Any], s3: S3Client) -> dict[str, Any]:
-    """Return the summary that a finished run left.
+def summary_of(described: dict[str, Any], s3: S3Client) -> dict[str, Any]:
+    """Return the summary of a finished run.
 
     Args:
-        described: The run, as EMR Serverless describes it.
+        described: Description of the run by EMR Serverless.
         s3: A client of S3.
 
     Raises:
-        BadInput: If the run found its input unusable.
-        PipelineError: If it failed otherwise.
+        BadInput: If the run rejected its input.
+        PipelineError: If the run failed otherwise.
     """
-    driver = described["jobDriver"]["sparkSubmit"]
-    state, details = described["state"], described.get("stateDetails") or "no reason given"
-    named = _STATUS_IN.search(driver.get("sparkSubmitParameters", ""))
-    verdict = _read(s3, named.group(1), named.group(2)) if named and state != "CANCELLED" else None
-    if state == "FAILED" and verdict is not None and verdict["status"] == BAD_INPUT_STATUS:
-        raise BadInput(_plain(verdict["message"]))
-    # A broken ledger is told by the run as a failure, but everything is published.
-    published = state == "SUCCESS" or (verdict is not None and verdict["status"] == VIOLATION_STATUS)
-    if not published:
-        reason = _plain(verdict["message"]) if verdict is not None and verdict["status"] else details
+    driver, state = described["jobDriver"]["sparkSubmit"], described["state"]
+    given = _STATUS_IN.search(driver.get("sparkSubmitParameters", ""))
+    ended = _read(s3, given.group(1)) if given and state != "CANCELLED" else None
+    status, message = (ended["status"], ended["message"].removeprefix(PREFIX)) if ended else (None, "")
+    if state == "FAILED" and status == BAD_INPUT_STATUS:
+        raise BadInput(message)
+    # A run with ledger violations has published everything, though EMR reports it as failed.
+    if state != "SUCCESS" and status != VIOLATION_STATUS:
+        reason = message or described.get("stateDetails") or "no reason given"
         msg = f"the run {described['jobRunId']} ended as {state}: {reason}"
         raise PipelineError(msg)
     arguments = driver["entryPointArguments"]
-    bucket, prefix = _parsed(arguments[arguments.index("--out") + 1])
-    summary = _read(s3, bucket, f"{prefix}/{SUMMARY}" if prefix else SUMMARY)
+    out = arguments[arguments.index("--out") + 1].rstrip("/")
+    summary = _read(s3, f"{out}/{SUMMARY}")
     if summary is None:
-        msg = f"the run {described['jobRunId']} ended, but s3://{bucket}/{prefix} has no {SUMMARY}"
+        msg = f"the run {described['jobRunId']} ended, but {out} has no {SUMMARY}"
         raise PipelineError(msg)
     return summary
 
 
-def address(name: str, given: str) -> str:
+def checked_address(name: str, given: str) -> str:
     """Return an address of S3 without a slash at its end.
 
     Raises:
-        BadInput: If it is none: a cluster sees no folder of this machine.
+        BadInput: If it is not an address of S3.
     """
     if not _ADDRESS.fullmatch(given):
         msg = f"{name}: must begin with s3://, got {given!r}; a cluster does not see this machine's folders"
@@ -254,31 +196,18 @@ def address(name: str, given: str) -> str:
     return given.rstrip("/")
 
 
-def logs_of(stack: Deployed, run: str) -> str:
-    """Return where Spark's logs of a run are."""
-    return f"s3://{stack.bucket}/logs/applications/{stack.application}/jobs/{run}/"
-
-
-def _parsed(given: str) -> tuple[str, str]:
-    found = _ADDRESS.fullmatch(given)
+def _read(client: S3Client, address: str) -> dict[str, Any] | None:
+    """Return a JSON object from S3, None if there is no such object."""
+    found = _ADDRESS.fullmatch(address)
     if found is None:
-        msg = f"out: not an address of S3: {given!r}"
+        msg = f"out: not an address of S3: {address!r}"
         raise PipelineError(msg)
-    return found.group(1), found.group(2).rstrip("/")
-
-
-def _read(client: S3Client, bucket: str, key: str) -> dict[str, Any] | None:
-    """Return a JSON object, None if there is none."""
-    try:
-        value: dict[str, Any] = json.loads(client.get_object(Bucket=bucket, Key=key)["Body"].read())
-    except ClientError as error:
-        if error.response.get("Error", {}).get("Code") == "NoSuchKey":
-            return None
-        raise unreachable(error) from error
-    except BotoCoreError as error:
-        raise unreachable(error) from error
+    with aws_errors():
+        try:
+            body = client.get_object(Bucket=found.group(1), Key=found.group(2))["Body"].read()
+        except ClientError as error:
+            if error_code(error) == "NoSuchKey":
+                return None
+            raise
+    value: dict[str, Any] = json.loads(body)
     return value
-
-
-def _plain(message: str) -> str:
-    return message.removeprefix("freshq-pipeline: ")

@@ -1,18 +1,17 @@
-"""Copies the landed events of a deployed stack to a folder, for a run on this machine."""
+"""`pull`: copy the landed events of a deployed stack to a folder."""
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
 
-from freshq_pipeline.cluster.stacks import outputs_of, unreachable
+from freshq_pipeline.cluster.stacks import aws_errors, outputs_of
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from mypy_boto3_cloudformation import CloudFormationClient
     from mypy_boto3_s3 import S3Client
 
-# Where the template's delivery stream puts events, and the stack's output that names the bucket.
+# Prefix of the delivery stream in the template, and the output of the stack with the bucket.
 PREFIX: Final = "events/"
 OUTPUT: Final = "ArchiveBucketName"
 THREADS: Final = 16
@@ -29,11 +28,11 @@ THREADS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """One object of the archive.
+    """An object of the archive.
 
     Attributes:
-        key: Its name in the bucket.
-        size_bytes: Its size.
+        key: Key in the bucket.
+        size_bytes: Size.
     """
 
     key: str
@@ -42,12 +41,12 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull did.
+    """The result of a pull.
 
     Attributes:
         copied: Objects that were copied.
         copied_bytes: Their size.
-        known: Objects that were there already.
+        known: Objects that the folder already had.
     """
 
     copied: int
@@ -56,34 +55,34 @@ class Pulled:
 
 
 def bucket_of(stack: str, client: CloudFormationClient | None = None) -> str:
-    """Return the archive's bucket of a deployed stack.
+    """Return the bucket with the archive of a deployed stack.
 
     Raises:
-        BadInput: If there is no such stack, or it keeps no archive.
-        PipelineError: If AWS did not answer.
+        BadInput: If the stack does not exist or has no archive.
+        PipelineError: If a call to AWS failed.
     """
     bucket = outputs_of(stack, client).get(OUTPUT)
     if bucket is not None:
         return bucket
-    msg = f"stack: {stack!r} keeps no archive; deploy it with --parameter-overrides Archive=on"
+    msg = f"stack: {stack!r} has no archive; deploy it with --parameter-overrides Archive=on"
     raise BadInput(msg)
 
 
 def pull(
     bucket: str, out: Path, client: S3Client | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Pulled:
-    """Copy what is in the archive and not yet in the folder; may be stopped and repeated.
+    """Copy the objects of the archive that the folder lacks; may be stopped and repeated.
 
     Args:
         bucket: Name of the bucket.
-        out: The folder; made if it is not there.
+        out: The folder; created if needed.
         client: A boto3 client; None for one from the environment.
-        progress: Is told how many bytes are copied, out of how many.
+        progress: Called with the bytes copied so far and their total.
 
     Raises:
-        PipelineError: If AWS did not answer. What was copied stays, and is not copied again.
+        PipelineError: If a call to AWS failed. The next pull copies the rest.
     """
-    try:
+    with aws_errors():
         s3 = _s3() if client is None else client
         landed = _landed(s3, bucket)
         missing = [one for one in landed if not _is_there(out, one)]
@@ -94,8 +93,6 @@ def pull(
                 copied_bytes += size_bytes
                 if progress is not None:
                     progress(copied_bytes, total_bytes)
-    except (BotoCoreError, ClientError) as error:
-        raise unreachable(error) from error
     return Pulled(len(missing), copied_bytes, len(landed) - len(missing))
 
 
@@ -114,22 +111,14 @@ def _target(out: Path, landed: Landed) -> Path:
 
 
 def _is_there(out: Path, landed: Landed) -> bool:
-    """Return whether an object was copied whole: objects of the archive never change."""
+    """Return whether an object was copied; objects of the archive never change."""
     target = _target(out, landed)
     return target.is_file() and target.stat().st_size == landed.size_bytes
 
 
 def _copy(client: S3Client, bucket: str, landed: Landed, out: Path) -> int:
-    """Copy one object, so that it is there whole or not at all."""
-    target = _target(out, landed)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        body = client.get_object(Bucket=bucket, Key=landed.key)["Body"]
-        with draft.open("wb") as file:
-            for chunk in body.iter_chunks():
-                file.write(chunk)
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    body = client.get_object(Bucket=bucket, Key=landed.key)["Body"]
+    with whole_file(_target(out, landed)) as file:
+        for chunk in body.iter_chunks():
+            file.write(chunk)
     return landed.size_bytes

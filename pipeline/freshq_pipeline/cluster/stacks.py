@@ -1,43 +1,54 @@
-"""What a deployed stack says of itself."""
+"""The outputs of a deployed stack, and errors of AWS as one line."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import boto3
+from boto3.exceptions import Boto3Error
 from botocore.exceptions import BotoCoreError, ClientError
 
 from freshq_pipeline.errors import BadInput, PipelineError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mypy_boto3_cloudformation import CloudFormationClient
+
+
+@contextmanager
+def aws_errors() -> Iterator[None]:
+    """Turn an error of boto3 into a PipelineError."""
+    try:
+        yield
+    except (BotoCoreError, ClientError, Boto3Error) as error:
+        msg = f"a call to AWS failed: {error}; check network, region and credentials"
+        raise PipelineError(msg) from error
+
+
+def error_code(error: ClientError) -> str:
+    """Return the code of an error of AWS, such as NoSuchKey."""
+    return error.response.get("Error", {}).get("Code", "")
 
 
 def outputs_of(stack: str, client: CloudFormationClient | None = None) -> dict[str, str]:
     """Return the outputs of a stack, by name.
 
     Args:
-        stack: Its name.
+        stack: Name of the stack.
         client: A boto3 client; None for one from the environment.
 
     Raises:
-        BadInput: If there is no such stack.
-        PipelineError: If AWS did not answer.
+        BadInput: If the stack does not exist.
+        PipelineError: If a call to AWS failed.
     """
-    try:
-        if client is None:
-            client = boto3.client("cloudformation")
-        (found,) = client.describe_stacks(StackName=stack)["Stacks"]
-    except ClientError as error:
-        if "does not exist" in str(error):
+    with aws_errors():
+        try:
+            found = (client or boto3.client("cloudformation")).describe_stacks(StackName=stack)["Stacks"][0]
+        except ClientError as error:
+            if "does not exist" not in str(error):
+                raise
             msg = f"stack: {stack!r} does not exist here; check its name, the region and the account"
             raise BadInput(msg) from error
-        raise unreachable(error) from error
-    except BotoCoreError as error:
-        raise unreachable(error) from error
     return {output.get("OutputKey", ""): output.get("OutputValue", "") for output in found.get("Outputs", [])}
-
-
-def unreachable(error: Exception) -> PipelineError:
-    """Return the error that says that AWS did not do what it was asked."""
-    return PipelineError(f"AWS did not answer as it should: {error}; check network, region and credentials")

@@ -1,16 +1,18 @@
-"""What `submit` shows while it works."""
+"""`submit`: upload the package, start a run, and follow it, with progress on standard error."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import boto3
-import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress
 
-from freshq_pipeline.cluster.emr import address, deployed, follow, logs_of, outcome, start, upload
+from freshq_pipeline.cluster.emr import checked_address, deployed, start, summary_of, wait_for_end
+from freshq_pipeline.cluster.package import upload
+from freshq_pipeline.errors import Interrupted, complain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,44 +22,48 @@ if TYPE_CHECKING:
 
     from freshq_pipeline.cluster.emr import Deployed
 
-# What a shell says of a command that Ctrl-C ended.
-INTERRUPTED_STATUS: Final = 130
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to start.
+
+    Attributes:
+        events: Address of the events; None: the one of the stack.
+        out: Address of the output; None: the one of the stack.
+        options: Further arguments of `run`.
+        settings: Settings of Spark, each NAME=VALUE.
+        package: Folder with the package.
+    """
+
+    events: str | None
+    out: str | None
+    options: Sequence[str]
+    settings: Sequence[str]
+    package: Path
 
 
-def submit(
-    stack: str,
-    events: str | None,
-    out: str | None,
-    options: Sequence[str],
-    settings: Sequence[str],
-    package: Path,
-    *,
-    run: str | None = None,
-    wait: bool = True,
-) -> dict[str, Any] | None:
-    """Start a run, unless one is given, follow it, and return its summary.
+def submit(stack: str, job: Job, *, run: str | None = None, wait: bool = True) -> dict[str, Any] | None:
+    """Start a job, follow it to its end, and return its summary.
 
     Args:
         stack: Name of the pipeline's stack.
-        events: Where the events are; None: where the stack says.
-        out: Where the output goes; None: where the stack says.
-        options: Further ones of `run`.
-        settings: Of Spark, each NAME=VALUE.
-        package: The folder that the package was made in.
-        run: Id of a run that was started before.
-        wait: Whether to follow it; if not, there is no summary.
+        job: What to start.
+        run: Id of a run to follow instead.
+        wait: Whether to follow the run; if not, the result is None.
 
     Raises:
-        PipelineError: If the run failed, or AWS did not answer.
+        PipelineError: If the run or a call to AWS failed.
+        Interrupted: If Ctrl-C ended the wait. The run continues.
     """
-    events, out = (given and address(name, given) for name, given in (("events", events), ("out", out)))
+    events = None if job.events is None else checked_address("events", job.events)
+    out = None if job.out is None else checked_address("out", job.out)
     found = deployed(stack)
     if run is None:
-        _upload(found, package)
-        arguments = ["run", "--events", events or found.events, "--out", out or found.out, *options]
-        run = start(found, arguments, settings, boto3.client("emr-serverless"))
-    _say(f"run {run} of application {found.application}")
-    _say(f"logs: {found.log_group}, and {logs_of(found, run)}")
+        _upload(found, job.package)
+        arguments = ["run", "--events", events or found.events, "--out", out or found.out, *job.options]
+        run = start(found, arguments, job.settings, boto3.client("emr-serverless"))
+    complain(f"run {run} of application {found.application}")
+    complain(f"logs: {found.log_group}, and {found.spark_logs(run)}")
     return _follow(stack, found, run) if wait else None
 
 
@@ -73,11 +79,11 @@ def _upload(stack: Deployed, package: Path) -> None:
             boto3.client("s3"),
             lambda done, of: bar.update(task, completed=done, total=of),
         )
-    _say(f"uploaded {' and '.join(new)}" if new else "the package is there already")
+    complain(f"uploaded {' and '.join(new)}" if new else "the package is up to date")
 
 
 class _States:
-    """Shows how a run stands: on a terminal all the time, elsewhere when it changes."""
+    """Shows the state of a run: on a terminal at each poll, elsewhere when it changes."""
 
     def __init__(self, console: Console, status: Status) -> None:
         self._console = console
@@ -86,11 +92,11 @@ class _States:
         self._last = ""
 
     def __call__(self, state: str) -> None:
-        told = f"{state.lower()}, {time.monotonic() - self._begun:,.0f} s"
+        text = f"{state.lower()}, {time.monotonic() - self._begun:,.0f} s"
         if self._console.is_terminal:
-            self._status.update(told)
+            self._status.update(text)
         elif state != self._last:
-            _say(told)
+            complain(text)
         self._last = state
 
 
@@ -99,16 +105,10 @@ def _follow(stack: str, found: Deployed, run: str) -> dict[str, Any]:
     try:
         with console.status("") as status:
             client = boto3.client("emr-serverless")
-            ended = follow(found.application, run, client, _States(console, status))
+            ended = wait_for_end(found.application, run, client, _States(console, status))
     except KeyboardInterrupt:
-        _say(f"the run goes on. Follow it: freshq-pipeline submit --stack {stack} --follow {run}")
-        _say(
-            "Cancel it: aws emr-serverless cancel-job-run "
-            f"--application-id {found.application} --job-run-id {run}"
-        )
-        raise typer.Exit(INTERRUPTED_STATUS) from None
-    return outcome(ended, boto3.client("s3"))
-
-
-def _say(text: str) -> None:
-    typer.echo(f"freshq-pipeline: {text}", err=True)
+        msg = f"the run continues; follow it: freshq-pipeline submit --stack {stack} --follow {run} ; "
+        msg += "cancel it: "
+        msg += f"aws emr-serverless cancel-job-run --application-id {found.application} --job-run-id {run}"
+        raise Interrupted(msg) from None
+    return summary_of(ended, boto3.client("s3"))

@@ -1,4 +1,4 @@
-"""Which files are to be read, and what has to be done to read them."""
+"""The files to read, and what can be salvaged of damaged ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
 
 GZIP_SUFFIX: Final = ".gz"
-# A gzip member: zlib's largest window, and its marker for a gzip header.
+# A gzip member: zlib's largest window, plus zlib's marker for a gzip header.
 GZIP_WINDOW_BITS: Final = 16 + zlib.MAX_WBITS
 CHUNK_BYTES: Final = 1 << 20
 
@@ -26,10 +26,10 @@ class Damaged:
     """A compressed file that cannot be read to its end.
 
     Attributes:
-        path: Which.
-        lines: How many whole lines can be read.
-        salvaged: Where these were written.
-        problem: What is wrong with it.
+        path: Path of the file.
+        lines: How many whole lines are readable.
+        salvaged: Path of a copy of these lines.
+        problem: What is wrong with the file.
     """
 
     path: str
@@ -39,10 +39,10 @@ class Damaged:
 
 
 def input_files(folder: Folder, form: Format) -> dict[str, tuple[int, int]]:
-    """Return the files to read, each with its size in bytes and when it was written, in nanoseconds.
+    """Return the files to read, each with its size in bytes and its time in nanoseconds since the epoch.
 
     Raises:
-        BadInput: If there is no such folder, or nothing in it.
+        BadInput: If the folder does not exist or has no files.
     """
     if not folder.is_folder():
         msg = f"events: there is no folder {folder.uri}"
@@ -57,13 +57,13 @@ def input_files(folder: Folder, form: Format) -> dict[str, tuple[int, int]]:
 
 
 def damaged_files(events: Folder, paths: list[str], out: Folder, salvage: str) -> list[Damaged]:
-    """Return the compressed files that end too early, having written what can be read of them.
+    """Return the compressed files that end too early, and copy their readable lines.
 
     Args:
-        events: Where the files are.
-        paths: Which to look at.
-        out: Where to write.
-        salvage: Below it.
+        events: Folder with the files.
+        paths: Paths of the files to check.
+        out: Folder for the copies.
+        salvage: Path of the copies in it.
     """
     damaged = []
     for number, path in enumerate(paths):
@@ -95,17 +95,17 @@ def _readable(events: Folder, path: str) -> tuple[str, int]:
         for chunk in _inflated(events, path):
             chunks.append(chunk)  # noqa: PERF402 - what came before the error is kept
     except (EOFError, zlib.error):
-        pass  # this is why it is here
+        pass  # expected: the file is damaged
     whole, newline, _ = b"".join(chunks).rpartition(b"\n")
     return (whole + newline).decode(errors="replace"), whole.count(b"\n") + bool(newline)
 
 
 def _inflated(events: Folder, path: str) -> Iterator[bytes]:
-    """Yield the content of a file, which may have several members.
+    """Yield the content of a gzip file, which may have several members.
 
     Raises:
-        EOFError: If it ends within one.
-        zlib.error: If it is no such file.
+        EOFError: If the file ends within a member.
+        zlib.error: If it is not a gzip file.
     """
     member = zlib.decompressobj(GZIP_WINDOW_BITS)
     begun = False

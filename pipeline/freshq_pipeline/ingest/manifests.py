@@ -1,4 +1,4 @@
-"""Which files an export consists of: those that its manifests name, and no others."""
+"""The data files of DynamoDB exports, as their manifests list them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ CHUNK_BYTES: Final = 1 << 20
 
 
 def exported_files(folder: Folder) -> dict[str, int]:
-    """Return the paths of the data files of all exports below a folder, with their number of items.
+    """Return the paths of the data files of all exports below a folder, each with its number of items.
 
-    Increments share one data folder, in which other exports' files lie as well.
+    Incremental exports share one data folder, so only the manifests say which file belongs to which.
 
     Args:
-        folder: Where the exports are.
+        folder: Folder with the exports.
 
     Raises:
-        BadInput: If there is no manifest, it is broken, or a file it names is missing or damaged.
+        BadInput: If there is no manifest, a manifest is invalid, or a listed file is missing or damaged.
     """
     present = {found.path for found in folder.files()}
     summaries = sorted(path for path in present if path.rsplit("/", 1)[-1] == SUMMARY)
@@ -58,7 +58,7 @@ def _object(folder: Folder, path: str) -> dict[str, Any]:
 
 
 def _entries(folder: Folder, path: str) -> list[dict[str, Any]]:
-    """Return the entries of the list of files, which is one JSON object a line."""
+    """Return the entries of a list of files, which has one JSON object per line."""
     try:
         with folder.open(path) as file:
             return [json.loads(line) for line in file.read().splitlines() if line.strip()]
@@ -68,7 +68,7 @@ def _entries(folder: Folder, path: str) -> list[dict[str, Any]]:
 
 
 def _resolve(key: str, present: set[str], summary: str) -> str:
-    """Return where a key of the bucket is: the export may have been copied from below a prefix."""
+    """Return the path of a key of the bucket; the export may have been copied without the key's prefix."""
     parts = key.split("/")
     for skipped in range(len(parts)):
         path = "/".join(parts[skipped:])
@@ -77,17 +77,17 @@ def _resolve(key: str, present: set[str], summary: str) -> str:
     base = summary.split("/AWSDynamoDB/", maxsplit=1)[0]
     if f"{base}/{key[key.find('AWSDynamoDB') :]}" in present:
         return f"{base}/{key[key.find('AWSDynamoDB') :]}"
-    msg = f"{summary}: names {key!r}, which is not there; copy the whole export"
+    msg = f"{summary}: lists {key!r}, which does not exist; copy the whole export"
     raise BadInput(msg)
 
 
 def _verify(folder: Folder, path: str, md5: str | None) -> None:
     if md5 is None:
         return
-    digest = hashlib.md5(usedforsecurity=False)  # what DynamoDB writes down
+    digest = hashlib.md5(usedforsecurity=False)  # the digest in the manifest
     with folder.open(path) as file:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
     if base64.b64encode(digest.digest()).decode() != md5:
-        msg = f"{path}: does not have the checksum in its manifest; copy it again"
+        msg = f"{path}: does not match the checksum in its manifest; copy it again"
         raise BadInput(msg)

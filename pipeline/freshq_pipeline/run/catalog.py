@@ -1,21 +1,18 @@
-"""Iceberg tables in a catalog that the cluster has, beside the Parquet of the run.
+"""Copies of the tables in an Iceberg catalog of Spark.
 
-A run's own folder stays what it is: the report and the next run need it, and a catalog has no commit over
-several tables. Here each table of a finished run replaces the one of the run before, in one commit of its
-own. The summary names the snapshots that belong together.
+The run's own folder stays: the report and the next run read it. Each table of the run replaces the previous
+one in one commit. No commit covers several tables, so the summary lists the snapshots that belong together.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import TABLES, ddl
-from freshq_pipeline.spark.session import innermost
+from freshq_pipeline.spark.failures import SPARK_ERRORS, innermost_cause
 from freshq_pipeline.storage.state import table_path
 
 if TYPE_CHECKING:
@@ -28,11 +25,11 @@ RUN_ID: Final = "freshq.run-id"
 
 
 def require(spark: SparkSession, namespace: str) -> None:
-    """Make sure that there is such a catalog, before anything is written.
+    """Check that Spark can use a catalog.
 
     Args:
         spark: The session.
-        namespace: The catalog's name, a dot, and the namespace in it.
+        namespace: CATALOG.NAMESPACE.
 
     Raises:
         BadInput: If Spark has no such catalog, or cannot load it.
@@ -44,8 +41,8 @@ def require(spark: SparkSession, namespace: str) -> None:
         raise BadInput(msg)
     try:
         spark.sql(f"SHOW NAMESPACES IN {name}").first()
-    except (PySparkException, Py4JJavaError) as error:
-        msg = f"iceberg: the catalog {name!r} cannot be used: {innermost(str(error))}"
+    except SPARK_ERRORS as error:
+        msg = f"iceberg: the catalog {name!r} cannot be used: {innermost_cause(error)}"
         raise BadInput(msg) from None
 
 
@@ -54,12 +51,12 @@ def commit(spark: SparkSession, out: Folder, run_id: str, namespace: str) -> dic
 
     Args:
         spark: The session.
-        out: Where the run is.
-        run_id: Which.
-        namespace: The catalog's name, a dot, and the namespace in it.
+        out: Output folder with the run.
+        run_id: Id of the run.
+        namespace: CATALOG.NAMESPACE.
 
     Returns:
-        What the summary says of them: `tables`, and `snapshots`, the id of each as it is now.
+        For the summary: the names of the `tables`, and the ids of their `snapshots`.
     """
     if not spark.catalog.databaseExists(namespace):
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")

@@ -1,4 +1,4 @@
-"""How long the parts of a run take."""
+"""How long each part of a run takes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Stopwatch:
-    """The seconds that each part took.
+    """Measures the parts of a run.
 
     Attributes:
-        seconds: By the name of the part.
+        seconds: Duration of each part, by name.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count the time until the end of the block as that of a part."""
+        """Measure the duration of a block."""
         start = time.perf_counter()
         try:
             yield

@@ -1,9 +1,8 @@
-"""`stream`: files as they arrive, by Structured Streaming, to the very tables of a batch.
+"""`stream`: process files as they arrive, with Structured Streaming; each micro-batch is a run.
 
-The checkpoint says which files belong to which micro-batch; a batch that was killed is given again.
-What a batch does with its files is a run: it reads those that no published run has read, and publishes
-all tables at once. So a batch that is given twice changes nothing, and there is no second way to
-compute a table that could disagree with the first.
+The checkpoint assigns files to micro-batches, and Spark repeats a batch that was killed. A batch reads only
+files that no published run has read, and publishes all tables at once. So a repeated batch changes nothing,
+and streams and batches share the code that computes the tables.
 """
 
 from __future__ import annotations
@@ -15,13 +14,14 @@ from pyspark.sql import functions as F
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.run.batch import Plan, advance, plan
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.storage.addresses import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from freshq_pipeline.run.batch import Request
+    from freshq_pipeline.run.request import Request
 
 FILES_PER_BATCH: Final = 64
 
@@ -34,24 +34,24 @@ def stream(
     published: Callable[[dict[str, Any]], None] = lambda _summary: None,
     files_per_batch: int = FILES_PER_BATCH,
 ) -> None:
-    """Publish the tables anew whenever files have arrived.
+    """Publish the tables whenever files have arrived.
 
     Args:
         spark: The session.
         request: What to read and where to write.
-        checkpoint: Folder of the query's own progress.
-        every_seconds: How often to look for files, until it is stopped; None: once, and return.
+        checkpoint: Folder for the progress of the streaming query.
+        every_seconds: Interval between looks for new files; None: process what is there, and return.
         published: Called with each summary.
-        files_per_batch: Bound of a micro-batch.
+        files_per_batch: The most files per micro-batch.
 
     Raises:
-        BadInput: If the format cannot be followed, or there is nothing to follow.
+        BadInput: If the format cannot be streamed, or there are no files.
     """
-    if request.form is Format.EXPORT:
-        raise BadInput("format: an export is finished when it is there; use run")
-    plan(request)  # says what is wrong before anything starts
-    # Only the names are taken from here: the content is read by the run itself.
-    names = (
+    if request.options.form is Format.EXPORT:
+        raise BadInput("format: an export is complete when it appears; use run")
+    plan(request)  # raises BadInput before the query starts
+    # Only the paths: the run reads the content itself.
+    paths = (
         spark.readStream.format("binaryFile")
         .schema("path string, modificationTime timestamp, length bigint, content binary")
         .option("recursiveFileLookup", "true")
@@ -61,20 +61,16 @@ def stream(
     )
 
     def batch(arrived: DataFrame, _batch_id: int) -> None:
-        paths = {row["path"] for row in arrived.select(F.col("path")).distinct().collect()}
+        rows = arrived.select(F.col("path")).distinct().collect()
+        in_batch = {normalized(row["path"]) for row in rows}
         todo = plan(request)
-        wanted = [path for path in todo.new if _plain(request.events.at(path)) in set(map(_plain, paths))]
-        if wanted:
-            published(advance(spark, request, Plan(todo.before, todo.files, wanted)))
+        new = [path for path in todo.new if normalized(request.events.at(path)) in in_batch]
+        if new:
+            published(advance(spark, request, Plan(todo.before, todo.files, new)))
 
-    writer = names.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
+    writer = paths.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
     if every_seconds is None:
         query = writer.trigger(availableNow=True).start()
     else:
         query = writer.trigger(processingTime=f"{every_seconds} seconds").start()
     query.awaitTermination()
-
-
-def _plain(address: str) -> str:
-    """Return an address without the ways in which it can be spelled."""
-    return address.removeprefix("file:").replace("s3a://", "s3://").replace("//", "/")

@@ -1,9 +1,8 @@
-"""Folders, on a disk or in a bucket, by one interface."""
+"""A folder on a disk or in a bucket, behind one interface."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ from pyarrow import fs
 from pyarrow.dataset import dataset
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.storage.s3 import located
+from freshq_pipeline.storage.addresses import for_pyarrow
+from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file.
+    """A file of a listing.
 
     Attributes:
-        path: Where it is, below the folder that was listed.
-        size_bytes: Its size.
-        modified_ns: When it was written, in nanoseconds since the Unix epoch.
+        path: Path below the listed folder.
+        size_bytes: Size.
+        modified_ns: Time of the last change, in nanoseconds since the Unix epoch.
     """
 
     path: str
@@ -34,20 +34,21 @@ class Found:
 
 
 class Folder:
-    """A folder by its path or its s3:// address.
+    """A folder, given by a path or an s3:// address.
 
     Attributes:
-        uri: As Spark takes it.
+        uri: Address of the folder for Spark.
+        local: Whether it is on a disk.
     """
 
     def __init__(self, address: str) -> None:
-        """Find the folder; it need not exist.
+        """Open a folder, which need not exist.
 
         Args:
             address: A path, or s3://BUCKET/PREFIX.
 
         Raises:
-            BadInput: If the address is of another kind.
+            BadInput: If the address has another scheme.
         """
         scheme, separator, _ = address.partition("://")
         if not separator:
@@ -56,24 +57,24 @@ class Folder:
             msg = f"{address}: must be a folder or begin with s3://"
             raise BadInput(msg)
         self.uri = address.rstrip("/")
-        self._files, self._root = fs.FileSystem.from_uri(located(address))
+        self._files, self._root = fs.FileSystem.from_uri(for_pyarrow(address))
         self._root = self._root.rstrip("/")
         self.local = isinstance(self._files, fs.LocalFileSystem)
 
     def at(self, path: str) -> str:
-        """Return the address of something below, as Spark takes it."""
+        """Return the address of a path below the folder, for Spark."""
         return f"{self.uri}/{path}"
 
     def exists(self, path: str = "") -> bool:
-        """Return whether there is a file or a folder."""
+        """Return whether a file or folder exists."""
         return self._info(path).type is not fs.FileType.NotFound
 
     def is_folder(self) -> bool:
-        """Return whether the folder itself is there."""
+        """Return whether the folder itself exists."""
         return self._info("").type is fs.FileType.Directory
 
     def files(self, path: str = "") -> list[Found]:
-        """Return all files below, in the order of their paths; hidden ones are not there."""
+        """Return all files below a path, sorted by path, without hidden ones."""
         chosen = fs.FileSelector(self._path(path), allow_not_found=True, recursive=True)
         skip = len(self._root) + 1
         found = [
@@ -84,17 +85,17 @@ class Folder:
         return sorted((one for one in found if not _hidden(one.path)), key=lambda one: one.path)
 
     def folders(self, path: str) -> list[str]:
-        """Return the names of the folders directly below."""
+        """Return the names of the folders directly below a path."""
         chosen = fs.FileSelector(self._path(path), allow_not_found=True)
         infos = self._files.get_file_info(chosen)
         return sorted(info.base_name for info in infos if info.type is fs.FileType.Directory)
 
     def open(self, path: str) -> Any:  # noqa: ANN401 - PyArrow has no types
-        """Return a file opened for reading bytes, as it is stored."""
+        """Open a file for reading its bytes, without decompression."""
         return self._files.open_input_stream(self._path(path), compression=None)
 
     def read_json(self, path: str) -> Any:  # noqa: ANN401 - any JSON value
-        """Return what a JSON file holds."""
+        """Return the content of a JSON file."""
         with self.open(path) as file:
             return json.loads(file.read())
 
@@ -103,29 +104,20 @@ class Folder:
         return dataset(self._path(path), filesystem=self._files, format="parquet").to_table(columns=columns)
 
     def write(self, path: str, text: str) -> None:
-        """Write a whole file, or nothing: readers see the old one or the new one."""
-        if not self.local:
+        """Write a file atomically: readers see the old content or the new."""
+        if self.local:
+            with whole_file(Path(self._path(path))) as file:
+                file.write(text.encode())
+        else:
             with self._files.open_output_stream(self._path(path)) as file:
                 file.write(text.encode())
-            return
-        target = Path(self._path(path))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            with draft.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
 
     def write_json(self, path: str, value: Mapping[str, Any]) -> None:
-        """Write a JSON file, whole or not at all."""
+        """Write a JSON file atomically."""
         self.write(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
     def delete(self, path: str) -> None:
-        """Delete a folder and what is in it; it need not be there."""
+        """Delete a folder with its content, if it exists."""
         if self.exists(path):
             self._files.delete_dir(self._path(path))
 

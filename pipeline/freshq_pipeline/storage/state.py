@@ -1,4 +1,4 @@
-"""What a run leaves for the next one: runs are folders that nobody changes, and a pointer to the last."""
+"""The state that a run stores for the next one: immutable run folders, and a pointer to the current run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 POINTER: Final = "_current.json"
 SUMMARY: Final = "summary.json"
-# How long the parts of a run took; beside the tables, since no two runs agree in it.
+# Durations of the parts of a run. Not in the tables: these are equal for equal input, durations are not.
 SECONDS: Final = "seconds.json"
 STATE_VERSION: Final = 1
 
@@ -25,14 +25,15 @@ class State:
     """What is known after a run.
 
     Attributes:
-        run_id: Its name, which sorts by time.
-        events: The folder that was read.
-        form: How its files are written.
-        files: What was read, with sizes and times, so that it is not read again.
+        run_id: Id of the run; ids sort by time.
+        events: Address of the folder that was read.
+        form: Format of its files.
+        files: Size and time of each file that was read.
         silver: Names of the parts that hold the accepted events, duplicates included.
-        counts: `lines` read, `quarantined`, of `no_task`, and quarantined by reason.
-        options: What else the result depends on.
-        version: Of this layout.
+        counts: `records` read, `accepted` ones, and those of `no_task`.
+        reasons: Quarantined records by reason.
+        options: The options that change the tables.
+        version: Version of this layout.
     """
 
     run_id: str
@@ -47,12 +48,12 @@ class State:
 
 
 def new_run_id() -> str:
-    """Return a name that no other run has, and that sorts after those before."""
+    """Return a unique run id that sorts after all earlier ones."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{secrets.token_hex(3)}"
 
 
 def current(out: Folder) -> State | None:
-    """Return what the last run left, None if there was none.
+    """Return the state of the current run, None if there is none.
 
     Raises:
         BadInput: If another version of the pipeline wrote it.
@@ -69,40 +70,39 @@ def current(out: Folder) -> State | None:
 def publish(out: Folder, state: State, summary: dict[str, Any], keep_runs: int) -> None:
     """Make a finished run the current one, and delete what is no longer needed.
 
-    Readers who follow the pointer or the summary see the run before or this one, never half of it.
+    Readers who follow the pointer or the summary see either the previous run or this one.
 
     Args:
-        out: Where the runs are.
-        state: Of the finished run.
-        summary: Its figures.
-        keep_runs: How many runs stay, this one included.
+        out: Folder with the runs.
+        state: State of the finished run.
+        summary: Its summary.
+        keep_runs: How many runs to keep, including this one.
     """
-    out.write_json(f"runs/{state.run_id}/summary.json", summary)
+    out.write_json(f"runs/{state.run_id}/{SUMMARY}", summary)
     out.write_json(POINTER, asdict(state))
     out.write_json(SUMMARY, summary)
     prune(out, state, keep_runs)
 
 
 def prune(out: Folder, state: State, keep_runs: int) -> None:
-    """Delete all but the newest runs, and the events that the current one does not need."""
-    # What was killed left a folder without a summary.
-    runs = []
+    """Delete all but the newest runs, and the silver parts that the current run does not need."""
+    finished = []
     for run_id in out.folders("runs"):
         if out.exists(f"runs/{run_id}/{SUMMARY}"):
-            runs.append(run_id)
-        elif run_id < state.run_id:
+            finished.append(run_id)
+        elif run_id < state.run_id:  # it was killed: it has no summary
             out.delete(f"runs/{run_id}")
-    for run_id in runs[: max(0, len(runs) - keep_runs)]:
+    for run_id in finished[: max(0, len(finished) - keep_runs)]:
         if run_id != state.run_id:
             out.delete(f"runs/{run_id}")
     for part in out.folders("silver"):
-        # A part that is newer than this run belongs to one that is under way.
+        # A newer part belongs to a run in progress.
         if part not in state.silver and part <= state.run_id:
             out.delete(f"silver/{part}")
 
 
 def table_path(run_id: str, table: str) -> str:
-    """Return where a table of a run is, below the folder of all."""
+    """Return the path of a table of a run, below the output folder."""
     if table not in TABLES:
         msg = f"table: must be one of {', '.join(TABLES)}, got {table!r}"
         raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""Items of a DynamoDB export to S3, full or incremental: states, without the changes between them."""
+"""DynamoDB exports to S3, full or incremental: states of items, without the changes between them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def canonical(rows: DataFrame) -> DataFrame:
-    """Return canonical events with `problem`, and beside them what the records had.
+    """Return canonical events with `problem`, and all columns of the input but `r`.
 
-    An export has no event ids: what makes a state is what names it.
+    An export has no event ids, so the id is a digest of the state.
 
     Args:
-        rows: With `r`, the record as it is parsed.
+        rows: Has `r`, the parsed record.
     """
     after = F.coalesce(F.col("r.NewImage"), F.col("r.Item"))
     before = F.col("r.OldImage")
     lives = images.is_task(after)
     image = F.when(lives, after).otherwise(before)
     task_id = F.coalesce(F.col("r.Keys")["taskId"]["S"], images.text(image, "taskId"))
-    # {"N": "1746..."} by most accounts, a bare number by one: the digits are what counts.
+    # Some exports have {"N": "1746..."} here and some a number; both have the digits.
     digits = F.regexp_extract(F.col("r.Metadata")["WriteTimestampMicros"], r"(\d{12,})", 1)
     updated_us = micros(images.number(after, "taskUpdated", "double"))
     written_us = F.coalesce(digits.try_cast("bigint"), updated_us)
@@ -39,8 +39,8 @@ def canonical(rows: DataFrame) -> DataFrame:
         "changed_us": F.when(lives, updated_us).otherwise(written_us),
         "ttl_removal": F.lit(False),  # noqa: FBT003 - lit
     }
-    told = [F.coalesce(event[name].cast("string"), F.lit("")) for name in ("changed_us", "status", "change")]
-    event["event_id"] = F.concat(F.lit("export:"), F.sha2(F.concat_ws("|", task_id, *told), 256))
+    parts = [F.coalesce(event[name].cast("string"), F.lit("")) for name in ("changed_us", "status", "change")]
+    event["event_id"] = F.concat(F.lit("export:"), F.sha2(F.concat_ws("|", task_id, *parts), 256))
     nothing = F.col("r.Item").isNull() & F.col("r.Keys").isNull() & F.col("r.NewImage").isNull()
     problem = problems.first_problem(
         (F.col("r._broken").isNotNull(), problems.BROKEN),

@@ -1,4 +1,4 @@
-"""The columns of a canonical event that come from an item's image."""
+"""Columns of a canonical event from the image of an item."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def text(image: Column, attribute: str) -> Column:
 
 
 def number(image: Column, attribute: str, kind: str) -> Column:
-    """Return a number attribute, null if it is no number."""
+    """Return a number attribute, null if it is not a number."""
     return image[attribute]["N"].try_cast(kind)
 
 
 def is_task(image: Column) -> Column:
-    """Return whether an image is one of a task: only these have a status."""
+    """Return whether an image is of a task; only tasks have a status."""
     return F.coalesce(text(image, "taskStatus").isNotNull(), F.lit(False))  # noqa: FBT003 - lit
 
 
 def from_image(image: Column) -> dict[str, Column]:
-    """Return the columns by name, but for the ids, the change and its time."""
+    """Return the columns by name, except the ids, the change and its time."""
     token = text(image, "leaseToken")
     names_worker = token.contains(":")
     return {name: micros(number(image, attribute, "double")) for name, attribute in _TIMES.items()} | {
@@ -44,7 +44,7 @@ def from_image(image: Column) -> dict[str, Column]:
         "shed_reason": text(image, "shedReason"),
         "priority": F.coalesce(number(image, "priority", "int"), F.lit(0)),
         "attempts": F.coalesce(number(image, "attempts", "int"), F.lit(0)),
-        # As in landed events: a token is a key to the task for as long as its lease lasts.
+        # A digest, as in landed events: who has the token can settle the task.
         "lease": F.substring(F.sha2(token, 256), 1, LEASE_DIGITS),
         "worker": F.when(names_worker, F.regexp_extract(token, "^(.+):[^:]*$", 1)),
     }

@@ -1,4 +1,4 @@
-"""Lines of text, and the records in them."""
+"""Files of JSON lines, and the records in them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,23 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Between two records without a delimiter. Inside a JSON text a quotation mark is escaped, so that this
-# cannot be part of a value.
+# The boundary of two records without a delimiter. Quotation marks inside JSON strings are escaped, so it
+# cannot match within a value.
 BOUNDARY: Final = r'(?<=\})\s*(?=\{\s*"[A-Za-z])'
 CORRUPT: Final = {"columnNameOfCorruptRecord": "_broken"}
 
 
-def read_lines(spark: SparkSession, files: Sequence[str], *, salvage: bool = False) -> DataFrame:
-    """Return the lines of files with the file each is from.
-
-    Args:
-        spark: The session.
-        files: Which.
-        salvage: Whether to keep what can be read of a truncated file instead of failing.
-    """
-    reader = spark.read.option("ignoreCorruptFiles", str(salvage).lower())
-    return reader.text(list(files)).select("value", _file())
+def read_lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
+    """Return the lines of files, each with the name of its file."""
+    return spark.read.text(list(files)).select("value", _file())
 
 
 def files_with_crowded_lines(spark: SparkSession, files: Sequence[str]) -> list[str]:
-    """Return the files in which some line holds several records, or may do so.
+    """Return the files in which some line may hold several records.
 
-    To look for two braces is much cheaper than to take every line for several records.
+    Searching for adjacent braces is much cheaper than splitting every line.
     """
-    # The file is named only where it matters: beside every line that would take as long as the look.
+    # Adding the file name to the matching lines only halves the time.
     crowded = spark.read.text(list(files)).where(_several()).select(_file()).distinct()
     return sorted(row["file"] for row in crowded.collect())
 
@@ -48,10 +41,9 @@ def _several() -> Column:
 
 
 def records(lines: DataFrame) -> DataFrame:
-    """Return a row for each record of non-empty lines, also of those that hold several.
+    """Return a row for each record of each line, without empty lines.
 
-    Firehose puts no delimiter between records unless it is told to, and Spark reads the first JSON
-    object of a line and forgets the rest.
+    By default Firehose puts no delimiter between records; Spark reads only the first JSON object of a line.
     """
     parts = F.when(_several(), F.split("value", BOUNDARY)).otherwise(F.array("value"))
     kept = [name for name in lines.columns if name != "value"]
@@ -59,16 +51,15 @@ def records(lines: DataFrame) -> DataFrame:
 
 
 def parsed(lines: DataFrame, schema: str) -> DataFrame:
-    """Return the records parsed into `r`; `r._broken` is what could not be parsed."""
+    """Return the records parsed into `r`; `r._broken` has the text of a record that is not valid JSON."""
     kept = [name for name in lines.columns if name != "value"]
     return records(lines).select(*kept, F.from_json("value", schema, CORRUPT).alias("r"), "value")
 
 
 def read_records(spark: SparkSession, files: Sequence[str], schema: str) -> DataFrame:
-    """Return the records of files with one in each line, as `parsed` does, but for their text.
+    """Return the records of files with one record per line, as `parsed` does but without `value`.
 
-    Spark's own reader of JSON parses the bytes of a file as they come, which takes half as long as to
-    make text of them first.
+    Spark's JSON reader parses bytes, which takes half as long as decoding them to text first.
     """
     reader = spark.read.schema(schema).options(**CORRUPT)
     rows = reader.json(list(files))
@@ -77,5 +68,5 @@ def read_records(spark: SparkSession, files: Sequence[str], schema: str) -> Data
 
 def micros(milliseconds: Column) -> Column:
     """Return milliseconds as whole microseconds."""
-    # Adding a half and cutting is exact for the times of some centuries, and faster than round().
+    # Adding a half and rounding down is exact for times within centuries of now, and faster than round().
     return F.floor(milliseconds * 1000 + 0.5).cast("bigint")

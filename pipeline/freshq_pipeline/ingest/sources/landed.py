@@ -1,4 +1,4 @@
-"""Landed events: what `freshq.aws.landing.landed_event` makes of the change stream."""
+"""Landed events, as `freshq.aws.landing.landed_event` writes them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def canonical(rows: DataFrame) -> DataFrame:
-    """Return canonical events with `problem`, and beside them what the records had.
+    """Return canonical events with `problem`, and all columns of the input but `r`.
 
     Args:
-        rows: With `r`, the record as it is parsed.
+        rows: Has `r`, the parsed record.
     """
     field = {name: F.col(f"r.{name}") for name in rows.select("r.*").columns}
     times = {

@@ -1,4 +1,4 @@
-"""What makes a record unusable."""
+"""Reasons why a record is unusable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.schemas import EVENT
 
-# Not a problem: the queue keeps records of its own in the table, and other items may lie beside tasks.
+# Not an error: the table also holds the queue's own records, and may hold other items.
 NO_TASK: Final = "no task"
 BROKEN: Final = "not a JSON record"
 FUTURE: Final = "future schema version"
@@ -20,15 +20,15 @@ REQUIRED: Final = ("event_id", "task_id", "changed_us", "stream_us", "created_us
 
 
 def first_problem(*conditions: tuple[Column, str]) -> Column:
-    """Return the text of the first condition that holds, null if none does."""
+    """Return the text of the first true condition, null if all are false."""
     return F.coalesce(*(F.when(condition, F.lit(text)) for condition, text in conditions))
 
 
 def unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
-    """Return the conditions under which a canonical event cannot be used.
+    """Return the conditions under which a canonical event is unusable, each with its reason.
 
     Args:
-        event: Its columns by name.
+        event: Columns of the event by name.
     """
     missing = [(event[name].isNull(), f"no {name.removesuffix('_us')}") for name in REQUIRED]
     return [
@@ -39,5 +39,5 @@ def unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
 
 
 def in_order(event: dict[str, Column]) -> list[Column]:
-    """Return the columns of a canonical event, typed and in the order of the schema."""
+    """Return the columns of a canonical event, in the types and order of the schema."""
     return [event[name].cast(kind).alias(name) for name, kind in EVENT.items()]

@@ -1,4 +1,4 @@
-"""Which module reads which format."""
+"""The reader of each format."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from freshq_pipeline.ingest.sources.json_lines import (
     read_records,
 )
 from freshq_pipeline.schemas import EXPORT, LANDED, STREAMS, Format
+from freshq_pipeline.storage.addresses import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """How a record looks, and how it becomes an event."""
+    """Schema of a record, and its conversion to an event."""
 
     schema: str
     canonical: Callable[[DataFrame], DataFrame]
@@ -38,28 +39,28 @@ _SOURCES: Final = {
 
 
 def canonical(lines: DataFrame, form: Format) -> DataFrame:
-    """Return the canonical events of lines with `problem`, and beside them what the lines had.
+    """Return the canonical events of lines with `problem`, and all columns of the lines.
 
     Args:
-        lines: With `value`, the text.
-        form: How the lines are written.
+        lines: Has `value`, the text.
+        form: Format of the lines.
     """
     source = _SOURCES[form]
     return source.canonical(parsed(lines, source.schema))
 
 
 def canonical_files(spark: SparkSession, files: Sequence[str], form: Format) -> DataFrame:
-    """Return the canonical events of files with `problem` and `file`; it reads them all once.
+    """Return the canonical events of files with `problem` and `file`.
 
     Args:
         spark: The session.
-        files: Which.
-        form: How their lines are written.
+        files: Addresses of the files.
+        form: Format of the files.
     """
     source = _SOURCES[form]
-    known = {_plain(file): file for file in files}
-    # Spark names a file as a URL does.
-    split = [known[_plain(unquote(file))] for file in files_with_crowded_lines(spark, files)]
+    known = {normalized(file): file for file in files}
+    # Spark returns file names URL-encoded.
+    split = [known[normalized(unquote(file))] for file in files_with_crowded_lines(spark, files)]
     whole = sorted(set(files) - set(split))
     events = []
     if whole:
@@ -67,8 +68,3 @@ def canonical_files(spark: SparkSession, files: Sequence[str], form: Format) -> 
     if split:
         events.append(canonical(read_lines(spark, split), form).drop("value"))
     return events[0] if len(events) == 1 else events[0].unionByName(events[1])
-
-
-def _plain(address: str) -> str:
-    """Return the address of a file without the ways in which it can be spelled."""
-    return address.removeprefix("file:").replace("s3a://", "s3://").replace("//", "/")

@@ -1,4 +1,4 @@
-"""Raw records of DynamoDB Streams, and of Kinesis Data Streams for DynamoDB, as Firehose writes them."""
+"""Raw records of DynamoDB Streams or Kinesis Data Streams for DynamoDB, as Firehose writes them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
-# A moment of this century has 10 digits in seconds, 13 in milliseconds, 16 in microseconds.
-MOST_SECONDS: Final = 1e11
-MOST_MILLISECONDS: Final = 1e14
+# An epoch time of this century has 10 digits in seconds, 13 in milliseconds, 16 in microseconds.
+MAX_SECONDS: Final = 1e11
+MAX_MILLISECONDS: Final = 1e14
 
 
 def canonical(rows: DataFrame) -> DataFrame:
-    """Return canonical events with `problem`, and beside them what the records had.
+    """Return canonical events with `problem`, and all columns of the input but `r`.
 
     Args:
-        rows: With `r`, the record as it is parsed.
+        rows: Has `r`, the parsed record.
     """
     change = F.col("r.dynamodb")
     before, after = change["OldImage"], change["NewImage"]
     was, lives = images.is_task(before), images.is_task(after)
     image = F.when(lives, after).otherwise(before)
-    stream_us = moment_us(
+    stream_us = epoch_us(
         change["ApproximateCreationDateTime"], change["ApproximateCreationDateTimePrecision"]
     )
     changed_us = micros(images.number(after, "taskUpdated", "double"))
@@ -52,17 +52,17 @@ def canonical(rows: DataFrame) -> DataFrame:
     return rows.select(*kept, *problems.in_order(event), problem.alias("problem"))
 
 
-def moment_us(moment: Column, precision: Column) -> Column:
-    """Return when a stream saw a change, in microseconds.
+def epoch_us(time: Column, precision: Column) -> Column:
+    """Return the stream's time of a change, in microseconds.
 
-    DynamoDB Streams write whole seconds, Kinesis milliseconds or microseconds. The precision is not
-    always said, but the magnitude tells.
+    DynamoDB Streams write whole seconds, Kinesis milliseconds or microseconds. Where a record does not state
+    its precision, the magnitude of the number decides.
     """
-    value = moment.try_cast("double")
+    value = time.try_cast("double")
     stated = F.when(precision == "MICROSECOND", F.lit(1)).when(precision == "MILLISECOND", F.lit(1000))
     likely = (
-        F.when(value < MOST_SECONDS, F.lit(1_000_000))
-        .when(value < MOST_MILLISECONDS, F.lit(1000))
+        F.when(value < MAX_SECONDS, F.lit(1_000_000))
+        .when(value < MAX_MILLISECONDS, F.lit(1000))
         .otherwise(F.lit(1))
     )
     return F.floor(value * F.coalesce(stated, likely) + 0.5).cast("bigint")

@@ -1,0 +1,81 @@
+"""What a run reads, where it writes, and its options."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.schemas import Format
+
+if TYPE_CHECKING:
+    from freshq_pipeline.storage.folder import Folder
+
+_NAMESPACE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+# The options that change the tables; the next run needs them to know whether it must compute anything.
+_OF_TABLES: Final = ("as_of_ms", "index_lag_seconds", "iceberg")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a run, validated on construction.
+
+    Attributes:
+        form: Format of the files.
+        as_of_ms: Epoch milliseconds at which outcomes are determined; None: the time of the newest event.
+        max_reject_ratio: Share of the records that may be unusable.
+        keep_runs: How many runs to keep.
+        index_lag_seconds: Time after which a new task must be visible to claims.
+        full_refresh: Whether to ignore earlier runs and read everything again.
+        iceberg: Catalog and namespace, joined by a dot, to copy the tables to; None: no copy.
+    """
+
+    form: Format = Format.LANDED
+    as_of_ms: int | None = None
+    max_reject_ratio: float = 0.2
+    keep_runs: int = 5
+    index_lag_seconds: float = 0.0
+    full_refresh: bool = False
+    iceberg: str | None = None
+
+    def __post_init__(self) -> None:
+        """Validate.
+
+        Raises:
+            BadInput: If a value is out of range.
+        """
+        if not 0 <= self.max_reject_ratio <= 1:
+            msg = f"max-reject-ratio: must be from 0 to 1, got {self.max_reject_ratio:g}"
+            raise BadInput(msg)
+        if self.keep_runs < 1:
+            msg = f"keep-runs: must be 1 or more, got {self.keep_runs}"
+            raise BadInput(msg)
+        if self.as_of_ms is not None and self.as_of_ms <= 0:
+            msg = f"as-of: must be milliseconds since the Unix epoch, got {self.as_of_ms}"
+            raise BadInput(msg)
+        if not 0 <= self.index_lag_seconds < float("inf"):
+            msg = f"index-lag-seconds: must be 0 or more, got {self.index_lag_seconds:g}"
+            raise BadInput(msg)
+        if self.iceberg is not None and not _NAMESPACE.fullmatch(self.iceberg):
+            msg = f"iceberg: must be CATALOG.NAMESPACE, got {self.iceberg!r}"
+            raise BadInput(msg)
+
+    def of_tables(self) -> dict[str, Any]:
+        """Return the options that change the tables, by name."""
+        return {name: getattr(self, name) for name in _OF_TABLES}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to run.
+
+    Attributes:
+        events: Folder with the files to read.
+        out: Folder for the output.
+        options: Options of the run.
+    """
+
+    events: Folder
+    out: Folder
+    options: Options = field(default_factory=Options)

