@@ -3,7 +3,7 @@
 import sys
 
 from freshq_pipeline.__main__ import main
-from freshq_pipeline.cluster.exit_status import recorded
+from freshq_pipeline.cluster.verdict import with_verdict
 
 if __name__ == "__main__":
-    sys.exit(recorded(main))
+    sys.exit(with_verdict(main))

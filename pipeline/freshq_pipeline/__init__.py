@@ -1,1 +1,1 @@
-"""The data pipeline of freshq: what happened to every task, and what would have under another policy."""
+"""The data pipeline of freshq: the outcome of every task, and replays under other policies."""

@@ -13,6 +13,7 @@ import threading
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from freshq_pipeline.replay import Grid
+
 _KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
-# Each field of `Options` and `Spark` as an option: its name, and what help shows.
+# Each field of `Options`, `Scenarios` and `Spark` as an option: its name, and what help shows.
 OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "form": ("--format", {"help": "Format of the recorded changes."}),
     "as_of_ms": (
@@ -53,6 +56,15 @@ OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         "--iceberg",
         {"help": "Also write the tables to this Iceberg catalog of Spark.", "metavar": "CATALOG.NAMESPACE"},
     ),
+    "policies": ("--policies", {"help": "Orders of service."}),
+    "capacity": ("--capacity", {"help": "Multiples of the recorded capacity."}),
+    "deadline_seconds": (
+        "--deadline-seconds",
+        {"help": "Ages at which tasks become stale (default: as recorded)."},
+    ),
+    "recorded_policy": ("--recorded-policy", {"help": "Order of service when the events were recorded."}),
+    "servers": ("--servers", {"help": "Tasks in progress at a time (default: estimated from the record)."}),
+    "seed": ("--seed", {"help": "Seed for drawing service times."}),
     "master": ("--master", {"help": "Where Spark runs.", "envvar": "FRESHQ_SPARK_MASTER"}),
     "memory": ("--memory", {"help": "Memory of the embedded Java.", "envvar": "FRESHQ_SPARK_MEMORY"}),
 }
@@ -74,6 +86,28 @@ class Spark:
         from freshq_pipeline.spark.session import spark_session  # noqa: PLC0415 - an extra
 
         return spark_session(self.master, self.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenarios:
+    """The scenarios of a replay, as they are given on the command line."""
+
+    policies: str = "lifo,fifo,adaptive"
+    capacity: str = "0.5,1,2"
+    deadline_seconds: str | None = None
+    recorded_policy: Order = Order.LIFO
+    servers: int | None = None
+    seed: int = 1
+
+    def grid(self) -> Grid:
+        """Return the parsed scenarios."""
+        from freshq_pipeline.replay import Grid, parse_numbers, parse_orders  # noqa: PLC0415 - an extra
+
+        deadlines: tuple[float | None, ...] = (None,)
+        if self.deadline_seconds is not None:
+            deadlines = parse_numbers("deadline-seconds", self.deadline_seconds)
+        orders, capacities = parse_orders(self.policies), parse_numbers("capacity", self.capacity)
+        return Grid(orders, capacities, deadlines, self.recorded_policy, self.servers, self.seed)
 
 
 class OneLineErrors(TyperGroup):
@@ -110,31 +144,35 @@ def with_options(*without: str) -> Callable[[Callable[..., None]], Callable[...,
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(command, include_extras=True)
-        groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-        own = inspect.signature(command).parameters.values()
-        parameters = [
-            one.replace(annotation=hints[one.name], kind=_KEYWORD) for one in own if one.name not in groups
-        ]
-        chosen = {name: [one for one in fields(groups[name]) if one.name not in without] for name in groups}
+        groups = {name: _options_of(hint, without) for name, hint in hints.items() if is_dataclass(hint)}
 
         @wraps(command)
         def expanded(**values: Any) -> None:  # noqa: ANN401 - of any option
-            for name, group in groups.items():
-                values[name] = group(**{one.name: values.pop(one.name) for one in chosen[name]})
+            for name, options in groups.items():
+                values[name] = hints[name](**{one.name: values.pop(one.name) for one in options})
             command(**values)
 
-        for name, group in groups.items():
-            types = get_type_hints(group)
-            parameters += [_parameter(one.name, types[one.name], one.default) for one in chosen[name]]
-        expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        own = [
+            one.replace(annotation=hints[one.name], kind=_KEYWORD)
+            for one in inspect.signature(command).parameters.values()
+            if one.name not in groups
+        ]
+        shared = chain.from_iterable(groups.values())
+        expanded.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
         return expanded
 
     return decorate
 
 
-def _parameter(name: str, kind: object, default: object) -> inspect.Parameter:
-    flag, shown = OPTIONS[name]
-    return inspect.Parameter(name, _KEYWORD, default=typer.Option(default, flag, **shown), annotation=kind)
+def _options_of(group: Any, without: tuple[str, ...]) -> list[inspect.Parameter]:  # noqa: ANN401 - a dataclass
+    types = get_type_hints(group)
+    options = []
+    for one in fields(group):
+        if one.name not in without:
+            flag, shown = OPTIONS[one.name]
+            option = typer.Option(one.default, flag, **shown)
+            options.append(inspect.Parameter(one.name, _KEYWORD, default=option, annotation=types[one.name]))
+    return options
 
 
 @app.callback()
@@ -196,34 +234,18 @@ def stream(
 def replay(
     events: EventsOption,
     out: OutOption,
+    scenarios: Scenarios,
     spark: Spark,
     form: FormatOption = Format.LANDED,
-    policies: Annotated[str, typer.Option(help="Orders of service.")] = "lifo,fifo,adaptive",
-    capacity: Annotated[str, typer.Option(help="Multiples of the recorded capacity.")] = "0.5,1,2",
-    deadline_seconds: Annotated[
-        str | None, typer.Option(help="Ages at which tasks become stale (default: as recorded).")
-    ] = None,
-    recorded_policy: Annotated[
-        Order, typer.Option(help="Order of service at the time of the record.")
-    ] = Order.LIFO,
-    servers: Annotated[
-        int | None, typer.Option(help="Tasks in progress at a time (default: estimated from the record).")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed for the service times that are drawn.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Simulate the recorded load under other policies and capacities."""
-    from freshq_pipeline.replay import Grid, parse_numbers, parse_orders  # noqa: PLC0415 - an extra
     from freshq_pipeline.replay import replay as simulate  # noqa: PLC0415 - an extra
     from freshq_pipeline.report.page import REPLAY, write_report  # noqa: PLC0415 - an extra
     from freshq_pipeline.run.batch import as_before, execute  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
 
-    deadlines: tuple[float | None, ...] = (None,)
-    if deadline_seconds is not None:
-        deadlines = parse_numbers("deadline-seconds", deadline_seconds)
-    orders, capacities = parse_orders(policies), parse_numbers("capacity", capacity)
-    grid = Grid(orders, capacities, deadlines, recorded_policy, servers, seed)
+    grid = scenarios.grid()
     # A replay must not change how the current tables were made.
     request = as_before(Request(Folder(events), Folder(out), Options(form)))
     with spark.session() as session:

@@ -1,7 +1,7 @@
-"""`replay`: what would have happened to the recorded load under other policies and capacities.
+"""`replay`: simulate the recorded load under other policies and capacities.
 
-The policy objects are those that the worker uses, and the simulator is freshq's own; Spark only spreads
-the scenarios. The policy that was in force is replayed as well: it must come close to the record.
+The simulator runs the policy objects of the worker; Spark distributes the scenarios. As a check, the recorded
+policy is replayed too, and its result must be close to the record.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TOLERANCE: Final = 0.05
-# Tasks that their owners withdrew are no load; all others were there to be served.
+# Cancelled tasks are no load.
 LOAD: Final = "outcome <> 'cancelled'"
 COLUMNS: Final = ("created_ms", "deadline_ms", "first_taken_ms", "run_seconds", "priority", "outcome")
-# Of a task without one.
+# For a task without a deadline.
 NO_DEADLINE_SECONDS: Final = 100 * 365 * 86_400.0
 
 
@@ -42,11 +42,11 @@ class Grid:
 
     Attributes:
         policies: Orders of service.
-        capacities: As multiples of the recorded one.
-        deadlines_seconds: Instead of the recorded deadlines; None among them stands for these.
-        recorded: The order that was in force.
-        servers: Tasks in work at a time while it was recorded; None: as the record shows.
-        seed: Of the service times that are drawn.
+        capacities: Multiples of the recorded capacity.
+        deadlines_seconds: Ages at which tasks become stale; None: the recorded deadlines.
+        recorded: The order of service when the events were recorded.
+        servers: Tasks in progress at a time in the record; None: estimated from it.
+        seed: Seed for drawing service times.
     """
 
     policies: tuple[Order, ...] = (Order.LIFO, Order.FIFO, Order.ADAPTIVE)
@@ -57,7 +57,11 @@ class Grid:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Validate.
+
+        Raises:
+            BadInput: If a number is out of range.
+        """
         for name, values in (("capacity", self.capacities), ("deadline-seconds", self.deadlines_seconds)):
             if any(value is not None and not 0 < value < float("inf") for value in values):
                 msg = f"{name}: must be greater than 0, got {', '.join(map(str, values))}"
@@ -69,17 +73,17 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The load that was recorded, and what came of it.
+    """The recorded load and its outcome.
 
     Attributes:
-        created: When each task came, in seconds from the first.
-        service: How long each kept a server, in seconds.
-        deadline: When each was stale, on the same clock.
-        levels: Its priority.
-        imputed: How many service times were drawn, because the task was never served.
-        servers: How many tasks were in work at a time.
-        in_time: How many were done, well or badly, by their deadline.
-        shed: How many were shed.
+        created: Creation time of each task, in seconds since the first.
+        service: Service time of each task, in seconds.
+        deadline: Deadline of each task, on the clock of `created`.
+        levels: Priority of each task.
+        imputed: Number of service times drawn for tasks that were never served.
+        servers: Number of tasks in progress at a time.
+        in_time: Number of tasks that succeeded or failed by their deadline.
+        shed: Number of tasks that were shed.
     """
 
     created: NDArray[np.float64]
@@ -92,7 +96,7 @@ class Recorded:
     shed: int
 
     def load(self, deadline_seconds: float | None) -> Load:
-        """Return the load, with another deadline if one is given."""
+        """Return the load for the simulator, with another deadline if one is given."""
         deadline = self.deadline if deadline_seconds is None else self.created + deadline_seconds
         return Load(
             created=array("d", self.created.tobytes()),
@@ -104,24 +108,24 @@ class Recorded:
 
     @property
     def usual_deadline_seconds(self) -> float:
-        """The median age at which a task was stale."""
+        """Median age at which tasks became stale."""
         return float(np.median(self.deadline - self.created))
 
 
 def recorded_load(tasks: DataFrame, grid: Grid) -> Recorded:
-    """Return what a table `tasks` says of load and service.
+    """Return the recorded load of a table `tasks`.
 
     Raises:
-        BadInput: If no task was ever served: then no service time is known.
+        BadInput: If no task was ever served, so that no service time is known.
     """
     rows = tasks.where(LOAD).select(*COLUMNS).toArrow().sort_by("created_ms")
     column = {name: rows[name].to_numpy() for name in COLUMNS if name != "outcome"}
     outcome = np.asarray(rows["outcome"].to_pylist(), dtype=object)
     service = column["run_seconds"].astype(float)
-    # What was put back untried kept no server.
+    # A released task used no server.
     known = np.nan_to_num(service) > 0
     if not known.any():
-        raise BadInput("events: no task in them was ever served, so that no service time is known")
+        raise BadInput("events: no task was ever served, so no service time is known")
     rng = np.random.default_rng(grid.seed)
     service = np.where(known, service, rng.choice(service[known], size=len(service)))
     start_ms = column["created_ms"][0]
@@ -145,19 +149,19 @@ def busy_servers(
     service: NDArray[np.float64],
     deadline: NDArray[np.float64],
 ) -> int:
-    """Return how many servers worked: the median of those in work, over the time in which tasks waited.
+    """Return the number of servers: the median of the tasks in progress while other tasks waited.
 
-    While work waits no server is idle. Where nothing ever waited, it is the most that worked at once.
+    While tasks wait no server is idle. If no task ever waited, it is the maximum of the tasks in progress.
     """
     served = ~np.isnan(begun)
     left = np.where(served, begun, deadline)
-    moments = np.concatenate([created, left, begun[served], (begun + service)[served]])
+    times = np.concatenate([created, left, begun[served], (begun + service)[served]])
     sizes = [len(created), len(left), served.sum(), served.sum()]
     waits = np.repeat([1, -1, 0, 0], sizes)
     works = np.repeat([0, 0, 1, -1], sizes)
-    order = np.argsort(moments, kind="stable")
+    order = np.argsort(times, kind="stable")
     waiting, working = np.cumsum(waits[order]), np.cumsum(works[order])
-    spans = np.diff(moments[order], append=moments[order][-1])
+    spans = np.diff(times[order], append=times[order][-1])
     weights = np.where(waiting > 0, spans, 0.0)
     if weights.sum() <= 0:
         return max(1, int(working.max()))
@@ -167,12 +171,12 @@ def busy_servers(
 
 
 def replay(spark: SparkSession, tasks: DataFrame, grid: Grid) -> dict[str, Any]:
-    """Return what each scenario comes to, beside the record and the check against it.
+    """Return the result of each scenario, with the record and the check against it.
 
     Args:
         spark: The session.
         tasks: The table `tasks`.
-        grid: Which scenarios.
+        grid: The scenarios.
     """
     record = recorded_load(tasks, grid)
     wanted = [(grid.recorded, 1.0, None), *product(grid.policies, grid.capacities, grid.deadlines_seconds)]
@@ -181,16 +185,16 @@ def replay(spark: SparkSession, tasks: DataFrame, grid: Grid) -> dict[str, Any]:
         (place, str(order), capacity, deadline) for place, (order, capacity, deadline) in enumerate(scenarios)
     ]
     frame = spark.createDataFrame(rows, "place int, policy string, capacity double, deadline_seconds double")
-    # A partition each: scenarios take their time, and are few.
+    # One partition per scenario: they are few and slow.
     spread = frame.repartition(len(rows), F.col("place"))
     shipped = spark.sparkContext.broadcast(record)
     try:
-        told = spread.mapInArrow(
+        simulated = spread.mapInArrow(
             partial(_simulate, shipped=shipped, seed=grid.seed), "place int, result string"
         ).collect()
     finally:
         shipped.destroy()
-    results = [json.loads(row["result"]) for row in sorted(told, key=lambda row: row["place"])]
+    results = [json.loads(row["result"]) for row in sorted(simulated, key=lambda row: row["place"])]
     return {"record": _record(record), "check": _check(record, results[0]), "scenarios": results}
 
 
@@ -221,29 +225,32 @@ def _record(record: Recorded) -> dict[str, Any]:
         "shed": record.shed,
         "service_times_imputed": record.imputed,
         "imputation": (
-            "A task that was never served has no service time: it is given that of a served task, drawn at "
-            "random. Were unserved tasks longer than served ones, the replay would be too bright. All "
-            "attempts of a task are one service; the pauses between them are not replayed. Cancelled tasks "
-            "are left out."
+            "A task that was never served gets the service time of a random served task. If unserved tasks "
+            "take longer, the replay is optimistic. All attempts of a task count as one service; pauses "
+            "between attempts are not replayed. Cancelled tasks are left out."
         ),
     }
 
 
 def _check(record: Recorded, result: dict[str, Any]) -> dict[str, Any]:
-    """Return how far the replay of the policy in force is from what happened."""
-    off = abs(result["served_in_time"] - record.in_time) / max(1, record.in_time)
+    """Return the difference between the replay of the recorded policy and the record."""
+    difference = abs(result["served_in_time"] - record.in_time) / max(1, record.in_time)
     return {
         "policy": result["policy"],
         "served_in_time_recorded": record.in_time,
         "served_in_time_replayed": result["served_in_time"],
-        "difference_ratio": off,
-        "within": off <= TOLERANCE,
+        "difference_ratio": difference,
+        "within": difference <= TOLERANCE,
         "tolerance": TOLERANCE,
     }
 
 
 def parse_numbers(name: str, text: str) -> tuple[float, ...]:
-    """Return numbers separated by commas."""
+    """Return numbers from text, separated by commas.
+
+    Raises:
+        BadInput: If a part is not a number.
+    """
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -252,7 +259,11 @@ def parse_numbers(name: str, text: str) -> tuple[float, ...]:
 
 
 def parse_orders(text: str) -> tuple[Order, ...]:
-    """Return orders separated by commas."""
+    """Return orders of service from text, separated by commas.
+
+    Raises:
+        BadInput: If a part is not an order of service.
+    """
     try:
         return tuple(Order(part) for part in text.split(","))
     except ValueError:

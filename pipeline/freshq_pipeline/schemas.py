@@ -1,6 +1,6 @@
-"""Every schema in one place. Times inside the pipeline are whole microseconds, so that sums are exact.
+"""All schemas. Times are whole microseconds inside the pipeline, so that sums are exact.
 
-Tables that people read have milliseconds and seconds, with a fraction.
+The published tables have fractional milliseconds and seconds.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-# The newest schema of landed events that this version understands.
+# The newest schema version of landed events that this version reads.
 LANDED_VERSION: Final = 1
 
 
 class Format(StrEnum):
-    """How the recorded changes are written."""
+    """Format of the recorded changes."""
 
     LANDED = "landed"
     STREAMS = "streams"
@@ -21,16 +21,16 @@ class Format(StrEnum):
     EXPORT = "export"
 
 
-# One change of one task, whatever it was read from: the canonical event.
-# SNAPSHOT is a state without the changes that led to it, as exports have it.
+# The canonical event: one change of one task, independent of the format.
+# SNAPSHOT is a state without the changes that led to it, from an export.
 EVENT: Final[dict[str, str]] = {
     "event_id": "string",
     "task_id": "string",
     "change": "string",  # INSERT, MODIFY, REMOVE, SNAPSHOT
-    "sequence": "string",  # padded with zeros, so that text order is number order; null from Kinesis
+    "sequence": "string",  # zero-padded, so that text order is numeric order; null from Kinesis
     "stream_us": "bigint",
-    "changed_us": "bigint",  # the change's own time; of a removal the stream's
-    "status": "string",  # after the change; of a removal before it
+    "changed_us": "bigint",  # time of the change; for removals the stream's time
+    "status": "string",  # after the change; for removals before it
     "queue": "string",
     "task_group": "string",
     "priority": "int",
@@ -53,7 +53,7 @@ LANDED: Final = (
 )
 
 _TEXT: Final = "struct<S:string>"
-# Numbers arrive as text, and from some emulators as JSON numbers: text takes both.
+# Numbers are text, or JSON numbers from some emulators; a string column reads both.
 _NUMBER: Final = "struct<N:string>"
 _IMAGE: Final = (
     f"struct<taskId:{_TEXT},taskStatus:{_TEXT},taskQueue:{_TEXT},taskGroup:{_TEXT},shedReason:{_TEXT},"
@@ -61,7 +61,7 @@ _IMAGE: Final = (
     f"leaseUntil:{_NUMBER},notBefore:{_NUMBER},priority:{_NUMBER},attempts:{_NUMBER}>"
 )
 
-# Both casings of the identity: GetRecords spells what Lambda and Pipes write in lower case.
+# Both casings of the identity: GetRecords capitalizes what Lambda and Pipes write in lower case.
 STREAMS: Final = (
     "eventID string, eventName string, eventSourceARN string, tableName string, "
     "userIdentity struct<type:string,principalId:string,Type:string,PrincipalId:string>, "
@@ -81,7 +81,7 @@ OUTCOMES: Final = ("success", "failure", "cancelled", "shed", "pending", "taken"
 TABLES: Final[dict[str, dict[str, str]]] = {
     "tasks": {
         "task_id": "string",
-        "life": "int",  # 1, and more if the id was used again after its task was deleted
+        "life": "int",  # 1, or more if the id was used again
         "queue": "string",
         "task_group": "string",
         "priority": "int",
@@ -129,7 +129,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "day": "string",  # of creation, UTC; null for the total
         "created": "bigint",
         **dict.fromkeys(OUTCOMES, "bigint"),
-        "difference": "bigint",  # created less all fates
+        "difference": "bigint",  # created minus all outcomes
         "violations": "bigint",
     },
     "violations": {"task_id": "string", "life": "int", "day": "string", "problem": "string"},
@@ -141,8 +141,8 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "offer_share": "double",
         "service_share": "double",
         "shed_share": "double",
-        "jain_index": "double",  # of the successes, the same in every row
-        "jain_index_of_demand": "double",  # of the successes for each offer
+        "jain_index": "double",  # of the successes; the same in every row
+        "jain_index_of_demand": "double",  # of the successes per offer; the same in every row
     },
     "workers": {
         "worker": "string",
@@ -154,5 +154,5 @@ TABLES: Final[dict[str, dict[str, str]]] = {
 
 
 def ddl(columns: dict[str, str]) -> str:
-    """Return a schema as Spark reads it."""
+    """Return a schema in Spark's DDL."""
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())

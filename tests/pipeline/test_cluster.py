@@ -61,7 +61,7 @@ def test_a_cluster_makes_the_tables_of_an_embedded_run(
         "spark.pyspark.driver.python": f"{tmp_path}/environment/bin/python",
         "spark.pyspark.python": "./environment/bin/python",
     }
-    monkeypatch.setenv("FRESHQ_EXIT_STATUS", f"file://{tmp_path}/exit.json")
+    monkeypatch.setenv("FRESHQ_VERDICT", f"file://{tmp_path}/verdict.json")
     with SparkCluster(tmp_path / "cluster", workers=2) as cluster:
         ended = cluster.submit(
             [
@@ -73,7 +73,7 @@ def test_a_cluster_makes_the_tables_of_an_embedded_run(
             PATIENCE_SECONDS,
         )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert json.loads((tmp_path / "exit.json").read_text()) == {"status": 0, "message": ""}
+    assert json.loads((tmp_path / "verdict.json").read_text()) == {"status": 0, "message": ""}
     summary = json.loads(ended.stdout)
     assert without_names(summary) == without_names(embedded)
     assert {name: rows_of(summary, name) for name in TABLES} == {

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from freshq_pipeline.cli import app
 from freshq_pipeline.cluster.emr import deployed, start, summary_of
-from freshq_pipeline.cluster.exit_status import ADDRESS_VARIABLE, recorded
 from freshq_pipeline.cluster.package import upload
+from freshq_pipeline.cluster.verdict import VERDICT, with_verdict
 from freshq_pipeline.errors import INTERRUPTED_STATUS, BadInput, PipelineError
 from tests.conftest import REGION
 from tests.pipeline.test_pull import stacks
@@ -90,9 +90,9 @@ class Application:
         return {"jobRun": run | {"jobDriver": self.started.get("jobDriver", {})}}
 
     @property
-    def status_key(self) -> str:
-        """Where the run writes its exit status."""
-        return f"status/{self.started['clientToken']}.json"
+    def verdict_key(self) -> str:
+        """Where the run writes its verdict."""
+        return f"verdicts/{self.started['clientToken']}.json"
 
 
 @pytest.fixture
@@ -180,20 +180,20 @@ def test_a_run_is_followed_to_its_summary(command: Callable[..., Any], s3: Any) 
     ]
     assert driver["entryPointArguments"][7:9] == ["--as-of", "5"]
     assert driver["sparkSubmitParameters"].startswith(OUTPUTS["SparkParameters"])
-    assert f"FRESHQ_EXIT_STATUS=s3://own/{application.status_key}" in driver["sparkSubmitParameters"]
+    assert f"FRESHQ_VERDICT=s3://own/{application.verdict_key}" in driver["sparkSubmitParameters"]
     assert "s3://own/logs/applications/00app/jobs/00run/" in ended.stderr
 
 
 class Ending(Application):
-    """A run that fails after it wrote its exit status."""
+    """A run that fails after it wrote its verdict."""
 
-    def __init__(self, s3: Any, left: dict[str, Any]) -> None:
+    def __init__(self, s3: Any, verdict: dict[str, Any]) -> None:
         super().__init__("FAILED", details="Job failed, please check complete logs")
-        self._s3, self._left = s3, left
+        self._s3, self._verdict = s3, verdict
 
     def _start(self, **given: Any) -> dict[str, str]:
         run = super()._start(**given)
-        put(self._s3, self.status_key, self._left)
+        put(self._s3, self.verdict_key, self._verdict)
         return run
 
 
@@ -278,42 +278,42 @@ def test_a_refusal_is_told_in_one_line(command: Callable[..., Any]) -> None:
     assert "not you" in ended.stderr
 
 
-def test_the_exit_status_is_written_with_the_last_line(
+def test_a_verdict_is_the_exit_status_and_the_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
         sys.stderr.write("a warning\nfreshq-pipeline: events: is empty\n")
         sys.exit(2)
 
-    written = tmp_path / "status/a.json"
-    monkeypatch.setenv(ADDRESS_VARIABLE, str(written))
-    assert recorded(fail) == 2
+    written = tmp_path / "verdicts/a.json"
+    monkeypatch.setenv(VERDICT, str(written))
+    assert with_verdict(fail) == 2
     assert json.loads(written.read_text()) == {
         "status": 2,
         "message": "freshq-pipeline: events: is empty",
     }
     assert capsys.readouterr().err.endswith("is empty\n")
-    assert recorded(lambda: None) == 0
+    assert with_verdict(lambda: None) == 0
     assert json.loads(written.read_text()) == {"status": 0, "message": ""}
 
 
-def test_a_defect_is_written_as_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdict_of_a_defect_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash() -> None:
         msg = "a defect"
         raise RuntimeError(msg)
 
-    monkeypatch.setenv(ADDRESS_VARIABLE, f"{tmp_path}/a.json")
+    monkeypatch.setenv(VERDICT, f"{tmp_path}/a.json")
     with pytest.raises(RuntimeError):
-        recorded(crash)
+        with_verdict(crash)
     assert json.loads((tmp_path / "a.json").read_text()) == {"status": 3, "message": "RuntimeError: a defect"}
 
 
-def test_an_exit_status_that_cannot_be_written_does_not_change_it(
+def test_a_verdict_that_cannot_be_written_does_not_change_the_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = io.StringIO()
     monkeypatch.setattr(sys, "stderr", errors)
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(ADDRESS_VARIABLE, f"{tmp_path}/file/a.json")
-    assert recorded(lambda: sys.exit(4)) == 4
-    assert "cannot write the exit status to" in errors.getvalue()
+    monkeypatch.setenv(VERDICT, f"{tmp_path}/file/a.json")
+    assert with_verdict(lambda: sys.exit(4)) == 4
+    assert "cannot write the verdict to" in errors.getvalue()

@@ -92,7 +92,7 @@ class TestBucket:
     def test_age_deletes_nothing_that_a_later_run_reads(self) -> None:
         rules = properties("Bucket")["LifecycleConfiguration"]["Rules"]
         by_age = {rule.get("Prefix", "") for rule in rules if "ExpirationInDays" in rule}
-        assert by_age == {"out/quarantine/", "status/", "logs/"}
+        assert by_age == {"out/quarantine/", "verdicts/", "logs/"}
         assert any("NoncurrentVersionExpiration" in rule for rule in rules)
 
 
@@ -101,9 +101,9 @@ class TestRights:
         allowed = {sid: actions(statement) for sid, statement in statements("JobRole").items()}
         assert allowed["ReadEvents"] == allowed["ReadJob"] == {"s3:GetObject"}
         writing = {sid for sid, given in allowed.items() if given & {"s3:PutObject", "s3:DeleteObject"}}
-        assert writing == {"KeepOutput", "Tell"}
+        assert writing == {"KeepOutput", "WriteVerdict"}
         targets = json.dumps([statements("JobRole")[sid]["Resource"] for sid in writing])
-        assert set(re.findall(r"\$\{Bucket\.Arn\}/(\w+)/\*", targets)) == {"out", "status", "logs"}
+        assert set(re.findall(r"\$\{Bucket\.Arn\}/(\w+)/\*", targets)) == {"out", "verdicts", "logs"}
         assert "Archive" not in targets
 
     @pytest.mark.parametrize("role", ["JobRole", "ScheduleRole"])

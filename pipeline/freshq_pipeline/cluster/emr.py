@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import ClientError
 
-from freshq_pipeline.cluster.exit_status import ADDRESS_VARIABLE
 from freshq_pipeline.cluster.package import ENTRY_POINT, JOB
 from freshq_pipeline.cluster.stacks import aws_errors, error_code, outputs_of
+from freshq_pipeline.cluster.verdict import VERDICT
 from freshq_pipeline.errors import BAD_INPUT_STATUS, PREFIX, VIOLATION_STATUS, BadInput, PipelineError
 from freshq_pipeline.storage.state import SUMMARY
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 5.0
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
-_STATUS_IN: Final = re.compile(rf"driverEnv\.{ADDRESS_VARIABLE}=(s3://\S+)")
+_VERDICT_IN: Final = re.compile(rf"driverEnv\.{VERDICT}=(s3://\S+)")
 _ADDRESS: Final = re.compile(r"s3://([^/\s]+)/?(\S*)")
 _SETTING: Final = re.compile(r"[A-Za-z][\w.-]*=\S+")
 
@@ -105,8 +105,8 @@ def start(
             raise BadInput(msg)
     # Makes the call idempotent: retries of it start one run.
     token = uuid.uuid4().hex
-    status = f"spark.emr-serverless.driverEnv.{ADDRESS_VARIABLE}=s3://{stack.bucket}/status/{token}.json"
-    confs = "".join(f" --conf {setting}" for setting in (status, *settings))
+    verdict = f"spark.emr-serverless.driverEnv.{VERDICT}=s3://{stack.bucket}/verdicts/{token}.json"
+    confs = "".join(f" --conf {setting}" for setting in (verdict, *settings))
     with aws_errors():
         started = client.start_job_run(
             applicationId=stack.application,
@@ -165,9 +165,7 @@ def summary_of(described: dict[str, Any], s3: S3Client) -> dict[str, Any]:
         PipelineError: If the run failed otherwise.
     """
     driver, state = described["jobDriver"]["sparkSubmit"], described["state"]
-    given = _STATUS_IN.search(driver.get("sparkSubmitParameters", ""))
-    ended = _read(s3, given.group(1)) if given and state != "CANCELLED" else None
-    status, message = (ended["status"], ended["message"].removeprefix(PREFIX)) if ended else (None, "")
+    status, message = (None, "") if state == "CANCELLED" else _verdict(driver, s3)
     if state == "FAILED" and status == BAD_INPUT_STATUS:
         raise BadInput(message)
     # A run with ledger violations has published everything, though EMR reports it as failed.
@@ -182,6 +180,15 @@ def summary_of(described: dict[str, Any], s3: S3Client) -> dict[str, Any]:
         msg = f"the run {described['jobRunId']} ended, but {out} has no {SUMMARY}"
         raise PipelineError(msg)
     return summary
+
+
+def _verdict(driver: dict[str, Any], s3: S3Client) -> tuple[int | None, str]:
+    """Return the exit status of a run and its last line; None and no line if there is no verdict."""
+    address = _VERDICT_IN.search(driver.get("sparkSubmitParameters", ""))
+    verdict = None if address is None else _read(s3, address.group(1))
+    if verdict is None:
+        return None, ""
+    return verdict["status"], verdict["message"].removeprefix(PREFIX)
 
 
 def checked_address(name: str, given: str) -> str:

@@ -1,7 +1,7 @@
-"""A short recording by seconds: what the report shows where the table of minutes would be one or two points.
+"""A short recording in steps of seconds, for the report: by minutes it would be a few points.
 
-The columns are those of `minutes`, of all groups together, computed from the table of tasks. A task waits
-here until its first claim: the tasks do not say when they waited again.
+The columns are those of `minutes` for all groups together, computed from the table `tasks`. A task counts as
+waiting until its first claim, because the table does not have later waits.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import pandas as pd
 
 from freshq_pipeline.tables.minutes import HISTOGRAM_BASE
 
-# Recordings up to this long are shown by seconds.
+# The longest recording that is shown in steps of seconds.
 SHORT_MS: Final = 30 * 60_000
 STEPS_MS: Final = (1000, 2000, 5000, 10_000, 15_000)
-MOST_STEPS: Final = 120
+MAX_STEPS: Final = 120
 AGES_SECONDS: Final[tuple[int, ...]] = (0, 1, 2, 5, 10, 30, 60, 300)
 COLUMNS: Final = ("created_ms", "first_taken_ms", "finished_ms", "wait_seconds", "outcome")
 _ENDS: Final = {"succeeded": "success", "failed": "failure", "cancelled": "cancelled", "shed": "shed"}
 
 
 def is_short(tasks: pd.DataFrame, as_of_ms: int) -> bool:
-    """Return whether all tasks were put within `SHORT_MS` of the end of the recording."""
+    """Return whether all tasks were put within `SHORT_MS` before the end of the recording."""
     return bool(len(tasks)) and as_of_ms - tasks["created_ms"].min() <= SHORT_MS
 
 
 def of_tasks(tasks: pd.DataFrame, as_of_ms: int) -> pd.DataFrame:
-    """Return a row a step of time, with `at`, its beginning.
+    """Return one row per time step, with its start `at`.
 
     Args:
-        tasks: With `COLUMNS`; at least one.
-        as_of_ms: Until when the recording goes.
+        tasks: At least one task, with `COLUMNS`.
+        as_of_ms: End of the recording.
     """
     first_ms = float(np.floor(tasks["created_ms"].min() / 1000) * 1000)
     span_ms = max(1.0, as_of_ms - first_ms)
-    step_ms = next(step for step in STEPS_MS if step >= span_ms / MOST_STEPS)
+    step_ms = next(step for step in STEPS_MS if step >= span_ms / MAX_STEPS)
     edges = np.arange(first_ms, first_ms + span_ms + step_ms, step_ms)
     rows = pd.DataFrame({"minute_ms": edges[:-1], "at": pd.to_datetime(edges[:-1], unit="ms")})
     rows["offered"] = np.histogram(tasks["created_ms"], edges)[0]
@@ -46,13 +46,13 @@ def of_tasks(tasks: pd.DataFrame, as_of_ms: int) -> pd.DataFrame:
     return rows.join(_stocks(tasks, np.minimum(edges[1:], as_of_ms))).join(_claims(tasks, edges))
 
 
-def _stocks(tasks: pd.DataFrame, moments: np.ndarray[Any, Any]) -> pd.DataFrame:
-    """Return what waits for its first claim at each moment."""
+def _stocks(tasks: pd.DataFrame, times: np.ndarray[Any, Any]) -> pd.DataFrame:
+    """Return the tasks waiting for their first claim at each time."""
     created = tasks["created_ms"].to_numpy()
     left = tasks["first_taken_ms"].fillna(tasks["finished_ms"]).fillna(inf).to_numpy()
     found = []
-    for moment in moments:
-        ages = (moment - created[(created < moment) & (left >= moment)]) / 1000
+    for at in times:
+        ages = (at - created[(created < at) & (left >= at)]) / 1000
         counts = np.histogram(ages, [*AGES_SECONDS, inf])[0]
         by_age = [
             {"from_seconds": age, "count": int(count)}
@@ -65,7 +65,7 @@ def _stocks(tasks: pd.DataFrame, moments: np.ndarray[Any, Any]) -> pd.DataFrame:
 
 
 def _claims(tasks: pd.DataFrame, edges: np.ndarray[Any, Any]) -> pd.DataFrame:
-    """Return how long what was first claimed in each step had waited."""
+    """Return the waits of the tasks first claimed in each step."""
     claimed = tasks.dropna(subset=["first_taken_ms"])
     step = pd.Series(np.searchsorted(edges, claimed["first_taken_ms"], side="right") - 1, name="step")
     wait_us = np.maximum(claimed["wait_seconds"].to_numpy() * 1e6, 1)

@@ -13,48 +13,48 @@ from freshq_pipeline.tables.minutes import HISTOGRAM_BASE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# As "6.1": the version for which Altair writes.
+# The version that Altair targets, such as "6.1".
 VEGA_LITE: Final = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 WIDTH: Final = 780
 HEIGHT: Final = 200
-# Times are shown in so many steps at most; more could not be told apart.
-MOST_STEPS: Final = 240
+# Most time steps in a chart; more would be indistinguishable.
+MAX_STEPS: Final = 240
 MINUTE_MS: Final = 60_000
 SHARES: Final = (0.5, 0.9, 0.99)
-MOST_GROUPS: Final = 20
-# Okabe and Ito's colours, made to be told apart by everyone.
+MAX_GROUPS: Final = 20
+# From the colour-blind safe palette of Okabe and Ito.
 FATES: Final = {"succeeded": "#009E73", "failed": "#D55E00", "cancelled": "#999999", "shed": "#E69F00"}
 
 
 def binned(minutes: pd.DataFrame) -> pd.DataFrame:
-    """Return the minutes with `at`, the beginning of the step of time that each is shown in."""
+    """Return the minutes with `at`, the start of the time step that shows them."""
     first, last = minutes["minute_ms"].min(), minutes["minute_ms"].max()
-    width_ms = max(1, math.ceil((last - first + MINUTE_MS) / MINUTE_MS / MOST_STEPS)) * MINUTE_MS
+    width_ms = max(1, math.ceil((last - first + MINUTE_MS) / MINUTE_MS / MAX_STEPS)) * MINUTE_MS
     at = (minutes["minute_ms"] - first) // width_ms * width_ms + first
     return minutes.assign(at=pd.to_datetime(at, unit="ms"))
 
 
 def _chart(rows: pd.DataFrame) -> alt.Chart:
-    # The page must hold its data: there is no server to ask.
+    # The data is part of the page: there is no server to load it from.
     shown = rows.assign(at=rows["at"].dt.strftime("%Y-%m-%dT%H:%M:%SZ")) if "at" in rows else rows
     values = json_values(shown)
     return alt.Chart(alt.InlineData(values=values), width=WIDTH, height=HEIGHT)
 
 
 def json_values(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return rows as JSON objects, nothing being null rather than NaN."""
+    """Return rows as JSON objects, with null instead of NaN."""
     plain = rows.astype(object).where(rows.notna(), None)
     return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
 
 
 def _time(minutes: pd.DataFrame) -> alt.X:
-    """Return the axis of time, the same for every chart."""
-    ends = [f"{moment:%Y-%m-%dT%H:%M:%SZ}" for moment in (minutes["at"].min(), minutes["at"].max())]
+    """Return the time axis, the same for every chart."""
+    ends = [f"{end:%Y-%m-%dT%H:%M:%SZ}" for end in (minutes["at"].min(), minutes["at"].max())]
     return alt.X("at:T", title=None, scale=alt.Scale(type="utc", domain=ends))
 
 
 def fates(minutes: pd.DataFrame) -> alt.TopLevelMixin:
-    """Return how many tasks ended in which way, and how many were put."""
+    """Return a chart of the tasks that ended, by fate, and of those that were put."""
     sums = minutes.groupby("at")[[*FATES, "offered"]].sum().reset_index()
     ended = sums.melt("at", list(FATES), "fate", "tasks")
     colours = alt.Scale(domain=list(FATES), range=list(FATES.values()))
@@ -69,19 +69,19 @@ def fates(minutes: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def age_labels(ages_seconds: Sequence[int]) -> list[str]:
-    """Return the names of classes of age, each given by where it begins, the first at 0."""
+    """Return the labels of age classes, given their lower bounds, of which the first is 0."""
     begins = [_in_words(seconds) for seconds in ages_seconds]
     return [f"under {begins[1]}", *begins[1:-1], f"{begins[-1]} and more"]
 
 
 def _in_words(seconds: int) -> str:
-    if seconds < 60:  # noqa: PLR2004 - of a minute
+    if seconds < 60:  # noqa: PLR2004 - seconds of a minute
         return f"{seconds} s"
-    return f"{seconds // 60} min" if seconds < 3600 else f"{seconds // 3600} h"  # noqa: PLR2004 - of an hour
+    return f"{seconds // 60} min" if seconds < 3600 else f"{seconds // 3600} h"  # noqa: PLR2004 - seconds of an hour
 
 
 def backlog(minutes: pd.DataFrame, ages_seconds: Sequence[int]) -> alt.TopLevelMixin:
-    """Return the backlog as a heat map: time against age, in classes that begin at `ages_seconds`."""
+    """Return a heat map of the backlog by time and age, with classes that start at `ages_seconds`."""
     labels = age_labels(ages_seconds)
     rows = minutes[["at", "minute_ms", "backlog_by_age"]].explode("backlog_by_age").dropna()
     rows["from"] = [one["from_seconds"] for one in rows["backlog_by_age"]]
@@ -101,7 +101,7 @@ def backlog(minutes: pd.DataFrame, ages_seconds: Sequence[int]) -> alt.TopLevelM
 
 
 def waits(minutes: pd.DataFrame) -> alt.TopLevelMixin:
-    """Return percentiles of the wait, from the histograms of the minutes, which add up."""
+    """Return a chart of wait percentiles, from the sums of the histograms of the minutes."""
     rows = []
     for at, one in minutes.groupby("at"):
         waits = percentiles(one["wait_histogram"].dropna())
@@ -119,7 +119,7 @@ def waits(minutes: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def percentiles(histograms: Iterable[Sequence[dict[str, int]]]) -> dict[float, float]:
-    """Return percentiles in seconds of several histograms of waits taken together."""
+    """Return percentiles in seconds of the sum of several wait histograms."""
     counts: dict[int, int] = {}
     for histogram in histograms:
         for one in histogram:
@@ -134,13 +134,13 @@ def percentiles(histograms: Iterable[Sequence[dict[str, int]]]) -> dict[float, f
 
 
 def freshness(minutes: pd.DataFrame) -> alt.TopLevelMixin:
-    """Return how old what waits is, and up to which age work is still served."""
+    """Return a chart of the ages of waiting tasks, and of the greatest age at a claim."""
     worst = minutes.groupby("at").agg(
         oldest=("oldest_pending_seconds", "max"),
         newest=("newest_pending_seconds", "min"),
         served=("service_horizon_seconds", "max"),
     )
-    names = {"oldest": "oldest that waits", "newest": "newest that waits", "served": "oldest that is claimed"}
+    names = {"oldest": "oldest waiting", "newest": "newest waiting", "served": "oldest claimed"}
     rows = worst.rename(columns=names).reset_index().melt("at", list(names.values()), "what", "seconds")
     scale = alt.Scale(type="symlog", constant=1)
     shown: alt.Chart = _chart(rows.dropna()).mark_line(point={"size": 12}).encode(
@@ -151,10 +151,10 @@ def freshness(minutes: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def shed(tasks: pd.DataFrame) -> alt.TopLevelMixin:
-    """Return how many tasks were shed, by group and reason; the groups with the most."""
+    """Return a chart of shed tasks by group and reason, for the groups with the most."""
     rows = tasks[tasks["outcome"] == "shed"].fillna({"task_group": "(none)", "shed_reason": "unknown"})
     counts = rows.groupby(["task_group", "shed_reason"]).size().rename("tasks").reset_index()
-    most = counts.groupby("task_group")["tasks"].sum().nlargest(MOST_GROUPS).index
+    most = counts.groupby("task_group")["tasks"].sum().nlargest(MAX_GROUPS).index
     chart = _chart(counts[counts["task_group"].isin(most)]).mark_bar()
     shown: alt.Chart = chart.encode(
         x="tasks:Q",
@@ -165,7 +165,7 @@ def shed(tasks: pd.DataFrame) -> alt.TopLevelMixin:
 
 
 def replayed(scenarios: list[dict[str, Any]]) -> alt.TopLevelMixin:
-    """Return what each policy would have come to, by capacity."""
+    """Return a chart of each policy's results by capacity."""
     rows = pd.DataFrame(scenarios)
     rows["in_time_ratio"] = rows["served_in_time"] / rows["offered"]
     stale = rows["deadline_seconds"].map(

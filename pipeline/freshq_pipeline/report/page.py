@@ -1,4 +1,4 @@
-"""OUT/report.html: one file that opens without a network, on a screen and in print."""
+"""OUT/report.html: one file that needs no network, for screen and print."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ th, td { padding: .2rem .8rem; border-bottom: 1px solid #e3e7eb; text-align: rig
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with a sentence, and a chart or a table below it."""
+    """A heading, a sentence, and a chart or a table."""
 
     title: str
     text: str
@@ -54,7 +54,7 @@ def write_report(out: Folder) -> None:
     """Write the report of the current run.
 
     Raises:
-        BadInput: If there was no run yet.
+        BadInput: If there is no run.
     """
     if not out.exists(SUMMARY):
         msg = f"out: no {SUMMARY} in {out.uri}; run the pipeline first"
@@ -74,38 +74,46 @@ def _sections(out: Folder, summary: dict[str, Any], replayed: dict[str, Any] | N
     tasks = _read(out, run_id, "tasks", ["task_group", "shed_reason", *by_second.COLUMNS])
     if by_second.is_short(tasks, as_of_ms):
         over_time, ages_seconds = by_second.of_tasks(tasks, as_of_ms), by_second.AGES_SECONDS
-        waited = "Tasks that waited for their first claim, by how long they had."
+        waited = "Tasks waiting for their first claim, by age."
     else:
         over_time, ages_seconds = charts.binned(_read(out, run_id, "minutes")), AGES_SECONDS
-        waited = "Tasks that waited, by how long they had."
+        waited = "Waiting tasks, by age."
     sections = [
         Section(
-            "Fate of tasks over time", "Tasks that ended, and (line) that were put.", charts.fates(over_time)
+            "Fate of tasks over time",
+            "Tasks that ended, and tasks that were put (line).",
+            charts.fates(over_time),
         ),
         Section("Backlog by age", waited, charts.backlog(over_time, ages_seconds)),
         Section(
             "Waits",
-            "From the put to the first claim, of the tasks first claimed then.",
+            "Time from the put to the first claim, at the time of that claim.",
             charts.waits(over_time),
         ),
         Section(
             "Freshness",
-            "Age of the oldest and the newest task that waited, and the greatest age at which one was claimed.",
+            "Age of the oldest and the newest waiting task, and the greatest age at a claim.",
             charts.freshness(over_time),
         ),
-        Section("Shed, by reason and group", "Tasks that were given up.", charts.shed(tasks)),
+        Section("Shed, by reason and group", "Tasks that were shed.", charts.shed(tasks)),
         Section(
-            "Groups", "What each offered and got.", table=_read(out, run_id, "groups").nlargest(20, "offered")
+            "Groups",
+            "Offers and successes of the largest groups.",
+            table=_read(out, run_id, "groups").nlargest(20, "offered"),
         ),
-        Section("Workers", "The busiest.", table=_read(out, run_id, "workers").nlargest(20, "claims")),
+        Section(
+            "Workers", "The busiest workers.", table=_read(out, run_id, "workers").nlargest(20, "claims")
+        ),
     ]
     if replayed is not None:
         sections.append(_replay(replayed))
     ledger = _read(out, run_id, "ledger").sort_values("day").fillna({"day": "total"})
     violations = _read(out, run_id, "violations").head(50)
-    sections.append(Section("Ledger", "Created = all fates; the difference must be 0.", table=ledger))
+    sections.append(Section("Ledger", "Created = all outcomes; the difference must be 0.", table=ledger))
     if len(violations):
-        sections.append(Section("Violations", "The first 50 tasks that break the ledger.", table=violations))
+        sections.append(
+            Section("Violations", "The first 50 tasks that violate the ledger.", table=violations)
+        )
     return [*sections, _quality(summary)]
 
 
@@ -113,9 +121,9 @@ def _replay(replayed: dict[str, Any]) -> Section:
     check, record = replayed["check"], replayed["record"]
     verdict = "within" if check["within"] else "NOT within"
     text = (
-        f"The recorded policy ({check['policy']}, {record['servers']} servers) was replayed as a check: "
-        f"{check['served_in_time_replayed']:,} tasks in time, {check['served_in_time_recorded']:,} in the record, "
-        f"{check['difference_ratio']:.1%} apart, {verdict} {check['tolerance']:.0%}. "
+        f"As a check, the recorded policy ({check['policy']}, {record['servers']} servers) was replayed: "
+        f"{check['served_in_time_replayed']:,} tasks in time, {check['served_in_time_recorded']:,} in the record. "
+        f"The difference of {check['difference_ratio']:.1%} is {verdict} {check['tolerance']:.0%}. "
         f"{record['service_times_imputed']:,} service times are imputed. {record['imputation']}"
     )
     return Section("Replay under other policies", text, charts.replayed(replayed["scenarios"]))
@@ -125,7 +133,7 @@ def _quality(summary: dict[str, Any]) -> Section:
     names = ("events_read", "events_distinct", "events_duplicate", "events_quarantined", "events_no_task")
     rows = [(name.replace("_", " "), summary[name]) for name in names]
     rows += [(f"quarantined: {reason}", count) for reason, count in summary["quarantined_by_reason"].items()]
-    text = "Records read = distinct events + duplicates + quarantined + of no task. Quarantined ones are in quarantine/."
+    text = "Records read = distinct events + duplicates + quarantined + of no task. Quarantined records are in quarantine/."
     return Section("Data quality", text, table=pd.DataFrame(rows, columns=["records", "count"]))
 
 
@@ -133,21 +141,21 @@ def page(summary: dict[str, Any], sections: list[Section]) -> str:
     """Return the report as HTML.
 
     Args:
-        summary: Of the run.
-        sections: What to show.
+        summary: Summary of the run.
+        sections: Sections in order.
     """
     specs = {
         f"chart{place}": one.chart.to_dict() for place, one in enumerate(sections) if one.chart is not None
     }
-    # A closing tag in a group's name must not end the script.
+    # A closing tag in the name of a group must not end the script.
     data = json.dumps(specs).replace("<", "\\u003c")
     body = "".join(_section(f"chart{place}", one) for place, one in enumerate(sections))
-    moment = datetime.fromtimestamp(summary["as_of_ms"] / 1000, UTC)
+    as_of = datetime.fromtimestamp(summary["as_of_ms"] / 1000, UTC)
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>freshq: what happened</title><style>{_STYLE}</style></head><body>
+<title>freshq: outcome of every task</title><style>{_STYLE}</style></head><body>
 <h1>What happened to every task</h1>
-<p class="muted">Complete up to {moment:%Y-%m-%d %H:%M:%S} UTC; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
+<p class="muted">Complete up to {as_of:%Y-%m-%d %H:%M:%S} UTC; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
 <div class="figures">{_figures(summary)}</div>
 {body}
 <script>{_scripts()}</script>
@@ -158,8 +166,8 @@ for (const [id, spec] of Object.entries({data})) vegaEmbed("#" + id, spec, {{ren
 
 
 def _scripts() -> str:
-    """Return Vega-Lite and all that it needs, so that the page opens without a network."""
-    return vl_convert.javascript_bundle(vl_version=charts.VEGA_LITE)  # type: ignore[call-arg] # may be without a snippet
+    """Return Vega-Lite with its dependencies, so that the page needs no network."""
+    return vl_convert.javascript_bundle(vl_version=charts.VEGA_LITE)  # type: ignore[call-arg] # the snippet is optional
 
 
 def _figures(summary: dict[str, Any]) -> str:

@@ -50,15 +50,6 @@ def stream(
     if request.options.form is Format.EXPORT:
         raise BadInput("format: an export is complete when it appears; use run")
     plan(request)  # raises BadInput before the query starts
-    # Only the paths: the run reads the content itself.
-    paths = (
-        spark.readStream.format("binaryFile")
-        .schema("path string, modificationTime timestamp, length bigint, content binary")
-        .option("recursiveFileLookup", "true")
-        .option("maxFilesPerTrigger", files_per_batch)
-        .load(request.events.uri)
-        .select("path")
-    )
 
     def batch(arrived: DataFrame, _batch_id: int) -> None:
         rows = arrived.select(F.col("path")).distinct().collect()
@@ -68,9 +59,22 @@ def stream(
         if new:
             published(advance(spark, request, Plan(todo.before, todo.files, new)))
 
+    paths = _paths(spark, request.events.uri, files_per_batch)
     writer = paths.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
     if every_seconds is None:
         query = writer.trigger(availableNow=True).start()
     else:
         query = writer.trigger(processingTime=f"{every_seconds} seconds").start()
     query.awaitTermination()
+
+
+def _paths(spark: SparkSession, folder: str, files_per_batch: int) -> DataFrame:
+    """Return a stream of the paths of new files; the run reads their content itself."""
+    return (
+        spark.readStream.format("binaryFile")
+        .schema("path string, modificationTime timestamp, length bigint, content binary")
+        .option("recursiveFileLookup", "true")
+        .option("maxFilesPerTrigger", files_per_batch)
+        .load(folder)
+        .select("path")
+    )

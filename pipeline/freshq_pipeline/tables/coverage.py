@@ -1,9 +1,8 @@
-"""Which minutes an interval covers, without a row for each of them.
+"""The minutes that intervals cover, without a row per minute and task.
 
-A task that waits for an hour waits at the end of sixty minutes. Written down minute by minute, an
-overloaded queue would have dozens of rows a task. Instead an interval is cut into blocks of 1, 2, 4, ...
-minutes, each beginning at a multiple of its length: never more than two of a length. Blocks are
-aggregated, and only then spread over their minutes.
+A task that waits for an hour covers sixty minutes, so an overloaded queue would have dozens of rows per task.
+Instead an interval is cut into aligned blocks of 1, 2, 4, ... minutes, at most two of each length. Blocks are
+aggregated first and expanded to minutes afterwards.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ MINUTE_US: Final = 60_000_000
 
 
 def minutes_covered(since_us: Column, until_us: Column, as_of_us: int) -> tuple[Column, Column]:
-    """Return the first and the last minute at whose end an interval lasts; none if the first is later.
+    """Return the first and the last minute whose end lies in an interval; first > last if there is none.
 
-    What begins at the end of a minute belongs to the next. The last minute of all is not over: its end
-    is `as_of_us`, and what is open then lasts.
+    An interval that begins at the end of a minute belongs to the next minute. The last minute ends at
+    `as_of_us`, and open intervals include its end.
 
     Args:
-        since_us: When the interval begins.
-        until_us: When it ends; null while it lasts.
-        as_of_us: The end of the record.
+        since_us: Start of the interval.
+        until_us: End of the interval; null if it is open.
+        as_of_us: End of the record.
     """
     latest = as_of_us // MINUTE_US
     first = F.floor(since_us / MINUTE_US)
@@ -41,7 +40,7 @@ def blocks(intervals: DataFrame, kept: Sequence[str]) -> DataFrame:
     """Return the blocks (`level`, `block`) of intervals of minutes.
 
     Args:
-        intervals: With `first` and `last`, both included.
+        intervals: Has `first` and `last`, both inclusive.
         kept: Other columns to keep.
     """
     span = F.col("last") - F.col("first") + 1
@@ -59,7 +58,7 @@ def blocks(intervals: DataFrame, kept: Sequence[str]) -> DataFrame:
 
 
 def spread(blocks: DataFrame) -> DataFrame:
-    """Return a row for each minute of each block, with `minute` instead of `level` and `block`."""
+    """Return one row per minute of each block, with `minute` instead of `level` and `block`."""
     kept = [name for name in blocks.columns if name not in ("level", "block")]
     start = F.expr("block * shiftleft(bigint(1), level)")
     end = F.expr("(block + 1) * shiftleft(bigint(1), level) - 1")

@@ -1,4 +1,4 @@
-"""How many tasks ended in which way, by day and group: small, and enough for ledger, groups and summary."""
+"""Number of tasks per outcome, day and group, from which ledger, groups and summary are computed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from freshq_pipeline.schemas import OUTCOMES
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# What a task has against it if its put was never seen.
-UNBORN: Final = "no creation recorded"
+# The violation of a task whose put was not recorded.
+NOT_CREATED: Final = "no creation recorded"
 
 
 def fates(tasks: DataFrame) -> DataFrame:
-    """Return a row for each day of creation and group: `tasks`, `created`, fates, `violations`, `inversions`.
+    """Return `tasks`, `created`, outcomes, `violations` and `inversions` per day of creation and group.
 
     Args:
         tasks: The table `tasks`.
     """
     conditions = {
-        "created": ~F.array_contains("problems", UNBORN),
+        "created": ~F.array_contains("problems", NOT_CREATED),
         **{name: F.col("outcome") == name for name in OUTCOMES},
         "violations": F.size("problems") > 0,
         "inversions": F.col("inverted"),
@@ -34,5 +34,5 @@ def fates(tasks: DataFrame) -> DataFrame:
 
 
 def day_of_creation() -> Column:
-    """Return the day, UTC, as text."""
+    """Return the UTC day of creation as text."""
     return F.date_format(F.timestamp_millis(F.col("created_ms").cast("bigint")), "yyyy-MM-dd")

@@ -1,4 +1,4 @@
-"""Silver to tables: the same for a batch, an increment and a stream."""
+"""Silver to all tables, for batches and streams alike."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from freshq_pipeline.storage.folder import Folder
 
-# So much compressed silver is sorted at a time on each core.
+# Compressed silver per partition: as much as one core can sort in memory.
 PARTITION_BYTES: Final = 16 << 20
-SIDE_BY_SIDE: Final = 3
+PARALLEL_TABLES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the tables depend on beside the events.
+    """Options that change the tables.
 
     Attributes:
-        as_of_ms: The moment to say the outcome at, later events being left out; None: the newest event.
-        index_lag_seconds: How long after it became claimable a task need not be visible to a claim.
+        as_of_ms: Epoch milliseconds at which outcomes are determined, without later events; None: the time of
+            the newest event.
+        index_lag_seconds: Time after which a claimable task must be visible to claims.
     """
 
     as_of_ms: int | None = None
@@ -51,15 +52,15 @@ class Choices:
 
 
 def read_silver(spark: SparkSession, out: Folder, parts: list[str]) -> DataFrame:
-    """Return the events of some parts, duplicates included."""
+    """Return the events of silver parts, duplicates included."""
     return spark.read.schema(ddl(EVENT)).parquet(*(out.at(f"silver/{part}") for part in parts))
 
 
 def partitions_for(spark: SparkSession, out: Folder, parts: list[str]) -> int:
-    """Return over how many partitions tasks are spread: a multiple of what a core can sort in memory."""
+    """Return the number of partitions for the tasks, each small enough to be sorted in memory."""
     size_bytes = sum(found.size_bytes for part in parts for found in out.files(f"silver/{part}"))
     at_once = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    # A whole number of rounds: in a last one that is not full, cores would have nothing to do.
+    # A multiple of the cores: otherwise some would be idle in the last round.
     return at_once * max(1, ceil(size_bytes / PARTITION_BYTES / at_once))
 
 
@@ -75,14 +76,14 @@ def build(
 
     Args:
         spark: The session.
-        out: Where silver is, and where the tables go.
-        parts: Of silver.
-        run_id: Of the run.
-        choices: What else the tables depend on.
+        out: Folder of silver and of the tables.
+        parts: Names of the silver parts.
+        run_id: Id of the run.
+        choices: Options that change the tables.
         timed: Measures the duration of a block, given its name.
 
     Raises:
-        BadInput: If there is no event at all.
+        BadInput: If there are no events.
     """
     events = read_silver(spark, out, parts)
     if choices.as_of_ms is not None:
@@ -90,13 +91,7 @@ def build(
     steps = distinct_steps(events, partitions_for(spark, out, parts)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with timed("steps"):
-            seen = steps.agg(
-                F.count(F.lit(1)).alias("events"),
-                F.min("changed_us").alias("since"),
-                F.max("changed_us").alias("until"),
-            ).first()
-        if seen is None or not seen["events"]:
-            raise BadInput("events: not one event of a task in them; is the format right?")
+            seen = _extent(steps)
         as_of_us = seen["until"] if choices.as_of_ms is None else choices.as_of_ms * 1000
         lag_us = round(choices.index_lag_seconds * 1e6)
         with timed("tasks"):
@@ -109,19 +104,31 @@ def build(
     return {"events_distinct": seen["events"], "as_of_ms": as_of_us // 1000} | figures
 
 
+def _extent(steps: DataFrame) -> Row:
+    """Return the number of steps (`events`), and the times of the first (`since`) and last (`until`)."""
+    seen = steps.agg(
+        F.count(F.lit(1)).alias("events"),
+        F.min("changed_us").alias("since"),
+        F.max("changed_us").alias("until"),
+    ).first()
+    if seen is None or not seen["events"]:
+        raise BadInput("events: no event of a task in them; is the format right?")
+    return seen
+
+
 def _write(out: Folder, run_id: str, name: str, table: DataFrame) -> DataFrame:
-    """Write a table, and return it as it was written."""
+    """Write a table, and return it as read from its files."""
     path = out.at(table_path(run_id, name))
     table.select(*TABLES[name]).write.parquet(path)
     return table.sparkSession.read.schema(ddl(TABLES[name])).parquet(path)
 
 
 def _others(out: Folder, run_id: str, steps: DataFrame, every: DataFrame, as_of_us: int) -> dict[str, Any]:
-    """Write all tables but that of tasks, and return the figures for the summary."""
+    """Write all tables except `tasks`, and return the figures for the summary."""
     write = partial(_write, out, run_id)
     counts = fates(every).persist(StorageLevel.MEMORY_AND_DISK)
-    # The others are small: side by side, one computes while another is planned or written.
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+    # These tables are small: in parallel, one is computed while another is planned or written.
+    with ThreadPoolExecutor(PARALLEL_TABLES) as pool:
         waits = pool.submit(wait_percentiles_seconds, every, (0.5, 0.99))
         work = [
             pool.submit(write, "minutes", minutes(steps, every, as_of_us)),

@@ -1,4 +1,4 @@
-"""`groups`: what each group offered and got, and how evenly."""
+"""`groups`: offers and successes of each group, and their fairness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def groups(counts: DataFrame) -> DataFrame:
     counted = counts.groupBy("task_group").agg(
         F.sum("tasks").alias("offered"), F.sum("success").alias("succeeded"), F.sum("shed").alias("shed")
     )
-    # A row a group: few enough for one window over all.
+    # One row per group: few enough for a single window.
     everything = Window.partitionBy(F.lit(1))
     shares = {
         f"{name}_share": F.try_divide(F.col(of), F.sum(of).over(everything))
@@ -37,11 +37,11 @@ def groups(counts: DataFrame) -> DataFrame:
 
 
 def jain_index(amount: Column, over: WindowSpec) -> Column:
-    """Return Jain's index of fairness: 1 if all have the same, 1/n if one has everything.
+    """Return Jain's fairness index: 1 if all amounts are equal, 1/n if one has everything, null if all are 0.
 
-    Null if nobody has anything.
+    Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC-TR-301, 1984.
     """
-    # A sum of fractions depends on their order, and that of the rows is chance.
+    # Floating-point sums depend on the order, and rows come in any order.
     in_order = over.orderBy(amount).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     total = F.sum(amount).over(in_order)
     squares = F.sum(amount * amount).over(in_order)

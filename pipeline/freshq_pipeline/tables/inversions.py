@@ -1,7 +1,7 @@
-"""Which tasks were taken while a newer one of the same queue and level waited.
+"""Tasks that were claimed while a newer one of the same queue and level waited.
 
-The one computation for which Spark has no operator: the newest of all that waits at each of many moments.
-It runs on the executors over Arrow batches, a chunk of time of one level at a time, and by whole arrays.
+Spark has no operator for the newest waiting task at each of many times. So this runs in Python on the
+executors, vectorized over Arrow batches, one chunk of time of one level at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Moments: TypeAlias = NDArray[np.int64]
 
-# A level is cut into chunks of time, so that a busy one is spread; what waits across chunks is in each.
+# Levels are cut into chunks of time to distribute busy ones; a wait is in each chunk that it overlaps.
 CHUNK_US: Final = 900 * 1_000_000
 FOREVER_US: Final = 2**62
 NEVER_US: Final = -FOREVER_US
@@ -27,12 +27,12 @@ _ARROW: Final = pa.schema([("task_id", pa.string()), ("life", pa.int32())])
 
 
 def inversions(steps: DataFrame, as_of_us: int, index_lag_us: int = 0) -> DataFrame:
-    """Return `task_id` and `life` of the tasks that were ever taken out of turn.
+    """Return `task_id` and `life` of the tasks that were ever claimed out of turn.
 
     Args:
         steps: From `distinct_steps`.
-        as_of_us: The end of the record.
-        index_lag_us: How long after it became claimable a task need not be visible to a claim.
+        as_of_us: End of the record.
+        index_lag_us: Time after which a claimable task must be visible to claims.
     """
     level = ("queue", "priority")
     claims = steps.where("claimed").select(
@@ -44,7 +44,7 @@ def inversions(steps: DataFrame, as_of_us: int, index_lag_us: int = 0) -> DataFr
         "life",
         F.expr(f"changed_us div {CHUNK_US}").alias("chunk"),
     )
-    # What waits until a time may not be in the index yet.
+    # A delayed task may not be in the index yet.
     waiting = steps.where("status = 'PENDING' and not removed and not_before_us is null")
     until = F.coalesce(F.least("next_us", "deadline_us"), F.lit(FOREVER_US))
     since = F.col("changed_us") + index_lag_us
@@ -79,25 +79,26 @@ def _out_of_turn(chunk: pa.Table) -> pa.Table:
 def out_of_turn(
     claimed_us: Moments, own_us: Moments, since_us: Moments, until_us: Moments, created_us: Moments
 ) -> NDArray[np.bool_]:
-    """Return for each claim whether a task that is newer than the claimed one waited.
+    """Return for each claim whether a task newer than the claimed one was waiting.
 
-    A wait lasts from after `since_us` to before `until_us`; all arrays are of whole microseconds.
+    A wait lasts from after `since_us` to before `until_us`; all arrays hold whole microseconds.
 
-    In the order of time, the claims during a wait are neighbours. Which waits are the newest is noted for
-    runs of 2, 4, 8, ... neighbours, two runs a wait, and then handed down from long runs to short ones.
+    Sorted by time, the claims during a wait are adjacent. Each wait is recorded in two overlapping runs of
+    adjacent claims whose length is a power of two, as in a sparse table. Maxima are then passed down from
+    longer runs to shorter ones.
 
     Args:
-        claimed_us: When each claim was made.
-        own_us: When the claimed task was created.
-        since_us: When each wait began.
-        until_us: When it ended.
-        created_us: When the task that waited was created.
+        claimed_us: Time of each claim.
+        own_us: Creation time of the claimed task.
+        since_us: Start of each wait.
+        until_us: End of each wait.
+        created_us: Creation time of the waiting task.
     """
     order = np.argsort(claimed_us, kind="stable")
     moments = claimed_us[order]
     first = np.searchsorted(moments, since_us, side="right")
     count = np.searchsorted(moments, until_us, side="left") - first
-    # The length of a run is 2 to the power of its level; frexp() says which is the longest that fits.
+    # A run of level n has 2**n claims; frexp() returns the longest run that fits.
     level = np.frexp(np.maximum(count, 0))[1] - 1
     newest = np.full(len(moments), NEVER_US)
     for length in (1 << at for at in range(int(level.max(initial=-1)), -1, -1)):

@@ -1,4 +1,4 @@
-"""`ledger`: created = all fates, per day and in total; `violations`: every task that breaks it."""
+"""`ledger`: created = all outcomes, per day and in total. `violations`: the tasks that violate it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ledger(counts: DataFrame) -> DataFrame:
     summed = ("created", *OUTCOMES, "violations")
     rows = counts.rollup("day").agg(*(F.sum(name).alias(name) for name in summed))
     fates = sum((F.col(name) for name in OUTCOMES), F.lit(0))
-    # Of no task at all there is no day, but a total of nothing.
+    # Without tasks, the rollup has only the total.
     return rows.select(
         *(
             (F.col("created") - fates if name == "difference" else F.col(name)).cast(kind).alias(name)

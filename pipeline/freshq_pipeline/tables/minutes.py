@@ -1,4 +1,4 @@
-"""`minutes`: what happened in each minute to each group, and how things stood at its end."""
+"""`minutes`: events per minute and group, and backlog and tasks in progress at the end of the minute."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 KEY: Final = ("minute", "task_group")
-# Waiting tasks are counted by age in these classes; each begins at the age given, in seconds.
+# Lower bounds of the age classes of waiting tasks, in seconds.
 AGES_SECONDS: Final[tuple[int, ...]] = (0, 10, 60, 300, 900, 3600, 21_600)
 IN_FLIGHT: Final = -1
-# A class of the histogram of waits is so much wider than the one before: percentiles that are read off
-# it are good to 1 %. Histograms add up, and exactly so, in which they are unlike Spark's KLL sketches.
+# Ratio of adjacent class bounds in the histograms of waits, for percentiles with an error of 1 %. Unlike
+# Spark's KLL sketches, histograms add up exactly.
 HISTOGRAM_BASE: Final = 1.02
 _FLOWS: Final = (
     "offered", "taken", "succeeded", "failed", "cancelled", "shed", "retried", "released", "lease_losses",
@@ -30,23 +30,24 @@ _FLOWS: Final = (
 
 
 def minutes(steps: DataFrame, tasks: DataFrame, as_of_us: int) -> DataFrame:
-    """Return the table; a minute in which nothing happened to a group and nothing waited has no row.
+    """Return the table; a group has no row for a minute without events and without waiting tasks.
 
     Args:
         steps: From `distinct_steps`.
         tasks: The table `tasks`.
-        as_of_us: The end of the record.
+        as_of_us: End of the record.
     """
     waits = tasks.where("first_taken_ms is not null").select(
         _minute(_us("first_taken_ms")),
         "task_group",
-        F.round(F.col("wait_seconds") * MICROS).cast("bigint").alias("us"),
+        wait_us().alias("us"),
     )
-    parts = (_deeds(steps), _fates(tasks), _percentiles(waits), _histogram(waits), _standing(steps, as_of_us))
+    flows = (_actions(steps), _puts_and_sheds(tasks))
+    parts = (*flows, _percentiles(waits), _histogram(waits), _stocks(steps, as_of_us))
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
     summed = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (*_FLOWS, "backlog", "in_flight")]
-    taken_over = ("percentiles", "wait_histogram", "backlog_by_age", "oldest_us", "newest_us")
-    others = [F.any_value(name, F.lit(True)).alias(name) for name in taken_over]  # noqa: FBT003 - ignore nulls
+    copied = ("percentiles", "wait_histogram", "backlog_by_age", "oldest_us", "newest_us")
+    others = [F.any_value(name, F.lit(True)).alias(name) for name in copied]
     merged = rows.groupBy(*KEY).agg(*summed, F.max("horizon_us").alias("horizon_us"), *others)
     return _shaped(merged, as_of_us)
 
@@ -76,23 +77,18 @@ def _minute(moment_us: Column) -> Column:
     return F.floor(moment_us / MINUTE_US).alias("minute")
 
 
-def _sums(rows: DataFrame, **counted: Column) -> DataFrame:
-    """Return the sums of conditions and amounts, by minute and group."""
-    return rows.groupBy(*KEY).agg(*(F.sum(amount).alias(name) for name, amount in counted.items()))
-
-
 def _one(condition: Column) -> Column:
     return condition.cast("bigint")
 
 
-def _deeds(steps: DataFrame) -> DataFrame:
-    """Return what was done in each minute to tasks that were put before."""
+def _actions(steps: DataFrame) -> DataFrame:
+    """Return the claims, settles and losses of each minute."""
     live = steps.where("not removed and (claimed or left or status = 'CANCELLED')").withColumns(
         {"minute": _minute(F.col("changed_us"))}
     )
     first = ~F.col("status").eqNullSafe(F.col("previous_status"))
     done = F.col("left") & (F.col("status") == "SUCCESS")
-    timely = done & F.coalesce(F.col("changed_us") <= F.col("deadline_us"), F.lit(True))  # noqa: FBT003 - lit
+    timely = done & F.coalesce(F.col("changed_us") <= F.col("deadline_us"), F.lit(True))
     horizon = F.when(F.col("claimed"), F.col("changed_us") - F.col("created_us"))
     sums = {
         "taken": _one(F.col("claimed")),
@@ -109,12 +105,13 @@ def _deeds(steps: DataFrame) -> DataFrame:
     return live.groupBy(*KEY).agg(*aggregates, F.max(horizon).alias("horizon_us"))
 
 
-def _fates(tasks: DataFrame) -> DataFrame:
+def _puts_and_sheds(tasks: DataFrame) -> DataFrame:
     """Return how many tasks were put and shed in each minute."""
-    one = F.lit(1).cast("bigint")
-    offered = _sums(tasks.select(_minute(_us("created_ms")), "task_group"), offered=one)
+    number = F.count(F.lit(1))
+    put = tasks.select(_minute(_us("created_ms")), "task_group")
     gone = tasks.where("outcome = 'shed'").select(_minute(_us("finished_ms")), "task_group")
-    return offered.unionByName(_sums(gone, shed=one), allowMissingColumns=True)
+    offered = put.groupBy(*KEY).agg(number.alias("offered"))
+    return offered.unionByName(gone.groupBy(*KEY).agg(number.alias("shed")), allowMissingColumns=True)
 
 
 def _percentiles(waits: DataFrame) -> DataFrame:
@@ -122,8 +119,13 @@ def _percentiles(waits: DataFrame) -> DataFrame:
     return waits.groupBy(*KEY).agg(exact.alias("percentiles"))
 
 
+def wait_us() -> Column:
+    """Return the wait of a row of the table `tasks` in whole microseconds."""
+    return F.round(F.col("wait_seconds") * MICROS).cast("bigint")
+
+
 def histogram_class(us: Column) -> Column:
-    """Return the class of a wait in the histograms: greater waits have no smaller one."""
+    """Return the histogram class of a wait; it grows with the wait."""
     return F.ceil(F.log(F.greatest(us, F.lit(1)).cast("double")) / log(HISTOGRAM_BASE)).cast("int")
 
 
@@ -135,8 +137,8 @@ def _histogram(waits: DataFrame) -> DataFrame:
     return counted.groupBy(*KEY).agg(classes.alias("wait_histogram"))
 
 
-def _standing(steps: DataFrame, as_of_us: int) -> DataFrame:
-    """Return what waited and what was in work at the end of each minute."""
+def _stocks(steps: DataFrame, as_of_us: int) -> DataFrame:
+    """Return the backlog and the tasks in progress at the end of each minute."""
     covered = blocks(_intervals(steps, as_of_us), ("task_group", "age", "created_us"))
     created = F.col("created_us")
     counted = covered.groupBy("task_group", "age", "level", "block").agg(
@@ -163,7 +165,7 @@ def _standing(steps: DataFrame, as_of_us: int) -> DataFrame:
 
 
 def _intervals(steps: DataFrame, as_of_us: int) -> DataFrame:
-    """Return the intervals in which tasks waited, cut by age, and in which they were in work."""
+    """Return the intervals in which tasks waited, cut by age class, or were in progress."""
     live = steps.where("not removed and status in ('PENDING', 'TAKEN')")
     waits = F.col("status") == "PENDING"
     until = F.least("next_us", F.when(waits, F.col("deadline_us")))
@@ -186,8 +188,8 @@ def _intervals(steps: DataFrame, as_of_us: int) -> DataFrame:
     until = F.least("until_us", F.when(F.col("waits"), F.col("created_us") + _in_us(upper[F.col("age")])))
     within = cut.withColumns({"since_us": since, "until_us": F.when(until <= as_of_us, until)})
     first, last = minutes_covered(F.col("since_us"), F.col("until_us"), as_of_us)
-    # An age class that the task only reaches later begins after the record, or after the interval.
-    reached = (F.col("since_us") <= as_of_us) & F.coalesce(F.col("since_us") < F.col("until_us"), F.lit(True))  # noqa: FBT003 - lit
+    # Drop age classes that the task reaches after the interval or after the record.
+    reached = (F.col("since_us") <= as_of_us) & F.coalesce(F.col("since_us") < F.col("until_us"), F.lit(True))
     return within.where(reached).select(
         "task_group", "age", "created_us", first.alias("first"), last.alias("last")
     )

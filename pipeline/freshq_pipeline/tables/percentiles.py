@@ -1,7 +1,7 @@
-"""Exact percentiles of all waits, without all of them in one place.
+"""Exact percentiles of all waits, without collecting them in one place.
 
-Spark's own `percentile` sends every distinct value to one task. Here the waits are first counted by the
-classes of the histograms; then only the classes that hold the ranks asked for are looked into.
+Spark's `percentile` sends every distinct value to one task. Here the waits are first counted by histogram
+class, and then only the classes that contain the wanted ranks are examined.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from freshq_pipeline.tables.minutes import histogram_class
+from freshq_pipeline.tables.minutes import histogram_class, wait_us
 from freshq_pipeline.tables.steps import MICROS
 
 if TYPE_CHECKING:
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 
 
 def wait_percentiles_seconds(tasks: DataFrame, shares: Sequence[float]) -> list[float | None]:
-    """Return percentiles of the waits to the first claim, between two values in proportion.
+    """Return percentiles of the waits to the first claim, with linear interpolation.
 
     Args:
         tasks: The table `tasks`.
         shares: From 0 to 1: 0.5 is the median.
     """
-    us = F.round(F.col("wait_seconds") * MICROS).cast("bigint").alias("us")
-    waits = tasks.where("wait_seconds is not null").select(us)
+    waits = tasks.where("wait_seconds is not null").select(wait_us().alias("us"))
     by_class = waits.groupBy(histogram_class(F.col("us")).alias("class")).count()
     counts = dict(sorted((row["class"], row["count"]) for row in by_class.collect()))
     total = sum(counts.values())
@@ -46,13 +45,13 @@ def wait_percentiles_seconds(tasks: DataFrame, shares: Sequence[float]) -> list[
 
 
 def _at_ranks(waits: DataFrame, counts: dict[int, int], ranks: set[int]) -> dict[int, int]:
-    """Return the wait of each rank, in microseconds; the shortest is of rank 0."""
+    """Return the wait at each rank, in microseconds; the shortest wait has rank 0."""
     ends = dict(zip(counts, accumulate(counts.values()), strict=True))
     wanted = {next(one for one, end in ends.items() if rank < end) for rank in ranks}
     inside = waits.where(histogram_class(F.col("us")).isin(*wanted)).groupBy("us").count()
     values = sorted((row["us"], row["count"]) for row in inside.collect())
     found: dict[int, int] = {}
-    # Between the classes that were looked into lie others: ranks are counted from the class's own start.
+    # Other classes lie between the examined ones, so ranks are counted from the start of each class.
     starts = {one: ends[one] - counts[one] for one in sorted(wanted)}
     reached = iter(values)
     for one, start in starts.items():

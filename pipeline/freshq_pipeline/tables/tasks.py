@@ -1,4 +1,4 @@
-"""`tasks`: one row for each task, from its put to its end."""
+"""`tasks`: one row per task, from its put to its end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from freshq_pipeline.schemas import TABLES
+from freshq_pipeline.tables.fates import NOT_CREATED
 from freshq_pipeline.tables.steps import MICROS, STREAM_RESOLUTION_US
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ _LAST: Final = (
 
 
 def lives(steps: DataFrame) -> DataFrame:
-    """Return a row for each life of a task, without judging how it ended.
+    """Return a row for each life of a task, without its outcome.
 
     Args:
-        steps: From `distinct_steps`, which spread them by task: no shuffle is needed.
+        steps: From `distinct_steps`, partitioned by task, so no shuffle is needed.
     """
     at = F.col("changed_us")
     last = F.max(F.when(F.col("is_last"), F.struct(*_LAST)))
@@ -49,23 +50,23 @@ def tasks(lives: DataFrame, inversions: DataFrame, as_of_us: int, since_us: int)
 
     Args:
         lives: From `lives`.
-        inversions: `task_id` and `life` of the tasks that were taken while a newer one waited.
-        as_of_us: The moment to say the outcome at.
-        since_us: When the record begins; a task that was created before may lack its beginning.
+        inversions: `task_id` and `life` of the tasks that were claimed while a newer one waited.
+        as_of_us: Time at which outcomes are determined.
+        since_us: Start of the record; for older tasks the creation may be missing.
     """
-    inverted = inversions.select("task_id", "life", F.lit(True).alias("inverted"))  # noqa: FBT003 - lit
-    judged = _judged(lives, as_of_us).join(inverted, ["task_id", "life"], "left")
+    inverted = inversions.select("task_id", "life", F.lit(True).alias("inverted"))
+    with_outcome = _with_outcome(lives, as_of_us).join(inverted, ["task_id", "life"], "left")
     waited_us = F.col("first_taken_us") - F.col("created_us")
-    # Clocks differ: a task may seem to be taken before it was put. One never taken has no wait.
+    # Clocks differ, so a claim may seem to precede the put. The wait of a task never claimed is null.
     wait_us = F.when(waited_us < 0, F.lit(0)).otherwise(waited_us)
     done = F.col("outcome") == "success"
-    # Without a deadline nothing is ever too late.
+    # A task without a deadline is never late.
     timely = F.col("finished_us") <= F.coalesce(F.col("deadline_us"), F.col("finished_us"))
     values = {
         "attempts": F.greatest(F.col("claims"), F.col("last.attempts")),
         "wait_seconds": wait_us / MICROS,
         "run_seconds": F.col("run_us") / MICROS,
-        "inverted": F.coalesce("inverted", F.lit(False)),  # noqa: FBT003 - lit
+        "inverted": F.coalesce("inverted", F.lit(False)),
         "in_time": done & timely,
         "problems": problems(since_us),
     }
@@ -74,15 +75,15 @@ def tasks(lives: DataFrame, inversions: DataFrame, as_of_us: int, since_us: int)
         for name in ("created", "deadline", "first_taken", "finished", "removed")
     }
     values |= {name: F.col(f"last.{name}") for name in ("queue", "task_group", "priority")}
-    return judged.select(
+    return with_outcome.select(
         *(values.get(name, F.col(name)).cast(kind).alias(name) for name, kind in TABLES["tasks"].items())
     )
 
 
-def _judged(lives: DataFrame, as_of_us: int) -> DataFrame:
-    """Return lives with outcome, reason and end."""
+def _with_outcome(lives: DataFrame, as_of_us: int) -> DataFrame:
+    """Return lives with outcome, end and shed reason."""
     last = F.col("last")
-    # What was removed is judged by what it was before.
+    # The outcome of a removed task depends on its last state.
     status = F.when(last["removed"], F.coalesce(last["previous_status"], last["status"])).otherwise(
         last["status"]
     )
@@ -109,9 +110,9 @@ def _outcome(as_of_us: int) -> Column:
     last = F.col("last")
     gone = F.col("removed_us").isNotNull()
     by_client = gone & ~last["ttl_removal"]
-    stale = F.coalesce(F.col("deadline_us") <= as_of_us, F.lit(False))  # noqa: FBT003 - lit
-    # The stream's whole second may be cut to before the deadline of a task that was shed by then.
-    outlived = F.coalesce(F.col("deadline_us") < F.col("removed_us") + STREAM_RESOLUTION_US, F.lit(False))  # noqa: FBT003 - lit
+    stale = F.coalesce(F.col("deadline_us") <= as_of_us, F.lit(False))
+    # The stream's time is rounded down, and so may precede the deadline of a task that was shed.
+    outlived = F.coalesce(F.col("deadline_us") < F.col("removed_us") + STREAM_RESOLUTION_US, F.lit(False))
     return (
         F.when(F.col("status").isin(*_FINAL), F.lower("status"))
         .when((F.col("status") == "PENDING") & gone & last["ttl_removal"], F.lit("shed"))
@@ -123,17 +124,17 @@ def _outcome(as_of_us: int) -> Column:
 
 
 def problems(since_us: int) -> Column:
-    """Return what the ledger has against a task, as a list that is mostly empty.
+    """Return the ledger violations of a task, usually an empty list.
 
     Args:
-        since_us: When the record begins.
+        since_us: Start of the record.
     """
     last = F.col("last")
     ended_by_ttl = F.col("removed_us").isNotNull() & last["ttl_removal"]
-    unborn = ~F.col("begun") & (F.col("created_us") >= since_us)
+    not_created = ~F.col("begun") & (F.col("created_us") >= since_us)
     early = F.col("deadline_us") >= F.col("removed_us") + STREAM_RESOLUTION_US
     found = F.array(
-        F.when(unborn, F.lit("no creation recorded")),
+        F.when(not_created, F.lit(NOT_CREATED)),
         F.when(ended_by_ttl & (F.col("status") == "TAKEN"), F.lit("lost while it was taken")),
         F.when(ended_by_ttl & (F.col("status") == "PENDING") & early, F.lit("removed before its deadline")),
     )

@@ -1,4 +1,4 @@
-"""`workers`: what each worker claimed, settled and lost."""
+"""`workers`: claims, settles and lease losses of each worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def workers(steps: DataFrame) -> DataFrame:
-    """Return the table; a null worker stands for all whose lease tokens do not name them.
+    """Return the table; the null worker covers all lease tokens that name no worker.
 
     Args:
         steps: From `distinct_steps`.
@@ -24,7 +24,7 @@ def workers(steps: DataFrame) -> DataFrame:
         steps.where("left")
         .groupBy(F.col("previous_worker").alias("worker"))
         .agg(F.count_if(settled).alias("settles"), F.count_if(F.col("lease_lost")).alias("lease_losses"))
-        # Who held a task when it was deleted did nothing by that.
+        # A worker that held a task when it was deleted did not settle it.
         .where("settles > 0 or lease_losses > 0")
     )
     counts = begun.unionByName(ended, allowMissingColumns=True)

@@ -37,7 +37,7 @@ def canonical(rows: DataFrame) -> DataFrame:
         "sequence": F.lit(None).cast("string"),
         "stream_us": written_us,
         "changed_us": F.when(lives, updated_us).otherwise(written_us),
-        "ttl_removal": F.lit(False),  # noqa: FBT003 - lit
+        "ttl_removal": F.lit(False),
     }
     parts = [F.coalesce(event[name].cast("string"), F.lit("")) for name in ("changed_us", "status", "change")]
     event["event_id"] = F.concat(F.lit("export:"), F.sha2(F.concat_ws("|", task_id, *parts), 256))

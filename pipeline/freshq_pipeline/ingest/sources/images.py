@@ -30,7 +30,7 @@ def number(image: Column, attribute: str, kind: str) -> Column:
 
 def is_task(image: Column) -> Column:
     """Return whether an image is of a task; only tasks have a status."""
-    return F.coalesce(text(image, "taskStatus").isNotNull(), F.lit(False))  # noqa: FBT003 - lit
+    return F.coalesce(text(image, "taskStatus").isNotNull(), F.lit(False))
 
 
 def from_image(image: Column) -> dict[str, Column]:

@@ -40,7 +40,7 @@ def canonical(rows: DataFrame) -> DataFrame:
         "lease": field["lease"],
         "worker": field["worker"],
         "shed_reason": field["shed_reason"],
-        "ttl_removal": F.coalesce(field["ttl_removal"], F.lit(False)),  # noqa: FBT003 - lit
+        "ttl_removal": F.coalesce(field["ttl_removal"], F.lit(False)),
     }
     version = field["schema_version"]
     problem = problems.first_problem(

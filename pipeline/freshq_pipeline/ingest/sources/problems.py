@@ -33,8 +33,8 @@ def unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
     missing = [(event[name].isNull(), f"no {name.removesuffix('_us')}") for name in REQUIRED]
     return [
         *missing,
-        (~F.coalesce(event["status"].isin(*STATUSES), F.lit(False)), "unknown status"),  # noqa: FBT003 - lit
-        (~F.coalesce(event["change"].isin(*CHANGES), F.lit(False)), "unknown change"),  # noqa: FBT003 - lit
+        (~F.coalesce(event["status"].isin(*STATUSES), F.lit(False)), "unknown status"),
+        (~F.coalesce(event["change"].isin(*CHANGES), F.lit(False)), "unknown change"),
     ]
 
 

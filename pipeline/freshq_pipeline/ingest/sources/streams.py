@@ -71,4 +71,4 @@ def epoch_us(time: Column, precision: Column) -> Column:
 def _removed_by_ttl(identity: Column) -> Column:
     kind = F.coalesce(identity["type"], identity["Type"])
     principal = F.coalesce(identity["principalId"], identity["PrincipalId"])
-    return F.coalesce((kind == "Service") & (principal == TTL_PRINCIPAL), F.lit(False))  # noqa: FBT003 - lit
+    return F.coalesce((kind == "Service") & (principal == TTL_PRINCIPAL), F.lit(False))

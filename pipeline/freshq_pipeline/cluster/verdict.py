@@ -1,6 +1,6 @@
-"""Exit status of a run on a cluster, written to a file for `submit`.
+"""The verdict of a run on a cluster: its exit status and last line, written to a file for `submit`.
 
-A cluster only reports that a job failed. The file says why: bad input, a failure of Spark, or a published
+A cluster only reports that a job failed. The verdict says why: bad input, a failure of Spark, or a published
 run with ledger violations.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Environment variable with the address of the file; unset: no file is written.
-ADDRESS_VARIABLE: Final = "FRESHQ_EXIT_STATUS"
+VERDICT: Final = "FRESHQ_VERDICT"
 
 
 class LastLine(io.TextIOBase):
@@ -50,8 +50,8 @@ class LastLine(io.TextIOBase):
         self._target.flush()
 
 
-def recorded(command: Callable[[], Any]) -> int:
-    """Run a command, write its exit status and last line to `FRESHQ_EXIT_STATUS`, and return the status.
+def with_verdict(command: Callable[[], Any]) -> int:
+    """Run a command, write its verdict to the address in `FRESHQ_VERDICT`, and return its exit status.
 
     Args:
         command: Called without arguments; may raise SystemExit.
@@ -80,15 +80,15 @@ def _status(code: str | int | None) -> int:
     return code if isinstance(code, int) else BAD_INPUT_STATUS
 
 
-def _write(exit_status: dict[str, Any]) -> None:
-    """Write the file. An error here must not fail a run that is already published."""
-    address = os.environ.get(ADDRESS_VARIABLE)
+def _write(verdict: dict[str, Any]) -> None:
+    """Write the verdict. An error here must not fail a run that is already published."""
+    address = os.environ.get(VERDICT)
     if address is None:
         return
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - loads PyArrow
 
     folder, _, name = address.rpartition("/")
     try:
-        Folder(folder).write_json(name, exit_status)
+        Folder(folder).write_json(name, verdict)
     except (OSError, PipelineError) as error:
-        complain(f"cannot write the exit status to {address}: {error}")
+        complain(f"cannot write the verdict to {address}: {error}")
