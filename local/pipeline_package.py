@@ -1,7 +1,7 @@
 """Pack what a Spark cluster needs to run the data pipeline: `python -m local.pipeline_package`.
 
-Two files: the entry point, and an archive with the pipeline and everything it imports except Spark. The archive
-has the layout of a packed virtual environment, for `--archives environment.tar.gz#environment` and
+Two files: the entry point, and an archive with the pipeline and everything it imports except Spark. The
+archive has the layout of a packed virtual environment, for `--archives environment.tar.gz#environment` and
 PYSPARK_PYTHON=./environment/bin/python. Its `bin/python` starts the cluster's own interpreter; see
 docs/decisions/0036-cluster-package.md.
 """
