@@ -1,4 +1,4 @@
-"""Takes the change stream to Firehose, for the data pipeline: what happened to every task."""
+"""Delivers the table's change stream to Firehose, for the data pipeline."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def _archive() -> Archive:
 @tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
-    """Deliver a batch; answer from which record on it is to be sent again."""
+    """Deliver a batch; answer with the first record that must be sent again."""
     delivery = _archive().deliver(event["Records"])
     count("EventsArchived", delivery.delivered)
     if delivery.failed_from is None:
         logger.info("archived", delivered=delivery.delivered, skipped=delivery.skipped)
         return {"batchItemFailures": []}
     count("ArchiveFailures")
-    logger.error("archived in part", delivered=delivery.delivered, error=delivery.error)
+    logger.error("archived partially", delivered=delivery.delivered, error=delivery.error)
     return {"batchItemFailures": [{"itemIdentifier": delivery.failed_from}]}

@@ -1,4 +1,4 @@
-"""Puts tasks in: from the console, a schedule or another service.
+"""Puts tasks, invoked from the console, by a schedule or by another service.
 
 Events: ``{}`` for a small demonstration load; ``{"count": 100, "rate_per_second": 10}`` (or
 ``duration_seconds``) for a synthetic one; ``{"tasks": [{"payload": ..., "task_id": ...}]}`` for real ones.
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from freshq.queue.queue import Queue
 
-# Kept at the end of the function's timeout, so that a batch under way ends and the answer gets out.
-RESERVE_SECONDS: Final = 10.0
+# Kept at the end of the function's timeout for the current batch and the answer.
+ANSWER_SECONDS: Final = 10.0
 
 
 @cache
@@ -32,10 +32,10 @@ def _queue() -> Queue:
 @tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Put what the event asks for, and answer with what became of it."""
+    """Put the tasks of the event, and answer with their outcomes."""
     request = parse_load_request(event)
     report = produce(
-        _queue(), request, lambda: context.get_remaining_time_in_millis() / 1000 - RESERVE_SECONDS
+        _queue(), request, lambda: context.get_remaining_time_in_millis() / 1000 - ANSWER_SECONDS
     )
     count("TasksCreated", report.created)
     count("TasksDuplicate", report.duplicates)

@@ -1,4 +1,4 @@
-"""One worker pass: claim the newest tasks, run and settle them, and call the successor if work is left."""
+"""One worker pass: claims, runs and settles tasks, and calls its successor if work is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aws_lambda_powertools.utilities.data_classes import SNSEvent
 
 from freshq.aws.observability import MetricsObserver, count, logger, metrics, tracer
 from freshq.aws.settings import WorkerSettings
-from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_ring
+from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp, parse_ring
 from freshq.worker.runner import load_runner
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Connections:
-    """What this function talks to."""
+    """What this function uses."""
 
     settings: WorkerSettings
     queue: Queue
@@ -42,7 +42,7 @@ def _connections() -> Connections:
 @tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Make a pass unless enough of them are under way."""
+    """Make a pass, unless enough passes are under way."""
     hop = max((parse_ring(record.sns.message).hop for record in SNSEvent(event).records), default=0)
     logger.append_keys(hop=hop)
     to = _connections()
@@ -50,10 +50,10 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         return _skipped(SWITCHED_OFF)
     with to.wakeup.passes.slot(context.aws_request_id) as entered:
         if not entered:
-            return _skipped("enough worker passes are under way")
+            return _skipped(PASSES_UNDER_WAY)
         report = _work(context.get_remaining_time_in_millis() / 1000)
     count("Passes")
-    # Only now: a task put from here on finds a free place, one put before is seen here.
+    # After the slot is free: a later put finds it free and rings, an earlier one is counted here.
     called = _tail_call(hop, report)
     answer = {"claimed": report.claimed, "tail_call": called, "unfinished": report.unfinished}
     answer |= {outcome.value: number for outcome, number in report.outcomes.items()}
@@ -76,13 +76,13 @@ def _work(remaining_seconds: float) -> RunReport:
 
 
 def _tail_call(hop: int, report: RunReport) -> bool:
-    """Call the successor if claimable work is left, this pass got something done, and nothing says stop."""
+    """Call the successor if claimable work is left, this pass made progress, and nothing forbids it."""
     to = _connections()
     stats = to.queue.stats(approximate=True)
     if stats.pending == 0 or report.progress == 0 or to.queue.paused:
         return False
     if hop >= to.settings.max_hops:
-        logger.warning("too many tail calls in a row: the sweep starts the next one", max_hops=hop)
+        logger.warning("too many tail calls in a row; the sweep will ring", max_hops=hop)
         count("TailCallsCapped")
         return False
     if to.wakeup.switch.stops():

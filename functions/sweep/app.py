@@ -1,4 +1,4 @@
-"""Every minute: bring back orphans, bring in what is due, ring for forgotten work, and measure the queue."""
+"""Every minute: recovers tasks, rings for forgotten work, and emits the gauges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from freshq.aws.observability import count, gauge, logger, metrics, tracer
+from freshq.aws.observability import count, emit_gauges, logger, metrics, tracer
 from freshq.aws.settings import DoorbellSettings
 from freshq.aws.wakeup import Ring, WakeUp
 
@@ -26,18 +26,18 @@ def _connections() -> tuple[Queue, WakeUp]:
 @tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
-    """Sweep once, and answer with what was found."""
+    """Sweep once, and answer with the state of the queue."""
     queue, wakeup = _connections()
     recovered = queue.recover()
     count("TasksRecovered", recovered)
     stats = queue.stats(approximate=True)
-    gauge(stats)
+    emit_gauges(stats)
     if stats.pending == 0:
-        skipped: str | None = "nothing claimable waits"
+        skipped: str | None = "no claimable tasks"
     elif queue.paused:
         skipped = "the queue is paused"
     else:
-        skipped = wakeup.needless()
+        skipped = wakeup.reason_not_to_ring()
     if skipped is None:
         wakeup.ring(Ring(reason="sweep"))
     answer = {"recovered": recovered, "rang": skipped is None, "skipped": skipped, "stats": asdict(stats)}

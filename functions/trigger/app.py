@@ -1,4 +1,4 @@
-"""Rings for a worker pass: when there are new tasks, and when a pass left work behind."""
+"""Rings for a worker pass: for new tasks, and for a pass that left work behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-# A task leaves these by being put over, or brought back.
+# A put or a redrive makes a task in these states claimable.
 OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 
 
@@ -30,7 +30,7 @@ def _wakeup() -> WakeUp:
 @tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
-    """Ring, or say why not; every failure is raised, so that the event source tries again."""
+    """Ring, or say why not. Errors are raised, so that the event source retries."""
     ring = _ring_for(event)
     skipped = _reason_to_skip(ring)
     if ring is not None and skipped is None:
@@ -41,7 +41,7 @@ def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
 
 
 def _ring_for(event: dict[str, Any]) -> Ring | None:
-    """Return what the event asks for; None for a stream batch without claimable tasks."""
+    """Return the ring for an event; None for a stream batch without new claimable tasks."""
     records = event.get("Records") or [{}]
     source = records[0].get("eventSource") or records[0].get("EventSource")
     if source == "aws:dynamodb":
@@ -55,7 +55,7 @@ def _ring_for(event: dict[str, Any]) -> Ring | None:
 
 
 def _is_new_work(record: DynamoDBRecord) -> bool:
-    """Return whether a claimable task was inserted, or is in the place of one that was over."""
+    """Return whether a task became claimable: a new one, or one that was over."""
     change = record.dynamodb
     new = (change.new_image if change else None) or {}
     old = (change.old_image if change else None) or {}
@@ -68,7 +68,7 @@ def _is_new_work(record: DynamoDBRecord) -> bool:
 
 def _reason_to_skip(ring: Ring | None) -> str | None:
     if ring is None:
-        return "nothing claimable was inserted"
-    if ring.reason == "tail_call":  # the pass that calls may still be under way, and looks no more
+        return "no new claimable tasks"
+    if ring.reason == "tail_call":  # the calling pass may still have its slot, but claims no more
         return SWITCHED_OFF if _wakeup().switch.stops() else None
-    return _wakeup().needless()
+    return _wakeup().reason_not_to_ring()

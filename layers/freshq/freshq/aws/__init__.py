@@ -1,1 +1,1 @@
-"""What only the Lambda functions use."""
+"""Code that only the Lambda functions use."""

@@ -1,27 +1,26 @@
-"""Takes the table's change stream to a Firehose delivery stream: one narrow JSON line a change."""
+"""The archive: delivers the table's change stream to Firehose, as one JSON line per change."""
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.landing import landed_event
 from freshq.errors import StoreError
-from freshq.policy.retry import Backoff
+from freshq.policy.retry import Backoff, CallRetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from types_boto3_firehose import FirehoseClient
 
-# Firehose bills each record as if it had a multiple of 5 KB: a dozen events fill one.
+# Firehose bills every record as a multiple of 5 KB, which is about a dozen events.
 PACK_BYTES: Final = 5 * 1024
 # Service quota of PutRecordBatch.
 BATCH_RECORDS: Final = 500
-BACKOFF: Final = Backoff(base_seconds=0.1, cap_seconds=2.0)
-TRIES: Final = 5
+RETRY: Final = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.1, cap_seconds=2.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +28,9 @@ class Pack:
     """Some events in one Firehose record.
 
     Attributes:
-        data: A line of JSON for each event.
-        sequence: Sequence number of the first change in it.
-        events: How many there are.
+        data: One line of JSON per event.
+        sequence: Sequence number of the first change.
+        events: Number of events.
     """
 
     data: bytes
@@ -41,13 +40,13 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of a batch of stream records.
+    """The result of a delivery.
 
     Attributes:
-        delivered: Events that Firehose has.
-        skipped: Records that are about no task.
-        failed_from: Sequence number of the first record that is to be sent again; None if there is none.
-        error: Why.
+        delivered: Number of events that Firehose accepted.
+        skipped: Number of records that are not about a task.
+        failed_from: Sequence number of the first record that must be sent again; None if there is none.
+        error: Why it must be sent again.
     """
 
     delivered: int
@@ -57,7 +56,7 @@ class Delivery:
 
 
 class Archive:
-    """Delivers changes of tasks, in the stream's order, at least once."""
+    """Delivers changes of tasks in the order of the stream, at least once."""
 
     def __init__(
         self, client: FirehoseClient, delivery_stream: str, sleep: Callable[[float], None] = time.sleep
@@ -66,70 +65,102 @@ class Archive:
 
         Args:
             client: A boto3 client.
-            delivery_stream: Its name.
-            sleep: Waits for some seconds.
+            delivery_stream: Name of the delivery stream.
+            sleep: Waits for a number of seconds.
         """
         self._client = client
         self._delivery_stream = delivery_stream
         self._sleep = sleep
 
-    def deliver(self, records: Sequence[Mapping[str, Any]]) -> Delivery:
-        """Send what a batch of stream records says about tasks.
+    def deliver(self, records: Iterable[Mapping[str, Any]]) -> Delivery:
+        """Deliver the events of stream records, up to the first record that is malformed.
 
-        A record that cannot be read ends the batch before it: the event source splits the batch until
-        it is alone, and puts it where undeliverable ones go.
+        The event source then splits the batch until the malformed record is alone, and sends it to the
+        failed-event queue.
 
         Args:
-            records: As Lambda hands them over.
+            records: The records as Lambda passes them.
+
+        Raises:
+            StoreError: If the answer of Firehose does not match the request.
         """
-        events: list[tuple[str, dict[str, Any]]] = []
-        skipped, broken, error = 0, None, None
+        events = _Events.of(records)
+        packs = list(packed(events.events))
+        delivered = 0
+        for start in range(0, len(packs), BATCH_RECORDS):
+            batch = packs[start : start + BATCH_RECORDS]
+            rejected = self._send(batch)
+            accepted = batch if rejected is None else batch[: batch.index(rejected)]
+            delivered += sum(pack.events for pack in accepted)
+            if rejected is not None:
+                error = "Firehose did not accept a record"
+                return Delivery(delivered, events.skipped, rejected.sequence, error)
+        return Delivery(delivered, events.skipped, events.malformed, events.error)
+
+    def _send(self, batch: Sequence[Pack]) -> Pack | None:
+        """Send packs, again those that Firehose rejects; return the first that stays rejected."""
+        left = batch
+
+        def send_rest() -> None:
+            nonlocal left
+            left = self._put(left)
+            if left:
+                raise _RejectedError
+
+        try:
+            RETRY.run(send_rest, _RejectedError, sleep=self._sleep, uniform=lambda: 1.0)
+        except _RejectedError:
+            return left[0]
+        return None
+
+    def _put(self, packs: Sequence[Pack]) -> Sequence[Pack]:
+        """Send packs once; return those that Firehose rejects."""
+        response = self._client.put_record_batch(
+            DeliveryStreamName=self._delivery_stream, Records=[{"Data": pack.data} for pack in packs]
+        )
+        answers = response["RequestResponses"]
+        if len(answers) != len(packs):
+            msg = f"Firehose answered for {len(answers)} of {len(packs)} records"
+            raise StoreError(msg)
+        return [pack for pack, answer in zip(packs, answers, strict=True) if answer.get("ErrorCode")]
+
+
+class _RejectedError(Exception):
+    """Firehose rejected some records of a batch, as it does under load."""
+
+
+@dataclass(slots=True)
+class _Events:
+    """The events of stream records, each with the sequence number of its change."""
+
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    skipped: int = 0
+    malformed: str | None = None
+    error: str | None = None
+
+    @classmethod
+    def of(cls, records: Iterable[Mapping[str, Any]]) -> _Events:
+        """Read records up to the first that is malformed."""
+        read = cls()
         for record in records:
             sequence = str(record.get("dynamodb", {}).get("SequenceNumber", ""))
             try:
                 event = landed_event(record)
-            except ValueError as unreadable:
-                broken, error = sequence, str(unreadable)
+            except ValueError as error:
+                read.malformed, read.error = sequence, str(error)
                 break
             if event is None:
-                skipped += 1
+                read.skipped += 1
             else:
-                events.append((sequence, event))
-        delivered = 0
-        packs = list(packed(events))
-        for start in range(0, len(packs), BATCH_RECORDS):
-            batch = packs[start : start + BATCH_RECORDS]
-            refused = self._send(batch)
-            if refused is not None:
-                delivered += sum(pack.events for pack in batch[: batch.index(refused)])
-                return Delivery(delivered, skipped, refused.sequence, "Firehose did not take a record")
-            delivered += sum(pack.events for pack in batch)
-        return Delivery(delivered, skipped, broken, error)
-
-    def _send(self, batch: Sequence[Pack]) -> Pack | None:
-        """Send packs, those that were refused once more; return the first that stayed refused."""
-        left = list(batch)
-        for attempt in range(1, TRIES + 1):
-            response = self._client.put_record_batch(
-                DeliveryStreamName=self._delivery_stream, Records=[{"Data": pack.data} for pack in left]
-            )
-            answers = response["RequestResponses"]
-            if len(answers) != len(left):
-                msg = f"Firehose answered for {len(answers)} of {len(left)} records"
-                raise StoreError(msg)
-            left = [pack for pack, answer in zip(left, answers, strict=True) if answer.get("ErrorCode")]
-            if not left:
-                return None
-            if attempt < TRIES:
-                self._sleep(BACKOFF.delay_seconds(attempt, 1.0))
-        return left[0]
+                read.events.append((sequence, event))
+        return read
 
 
 def packed(events: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Pack]:
-    """Yield events as packs of at most `PACK_BYTES`, larger only where one event alone is.
+    """Yield events in packs of at most `PACK_BYTES`; larger only if a single event is.
 
     Args:
-        events: Each with the sequence number of its change.
+        events: Events, each with the sequence number of its change.
     """
     lines: list[bytes] = []
     first = ""

@@ -1,6 +1,6 @@
-"""The default runner: a demonstration downstream that can do little at a time, and takes its time.
+"""The default runner: calls a demonstration downstream with little capacity.
 
-Replace it by your own: set the template's parameter Runner to your ``module:function``.
+Replace it with your own: set the template's parameter Runner to your ``module:function``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class DemoSettings(BaseSettings):
     """The demonstration downstream, from FRESHQ_DEMO_CAPACITY and FRESHQ_DEMO_TASK_SECONDS.
 
     Attributes:
-        capacity: Calls at a time; one more is refused.
-        task_seconds: How long a call takes.
+        capacity: Maximum number of calls at a time.
+        task_seconds: Duration of a call.
     """
 
     model_config = SettingsConfigDict(env_prefix="FRESHQ_DEMO_")
@@ -34,25 +34,25 @@ class DemoSettings(BaseSettings):
 
 
 class DemoDownstream:
-    """A legacy system with few places and no queue of its own."""
+    """A legacy system that can serve few calls at a time and has no queue."""
 
     def __init__(self, capacity: int, task_seconds: float) -> None:
-        """Open so many places; a call takes `task_seconds`."""
-        self._places = threading.BoundedSemaphore(capacity)
+        """Serve up to `capacity` calls at a time; each takes `task_seconds`."""
+        self._free = threading.BoundedSemaphore(capacity)
         self._task_seconds = task_seconds
 
     def call(self) -> float:
-        """Do one unit of work, and return how long it took in seconds.
+        """Do one unit of work, and return its duration in seconds.
 
         Raises:
-            Busy: If every place is taken.
+            Busy: If it serves as many calls as it can.
         """
-        if not self._places.acquire(blocking=False):
-            raise Busy("the demonstration downstream has no free place")
+        if not self._free.acquire(blocking=False):
+            raise Busy("the demonstration downstream has no free capacity")
         try:
             time.sleep(self._task_seconds)
         finally:
-            self._places.release()
+            self._free.release()
         return self._task_seconds
 
 
@@ -65,7 +65,7 @@ def _downstream() -> DemoDownstream:
 def run(task: Task) -> dict[str, Any]:
     """Call the demonstration downstream for a task.
 
-    A payload with ``"reject": true`` is refused for good, to show what becomes of it.
+    Rejects a task whose payload has ``"reject": true``, to demonstrate dead letters.
     """
     if isinstance(task.payload, dict) and task.payload.get("reject"):
         raise Reject("the payload asked to be rejected")

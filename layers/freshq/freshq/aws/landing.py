@@ -1,7 +1,7 @@
-"""The event that the change stream is landed as: narrow, flat, and free of what tasks carry.
+"""The landed event: one change of a task, as the archive writes it.
 
-A lake outlives the secrets in it. So neither payload nor result nor error is landed, and of a lease
-token, which lets its holder settle a task, only a digest.
+It is flat and has no secrets, which a data lake would keep for longer than the table. Payload, result and
+error are left out. Of the lease token, which allows its holder to settle the task, there is only a digest.
 """
 
 from __future__ import annotations
@@ -13,73 +13,79 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    Image = Mapping[str, Any]
+
 SCHEMA_VERSION: Final = 1
-# Hexadecimal digits of a lease's digest: enough to tell the leases of one task apart.
+# Hexadecimal digits of a lease digest: enough to distinguish the leases of one task.
 LEASE_DIGITS: Final = 16
-# What stands before this in a lease token names the worker.
+# In a lease token, the text before this is the name of the worker.
 WORKER_SEPARATOR: Final = ":"
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
 
-_TEXTS: Final = {
-    "queue": "taskQueue",
-    "status": "taskStatus",
-    "group": "taskGroup",
-    "shed_reason": "shedReason",
+# Fields of the event that copy an attribute of the item, with their types.
+_ATTRIBUTES: Final[Mapping[str, tuple[str, type[str | float | int]]]] = {
+    "queue": ("taskQueue", str),
+    "status": ("taskStatus", str),
+    "group": ("taskGroup", str),
+    "shed_reason": ("shedReason", str),
+    "updated_ms": ("taskUpdated", float),
+    "created_ms": ("taskCreated", float),
+    "deadline_ms": ("deadline", float),
+    "lease_until_ms": ("leaseUntil", float),
+    "not_before_ms": ("notBefore", float),
+    "priority": ("priority", int),
+    "attempts": ("attempts", int),
+    "expires_s": ("ttl", int),
 }
-_MILLISECONDS: Final = {
-    "updated_ms": "taskUpdated",
-    "created_ms": "taskCreated",
-    "deadline_ms": "deadline",
-    "lease_until_ms": "leaseUntil",
-    "not_before_ms": "notBefore",
-}
-_COUNTS: Final = {"priority": "priority", "attempts": "attempts", "expires_s": "ttl"}
 
 
 def landed_event(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the event of one DynamoDB Streams record; None if the record is about no task.
+    """Return the event of a DynamoDB stream record; None if the record is not about a task.
 
-    The queue's own records (control, leases) have no `taskStatus`, nor has an item of another kind to
-    which a task was not attached yet. A task begins with the first image that has one, and ends with
-    the last: these are its INSERT and its REMOVE, whatever the item's were.
+    Items without `taskStatus` are not tasks: shared and lease records, and application items before they are
+    put. A task's INSERT is the first image that has it, its REMOVE follows the last one.
 
     Args:
-        record: The record as Lambda hands it over, or as GetRecords returns it.
+        record: The record as Lambda or GetRecords returns it.
 
     Returns:
         A flat JSON object without the fields that the task does not have. Times in milliseconds have
-        the microseconds as their fraction. A removal bears what the task was before, but for
-        `updated_ms`: nobody wrote down when it was removed, so that there is only `stream_ms`.
+        microseconds as their fraction. A REMOVE has the task's last state, but no `updated_ms`: only
+        `stream_ms` says when the item was removed.
 
     Raises:
-        ValueError: If the record has no keys, no id or no number where one must be.
+        ValueError: If keys, ids or times are missing, or a number is malformed.
     """
     change = record.get("dynamodb") or {}
-    before, after = (_task(change.get(image)) for image in ("OldImage", "NewImage"))
+    before, after = _task(change.get("OldImage")), _task(change.get("NewImage"))
     image = after or before
     if image is None:
         return None
-    event: dict[str, Any] = {
+    event = {
         "schema_version": SCHEMA_VERSION,
         "event_id": _required(record, "eventID"),
         "sequence": change.get("SequenceNumber"),
-        "change": "REMOVE" if after is None else "INSERT" if before is None else "MODIFY",
+        "change": _kind(before, after),
         "stream_ms": _stream_ms(_required(change, "ApproximateCreationDateTime")),
         "ttl_removal": after is None and _removed_by_ttl(record),
-        "task_id": _text(_required(change, "Keys"), "taskId") or _text(image, "taskId"),
+        "task_id": _value(_required(change, "Keys"), "taskId", str) or _value(image, "taskId", str),
     }
-    event |= {name: _text(image, attribute) for name, attribute in _TEXTS.items()}
-    event |= {name: _number(image, attribute, float) for name, attribute in _MILLISECONDS.items()}
-    event |= {name: _number(image, attribute, int) for name, attribute in _COUNTS.items()}
-    event |= _holder(_text(image, "leaseToken"))
+    event |= {name: _value(image, *attribute) for name, attribute in _ATTRIBUTES.items()}
+    event |= _holder(_value(image, "leaseToken", str))
     if after is None:
-        event["updated_ms"] = None
+        del event["updated_ms"]
     return {name: value for name, value in event.items() if value is not None}
 
 
-def _task(image: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _task(image: Image | None) -> Image | None:
     """Return an image if it is one of a task."""
     return image if image and "taskStatus" in image else None
+
+
+def _kind(before: Image | None, after: Image | None) -> str:
+    if after is None:
+        return "REMOVE"
+    return "INSERT" if before is None else "MODIFY"
 
 
 def _required(record: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - as the record has it
@@ -90,41 +96,36 @@ def _required(record: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - as
     return value
 
 
-def _text(image: Mapping[str, Any], attribute: str) -> str | None:
-    value = image.get(attribute)
-    return None if value is None else value.get("S")
-
-
-def _number(image: Mapping[str, Any], attribute: str, kind: type[float | int]) -> float | int | None:
-    value = image.get(attribute)
-    if value is None or "N" not in value:
+def _value(image: Image, attribute: str, kind: type[str | float | int]) -> str | float | int | None:
+    """Return an attribute; None if the image does not have it, or not as a string or number."""
+    text = image.get(attribute, {}).get("S" if kind is str else "N")
+    if text is None:
         return None
     try:
-        return kind(value["N"])
+        return kind(text)
     except ValueError:
-        msg = f"record: {attribute} must be a number, got {value['N']!r}"
+        msg = f"record: {attribute} must be a number, got {text!r}"
         raise ValueError(msg) from None
 
 
 def _stream_ms(moment: float | datetime) -> int:
-    """Return the stream's own time, which is a whole second, in milliseconds; boto3 gives a datetime."""
-    if isinstance(moment, datetime):
-        return round(moment.astimezone(UTC).timestamp() * 1000)
-    return round(float(moment) * 1000)
+    """Return the time of a stream record in milliseconds; Lambda gives seconds, boto3 a datetime."""
+    seconds = moment.astimezone(UTC).timestamp() if isinstance(moment, datetime) else float(moment)
+    return round(seconds * 1000)
 
 
 def _removed_by_ttl(record: Mapping[str, Any]) -> bool:
-    """Return whether the service itself removed the item; Lambda and GetRecords spell it differently."""
+    """Return whether TTL removed the item; Lambda and GetRecords spell the fields differently."""
     identity = record.get("userIdentity") or {}
     principal = identity.get("principalId") or identity.get("PrincipalId")
     kind = identity.get("type") or identity.get("Type")
     return bool(kind == "Service" and principal == TTL_PRINCIPAL)
 
 
-def _holder(token: str | None) -> dict[str, str]:
-    """Return the digest of a lease token, and the worker that it names, if it names one."""
+def _holder(token: str | float | None) -> dict[str, str]:
+    """Return the digest of a lease token, and the name of the worker if it has one."""
     if token is None:
         return {}
-    worker, separator, _ = token.rpartition(WORKER_SEPARATOR)
-    lease = {"lease": sha256(token.encode()).hexdigest()[:LEASE_DIGITS]}
+    worker, separator, _ = str(token).rpartition(WORKER_SEPARATOR)
+    lease = {"lease": sha256(str(token).encode()).hexdigest()[:LEASE_DIGITS]}
     return lease | ({"worker": worker} if separator and worker else {})

@@ -1,7 +1,7 @@
-"""Logs, traces and metrics: the one module of the library that touches Powertools.
+"""Logs, traces and metrics: the only module that imports Powertools.
 
-Metrics are written as EMF lines to the log, from which CloudWatch makes metrics. Service and
-namespace come from POWERTOOLS_SERVICE_NAME and POWERTOOLS_METRICS_NAMESPACE.
+Metrics are EMF lines in the log, which CloudWatch turns into metrics. POWERTOOLS_SERVICE_NAME and
+POWERTOOLS_METRICS_NAMESPACE set service and namespace.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from aws_lambda_powertools import Logger, Metrics, Tracer
 from aws_lambda_powertools.metrics import MetricUnit
+from typing_extensions import override
 
-from freshq.worker.report import Outcome
+from freshq.worker.report import Observer, Outcome
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claim
@@ -24,10 +25,10 @@ logger: Final = Logger()
 tracer: Final = Tracer()
 metrics: Final = Metrics()
 
-# A handler that fails before it has anything to measure says so by its error.
+# A handler that fails before its first metric reports the error; the warning adds nothing.
 warnings.filterwarnings("ignore", "No application metrics to publish")
 
-# Metrics are kept in one structure that the worker's threads share.
+# The threads of a worker share the metrics, which are not thread-safe.
 _lock: Final = threading.Lock()
 
 
@@ -43,8 +44,8 @@ def measure_seconds(name: str, value: float) -> None:
         metrics.add_metric(name=name, unit=MetricUnit.Seconds, value=value)
 
 
-def gauge(stats: Stats) -> None:
-    """Emit the state of the queue. Ages are left out while nothing waits: there is none."""
+def emit_gauges(stats: Stats) -> None:
+    """Emit the state of the queue; no ages while nothing is pending."""
     for name in ("pending", "delayed", "taken"):
         count(f"Tasks{name.capitalize()}", getattr(stats, name))
     count("TasksStaleInIndex", stats.shed)
@@ -66,11 +67,11 @@ METRIC_OF_OUTCOME: Final = {
 }
 
 
-class MetricsObserver:
-    """Turns what a worker does into log lines and metrics. Payloads are never logged."""
+class MetricsObserver(Observer):
+    """Turns what a worker does into log lines and metrics. Never logs payloads."""
 
+    @override
     def claimed(self, claim: Claim, age_seconds: float) -> None:
-        """Take note of a claim: the age at which work is served is what freshness means."""
         count("TasksClaimed")
         measure_seconds("ClaimAgeSeconds", age_seconds)
         logger.info(
@@ -80,8 +81,8 @@ class MetricsObserver:
             age_seconds=round(age_seconds, 3),
         )
 
+    @override
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        """Take note of how a run ended."""
         count(METRIC_OF_OUTCOME[outcome])
         measure_seconds("RunSeconds", run_seconds)
         log = logger.info if outcome is Outcome.SUCCEEDED else logger.warning
@@ -93,13 +94,13 @@ class MetricsObserver:
             error=error,
         )
 
+    @override
     def overran(self, claim: Claim, run_seconds: float) -> None:
-        """Take note that a run is past its limit, and its lease let go."""
         count("TasksOverran")
         logger.error("task overran", task_id=claim.task.task_id, run_seconds=round(run_seconds, 3))
 
+    @override
     def switched(self, switch: OrderSwitch) -> None:
-        """Take note that an adaptive order turned round."""
         count("OrderSwitches")
         logger.info(
             "order switched",

@@ -1,4 +1,4 @@
-"""Puts tasks on request: given ones, or a synthetic load at a steady rate."""
+"""Puts tasks on request: those of the request, or a synthetic load at a constant rate."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What `{}` makes: enough to watch, over in seconds.
+# The load of an empty request: long enough to watch, over in seconds.
 DEMO_COUNT: Final = 20
 DEMO_RATE_PER_SECOND: Final = 10.0
-# Tasks put in one go, between looks at the time that is left.
+# Tasks put between checks of the remaining time.
 BATCH_TASKS: Final = 25
-# A load of a given rate is put in steps of so long.
+# Maximum pause between the puts of a synthetic load.
 STEP_SECONDS: Final = 0.1
-# In an answer, errors are listed up to this number; all are counted.
+# An answer lists this number of errors at most, but counts all.
 MAX_LISTED_ERRORS: Final = 100
 
 
 class LoadRequest(BaseModel):
-    """What to put: `tasks`, or a synthetic load by its figures, or nothing for a small one.
+    """What to put: `tasks`, or a synthetic load; if empty, a small load.
 
     Attributes:
         tasks: Tasks, each with the arguments of `Queue.put`.
-        count: How many tasks the load has, at the most.
-        rate_per_second: How many a second; left out: what count and duration make of it, or, with
-            count alone, as fast as possible.
-        duration_seconds: How long the load lasts, at the most.
+        count: Maximum number of tasks of the load.
+        rate_per_second: Tasks per second. Default: count divided by duration; with a count only, as fast
+            as possible.
+        duration_seconds: Maximum duration of the load.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -57,11 +57,11 @@ class LoadRequest(BaseModel):
         if self.tasks is not None and (ends or self.rate_per_second is not None):
             raise ValueError("tasks: give either tasks or count, rate_per_second and duration_seconds")
         if self.rate_per_second is not None and not ends:
-            raise ValueError("rate_per_second: needs count or duration_seconds beside it, to end")
+            raise ValueError("rate_per_second: needs count or duration_seconds, else the load never ends")
         return self
 
     def schedule(self) -> tuple[int, float]:
-        """Return how many tasks the synthetic load has, and how many a second (infinite: at once)."""
+        """Return the number of tasks of the synthetic load, and its rate per second (infinite: at once)."""
         if self.count is None and self.duration_seconds is None:
             return DEMO_COUNT, DEMO_RATE_PER_SECOND
         if self.duration_seconds is None:
@@ -74,10 +74,10 @@ class LoadRequest(BaseModel):
 
 
 def parse_load_request(event: Any) -> LoadRequest:  # noqa: ANN401 - what a caller sent
-    """Return the request that an event holds; a scheduled event without input asks for the small load.
+    """Return the request in an event; a scheduled event without input asks for the small load.
 
     Raises:
-        ValueError: One line that names the field and what is allowed.
+        ValueError: One line that names the wrong field and what is allowed.
     """
     if not isinstance(event, dict):
         msg = f"event: must be a JSON object, got {type(event).__name__}"
@@ -92,20 +92,19 @@ def parse_load_request(event: Any) -> LoadRequest:  # noqa: ANN401 - what a call
 
 @dataclass
 class LoadReport:
-    """What became of a request.
+    """The answer to a request, in numbers of tasks.
 
     Attributes:
-        requested: Tasks asked for.
-        created: Tasks that are in the queue now.
-        duplicates: Tasks whose id the table knew already.
-        refused: Tasks that were wrong; nothing of them was written.
-        failed: Tasks that the store did not take; to put them again with the same task_id is safe.
-        turned_away: Tasks that the door or a full backlog refused, by reason; nothing of them was written.
-        not_attempted: Tasks left when time was up.
-        stopped_early: Whether time was up.
-        errors: Why tasks were refused, turned away or failed, the first `MAX_LISTED_ERRORS` of them.
-        pressure: How hard the queue is pressed, see `freshq.policy.pressure.Pressure`; None if the store
-            did not answer to that.
+        requested: Requested tasks.
+        created: New tasks in the queue.
+        duplicates: Tasks whose id is taken.
+        refused: Invalid tasks.
+        failed: Tasks that the store did not write; putting them again with the same task_id is safe.
+        turned_away: Tasks that admission control rejected, by reason.
+        not_attempted: Tasks left when the time was up.
+        stopped_early: Whether the time was up.
+        errors: The first `MAX_LISTED_ERRORS` errors of tasks refused, turned away or failed.
+        pressure: The pressure on the queue; None if the store did not answer.
     """
 
     requested: int
@@ -141,16 +140,16 @@ def produce(
     seconds_left: Callable[[], float],
     sleep: Callable[[float], None] = time.sleep,
 ) -> LoadReport:
-    """Put what was asked for, as long as time is left.
+    """Put the requested tasks while time is left.
 
     Args:
-        queue: Where to put it.
+        queue: The queue.
         request: What to put.
-        seconds_left: Returns how long this may still take.
-        sleep: Waits for some seconds.
+        seconds_left: Returns the remaining time.
+        sleep: Waits for a number of seconds.
 
     Raises:
-        StoreError: If the store took none of the first tasks.
+        StoreError: If the store wrote none of the first tasks.
     """
     if request.tasks is not None:
         report = _put_given(queue, request.tasks, seconds_left)
@@ -159,8 +158,8 @@ def produce(
     try:
         report.pressure = queue.pressure()
     except StoreError:
-        # The tasks are in: that they are is what the answer is for.
-        logger.warning("the pressure on the queue was not measured", exc_info=True)
+        # The tasks are in the queue: the answer must say so.
+        logger.warning("could not measure the queue's pressure", exc_info=True)
     return report
 
 

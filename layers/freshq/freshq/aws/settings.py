@@ -1,4 +1,4 @@
-"""Settings from the environment, checked once, before anything else happens."""
+"""Settings from the environment, checked at the start of a function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from freshq.worker.report import Observer
     from freshq.worker.runner import Runner
 
-# Kept for the tail call and the last log lines, out of the time to settle.
+# The part of `settle_seconds` that is kept for the tail call and the last log lines.
 TAIL_SECONDS: Final = 1.0
 PREFIX = "FRESHQ_"
 
@@ -32,24 +32,25 @@ Arn = Annotated[str, Field(pattern=r"^arn:")]
 
 
 class QueueSettings(BaseSettings):
-    """Which queue, and how it behaves; the variables are the fields in capitals after FRESHQ_.
+    """The queue and its options. The variable of a field is its name in capitals after FRESHQ_.
 
     Attributes:
         table: Name of the DynamoDB table.
-        queue_name: Name of the queue in it.
+        queue_name: Name of the queue in the table.
         order: Order of service within a priority level.
-        max_age_seconds: A task older than this is stale.
-        max_attempts: Claims after which a task that fails is a dead letter.
-        lease_seconds: How long a worker may go without a word.
-        retention_seconds: How long a finished or shed task stays readable.
-        reserve: Time that a task must still have to be claimed: seconds, or a percentile such as p90.
-        codel_target_seconds: With order FIFO, shed what waits long; 0 for never.
-        max_backlog: Tasks that may wait; 0 for no bound.
-        when_full: What gives way when that is reached.
-        group_share: Share of a full backlog above which a group gives way first; 0 for never.
-        door_multiple: While overloaded, let in so many times what is served; 0 for no door.
-        shards: Partitions of the index of claimable tasks.
-        worker_passes: Worker passes at a time.
+        max_age_seconds: Maximum age of a task; an older one is stale.
+        max_attempts: Attempts after which a task that fails becomes a dead letter.
+        lease_seconds: Duration of a lease.
+        retention_seconds: How long a task stays readable after it is over.
+        reserve: Time that must be left before the deadline for a task to be claimed: seconds, or a
+            percentile of the service times such as p90.
+        codel_target_seconds: Target of CoDel for the shortest wait, only with order FIFO; 0 for no CoDel.
+        max_backlog: Maximum number of claimable tasks; 0 for no limit.
+        when_full: What to shed when the backlog is full.
+        group_share: Share of a full backlog above which a group is evicted first; 0 for no limit.
+        door_multiple: While overloaded, admit this multiple of what is served; 0 for no door.
+        shards: Number of shards of the index of claimable tasks.
+        worker_passes: Maximum number of worker passes at a time.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
@@ -86,7 +87,14 @@ class QueueSettings(BaseSettings):
             raise ValueError(msg) from None
 
     def queue(self, client: DynamoDBClient | None = None) -> Queue:
-        """Return the queue that the settings describe."""
+        """Return the queue that the settings describe.
+
+        Args:
+            client: A low-level boto3 client; None for one from the environment.
+
+        Raises:
+            ValueError: If settings contradict each other.
+        """
         return Queue.dynamodb(
             self.table,
             client,
@@ -116,17 +124,17 @@ class QueueSettings(BaseSettings):
 
 
 class WakeUpSettings(QueueSettings):
-    """What every function of the wake-up loop needs besides.
+    """Settings of all functions of the wake-up loop.
 
     Attributes:
-        kill_switch_parameter: Name of the SSM parameter that stops all passes.
+        kill_switch_parameter: Name of the SSM parameter of the kill switch.
     """
 
     kill_switch_parameter: str
 
 
 class DoorbellSettings(WakeUpSettings):
-    """What a function that rings for a worker pass needs besides.
+    """Settings of a function that rings for a worker pass.
 
     Attributes:
         process_tasks_topic_arn: Topic that starts a worker pass.
@@ -136,7 +144,7 @@ class DoorbellSettings(WakeUpSettings):
 
 
 class ArchiveSettings(QueueSettings):
-    """What the archive needs besides.
+    """Settings of the archive.
 
     Attributes:
         delivery_stream: Name of the Firehose delivery stream.
@@ -146,21 +154,21 @@ class ArchiveSettings(QueueSettings):
 
 
 class WorkerSettings(WakeUpSettings):
-    """What a worker pass needs besides.
+    """Settings of a worker pass.
 
     Attributes:
         trigger_topic_arn: Topic of the tail calls.
-        max_hops: Tail calls in a row, at the most; the sweep starts a new row.
+        max_hops: Maximum number of tail calls in a row; the sweep starts the next series.
         runner: The user's runner, as ``module:function``.
-        concurrency: Tasks in work at a time.
-        limit_lowest: Tasks in work at a time over all workers, at the least.
-        limit_highest: Tasks in work at a time over all workers, at the most; 0 for no limit.
+        concurrency: Maximum number of tasks that a worker runs at a time.
+        limit_lowest: Lower bound of the concurrency limit over all workers.
+        limit_highest: Upper bound of the concurrency limit over all workers; 0 for no limit.
         limit_window_seconds: Time between changes of that limit.
-        shared_rate_per_second: Tasks that all workers start a second; 0 for no limit.
-        retry_fraction: Retries for each first attempt, at the most; 0 for no limit.
-        pass_seconds: How long a pass claims new tasks, at the most.
-        idle_exit_seconds: A pass ends when nothing was there to do for so long.
-        settle_seconds: Time kept at the end of the function's timeout for tasks in work to be settled.
+        shared_rate_per_second: Tasks that all workers start per second; 0 for no limit.
+        retry_fraction: Maximum number of retries per first attempt; 0 for no limit.
+        pass_seconds: Maximum time for which a pass claims tasks.
+        idle_exit_seconds: A pass ends after this time without work.
+        settle_seconds: Time at the end of the function's timeout for running tasks to end and be settled.
     """
 
     trigger_topic_arn: Arn
@@ -179,8 +187,13 @@ class WorkerSettings(WakeUpSettings):
     def worker(self, queue: Queue, runner: Runner, observer: Observer) -> Worker:
         """Return the worker that the settings describe.
 
+        Args:
+            queue: The queue to claim from.
+            runner: Does the work.
+            observer: Receives what happens.
+
         Raises:
-            ValueError: If settings make no sense together.
+            ValueError: If settings contradict each other.
         """
         limit = bucket = budget = None
         if self.limit_highest:

@@ -1,4 +1,4 @@
-"""Wake-ups: messages that say "look at the queue", never what is in it; and what stops them."""
+"""Wake-ups: messages that say "look at the queue", without tasks; and what stops them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 RUN: Final = "run"
 STOP: Final = "stop"
+# Reasons for not ringing, and for not making a pass.
 SWITCHED_OFF: Final = "the kill switch says stop"
+PASSES_UNDER_WAY: Final = "enough worker passes are under way"
 
 
 class Ring(BaseModel):
-    """One ring of a doorbell.
+    """One message on the doorbell.
 
     Attributes:
         hop: Tail calls in a row before this ring.
-        reason: Who rings: new work, a pass that leaves work behind, the sweep, or a person.
+        reason: Why it rings: new work, a pass that leaves work behind, the sweep, or a person.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -36,10 +38,10 @@ class Ring(BaseModel):
 
 
 def parse_ring(message: str) -> Ring:
-    """Return the ring that a message holds.
+    """Return the ring in a message.
 
     Raises:
-        ValueError: One line that says what is wrong with it.
+        ValueError: One line that names the wrong field.
     """
     try:
         return Ring.model_validate_json(message)
@@ -51,7 +53,7 @@ def parse_ring(message: str) -> Ring:
 
 
 class KillSwitch:
-    """An SSM parameter: ``stop`` ends every pass, tail call and ring; ``run`` lets them go on."""
+    """An SSM parameter: ``stop`` prevents passes, tail calls and rings; ``run`` allows them."""
 
     def __init__(self, client: SSMClient, parameter: str) -> None:
         """Use a parameter."""
@@ -62,7 +64,7 @@ class KillSwitch:
         """Read the switch.
 
         Raises:
-            ValueError: If it says neither run nor stop.
+            ValueError: If its value is neither run nor stop.
         """
         value = self._client.get_parameter(Name=self._parameter)["Parameter"].get("Value", "")
         if value not in (RUN, STOP):
@@ -73,13 +75,13 @@ class KillSwitch:
 
 @dataclass(frozen=True)
 class WakeUp:
-    """What wakes workers up, and what keeps them asleep.
+    """The doorbell, and the reasons not to ring it.
 
     Attributes:
         topic_arn: Topic of the doorbell.
-        sns: Client that rings it.
-        switch: Stops everything.
-        passes: The places for worker passes.
+        sns: Publishes to it.
+        switch: The kill switch.
+        passes: The pass slots.
     """
 
     topic_arn: str
@@ -89,7 +91,7 @@ class WakeUp:
 
     @classmethod
     def connect(cls, settings: WakeUpSettings, topic_arn: str) -> WakeUp:
-        """Return one that rings a topic, with clients from the environment."""
+        """Return the doorbell of a topic, with clients from the environment."""
         return cls(
             topic_arn,
             boto3.client("sns"),
@@ -98,13 +100,13 @@ class WakeUp:
         )
 
     def ring(self, ring: Ring) -> None:
-        """Publish a ring; an error of SNS, after the SDK's retries, is the caller's to see."""
+        """Publish a ring. Errors of SNS, after the SDK's retries, are raised."""
         self.sns.publish(TopicArn=self.topic_arn, Message=ring.model_dump_json())
 
-    def needless(self) -> str | None:
-        """Return why there is no need to ring, None if there is."""
+    def reason_not_to_ring(self) -> str | None:
+        """Return why ringing is forbidden or useless; None if it is neither."""
         if self.switch.stops():
             return SWITCHED_OFF
         if self.passes.all_taken():
-            return "worker passes are under way, and look at the queue again"
+            return PASSES_UNDER_WAY
         return None
