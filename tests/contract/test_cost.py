@@ -9,6 +9,8 @@ import pytest
 from benchmarks import capacity
 from benchmarks.capacity import Bench, metered
 
+from freshq.stores.dynamodb import control
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -16,10 +18,17 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
 
+@pytest.fixture
+def _control_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a process read the control record once, however slow this machine is."""
+    monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 3600.0)
+
+
 def by_step(costs: list[Cost]) -> dict[str, Cost]:
     return {cost.step: cost for cost in costs}
 
 
+@pytest.mark.usefixtures("_control_read_once")
 @pytest.mark.parametrize(("claim_size", "write_units", "calls"), [(10, 6, 4), (5, 6, 4), (1, 6, 5)])
 def test_a_whole_life(
     dynamodb_local: DynamoDBClient, claim_size: int, write_units: float, calls: float
@@ -27,8 +36,8 @@ def test_a_whole_life(
     cost = capacity.whole_life(dynamodb_local, claim_size, tasks=200)
     assert cost.write_units <= write_units
     assert cost.calls <= calls
-    # The limits above are promises; this is what it is: put 2, claim 2, settle 1, and its share of naming.
-    # Few are named together with those that come next, so that four share a writing of the record.
+    # The limits above are promises. The actual cost: put 2, claim 2, settle 1, and a share of the naming.
+    # A small claim also names the tasks that come next, so at least four share a write of the record.
     namings = 1 / max(4, claim_size)
     assert cost.write_units == pytest.approx(5 + namings, abs=0.05)
     assert cost.calls == pytest.approx(3 + 1 / claim_size + namings, abs=0.1)

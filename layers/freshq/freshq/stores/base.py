@@ -218,7 +218,12 @@ class Store(Protocol):
         Returns:
             For each task, in order: the value of its PutOutcome, or the error that prevented it. If
             another queue of the table has the id, and ids are unique in the table, DUPLICATE.
+
+        Raises:
+            NotImplementedError: If its tasks are an application's records.
         """
+        msg = f"{type(self).__name__} never replaces tasks"
+        raise NotImplementedError(msg)
 
     def claim(self, request: ClaimRequest) -> list[Task]:
         """Take up to `request.limit` claimable tasks, best first, each by one conditional write."""

@@ -14,7 +14,7 @@ from freshq.errors import StoreError
 from freshq.policy.order import Order
 from freshq.stores.dynamodb.attachment import Attachment, AttachPlan, attach_table, plan_attachment
 from freshq.stores.dynamodb.calls import check_table_name, default_client, translated
-from freshq.stores.dynamodb.store import MAX_SHARDS
+from freshq.stores.dynamodb.table_store import MAX_SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

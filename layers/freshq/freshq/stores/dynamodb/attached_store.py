@@ -1,7 +1,7 @@
-"""The store on a table that an application has already: its records are queued where they are.
+"""The store on an application's table: its records are queued in place.
 
-Of a record freshq changes its own attributes only. In none of its queues' states, that is READY, a
-record has none but the count of its changes and the name of the last one.
+freshq changes only its own attributes of a record. A READY record carries only `version` and
+`requestToken`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from typing_extensions import override
+
 from freshq.errors import AlreadyQueued, FreshqError, IllegalTransition, NotReady, TaskNotFound
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import ConflictError
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.attachment import Attachment, attach_table
-from freshq.stores.dynamodb.calls import ConditionFailed, translated
+from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
 from freshq.stores.dynamodb.items import (
     Keyspace,
     conditioned,
@@ -29,9 +31,9 @@ from freshq.stores.dynamodb.items import (
     version_count,
     version_of,
 )
-from freshq.stores.dynamodb.names import RECORD, Item, Names
+from freshq.stores.dynamodb.names import RECORD, Item
 from freshq.stores.dynamodb.puts import PUT_THREADS
-from freshq.stores.dynamodb.store import DynamoDBStore
+from freshq.stores.dynamodb.table_store import TableStore
 from freshq.stores.dynamodb.values import plain_values
 
 if TYPE_CHECKING:
@@ -40,71 +42,72 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.stores.base import Guard
-    from freshq.stores.conflicts import OnConflict, PutResult
 
-# From these a record can be put; after its deadline also a waiting one.
+# A record can be put from these states, and while it is PENDING past its deadline.
 PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
-# Attributes that a record has once it was changed, in a queue or not.
+# Attributes that a record keeps out of the queue.
 KEPT: Final = ("requestToken",)
 
 
-class AttachedDynamoDBStore(DynamoDBStore):
-    """Tasks as records of an application's table, which it keeps as they are."""
+class AttachedDynamoDBStore(TableStore):
+    """Tasks as records of an application's table. They are only ever updated, so its attributes stay."""
 
     def __init__(self, attachment: Attachment, client: DynamoDBClient) -> None:
-        """Use a table that was attached.
+        """Use an attached table.
 
         Args:
             attachment: How it was attached.
             client: A low-level boto3 client.
         """
-        names = Names.attached(attachment.key)
-        super().__init__(attachment.table, client, shards=attachment.shards, names=names)
+        check_table_name(attachment.table)
+        super().__init__(TableCalls(client, attachment.table, attachment.names), attachment.shards)
         self._attachment = attachment
 
+    @override
     def create_table(self) -> None:
-        """Attach the table, if anything of that is left to do; return once it can be used."""
+        """Attach the table unless it is attached; return once it can be used."""
         with translated(self._calls.table):
             attach_table(self._calls.client, self._attachment)
 
+    @override
+    def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
+        """Put records that exist into the queue.
+
+        Returns:
+            For each task, in order: True, or the error that says why its record cannot be put.
+        """
+        return self._announced(tasks, self._insert)
+
     def _insert(self, task: Task) -> bool | FreshqError:
-        """Put a record that is there into the queue; return its refusal if its state forbids that."""
-        arguments = _put_arguments(task, self._keyspace)
         try:
-            self._calls.update(arguments)
+            self._calls.update(_put_arguments(task, self._keyspace))
         except ConditionFailed as failed:
             return _refusal(task, failed.item)
         except FreshqError as error:
-            return error  # the caller reports it beside the outcome of the others
+            return error  # the caller reports it with the outcomes of the others
         return True
 
-    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutResult]:
-        """Refuse: to write an item anew would take the application's attributes from it."""
-        msg = (
-            f"on_conflict: {on_conflict!r} of {len(tasks)} tasks, on the attached table {self._calls.table!r}"
-        )
-        raise ValueError(msg + "; the records are not the queue's to replace")
-
+    @override
     def get(self, task_id: str) -> Task | None:
-        """Return a record by its id, strongly consistent; in no queue it is READY."""
+        """Return a record by its id, strongly consistent; READY if it is in no queue."""
         if task_id.startswith(RESERVED_ID_PREFIX):
             return None
         item = self._calls.get(task_id)
         return None if item is None else _task_or_record(item)
 
+    @override
     def replace(self, task: Task, guard: Guard) -> Task:
-        """Store the new version of a record if the guard holds, be it in the queue or not."""
         if TaskStatus.READY not in (task.status, guard.status):
             return super().replace(task, guard)
         try:
-            item = self._calls.update(_between_queues(task, guard, self._keyspace)) or {}
+            item = self._calls.update(_unqueued_arguments(task, guard, self._keyspace)) or {}
         except ConditionFailed as failed:
             current = None if failed.item is None else _task_or_record(failed.item)
             raise ConflictError(current) from None
         return replace(task, version=version_of(item))
 
     def dead(self, queue: str) -> Iterator[Task]:
-        """Yield the dead letters of a queue, by shard and time, at the cost of those that there are."""
+        """Yield the dead letters of a queue by shard and time, at the cost of the dead letters only."""
         for shard in range(self._keyspace.shards):
             ids = queries.partition_ids(self._calls, self._keyspace.dead(queue, shard))
             while some := list(islice(ids, queries.DUE_PAGE_KEYS)):
@@ -112,19 +115,21 @@ class AttachedDynamoDBStore(DynamoDBStore):
                 found = {task.task_id: task for task in tasks if task.status is TaskStatus.FAILURE}
                 yield from (found[task_id] for task_id in some if task_id in found)
 
+    @override
     def purge(self, queue: str) -> int:
-        """Take every record out of the queue, what is in work included; return how many."""
+        """Take every record out of the queue, TAKEN ones included; return how many."""
 
         def take_out(task: Task) -> bool:
             try:
                 self._calls.update(_leave_arguments(queue, task.task_id, self._keyspace))
             except ConditionFailed:
-                return False  # somebody else took it out, or deleted it
+                return False  # it was taken out or deleted meanwhile
             return True
 
         with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-purge") as pool:
             return sum(pool.map(take_out, self.scan(queue)))
 
+    @override
     def delete(self, task: Task, guard: Guard) -> None:
         """Take a record out of the queue if the guard holds; the record stays, and is READY."""
         out = replace(task, status=TaskStatus.READY, request_token=new_request_token())
@@ -136,25 +141,25 @@ class AttachedDynamoDBStore(DynamoDBStore):
 
 
 def _put_arguments(task: Task, keyspace: Keyspace) -> Item:
-    """Return the arguments of the UpdateItem that queues a record: there, and in no queue."""
+    """Return the arguments of the UpdateItem that queues a record which exists and is unqueued."""
     changes: Item = mutable_attributes(task, keyspace) | {
         "taskQueue": {"S": task.queue},
         "putToken": {"S": task.request_token},
         "taskGroup": None if task.group is None else {"S": task.group},
     }
     puttable = [f":puttable{index}" for index in range(len(PUTTABLE))]
-    out_of_queue = (
+    unqueued = (
         f"(attribute_not_exists(#taskStatus) OR #taskStatus IN ({', '.join(puttable)}) "
         "OR (#taskStatus = :pending AND #deadline <= :now))"
     )
     values: Item = {name: {"S": status.value} for name, status in zip(puttable, PUTTABLE, strict=True)}
     values |= {":pending": {"S": TaskStatus.PENDING.value}, ":now": changes["taskUpdated"]}
     arguments = update_arguments(task.task_id, changes, version_count(keyspace))
-    return conditioned(arguments, ["attribute_exists(#taskId)", out_of_queue], values)
+    return conditioned(arguments, ["attribute_exists(#taskId)", unqueued], values)
 
 
 def _refusal(task: Task, item: Item | None) -> FreshqError:
-    """Return why a record was not queued."""
+    """Return the error that says why a record was not queued."""
     if item is None:
         return TaskNotFound(task.task_id, task.queue)
     found = _task_or_record(item)
@@ -165,8 +170,8 @@ def _refusal(task: Task, item: Item | None) -> FreshqError:
     return IllegalTransition(task.task_id, "put", found.status, TaskStatus.READY)
 
 
-def _between_queues(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
-    """Return the arguments of the UpdateItem that makes a record READY, or changes one that is."""
+def _unqueued_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
+    """Return the arguments of the UpdateItem that makes a record READY, or changes a READY one."""
     if task.status is TaskStatus.READY:
         changes = _without_queue(keyspace) | {"requestToken": {"S": task.request_token}}
     else:
@@ -187,21 +192,21 @@ def _between_queues(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
 
 
 def _leave_arguments(queue: str, task_id: str, keyspace: Keyspace) -> Item:
-    """Return the arguments of the UpdateItem that takes a record out of a queue, READY afterwards."""
+    """Return the arguments of the UpdateItem that takes a record out of a queue and makes it READY."""
     changes = _without_queue(keyspace) | {"requestToken": {"S": new_request_token()}}
     arguments = update_arguments(task_id, changes, version_count(keyspace))
     return conditioned(arguments, ["#taskQueue = :queue"], {":queue": {"S": queue}})
 
 
 def _without_queue(keyspace: Keyspace) -> Item:
-    """Return the removal of every attribute that only a record of a queue has."""
+    """Return the removal of every attribute that only a queued record has."""
     blank = Task("", "", TaskStatus.READY, created=0, updated=0, deadline=0, expires=0, request_token="")
     names = [*mutable_attributes(blank, keyspace), "taskQueue", "taskGroup", "putToken"]
     return dict.fromkeys(name for name in names if name not in KEPT)
 
 
 def _task_or_record(item: Item) -> Task:
-    """Return the task that a record is; READY, with no times and no queue, if it is in none."""
+    """Return the task that a record is; if it is in no queue, READY with neither times nor queue."""
     if is_task(item):
         return decode(item)
     return Task(

@@ -51,6 +51,14 @@ class Keyspace:
         """Return the partition of what needs attention at a time: delayed tasks, lease records."""
         return f"{queue}#DUE#{shard}"
 
+    def pending_partitions(self, queue: str, lines: Iterable[Line]) -> list[str]:
+        """Return all partitions of the claimable tasks of some lines."""
+        return [self.pending(queue, line, shard) for line in lines for shard in range(self.shards)]
+
+    def due_partitions(self, queue: str) -> list[str]:
+        """Return all partitions of a queue in the due index."""
+        return [self.due(queue, shard) for shard in range(self.shards)]
+
     def dead(self, queue: str, shard: int) -> str:
         """Return the partition of the dead letters among an application's records."""
         return f"{queue}#DEAD#{shard}"

@@ -1,77 +1,199 @@
-"""The lease record: how the sweep finds what a process held when it died.
+"""Lease records: how the sweep finds what a process held when it died.
 
-A taken task is in no index, which keeps a claim at two write units. Instead each process keeps one
-record that names all the tasks it holds, indexed by the time to look at it. The record is written
-before the claims that it covers, so that at no point a task is taken without being named.
+A TAKEN task is in no index, which keeps a claim at two write units. Instead each process keeps one lease
+record per queue. It names the tasks that the process holds and is indexed by the time to look at it. A
+task is named before it is claimed, so a TAKEN task is always named.
 
-Whoever claims one task at a time would pay one such write for each. Where few are claimed, the record
-therefore also names the tasks that come next; when they are claimed, they are covered already.
+Naming every task alone would cost a write per claim. Where few tasks are claimed, the record therefore
+also names the tasks that come next: a later claim of one of them needs no write.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import LEASE_PREFIX, milliseconds, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from freshq.model.task import Task
+    from freshq.stores.base import Guard
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.names import Item
 
-# A record whose process died is deleted by the sweep; TTL is only the last resort, a week later.
+# The sweep deletes the record of a dead process; TTL is the last resort, a week later.
 RECORD_TTL_SECONDS: Final = 7 * 86_400
-# A process may stall between naming a task and taking it. DynamoDB refuses requests that were signed
-# longer ago than this, so that a record this much older than its leases names nothing that can be taken.
+# A process may stall between naming a task and taking it. DynamoDB rejects requests signed longer ago than
+# this, so a record whose leases ended this long ago names nothing that can still be taken.
 LATE_CLAIM_SECONDS: Final = 900.0
 
-# A task and the lease token that it is held by: a process may hold a task anew while it still has to
-# settle, in vain, a lease of the same task that it lost.
+# A task id and a lease token: a process may hold a task again while it still settles, in vain, a lease of
+# the same task that it lost.
 Holding: TypeAlias = tuple[str, str]
 
 
-@dataclass
-class _LeaseRecord:
-    """The lease record of this process for one queue.
+@dataclass(frozen=True, slots=True)
+class _Naming:
+    """Tasks to name before they are claimed, or before their lease changes.
 
     Attributes:
-        record_id: Its id.
-        held: What is held, or about to be, until when.
-        due_at: When it is looked at, as it was last written.
-        held_until: No lease that it covers ends later, as it was last written.
-        named: The tasks that it names, as it was last written.
+        holdings: The tasks and their lease tokens.
+        lease_until: When their leases will end, in seconds.
+        now: Current time in seconds.
+        ahead: Tasks that may be claimed next.
     """
 
-    record_id: str
-    held: dict[Holding, float] = field(default_factory=dict)
-    due_at: float = float("inf")
-    held_until: float = float("-inf")
-    named: frozenset[str] = frozenset()
+    holdings: Sequence[Holding]
+    lease_until: float
+    now: float
+    ahead: frozenset[str] = frozenset()
 
-    def covers(self, task_ids: Iterable[str], lease_until: float, now: float) -> bool:
-        """Return whether claims of these tasks, until then, need no other writing.
+    def held(self) -> dict[Holding, float]:
+        """Return the holdings with the end of their lease."""
+        return dict.fromkeys(self.holdings, self.lease_until)
 
-        It must name them, and must not be due before they are taken: a look that finds nothing held
-        moves it. The look at `due_at` comes before the lease ends, or at its end, finds the task, and
-        keeps the record for as long as it is held. If a claim is so slow, or a sweep's clock so far
-        ahead, that the look comes before the claim, the next one is at `held_until`: after the end of
-        the lease, by no more than the length of one.
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version of a lease record, as written to the table.
+
+    Attributes:
+        in_hand: The tasks it names that are held, or about to be.
+        ahead: The tasks it names that may be claimed next.
+        due_at: When the sweep looks at it, in seconds.
+        held_until: No lease that it covers ends later.
+    """
+
+    in_hand: frozenset[str]
+    ahead: frozenset[str]
+    due_at: float
+    held_until: float
+
+    @classmethod
+    def naming(cls, held: dict[Holding, float], naming: _Naming, previous: _Version | None) -> _Version:
+        """Return the version that names what is held and what is to be named.
+
+        Args:
+            held: What the process holds, without the expired leases.
+            naming: What is to be named.
+            previous: The version in the table, if it is known.
         """
-        in_time = now < self.due_at <= lease_until <= self.held_until
-        return in_time and self.named.issuperset(task_ids)
+        held = held | naming.held()
+        in_hand = frozenset(task_id for task_id, _token in held)
+        ahead = naming.ahead - in_hand
+        lease_seconds = naming.lease_until - naming.now
+        due_at = min(held.values())
+        # Moving a record in its index costs two more write units than rewriting it in place. So it may
+        # be looked at too early, but never too late.
+        if previous is not None and naming.now + lease_seconds / 2 <= previous.due_at <= due_at:
+            due_at = previous.due_at
+        held_until = max(held.values())
+        if ahead:
+            # Those ahead may be claimed until the record is due, for a lease as long as this one.
+            held_until = max(held_until, due_at + lease_seconds)
+        return cls(in_hand, ahead, due_at, held_until)
+
+    def covers(self, naming: _Naming) -> bool:
+        """Return whether tasks may be claimed, or their leases changed, with no other version.
+
+        It must name them, and must not be due before they are taken. At `due_at`, before the lease ends,
+        the sweep finds the task held and keeps the record for as long as it is. If a claim is so slow, or
+        the sweep's clock so far ahead, that the sweep looks before the claim, it finds nothing held and
+        looks next at `held_until`: at the end of the lease or later, by at most the length of one.
+        """
+        in_time = naming.now < self.due_at <= naming.lease_until <= self.held_until
+        return in_time and all(
+            task_id in self.in_hand or task_id in self.ahead for task_id, _token in naming.holdings
+        )
+
+
+class _LeaseRecord:
+    """The lease record of this process for one queue. Thread-safe; makes no call.
+
+    A task enters `_held` only once a version in the table names it, and every such version is due no later
+    than the lease ends. So to extend the lease of a held task needs no other version.
+
+    Attributes:
+        writing: Held while a version is written: versions must reach the table in order.
+    """
+
+    def __init__(self, queue: str) -> None:
+        """Hold nothing."""
+        self.writing = threading.Lock()
+        self._lock = threading.Lock()
+        self._queue = queue
+        # None until a first version is written.
+        self._record_id: str | None = None
+        self._held: dict[Holding, float] = {}
+        # None unless the version in the table is known: not while one is written, nor after a failed write.
+        self._version: _Version | None = None
+
+    def cover(self, naming: _Naming) -> bool:
+        """Take note of holdings if the version in the table covers them; return whether it does."""
+        with self._lock:
+            if self._version is None or self._expired(naming.now) or not self._version.covers(naming):
+                return False
+            self._held |= naming.held()
+            return True
+
+    def begin(self, naming: _Naming) -> tuple[str, _Version]:
+        """Return the record id and the version to write. Until it is committed, `cover` covers nothing."""
+        with self._lock:
+            if self._record_id is None or self._expired(naming.now):
+                # The sweep acts on the record that names the expired leases: leave that one as it is.
+                self._record_id, self._version = f"{LEASE_PREFIX}{self._queue}#{uuid.uuid4().hex}", None
+                self._held = {holding: until for holding, until in self._held.items() if until > naming.now}
+            version = _Version.naming(self._held, naming, self._version)
+            self._version = None
+            return self._record_id, version
+
+    def commit(self, version: _Version, naming: _Naming) -> None:
+        """Take note that a version was written, and of the holdings that it covers."""
+        with self._lock:
+            self._version = version
+            self._held |= naming.held()
+
+    def extend(self, holding: Holding, lease_until: float) -> bool:
+        """Take note of a longer lease; return whether the task is held and its lease not shortened."""
+        with self._lock:
+            if self._held.get(holding, float("inf")) > lease_until:
+                return False
+            self._held[holding] = lease_until
+            return True
+
+    def change_token(self, task_id: str, named_token: str, token: str) -> None:
+        """Take note that a task was claimed with another token than it was named with."""
+        with self._lock:
+            if (until := self._held.pop((task_id, named_token), None)) is not None:
+                self._held[task_id, token] = until
+
+    def forget(self, holding: Holding) -> None:
+        """Take note that a task is no longer held; the next version leaves it out."""
+        with self._lock:
+            self._held.pop(holding, None)
+
+    def deletable(self) -> str | None:
+        """Return the record id; None if a task is held, or nothing was written."""
+        with self._lock:
+            return None if self._held else self._record_id
+
+    def _expired(self, now: float) -> bool:
+        return any(until <= now for until in self._held.values())
 
 
 class LeaseRecords:
-    """Keeps the lease record of this process for one table. Thread-safe."""
+    """The lease records of this process for one table. Thread-safe."""
 
     def __init__(self, calls: TableCalls, keyspace: Keyspace) -> None:
-        """Hold nothing yet."""
+        """Hold nothing."""
         self._calls = calls
         self._keyspace = keyspace
         self._lock = threading.Lock()
@@ -80,96 +202,89 @@ class LeaseRecords:
     def cover(
         self,
         queue: str,
-        holds: Sequence[Holding],
+        holdings: Sequence[Holding],
         lease_until: float,
         now: float,
         ahead: Iterable[str] = (),
     ) -> None:
-        """Name tasks in the record, before they are claimed or their lease is shortened.
+        """Name tasks in the lease record before they are claimed, or before their lease is shortened.
 
         Args:
             queue: Name of the queue.
-            holds: The tasks, each with its lease token.
-            lease_until: Until when they will be held, in seconds.
+            holdings: The tasks, each with its lease token.
+            lease_until: When their leases will end, in seconds.
             now: Current time in seconds.
-            ahead: Tasks that may be claimed next, named as well if the record is written.
+            ahead: Tasks that may be claimed next; named too if the record is written.
         """
-        with self._lock:
-            record = self._usable_record(queue, now)
-            if record.covers([task_id for task_id, _token in holds], lease_until, now):
-                record.held.update(dict.fromkeys(holds, lease_until))
+        naming = _Naming(holdings, lease_until, now, frozenset(ahead))
+        record = self._record(queue)
+        if record.cover(naming):
+            return
+        with record.writing:
+            if record.cover(naming):  # by the version that another thread wrote meanwhile
                 return
-            held = record.held | dict.fromkeys(holds, lease_until)
-            earliest = min(held.values())
-            # Moving a record in its index costs two more write units than rewriting it in place, so
-            # it is looked at too early now and then, but never late.
-            halfway = now + (lease_until - now) / 2
-            due_at = record.due_at if halfway <= record.due_at <= earliest else earliest
-            in_hand = frozenset(task_id for task_id, _token in held)
-            named = in_hand.union(ahead)
-            held_until = max(held.values())
-            if named != in_hand:
-                # What is claimed before the record is due, for as long as now.
-                held_until = max(held_until, due_at + lease_until - now)
-            written = _LeaseRecord(record.record_id, held, due_at, held_until, named)
-            self._calls.put(self._item(queue, written))
-            self._records[queue] = written
+            record_id, version = record.begin(naming)
+            self._calls.put(self._item(queue, record_id, version))
+            record.commit(version, naming)
 
-    def extend(self, queue: str, hold: Holding, lease_until: float, now: float) -> None:
-        """Take note that a lease will end at `lease_until`, before it is changed."""
-        with self._lock:
-            record = self._records.get(queue)
-            # The sweep may have moved the record to the end that a lease has now, but not past it.
-            lengthened = record is not None and record.held.get(hold, float("inf")) <= lease_until
-            named = lengthened and record is not None and record.due_at <= lease_until
-            if named and record is not None:
-                record.held[hold] = lease_until
-        if not named:
-            self.cover(queue, [hold], lease_until, now)
+    @contextmanager
+    def following(self, task: Task, guard: Guard) -> Iterator[None]:
+        """Keep the lease record correct while the block stores a new version of a task.
+
+        The task is named before it is held, and forgotten once it is not.
+
+        Args:
+            task: The new version.
+            guard: The condition on which it is stored.
+
+        Raises:
+            ConditionFailed: If the block raises it.
+        """
+        token = task.lease_token if guard.lease_token is None else guard.lease_token
+        if token is None:
+            yield
+            return
+        holding = (task.task_id, token)
+        record = self._record(task.queue)
+        if task.lease_until is not None and not record.extend(holding, task.lease_until):
+            self.cover(task.queue, [holding], task.lease_until, task.updated)
+        try:
+            yield
+        except ConditionFailed:
+            record.forget(holding)
+            raise
+        if task.lease_until is None:
+            record.forget(holding)
 
     def change_token(self, queue: str, task_id: str, named_token: str, token: str) -> None:
-        """Take note that a named task was taken with another token than it was named with."""
-        with self._lock:
-            held = self._records[queue].held if queue in self._records else {}
-            if (until := held.pop((task_id, named_token), None)) is not None:
-                held[task_id, token] = until
+        """Take note that a task was claimed with another token than it was named with."""
+        self._record(queue).change_token(task_id, named_token, token)
 
-    def forget(self, queue: str, hold: Holding) -> None:
-        """Take note that a task is held no more; the record itself is corrected at its next writing."""
-        with self._lock:
-            if queue in self._records:
-                self._records[queue].held.pop(hold, None)
+    def forget(self, queue: str, holding: Holding) -> None:
+        """Take note that a task is no longer held."""
+        self._record(queue).forget(holding)
 
     def close(self) -> None:
-        """Delete the records that name nothing held; the others stay for the sweep."""
+        """Delete the records that name nothing held; the sweep deals with the others."""
         with self._lock:
-            for record in self._records.values():
-                if not record.held:
-                    self._calls.delete(record.record_id)
-            self._records.clear()
+            records, self._records = self._records, {}
+        for record in records.values():
+            if (record_id := record.deletable()) is not None:
+                self._calls.delete(record_id)
 
-    def _usable_record(self, queue: str, now: float) -> _LeaseRecord:
-        """Return the record to write to: a new one where the sweep is to act on the one so far."""
-        record = self._records.get(queue)
-        if record is None or any(until <= now for until in record.held.values()):
-            live = (
-                {} if record is None else {hold: until for hold, until in record.held.items() if until > now}
-            )
-            record = _LeaseRecord(f"{LEASE_PREFIX}{queue}#{uuid.uuid4().hex}", live)
-            self._records[queue] = record
-        return record
+    def _record(self, queue: str) -> _LeaseRecord:
+        with self._lock:
+            return self._records.setdefault(queue, _LeaseRecord(queue))
 
-    def _item(self, queue: str, record: _LeaseRecord) -> Item:
-        in_hand = {task_id for task_id, _token in record.held}
-        ahead = sorted(record.named - in_hand)
+    def _item(self, queue: str, record_id: str, version: _Version) -> Item:
         return {
-            "taskId": {"S": record.record_id},
-            "taskIds": {"SS": sorted(in_hand)},
-            **({"aheadIds": {"SS": ahead}} if ahead else {}),
-            "heldUntil": milliseconds(record.held_until),
-            "dueShard": {"S": self._keyspace.due(queue, self._keyspace.shard_of(record.record_id))},
+            "taskId": {"S": record_id},
+            "taskIds": {"SS": sorted(version.in_hand)},
+            **({"aheadIds": {"SS": sorted(version.ahead)}} if version.ahead else {}),
+            "heldUntil": milliseconds(version.held_until),
+            "dueShard": {"S": self._keyspace.due(queue, self._keyspace.shard_of(record_id))},
             "requestToken": {"S": uuid.uuid4().hex},
-        } | due_attributes(record.due_at)
+        } | due_attributes(version.due_at)
 
 
 def is_lease_record(item: Item) -> bool:
@@ -183,28 +298,28 @@ def task_ids_of(record: Item) -> list[str]:
 
 
 def ahead_ids(record: Item) -> list[str]:
-    """Return those of the ids that were not to be claimed yet when the record was written."""
+    """Return the ids of the tasks that were not about to be claimed when the record was written."""
     return list(record["aheadIds"]["SS"]) if "aheadIds" in record else []
 
 
 def due_attributes(due_at: float) -> Item:
-    """Return the attributes of a lease record that is to be looked at then, in seconds."""
+    """Return the attributes of a lease record that is due then, in seconds."""
     return {"dueAt": milliseconds(due_at), "ttl": {"N": str(ceil(due_at) + RECORD_TTL_SECONDS)}}
 
 
-def next_look(record: Item, ends: Collection[float], now: float) -> float | None:
-    """Return when to look at a lease record again, in seconds; None if it can go.
+def next_look(record: Item, lease_ends: Collection[float], now: float) -> float | None:
+    """Return when to look at a lease record again, in seconds; None if it can be deleted.
 
     Args:
-        record: The record, as it was written by its process.
-        ends: When the leases of the tasks end that it names and that are held; all after `now`.
+        record: The record.
+        lease_ends: When the leases of the tasks end that it names and that are held; all after `now`.
         now: Current time in seconds.
     """
     held_until = seconds(record["heldUntil"])
-    moments = [*ends, held_until, held_until + LATE_CLAIM_SECONDS]
+    moments = [*lease_ends, held_until, held_until + LATE_CLAIM_SECONDS]
     return min((moment for moment in moments if moment > now), default=None)
 
 
 def due_at(record: Item) -> float:
-    """Return when a lease record is to be looked at, in seconds."""
+    """Return when to look at a lease record, in seconds."""
     return seconds(record["dueAt"])

@@ -1,0 +1,88 @@
+"""Counts of a queue whose cost does not depend on its backlog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from freshq.model.task import TaskStatus
+from freshq.stores.base import Stats
+from freshq.stores.dynamodb.items import LEASE_PREFIX, decode_if_task, seconds
+from freshq.stores.dynamodb.leases import ahead_ids, is_lease_record, task_ids_of
+from freshq.stores.dynamodb.queries import due_query, ids_of, pending_query
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.names import Item
+    from freshq.stores.lines import Line
+
+NOT_COUNTED = ("success", "failure", "cancelled", "shed_by_reason")
+
+
+class ApproximateCounts:
+    """Counts a queue by at most one page of each partition and kind."""
+
+    def __init__(self, calls: TableCalls, keyspace: Keyspace, queue: str) -> None:
+        """Count nothing yet."""
+        self._calls = calls
+        self._keyspace = keyspace
+        self._queue = queue
+        self._bounded = dict.fromkeys(NOT_COUNTED, "not counted")
+        # A task that was shed early, or before its queue's max age, is in no index.
+        self._bounded |= {"shed": "at least", "taken": "at most"}
+
+    def stats(self, lines: Iterable[Line], now: float, created_after: float) -> Stats:
+        """Return the counts.
+
+        Args:
+            lines: Where tasks may wait.
+            now: Current time in seconds.
+            created_after: Tasks created at or before this time are stale.
+        """
+        partitions = self._keyspace.pending_partitions(self._queue, lines)
+        ends = [end for partition in partitions for end in self._ends(partition, created_after)]
+        delayed, lease_ids = self._due()
+        return Stats(
+            pending=sum(self._count("pending", name, ">", created_after) for name in partitions),
+            delayed=delayed,
+            taken=len(self._taken(lease_ids)),
+            shed=sum(self._count("shed", name, "<=", created_after) for name in partitions),
+            oldest_pending_seconds=max(0.0, now - min(ends)) if ends else None,
+            newest_pending_seconds=max(0.0, now - max(ends)) if ends else None,
+            bounded=self._bounded,
+        )
+
+    def _ends(self, partition: str, created_after: float) -> list[float]:
+        """Return the creation times of the oldest and the newest claimable task; empty if none is."""
+        query = pending_query(partition, ">", created_after) | {"Limit": 1}
+        pages = [self._calls.query(query | {"ScanIndexForward": forward}) for forward in (True, False)]
+        return [seconds(item["taskCreated"]) for page in pages for item in page["Items"]]
+
+    def _count(self, field: str, partition: str, relation: str, created: float) -> int:
+        page = self._calls.query(pending_query(partition, relation, created) | {"Select": "COUNT"})
+        if "LastEvaluatedKey" in page:
+            self._bounded[field] = "at least"
+        return int(page["Count"])
+
+    def _due(self) -> tuple[int, list[str]]:
+        """Return the number of delayed tasks, and the ids of the lease records."""
+        delayed = 0
+        lease_ids: list[str] = []
+        for partition in self._keyspace.due_partitions(self._queue):
+            page = self._calls.query(due_query(partition))
+            if "LastEvaluatedKey" in page:
+                self._bounded["delayed"] = "at least"
+            found = [item_id for item_id in ids_of(page) if item_id.startswith(LEASE_PREFIX)]
+            delayed += len(page["Items"]) - len(found)
+            lease_ids += found
+        return delayed, lease_ids
+
+    def _taken(self, lease_ids: list[str]) -> set[str]:
+        """Return the tasks that lease records name; of those named ahead, only the TAKEN ones."""
+        records: list[Item] = list(filter(is_lease_record, self._calls.get_many(lease_ids)))
+        ahead = {task_id for record in records for task_id in ahead_ids(record)}
+        in_hand = {task_id for record in records for task_id in task_ids_of(record)} - ahead
+        tasks = map(decode_if_task, self._calls.get_many(sorted(ahead)))
+        return in_hand | {task.task_id for task in tasks if task and task.status is TaskStatus.TAKEN}

@@ -1,0 +1,83 @@
+"""Reads the candidates of a claim: the tasks that the status index shows as claimable."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING
+
+from freshq.stores.dynamodb import queries
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from freshq.stores.base import ClaimRequest
+    from freshq.stores.dynamodb.line_records import LineRecords
+    from freshq.stores.dynamodb.waiting import WaitingTasks
+    from freshq.stores.lines import Line
+
+
+@dataclass(slots=True)
+class Candidates:
+    """The candidates of one claim.
+
+    Attributes:
+        request: What is asked for.
+        lines: The lines of the table's queues.
+        waiting: What waits in them.
+        pages: The ids on each page read so far.
+    """
+
+    request: ClaimRequest
+    lines: LineRecords
+    waiting: WaitingTasks
+    pages: list[list[str]] = field(default_factory=list)
+
+    def best_first(self) -> Iterator[str]:
+        """Yield the ids of the candidates, reading pages as needed."""
+        request = self.request
+        lines = self.lines.lines(request.queue, request.now)
+        for level in sorted({level for level, _group in lines}, reverse=True):
+            groups = [group for of, group in lines if of == level]
+            yield from request.turns.interleave(
+                level, {group: self._line((level, group)) for group in groups}
+            )
+
+    def ahead_of(self, wanted: Collection[str], count: int) -> list[str]:
+        """Return the ids of up to `count` other tasks that were read anyway and may be claimed next."""
+        # Some of them were tried before and lost. To name them in vain does no harm.
+        by_rank = (task_id for rank in zip_longest(*self.pages) for task_id in rank if task_id is not None)
+        return list(islice((task_id for task_id in by_rank if task_id not in wanted), max(0, count)))
+
+    def _line(self, line: Line) -> Iterator[str]:
+        """Yield the ids of the tasks of a line, best first."""
+        request = self.request
+        newest_first = request.orders.newest_first(
+            line,
+            request.now,
+            lambda: self.waiting.oldest_created(request.queue, request.created_after, [line]),
+        )
+        sign = -1 if newest_first else 1
+        shards = [
+            self._shard(partition, newest_first=newest_first)
+            for partition in self.waiting.keyspace.pending_partitions(request.queue, [line])
+        ]
+        found = False
+        for _created, task_id in heapq.merge(*shards, key=lambda entry: sign * entry[0]):
+            found = True
+            yield task_id
+        if not found:
+            self.lines.found_empty(request.queue, line)
+
+    def _shard(self, partition: str, *, newest_first: bool) -> Iterator[tuple[float, str]]:
+        pages = queries.claimable_pages(
+            self.waiting.calls,
+            partition,
+            self.request.created_after,
+            self.request.limit,
+            newest_first=newest_first,
+        )
+        for page in pages:
+            self.pages.append([task_id for _created, task_id in page])
+            yield from page

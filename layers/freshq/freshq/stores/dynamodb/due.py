@@ -1,0 +1,86 @@
+"""Finds what is due: delayed tasks, and tasks with expired leases, by the lease records that name them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from freshq.model.task import TaskStatus
+from freshq.stores.dynamodb.calls import ConditionFailed
+from freshq.stores.dynamodb.items import decode_if_task
+from freshq.stores.dynamodb.leases import due_at, due_attributes, is_lease_record, next_look, task_ids_of
+from freshq.stores.dynamodb.queries import due_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from freshq.model.task import Task
+    from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.names import Item
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DueTasks:
+    """Reads the due index.
+
+    Attributes:
+        calls: Calls to the table.
+        keyspace: Names of its index partitions.
+    """
+
+    calls: TableCalls
+    keyspace: Keyspace
+
+    def find(self, queue: str, now: float) -> list[Task]:
+        """Return the due tasks of one page of the index that has any; tidy the lease records on the way."""
+        for partition in self.keyspace.due_partitions(queue):
+            for ids in due_ids(self.calls, partition, now):
+                if due := self._due_among(ids, now):
+                    return due
+        return []
+
+    def _due_among(self, ids: Sequence[str], now: float) -> list[Task]:
+        items = self.calls.get_many(ids)
+        tasks = _tasks(items)
+        due = [task for task in tasks if task.delayed and (task.not_before or 0.0) <= now]
+        for record in filter(is_lease_record, items):
+            if due_at(record) <= now:
+                due += self._expired(record, now)
+        return due
+
+    def _expired(self, record: Item, now: float) -> list[Task]:
+        """Return the tasks of a lease record with expired leases; if there is none, tidy the record."""
+        held = [
+            (task, task.lease_until)
+            for task in _tasks(self.calls.get_many(task_ids_of(record)))
+            if task.status is TaskStatus.TAKEN and task.lease_until
+        ]
+        expired = [task for task, until in held if until <= now]
+        if not expired:
+            self._tidy(record, next_look(record, [until for _, until in held], now))
+        return expired
+
+    def _tidy(self, record: Item, next_due_at: float | None) -> None:
+        """Move a lease record to the next time to look at it, or delete it if there is none.
+
+        If its process has rewritten it since it was read, it stays as it is.
+        """
+        unchanged: Item = {
+            "ConditionExpression": "#requestToken = :seen",
+            "ExpressionAttributeValues": {":seen": record["requestToken"]},
+        }
+        try:
+            if next_due_at is None:
+                self.calls.delete(record["taskId"]["S"], unchanged)
+            else:
+                self.calls.put(record | due_attributes(next_due_at), unchanged)
+        except ConditionFailed:
+            logger.debug("lease record %s was rewritten by its process", record["taskId"]["S"])
+
+
+def _tasks(items: Iterable[Item]) -> list[Task]:
+    return [task for task in map(decode_if_task, items) if task is not None]
