@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Unspeakable:
-    """No JSON value."""
+    """Not a JSON value."""
 
 
 def nested(levels: int) -> Any:
@@ -40,7 +40,7 @@ def nested(levels: int) -> Any:
 
 
 NOT_SECONDS: list[Any] = [-1, -0.001, math.nan, math.inf, 1e300, "5", True]
-# The arguments of put by name: values that are wrong.
+# Wrong values for each argument of put.
 PUT: dict[str, list[Any]] = {
     "payload": [
         *("x" * MAX_PAYLOAD_BYTES, "é" * (MAX_PAYLOAD_BYTES // 2), math.nan, [math.inf], {1}, b"bytes"),
@@ -68,7 +68,7 @@ BATCHES: list[tuple[Any, str]] = [
 NOT_CLAIMS: list[Any] = [None, "t0", 5, ()]
 NOT_IDS: list[Any] = [None, "", 5, b"t0", "x" * 1025]
 NOT_COUNTS: list[Any] = [0, -1, 1.5, "1", True, None, math.nan]
-# Verb, argument, what is called, and the values that are wrong.
+# Verb, argument, call, wrong values.
 CALLS: list[tuple[str, str, Callable[[Queue, Claim, Any], object], list[Any]]] = [
     ("claim", "limit", lambda queue, _, value: queue.claim(value), [*NOT_COUNTS, 1001]),
     (
@@ -137,7 +137,7 @@ OPTIONS: dict[str, list[Any]] = {
 
 
 def contents(store: StoreUnderTest) -> object:
-    """Return all that the store keeps, its own records included."""
+    """Return everything in the store, its own items included."""
     if store.client is not None:
         return items(store.client, str(store.table))
     kept = store.make_store(1)
@@ -177,7 +177,7 @@ def test_put_many_writes_all_or_nothing(store: StoreUnderTest) -> None:
     assert queue.put_many([]) == []
 
 
-def test_an_unknown_field_is_answered_with_the_known_ones(queue: Queue) -> None:
+def test_the_error_for_an_unknown_field_lists_the_known_ones(queue: Queue) -> None:
     assert refusal(lambda: queue.put_many([{"paylod": 1}])) == (
         "tasks[0].paylod: unknown field; use one of payload, task_id, priority, delay_seconds, "
         "max_age_seconds, group, at"
@@ -214,7 +214,7 @@ def test_options_of_a_table(default_client: DynamoDBClient) -> None:
 
 
 def test_the_largest_of_everything_fits(table_store: StoreUnderTest) -> None:
-    """On Amazon's own DynamoDB Local: moto draws the line elsewhere."""
+    """On DynamoDB Local: the limits of moto differ."""
     queue = table_store.queue()
     payload = "x" * (MAX_PAYLOAD_BYTES - 2)
     queue.put(payload, task_id="é" * 512, group="g" * 256, priority=9, delay_seconds=0.001)
@@ -232,7 +232,7 @@ def test_the_largest_of_everything_fits(table_store: StoreUnderTest) -> None:
     assert (done.payload, done.result) == (payload, result)
 
 
-def test_an_error_that_cannot_be_stored_as_it_is_does_not_keep_a_task_from_failing(queue: Queue) -> None:
+def test_an_error_text_with_a_lone_surrogate_can_be_stored(queue: Queue) -> None:
     queue.put("work", task_id="a")
     (claim,) = queue.claim()
     queue.fail(claim, "file \udcff not found")
@@ -264,7 +264,7 @@ class TestMissingTable:
         assert total(queue) == len(queue.claim()) == 1
 
 
-def test_nothing_is_even_sent(table: StoreUnderTest, client: DynamoDBClient) -> None:
+def test_a_wrong_argument_makes_no_call(table: StoreUnderTest, client: DynamoDBClient) -> None:
     queue = table.queue()
     claim = prepared(queue)
     with counted(client) as sent:

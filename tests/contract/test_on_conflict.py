@@ -1,4 +1,4 @@
-"""A put over a task of the same id, and a put for later, on every store."""
+"""Putting a task over one with the same id, and putting a delayed task, on every store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def outcomes(receipts: list[Any]) -> list[str]:
 
 
 class TestWhileItLives:
-    def test_a_batch_says_what_became_of_each(self, queue: Queue) -> None:
+    def test_a_batch_has_an_outcome_for_each_task(self, queue: Queue) -> None:
         queue.put("old", task_id="b")
         tasks = [{"payload": "new", "task_id": name} for name in ("a", "b", "c")]
         ignored = queue.put_many(tasks, on_conflict="ignore")
@@ -50,7 +50,7 @@ class TestWhileItLives:
         assert duplicates == ["150", "7"]
         assert total(queue) == 300
 
-    def test_within_a_batch_the_last_word_on_an_id_holds(self, queue: Queue) -> None:
+    def test_within_a_batch_the_last_task_of_an_id_wins(self, queue: Queue) -> None:
         tasks = [{"payload": number, "task_id": str(number % 2)} for number in range(20)]
         receipts = queue.put_many(tasks, on_conflict="update")
         assert outcomes(receipts) == ["CREATED"] * 2 + ["UPDATED"] * 18
@@ -79,9 +79,7 @@ class TestWhileItLives:
         store.clock.advance(10)
         assert queue.recover() == 0
 
-    def test_an_update_in_flight_takes_the_task_from_its_holder(
-        self, queue: Queue, store: StoreUnderTest
-    ) -> None:
+    def test_an_update_of_a_taken_task_ends_its_claim(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("old", task_id="a", priority=3)
         (claim,) = queue.claim()
         producer = store.queue()
@@ -102,14 +100,14 @@ class TestWhileItLives:
         assert queue.recover() == 0
         assert counts(queue.stats()) == {"success": 1}
 
-    def test_a_task_in_work_is_not_ignored_away(self, queue: Queue) -> None:
+    def test_ignore_leaves_a_taken_task_alone(self, queue: Queue) -> None:
         queue.put("old", task_id="a")
         (claim,) = queue.claim()
         assert queue.put("new", task_id="a", on_conflict="ignore").outcome is PutOutcome.DUPLICATE
         queue.complete(claim)
         assert known(queue, "a").payload == "old"
 
-    def test_the_same_again_is_no_update(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_an_equal_task_is_no_update(self, queue: Queue, store: StoreUnderTest) -> None:
         at = store.clock.now + 50.123456
         work, reordered = {"n": 1, "m": [2.5]}, {"m": [2.5], "n": 1}
         assert queue.put(work, task_id="a", at=at).outcome is PutOutcome.CREATED
@@ -119,7 +117,7 @@ class TestWhileItLives:
         assert later.outcome is PutOutcome.UPDATED
         assert known(queue, "a").not_before == round(at + 1e-6, 6)
 
-    def test_the_same_again_leaves_the_task_with_its_holder(self, queue: Queue) -> None:
+    def test_an_equal_task_does_not_end_the_claim(self, queue: Queue) -> None:
         queue.put("work", task_id="a")
         (claim,) = queue.claim()
         assert queue.put("work", task_id="a", on_conflict="update").outcome is PutOutcome.DUPLICATE
@@ -163,7 +161,7 @@ def test_the_id_of_a_task_that_is_over_is_free(
 
 @EITHER
 def test_another_queues_task_is_never_touched(store: StoreUnderTest, on_conflict: Any) -> None:
-    """Ids are a queue's own in a SQL database; elsewhere they are the table's."""
+    """Ids are unique per queue in a SQL database, and per table elsewhere."""
     there, here = store.queue(name="there"), store.queue(name="here")
     there.put("theirs", task_id="a")
     there.complete(there.claim()[0])
@@ -174,7 +172,7 @@ def test_another_queues_task_is_never_touched(store: StoreUnderTest, on_conflict
     assert payloads(here.claim()) == ([] if shared else ["ours"])
 
 
-def test_of_updates_at_once_one_creates_and_the_last_one_holds(store: StoreUnderTest) -> None:
+def test_of_concurrent_updates_one_creates_and_the_last_one_wins(store: StoreUnderTest) -> None:
     queues = [store.queue() for _ in range(4)]
 
     def put(number: int) -> PutOutcome:
@@ -198,7 +196,7 @@ def test_a_wrong_value_is_named(queue: Queue) -> None:
 
 @contextmanager
 def first_write_unanswered(client: DynamoDBClient, act: Callable[[], object]) -> Iterator[None]:
-    """Lose the reply of the first put that is carried out, and do something before it is sent again."""
+    """Lose the reply of the first put, and act before the put is repeated."""
     lost = False
 
     def lose(http_response: Any, **_rest: Any) -> None:
@@ -214,7 +212,7 @@ def first_write_unanswered(client: DynamoDBClient, act: Callable[[], object]) ->
 
 
 class TestOnDynamoDB:
-    """What is lost between freshq and the table."""
+    """Faults between freshq and the table."""
 
     @pytest.fixture
     def queue(self, table: StoreUnderTest) -> Queue:
@@ -241,7 +239,7 @@ class TestOnDynamoDB:
         assert payloads(queue.claim(limit=2)) == ["new"]
 
     @pytest.mark.parametrize("old", ["done", "waiting"])
-    def test_what_a_worker_did_before_the_put_was_sent_again_is_not_done_twice(
+    def test_a_repeated_put_does_not_undo_what_a_worker_did_meanwhile(
         self, table: StoreUnderTest, client: DynamoDBClient, old: str
     ) -> None:
         queue, worker = table.queue(), table.queue()
@@ -261,7 +259,7 @@ class TestOnDynamoDB:
         assert runs == ["new"]
         assert counts(queue.stats()) == {"success": 1}
 
-    def test_a_claim_between_the_look_and_the_update_is_seen(
+    def test_a_claim_between_the_read_and_the_update_is_noticed(
         self, table: StoreUnderTest, client: DynamoDBClient
     ) -> None:
         queue, worker = table.queue(), table.queue()
@@ -309,7 +307,7 @@ class TestOnDynamoDB:
             queue.put("new", task_id="a", on_conflict="update")
         assert known(queue, "a").payload == "old"
 
-    def test_a_batch_of_which_some_were_refused_says_which(
+    def test_a_batch_that_was_partly_written_says_which_tasks(
         self, queue: Queue, client: DynamoDBClient
     ) -> None:
         batch = [{"payload": number, "task_id": str(number)} for number in range(10)]
@@ -366,14 +364,14 @@ class TestWhen:
             queue.put("work", at=2e9)
         assert total(queue) == 0
 
-    def test_contains_what_lives(self, queue: Queue) -> None:
+    def test_contains_live_tasks_only(self, queue: Queue) -> None:
         assert not queue.contains("a")
         queue.put("work", task_id="a", delay_seconds=5)
         assert queue.contains("a")
         queue.cancel("a")
         assert not queue.contains("a")
 
-    def test_a_redelivery_is_told_apart(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_a_redelivery_is_recognized(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put_many([{"payload": number} for number in range(2)])
         assert not queue.claim(lease_seconds=5)[0].redelivered
         store.clock.advance(5)

@@ -68,7 +68,7 @@ class TestOrder:
         put(queue, store, "e", priority=3)
         assert claimed(queue, 5) == ["d", "c", "e", "b", "a"]
 
-    def test_adaptive_is_oldest_first_while_work_is_young_and_turns_when_it_is_not(
+    def test_adaptive_is_oldest_first_while_tasks_are_young_and_then_switches(
         self, store: StoreUnderTest
     ) -> None:
         queue = queue_of(store, order="adaptive")
@@ -82,7 +82,7 @@ class TestOrder:
         assert switch.oldest_age_seconds == pytest.approx(43)
         assert queue.take_order_switches() == []
 
-    def test_adaptive_turns_back_only_when_the_oldest_is_younger_than_a_fifth(
+    def test_adaptive_switches_back_only_when_the_oldest_is_younger_than_a_fifth(
         self, store: StoreUnderTest
     ) -> None:
         queue = queue_of(store, order="adaptive")
@@ -91,13 +91,13 @@ class TestOrder:
         put(queue, store, "a", "b")
         assert claimed(queue) == ["b"]
         store.clock.advance(1)
-        assert claimed(queue, 3) == ["a", "middle", "old"]  # between the two bounds it stays
+        assert claimed(queue, 3) == ["a", "middle", "old"]  # no switch between the two bounds
         put(queue, store, "c", "d")
         assert claimed(queue, 2) == ["c", "d"]
         assert [switch.newest_first for switch in queue.take_order_switches()] == [True, False]
 
-    def test_what_is_claimed_does_not_call_the_order_off(self, store: StoreUnderTest) -> None:
-        """Newest first, the claimed task is always fresh; only the oldest that waits counts."""
+    def test_the_age_of_claimed_tasks_does_not_switch_the_order(self, store: StoreUnderTest) -> None:
+        """Newest first, a claimed task is always fresh. Only the oldest waiting task counts."""
         queue = queue_of(store, order="adaptive")
         put(queue, store, *range(5))
         store.clock.advance(50)
@@ -105,7 +105,7 @@ class TestOrder:
             put(queue, store, number)
             assert claimed(queue) == [number]
 
-    def test_adaptive_turns_each_group_by_itself(self, store: StoreUnderTest) -> None:
+    def test_adaptive_switches_each_group_separately(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, order="adaptive")
         put(queue, store, "old", group="slow")
         store.clock.advance(50)
@@ -125,7 +125,7 @@ class TestFairness:
         assert sorted(map(str, got[3:])) == ["a1", "b1", "c1"]
 
     def test_a_flood_does_not_starve_a_quiet_group(self, store: StoreUnderTest) -> None:
-        """Plain newest first would serve the flood alone, whose tasks are always the newest."""
+        """Newest first without turns would serve only the flood, whose tasks are always the newest."""
         queue = queue_of(store)
         queue.put("quiet", group="quiet")
         for _ in range(10):
@@ -134,7 +134,7 @@ class TestFairness:
             store.clock.advance(1)
             assert sorted(map(str, claimed(queue, 2))) == ["flood", "quiet"]
 
-    def test_a_group_that_was_served_much_waits_for_one_that_comes_back(self, store: StoreUnderTest) -> None:
+    def test_a_group_that_returns_goes_before_one_that_was_served_much(self, store: StoreUnderTest) -> None:
         queue = queue_of(store)
         put(queue, store, *["busy"] * 20, group="busy")
         assert claimed(queue, 10) == ["busy"] * 10
@@ -173,7 +173,7 @@ class TestFairness:
 
 
 class TestReserve:
-    def test_what_could_not_end_in_time_is_not_claimed_and_counted_as_such(
+    def test_a_task_that_could_not_end_in_time_is_not_claimed_and_counted_under_reserve(
         self, store: StoreUnderTest
     ) -> None:
         queue = queue_of(store, order="fifo", reserve=10)
@@ -195,7 +195,7 @@ class TestReserve:
         store.clock.advance(10)
         assert queue.stats().shed_by_reason == {"reserve": 1}
 
-    def test_without_a_claim_it_was_the_age_alone(self, store: StoreUnderTest) -> None:
+    def test_a_task_that_no_claim_skipped_is_expired(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, reserve=10)
         put(queue, store, "a", "b")
         store.clock.advance(DEADLINE_SECONDS)
@@ -210,7 +210,7 @@ class TestReserve:
             store.clock.advance(2)
             first.complete(claim)
         first.put("probe")
-        serve(first, 1)  # brings in what it saw
+        serve(first, 1)  # shares what it saw
         second = queue_of(store, **options)
         second.put("late")
         store.clock.advance(DEADLINE_SECONDS - 1.9)  # p90 of the run times is 2 s
@@ -219,7 +219,7 @@ class TestReserve:
 
 
 class TestCodel:
-    def test_what_waited_long_is_shed_while_all_waits_are_long(self, store: StoreUnderTest) -> None:
+    def test_tasks_that_waited_long_are_shed_while_every_wait_is_long(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, order="fifo", codel=CodelRule(target_seconds=5, interval_seconds=10))
         put(queue, store, *range(30))
         assert claimed(queue) == [0]  # 30 s old: begins an interval
@@ -230,7 +230,7 @@ class TestCodel:
         assert queue.stats().shed_by_reason == {"codel": 28}
         assert_all_counted(queue, 31)
 
-    def test_only_oldest_first(self, store: StoreUnderTest) -> None:
+    def test_only_with_fifo(self, store: StoreUnderTest) -> None:
         rule = CodelRule(target_seconds=5, interval_seconds=10)
         for order in ("lifo", "priority", "adaptive"):
             with pytest.raises(ValueError, match=f"codel: works only with order=fifo, got order={order}"):
@@ -238,7 +238,7 @@ class TestCodel:
 
 
 class TestBacklog:
-    def test_the_oldest_gives_way(self, store: StoreUnderTest) -> None:
+    def test_the_oldest_is_evicted(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, backlog=BacklogLimit(5))
         put(queue, store, *range(9))
         stats = queue.stats()
@@ -246,7 +246,7 @@ class TestBacklog:
         assert claimed(queue, 9) == [8, 7, 6, 5, 4]
         assert_all_counted(queue, 9)
 
-    def test_the_lowest_level_gives_way_first(self, store: StoreUnderTest) -> None:
+    def test_the_lowest_level_is_evicted_first(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, backlog=BacklogLimit(3))
         put(queue, store, "high", priority=7)
         put(queue, store, "a", "b", "c", "d")
@@ -257,12 +257,12 @@ class TestBacklog:
         queue.put_many([{"payload": number} for number in range(10)])
         assert claimed(queue, 10) == [9, 8, 7]
 
-    def test_the_newest_is_refused(self, store: StoreUnderTest) -> None:
+    def test_the_newest_is_rejected(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, backlog=BacklogLimit(3, WhenFull.REFUSE_NEWEST))
         put(queue, store, *range(3))
-        with pytest.raises(Overloaded, match=r"overflow.*try again in 10.0 s") as refused:
+        with pytest.raises(Overloaded, match=r"overflow.*try again in 10.0 s") as rejected:
             queue.put("too many", task_id="x")
-        assert (refused.value.task_id, refused.value.reason) == ("x", "overflow")
+        assert (rejected.value.task_id, rejected.value.reason) == ("x", "overflow")
         assert queue.get("x") is None
         claimed(queue)
         with pytest.raises(PutIncomplete) as incomplete:
@@ -271,7 +271,7 @@ class TestBacklog:
         stats = queue.stats()
         assert (stats.pending, stats.shed, stats.shed_by_reason) == (3, 0, {"overflow": 3})
 
-    def test_the_noisiest_group_gives_way_first(self, store: StoreUnderTest) -> None:
+    def test_the_noisiest_group_is_evicted_first(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, backlog=BacklogLimit(6, group_share=0.5))
         put(queue, store, "q1", "q2", group="quiet")
         put(queue, store, *(f"n{number}" for number in range(8)), group="noisy")
@@ -315,24 +315,24 @@ class TestPressure:
         assert pressure.served_per_second == pytest.approx(1, rel=0.1)
         assert pressure.probability_in_time == pytest.approx(1 / 3, rel=0.1)
         times = {producer.pressure().retry_after_seconds for _ in range(5)}
-        assert len(times) == 5  # nobody comes back together
+        assert len(times) == 5  # jitter: no two retry at the same time
 
-    def test_the_door_lets_in_a_multiple_of_what_is_served(self, store: StoreUnderTest) -> None:
+    def test_the_door_admits_a_multiple_of_the_served_rate(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, max_age_seconds=20.0, door=Door(2.0), rng=random.Random(5))
-        refusals: list[Overloaded] = []
+        rejections: list[Overloaded] = []
         created = 0
         for second in range(70):
             outcomes = put_all(queue, 8)
-            refusals += [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
+            rejections += [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
             created += sum(isinstance(outcome, Receipt) for outcome in outcomes if second >= 30)
             store.clock.advance(1)
             serve(queue, 1)
         assert created / 40 == pytest.approx(2, rel=0.35)
-        assert {refusal.reason for refusal in refusals} == {"door"}
-        assert len({refusal.retry_after_seconds for refusal in refusals}) > len(refusals) / 2
-        assert queue.stats().shed_by_reason["door"] == len(refusals)
+        assert {rejection.reason for rejection in rejections} == {"door"}
+        assert len({rejection.retry_after_seconds for rejection in rejections}) > len(rejections) / 2
+        assert queue.stats().shed_by_reason["door"] == len(rejections)
 
-    def test_the_door_is_open_while_nothing_is_overloaded(self, store: StoreUnderTest) -> None:
+    def test_the_door_rejects_nothing_while_the_queue_is_not_overloaded(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, door=Door(1.0))
         for _ in range(3):
             queue.put_many([{"payload": "burst"}] * 20)
@@ -350,7 +350,7 @@ class TestSharedLimits:
         first, second, third = (self.slots(store, lowest=7, highest=7) for _ in range(3))
         now = store.clock.now
         assert first.free(0, now) == 7
-        assert second.free(0, now) == 0  # nothing is left until the first gives some back
+        assert second.free(0, now) == 0  # nothing is left until the first returns some
         for _ in range(4):
             now += 10
             shares = [slots.free(0, now) for slots in (first, second, third)]
@@ -360,7 +360,7 @@ class TestSharedLimits:
         now += 10
         assert sum(slots.free(0, now) for slots in (first, third)) == 7
 
-    def test_what_is_in_work_is_not_given_to_another(self, store: StoreUnderTest) -> None:
+    def test_a_slot_in_use_is_not_given_to_another_worker(self, store: StoreUnderTest) -> None:
         first, second = (self.slots(store, lowest=4, highest=4) for _ in range(2))
         now = store.clock.now
         assert first.free(0, now) == 4
@@ -377,21 +377,21 @@ class TestSharedLimits:
         assert alive.free(0, now + 10) == 0
         assert alive.free(0, now + 21) == 4
 
-    def test_it_grows_by_one_a_window_and_falls_on_push_back(self, store: StoreUnderTest) -> None:
+    def test_it_grows_by_one_per_window_and_falls_on_push_back(self, store: StoreUnderTest) -> None:
         slots = self.slots(store)
         now = store.clock.now
         sizes = []
         for _ in range(12):
             free = slots.free(0, now)
             sizes.append(free)
-            slots.free(free, now)  # all of them in work
+            slots.free(free, now)  # all of them in use
             slots.succeeded()
             now += 10
         assert sizes == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8]
         slots.pushed_back()
         assert slots.free(0, now) == 5  # 8 * 0.7 is 5.6
 
-    def test_it_does_not_grow_under_half_use(self, store: StoreUnderTest) -> None:
+    def test_it_does_not_grow_while_under_half_of_it_is_used(self, store: StoreUnderTest) -> None:
         slots = self.slots(store, lowest=6)
         now = store.clock.now
         for _ in range(5):

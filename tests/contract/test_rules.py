@@ -23,7 +23,7 @@ class TestOrder:
             queue.put(number)
         assert payloads(queue.claim(limit=5)) == [4, 3, 2, 1, 0]
 
-    def test_one_by_one_the_newest_of_what_is_left(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_each_claim_takes_the_newest_that_is_left(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("old")
         store.clock.advance(1)
         queue.put("new")
@@ -72,7 +72,7 @@ class TestClaim:
         store.clock.advance(0.1)
         assert payloads(queue.claim()) == ["later"]
 
-    def test_the_sweep_brings_due_tasks_in(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_the_sweep_promotes_due_tasks(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("later", delay_seconds=30)
         assert queue.recover() == 0
         store.clock.advance(30)
@@ -80,7 +80,7 @@ class TestClaim:
         assert queue.stats().pending == 1
         assert queue.recover() == 0
 
-    def test_a_delayed_task_keeps_its_place_in_time(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_a_delayed_task_keeps_its_position(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("delayed", delay_seconds=10)
         store.clock.advance(5)
         queue.put("younger")
@@ -88,7 +88,7 @@ class TestClaim:
         queue.recover()
         assert payloads(queue.claim(limit=2)) == ["younger", "delayed"]
 
-    def test_the_claim_says_what_it_holds_and_until_when(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_a_claim_has_its_task_and_the_end_of_its_lease(self, queue: Queue, store: StoreUnderTest) -> None:
         receipt = queue.put({"n": 1}, task_id="a", priority=3, group="tenant")
         (claim,) = queue.claim(lease_seconds=20)
         assert receipt.task_id == claim.task.task_id == "a"
@@ -98,7 +98,7 @@ class TestClaim:
         assert (claim.task.priority, claim.task.group, claim.task.payload) == (3, "tenant", {"n": 1})
         assert queue.get("a") == claim.task
 
-    def test_never_more_than_asked_for(self, queue: Queue) -> None:
+    def test_never_more_than_the_limit(self, queue: Queue) -> None:
         queue.put_many([{"payload": number} for number in range(5)])
         assert len(queue.claim(limit=2)) == 2
         assert queue.stats().pending == 3
@@ -175,7 +175,7 @@ class TestCrash:
         assert payloads(sweep.claim(limit=5)) == [2, 1, 0]
         assert sweep.recover() == 0
 
-    def test_every_lease_has_its_own_end(self, store: StoreUnderTest) -> None:
+    def test_each_lease_expires_at_its_own_time(self, store: StoreUnderTest) -> None:
         worker, sweep = store.queue(), store.queue()
         worker.put_many([{"payload": number} for number in range(3)])
         worker.claim(lease_seconds=100)
@@ -191,7 +191,7 @@ class TestCrash:
         store.clock.advance(1)
         assert sweep.recover() == 1
 
-    def test_an_extended_lease_is_left_alone(self, store: StoreUnderTest) -> None:
+    def test_an_extended_lease_is_not_recovered_early(self, store: StoreUnderTest) -> None:
         worker, sweep = store.queue(), store.queue()
         worker.put("long")
         (claim,) = worker.claim(lease_seconds=10)
@@ -203,7 +203,7 @@ class TestCrash:
         store.clock.advance(30)
         assert sweep.recover() == 1
 
-    def test_a_shortened_lease_ends_early(self, store: StoreUnderTest) -> None:
+    def test_a_shortened_lease_expires_early(self, store: StoreUnderTest) -> None:
         worker, sweep = store.queue(), store.queue()
         worker.put("short")
         (claim,) = worker.claim(lease_seconds=100)
@@ -222,7 +222,7 @@ class TestCrash:
         assert task is not None
         assert task.status is TaskStatus.SUCCESS
 
-    def test_claims_after_a_lease_ran_out_are_covered_too(self, store: StoreUnderTest) -> None:
+    def test_claims_after_an_expired_lease_are_covered_too(self, store: StoreUnderTest) -> None:
         worker, sweep = store.queue(), store.queue()
         worker.put_many([{"payload": number} for number in range(2)])
         worker.claim(lease_seconds=10)
@@ -301,13 +301,15 @@ class TestStale:
         assert task.status is TaskStatus.SHED
         assert queue.claim() == []
 
-    def test_by_the_consumers_max_age_too(self, store: StoreUnderTest) -> None:
+    def test_past_the_max_age_of_the_claiming_process(self, store: StoreUnderTest) -> None:
         store.queue(max_age_seconds=600).put("too old for this consumer")
         store.clock.advance(60)
         assert store.queue(max_age_seconds=60).claim() == []
         assert len(store.queue(max_age_seconds=600).claim()) == 1
 
-    def test_a_stale_head_does_not_hide_what_is_behind_it(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_a_stale_head_does_not_hide_the_tasks_behind_it(
+        self, queue: Queue, store: StoreUnderTest
+    ) -> None:
         queue.put("fresh")
         queue.put_many([{"payload": number, "max_age_seconds": 1} for number in range(30)])
         store.clock.advance(2)
@@ -363,7 +365,7 @@ class TestAccounting:
         queue.recover()
         assert (queue.stats().shed, queue.stats().taken, total(queue)) == (7, 0, 10)
 
-    def test_ages_of_what_waits(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_ages_of_the_waiting_tasks(self, queue: Queue, store: StoreUnderTest) -> None:
         assert queue.stats().oldest_pending_seconds is None
         queue.put("a")
         store.clock.advance(20)

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def quick_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have processes notice sooner what others changed, so that the test need not wait for it."""
+    """Shorten the time after which a process notices what others changed."""
     monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 0.05)
     monkeypatch.setattr(sql_store, "PAUSE_LOOK_SECONDS", 0.05)
 
 
 class Dice(random.Random):
-    """A source of random numbers that always gives the same one."""
+    """A source of random numbers that always returns the same one."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -61,13 +61,13 @@ class TestRetry:
             assert queue.claim() == []
             store.clock.advance(0.002)
 
-    def test_no_delay_is_a_fair_throw_too(self, store: StoreUnderTest) -> None:
+    def test_the_jitter_may_be_zero(self, store: StoreUnderTest) -> None:
         queue = store.queue(rng=Dice(0.0))
         queue.put("work")
         assert queue.retry(claimed(queue)).not_before is None
         assert claimed(queue).task.attempts == 2
 
-    def test_the_jitter_is_the_queues_own(self, store: StoreUnderTest) -> None:
+    def test_the_jitter_comes_from_the_queue_s_rng(self, store: StoreUnderTest) -> None:
         queue = store.queue(rng=random.Random(3), backoff=Backoff(base_seconds=8))
         queue.put("work")
         delay_seconds = 8 * random.Random(3).random()
@@ -76,7 +76,7 @@ class TestRetry:
         )
 
     @pytest.mark.parametrize("delay_seconds", [0, 0.5, 40])
-    def test_an_explicit_delay_is_kept_to(
+    def test_an_explicit_delay_has_no_jitter(
         self, queue: Queue, store: StoreUnderTest, delay_seconds: float
     ) -> None:
         queue.put("work")
@@ -96,7 +96,7 @@ class TestRetry:
         assert claim.task.error == "broken"
         assert queue.complete(claim).error is None
 
-    def test_a_long_error_is_cut(self, queue: Queue) -> None:
+    def test_a_long_error_is_truncated(self, queue: Queue) -> None:
         queue.put("x" * 390_000, task_id="a")
         queue.retry(claimed(queue), "é" * 400_000, delay_seconds=0)
         error = known(queue, "a").error
@@ -114,7 +114,7 @@ class TestRetry:
 
     @pytest.mark.parametrize("order", Order)
     @pytest.mark.parametrize("delay_seconds", [None, 0])
-    def test_poison_never_blocks_newer_or_older_work(
+    def test_a_failing_task_never_blocks_newer_or_older_ones(
         self, store: StoreUnderTest, order: Order, delay_seconds: float | None
     ) -> None:
         queue = store.queue(max_attempts=3, order=order)
@@ -142,7 +142,7 @@ class TestRelease:
         released = queue.release(claimed(queue))
         assert replace(released, updated=before.updated, request_token=before.request_token) == before
 
-    def test_however_often(self, store: StoreUnderTest) -> None:
+    def test_not_even_after_many_releases(self, store: StoreUnderTest) -> None:
         queue = store.queue(max_attempts=2)
         queue.put("work")
         for _ in range(5):
@@ -158,7 +158,7 @@ class TestRelease:
         assert claimed(queue).task.attempts == 2
 
 
-def test_fail_makes_a_dead_letter_whatever_attempts_are_left(queue: Queue) -> None:
+def test_fail_makes_a_dead_letter_even_if_attempts_are_left(queue: Queue) -> None:
     queue.put("work", task_id="a")
     queue.fail(claimed(queue), "hopeless")
     task = known(queue, "a")
@@ -207,7 +207,7 @@ def make_shed(queue: Queue, clock: Clock) -> None:
     clock.advance(10)
 
 
-# How a task gets into a state, the state, and the verbs on its id that the state allows.
+# How a task gets into a status, the status, and the verbs on its id that the status allows.
 STATES: list[tuple[Callable[[Queue, Clock], None], str, set[str]]] = [
     (make_pending, "pending", {"cancel", "touch", "reprioritize"}),
     (make_delayed, "delayed", {"cancel", "touch", "reprioritize"}),
@@ -227,7 +227,7 @@ VERBS: dict[str, Callable[[Queue], object]] = {
 
 
 @pytest.mark.parametrize(("make", "state", "allowed"), STATES, ids=[make.__name__ for make, *_ in STATES])
-def test_in_each_state_only_what_applies_changes_a_task(
+def test_each_status_allows_only_its_verbs(
     store: StoreUnderTest, make: Callable[[Queue, Clock], None], state: str, allowed: set[str]
 ) -> None:
     queue = store.queue()
@@ -251,7 +251,7 @@ def test_in_each_state_only_what_applies_changes_a_task(
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
-def test_a_task_that_is_not_there_is_an_error(store: StoreUnderTest, verb: Callable[[Queue], object]) -> None:
+def test_an_unknown_task_is_an_error(store: StoreUnderTest, verb: Callable[[Queue], object]) -> None:
     queue = store.queue(name="here")
     store.queue(name="elsewhere").put("work", task_id="a")
     with pytest.raises(TaskNotFound, match="'a': not in queue 'here'"):
@@ -262,7 +262,7 @@ def test_a_task_that_is_not_there_is_an_error(store: StoreUnderTest, verb: Calla
 class TestRedrive:
     @pytest.fixture
     def dead(self, queue: Queue, store: StoreUnderTest) -> list[str]:
-        """Return the ids of three dead letters, oldest first; a stale one is there too."""
+        """Make three dead letters and a stale one; return the ids of the three, oldest first."""
         queue.put("stale", task_id="stale", max_age_seconds=10)
         queue.put_many([{"payload": number, "task_id": str(number)} for number in range(3)])
         for claim in queue.claim(limit=4):
@@ -287,7 +287,7 @@ class TestRedrive:
         assert queue.redrive(task_id=dead[1]) == 1
         assert ids(queue.claim(limit=5)) == [dead[1]]
 
-    def test_it_has_all_its_attempts_again(self, store: StoreUnderTest) -> None:
+    def test_its_attempts_are_reset(self, store: StoreUnderTest) -> None:
         queue = store.queue(max_attempts=2)
         queue.put("work", task_id="a")
         for _ in range(2):
@@ -298,7 +298,7 @@ class TestRedrive:
         queue.retry(claimed(queue), "broken", delay_seconds=0)
         assert known(queue, "a").status is TaskStatus.PENDING
 
-    def test_a_stale_one_says_so(self, queue: Queue, dead: list[str]) -> None:
+    def test_a_stale_one_is_an_error(self, queue: Queue, dead: list[str]) -> None:
         assert dead
         with pytest.raises(IllegalTransition, match="cannot redrive a task that is SHED"):
             queue.redrive(task_id="stale")
@@ -323,7 +323,7 @@ class TestCancel:
 
 
 class TestTouch:
-    def test_it_is_new_and_keeps_all_else(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_only_its_creation_time_changes(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", task_id="a", priority=2, group="g", max_age_seconds=60)
         queue.retry(claimed(queue), "broken", delay_seconds=0)
         before = known(queue, "a")
@@ -345,7 +345,7 @@ class TestTouch:
         store.clock.advance(30)
         assert payloads(queue.claim()) == ["work"]
 
-    def test_again_and_again_keeps_the_max_age(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_repeated_touches_keep_the_max_age(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", task_id="a", max_age_seconds=1)
         for _ in range(20):
             store.clock.advance(0.9)
@@ -354,7 +354,9 @@ class TestTouch:
 
 
 class TestReprioritize:
-    def test_it_moves_between_levels_and_not_in_time(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_it_changes_the_level_but_not_the_creation_time(
+        self, queue: Queue, store: StoreUnderTest
+    ) -> None:
         for task_id in ("old", "young", "urgent"):
             queue.put(task_id, task_id=task_id)
         assert queue.reprioritize("urgent", 5).priority == 5
@@ -419,7 +421,7 @@ class TestPriorities:
 
 
 class TestDelay:
-    def test_a_delayed_put_from_another_process_comes_in_with_a_claim(self, store: StoreUnderTest) -> None:
+    def test_a_claim_promotes_a_delayed_task_of_another_process(self, store: StoreUnderTest) -> None:
         store.queue().put("later", delay_seconds=10, priority=4)
         worker = store.queue()
         assert worker.claim() == []
@@ -443,7 +445,7 @@ class TestDelay:
 
 
 class TestLease:
-    def test_a_claim_may_say_how_long(self, store: StoreUnderTest) -> None:
+    def test_a_claim_may_set_the_length_of_its_lease(self, store: StoreUnderTest) -> None:
         queue = store.queue(lease_seconds=40)
         queue.put_many([{"payload": number} for number in range(2)])
         assert claimed(queue).lease_until == store.clock.now + 40
@@ -467,7 +469,7 @@ class TestLease:
         extended = queue.extend(claim, 500)
         assert queue.complete(claim if which == "before" else extended).status is TaskStatus.SUCCESS
 
-    def test_a_lease_that_ran_out_can_be_extended_until_somebody_noticed(
+    def test_an_expired_lease_can_be_extended_until_the_task_is_recovered(
         self, queue: Queue, store: StoreUnderTest
     ) -> None:
         queue.put("work")
@@ -531,7 +533,7 @@ class TestGet:
     def test_an_unknown_id(self, queue: Queue) -> None:
         assert queue.get("nobody") is None
 
-    def test_the_stores_own_records_are_no_tasks(self, queue: Queue) -> None:
+    def test_the_store_s_own_items_are_not_tasks(self, queue: Queue) -> None:
         queue.put("work", priority=5)
         queue.pause()
         assert queue.get("freshq#control#default") is None
@@ -540,7 +542,7 @@ class TestGet:
 
 
 class TestValues:
-    """What was put comes back as JSON keeps it, whatever happens to the caller's object."""
+    """A payload is a copy, as JSON represents it."""
 
     def test_the_callers_object_may_change_after_a_put(self, queue: Queue) -> None:
         payload = {"list": [1]}
@@ -555,7 +557,7 @@ class TestValues:
         queue.retry(claim, delay_seconds=0)
         assert claimed(queue).task.payload == {"list": [1]}
 
-    def test_what_json_cannot_tell_apart_is_the_same_on_every_store(self, queue: Queue) -> None:
+    def test_values_that_are_equal_in_json_are_equal_on_every_store(self, queue: Queue) -> None:
         queue.put({1: (2, 3)}, task_id="a")
         assert known(queue, "a").payload == {"1": [2, 3]}
         result = {1: [4]}
@@ -565,7 +567,7 @@ class TestValues:
 
 
 class TestPurge:
-    def test_everything_goes_what_is_held_included(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_all_tasks_are_deleted_even_taken_ones(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put_many([{"payload": number} for number in range(30)])
         queue.put("later", delay_seconds=10)
         queue.complete(claimed(queue))
@@ -596,7 +598,7 @@ class TestPurge:
 
 
 class TestPause:
-    def test_claims_are_suspended_and_all_else_goes_on(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_only_claims_are_suspended(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put_many([{"payload": number} for number in range(3)])
         first, second = queue.claim(limit=2, lease_seconds=10)
         queue.pause()
@@ -613,7 +615,7 @@ class TestPause:
     def test_another_process_sees_it(self, store: StoreUnderTest) -> None:
         here, there = store.queue(), store.queue()
         there.put_many([{"payload": number} for number in range(2)])
-        assert len(there.claim()) == 1  # and knows now that nothing was paused
+        assert len(there.claim()) == 1  # and has cached that nothing is paused
         here.pause()
         assert within_seconds(5, lambda: there.paused)
         assert there.claim() == []
@@ -634,7 +636,7 @@ class TestStats:
             assert counts(stats) == {}
             assert stats.oldest_pending_seconds is stats.newest_pending_seconds is None
 
-    def test_only_what_can_be_claimed_has_an_age(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_only_claimable_tasks_have_an_age(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("taken")
         queue.claim()
         queue.put("delayed", delay_seconds=1000)
@@ -647,7 +649,7 @@ class TestStats:
         assert stats.oldest_pending_seconds == stats.newest_pending_seconds == pytest.approx(2, abs=1e-3)
         assert counts(stats) == {"taken": 1, "delayed": 1, "shed": 1, "pending": 1}
 
-    def test_a_due_delay_counts_as_delayed_until_it_is_brought_in(
+    def test_a_due_task_counts_as_delayed_until_it_is_promoted(
         self, queue: Queue, store: StoreUnderTest
     ) -> None:
         queue.put("later", delay_seconds=5)
@@ -670,7 +672,7 @@ class TestHeld:
         with pytest.raises(LeaseLost, match="SUCCESS"):
             first.held("a", claim.token)
 
-    def test_only_the_holders_token_will_do(self, queue: Queue, store: StoreUnderTest) -> None:
+    def test_only_the_holder_s_token_is_accepted(self, queue: Queue, store: StoreUnderTest) -> None:
         queue.put("work", task_id="a")
         with pytest.raises(LeaseLost, match="PENDING"):
             queue.held("a", "none")
@@ -684,7 +686,7 @@ class TestHeld:
 
 
 class TestDiscard:
-    def test_dead_letters_go_and_nothing_else(self, queue: Queue) -> None:
+    def test_only_dead_letters_are_deleted(self, queue: Queue) -> None:
         for name in ("a", "b", "c"):
             queue.put("bad", task_id=name)
             queue.fail(claimed(queue), "no good")
@@ -703,7 +705,7 @@ class TestDiscard:
         with pytest.raises(TaskNotFound):
             queue.discard(task_id="a")
 
-    def test_one_that_was_brought_back_meanwhile_stays(self, queue: Queue) -> None:
+    def test_one_that_was_redriven_meanwhile_stays(self, queue: Queue) -> None:
         queue.put("bad", task_id="a")
         dead = queue.fail(claimed(queue))
         queue.redrive(task_id="a")
@@ -711,7 +713,7 @@ class TestDiscard:
             queue.store.delete(dead, Guard(TaskStatus.FAILURE, request_token=dead.request_token))
         assert queue.get("a") is not None
 
-    def test_one_that_is_gone_already_is_no_error(self, queue: Queue) -> None:
+    def test_one_that_is_already_deleted_is_no_error(self, queue: Queue) -> None:
         queue.put("bad", task_id="a")
         dead = queue.fail(claimed(queue))
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Every verb of a queue, for what must hold of all of them."""
+"""Every verb of a queue, for tests of what holds for all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def prepared(queue: Queue) -> Claim:
     return queue.claim()[0]
 
 
-# Each is called with a queue and a claim that `prepared` has returned.
+# Each is called with a queue and the claim that `prepared` returned.
 VERBS: Final[dict[str, Callable[[Queue, Claim], object]]] = {
     "put": lambda queue, _: queue.put("new"),
     "put_many": lambda queue, _: queue.put_many([{"payload": 1}, {"payload": 2}]),

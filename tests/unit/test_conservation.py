@@ -1,6 +1,6 @@
-"""Whatever is done in whatever order: no task is lost, none is held twice, the newest is served first.
+"""In any sequence of verbs no task is lost, none is held twice, and the newest is served first.
 
-Hypothesis does random things to a queue and to a model of it, which is a dictionary.
+Hypothesis calls random verbs on a queue, and on a model of it, which is a dictionary.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_AGE_SECONDS: Final = 120.0
 
 @dataclass
 class Expected:
-    """What a task must be."""
+    """The expected state of a task."""
 
     status: TaskStatus
     created: float
@@ -59,7 +59,7 @@ class Expected:
     lease_until: float = 0.0
 
     def state(self, now: float) -> str:
-        """Return the field of the stats that counts it."""
+        """Return the field of `Stats` that counts it."""
         if self.status is TaskStatus.PENDING:
             if self.deadline <= now:
                 return "shed"
@@ -67,7 +67,7 @@ class Expected:
         return self.status.lower()
 
     def due(self, now: float) -> bool:
-        """Return whether a sweep has to move it."""
+        """Return whether a sweep must change it."""
         if self.status is TaskStatus.TAKEN:
             return self.lease_until <= now
         return self.status is TaskStatus.PENDING and self.not_before is not None and self.not_before <= now
@@ -235,14 +235,14 @@ class Conservation(RuleBasedStateMachine):
 
     @rule(process=st.integers(0, 1), orderly=st.booleans())
     def restart(self, process: int, orderly: bool) -> None:  # noqa: FBT001 - drawn by name
-        """Forget what the process knows; what it holds must come back."""
+        """Crash a process; its tasks must be recovered."""
         if orderly:
             self.processes[process].close()
         self.processes[process] = self.new_process()
 
     @invariant()
     def check(self) -> None:
-        """Every task is what it must be, in what was put and in what the states add up to."""
+        """Every task is in its expected state, and the counts add up to the tasks that were put."""
         now = self.clock.now
         listed = {task.task_id: task for task in self.producer.list(limit=5000)}
         assert listed.keys() == self.model.keys()
@@ -274,7 +274,7 @@ class Conservation(RuleBasedStateMachine):
                 yield
 
     def teardown(self) -> None:
-        """Let everything end: nothing may be stuck."""
+        """Let every task end; none may be stuck."""
         for _ in range(MAX_ATTEMPTS + 1):
             self.clock.advance(60)
             self.sweep()
@@ -287,7 +287,7 @@ class Conservation(RuleBasedStateMachine):
 
 
 def bound(new_store: Callable[[], Store]) -> type[Conservation]:
-    """Return the machine for a store."""
+    """Return the state machine for a store."""
 
     class Bound(Conservation):
         make_store = staticmethod(new_store)
@@ -296,7 +296,7 @@ def bound(new_store: Callable[[], Store]) -> type[Conservation]:
 
 
 def explore(machine: type[Conservation], examples: int, phases: Collection[Phase] = tuple(Phase)) -> None:
-    """Have Hypothesis look for trouble."""
+    """Run the state machine with Hypothesis."""
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -312,7 +312,7 @@ def explore(machine: type[Conservation], examples: int, phases: Collection[Phase
 
 
 def walk(machine: Conservation, steps: int, seed: int) -> None:
-    """Do what a busy queue sees, in proportion: Hypothesis's short examples seldom get that far."""
+    """Do many steps in the proportions of a busy queue; Hypothesis tries short examples only."""
     dice = random.Random(seed)
     actions: dict[Callable[[], None], int] = {
         lambda: machine.put(
@@ -364,11 +364,11 @@ class TestOnSqlite:
 class TestOnDynamoDBLocal:
     @pytest.fixture
     def machine(self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch) -> type[Conservation]:
-        monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", -1.0)  # each process knows every level at once
+        monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", -1.0)  # no process caches the levels
         return bound(lambda: table_store.make_store(2))
 
     def test_explored(self, machine: type[Conservation]) -> None:
-        explore(machine, examples=8, phases=[Phase.generate])  # to shrink takes minutes here
+        explore(machine, examples=8, phases=[Phase.generate])  # shrinking takes minutes here
 
     def test_walked(self, machine: type[Conservation]) -> None:
         walk(machine(), 200, seed=1)

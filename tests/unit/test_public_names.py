@@ -1,4 +1,4 @@
-"""The public names: what `from freshq import ...` gives, and that it is loaded when it is used."""
+"""The public names: `from freshq import ...` loads a name when it is first used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import freshq
 
 
 def declared() -> dict[str, str]:
-    """Return the module of each public name, as type checkers read it."""
+    """Return the module of each public name, as type checkers see it."""
     tree = ast.parse(Path(freshq.__file__).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     return {
@@ -33,7 +33,7 @@ def test_every_public_name_can_be_loaded() -> None:
     assert missing == []
 
 
-def test_a_name_that_is_not_public_is_refused() -> None:
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
     assert not hasattr(freshq, "no_such_name")
 
 
