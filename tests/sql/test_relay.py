@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from freshq import Queue, StoreError, TaskStatus
+from freshq import PutIncomplete, Queue, StoreError, TaskStatus
 from freshq.cli import app
 from freshq.feeds.relay import Relay
 from freshq.stores.memory import MemoryStore
@@ -17,6 +17,7 @@ from tests.support.readings import counts, ids, known, payloads
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from freshq import Receipt
     from tests.conftest import StoreUnderTest
 
 run = CliRunner().invoke
@@ -93,6 +94,41 @@ class TestRelay:
         store.clock.advance(300)
         Relay(source, destination).move()
         assert payloads(destination.claim()) == ["work"]
+
+    def test_of_a_batch_that_was_put_in_part_the_rest_is_put_again(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source, destination = store.queue(), target(store)
+        source.put_many([{"payload": number, "task_id": str(number)} for number in range(3)])
+        put_many = destination.put_many
+
+        def put_two(tasks: list[dict[str, Any]]) -> list[Receipt]:
+            raise PutIncomplete([*put_many(tasks[:2]), StoreError("throttled")])
+
+        with monkeypatch.context() as patch:
+            patch.setattr(destination, "put_many", put_two)
+            Relay(source, destination).move()
+        assert [known(source, name).error for name in "012"] == [None, None, "throttled"]
+        store.clock.advance(300)
+        Relay(source, destination).move()
+        assert counts(destination.stats()) == {"pending": 3}
+
+    def test_a_task_that_another_relay_claimed_meanwhile_is_left_to_it(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        source, destination = store.queue(), target(store)
+        source.put("work", task_id="a")
+        put_many = destination.put_many
+
+        def slow_put(tasks: list[dict[str, Any]]) -> list[Receipt]:
+            store.clock.advance(60)
+            assert ids(source.claim()) == ["a"]
+            return put_many(tasks)
+
+        monkeypatch.setattr(destination, "put_many", slow_put)
+        assert Relay(source, destination).move() == 1
+        assert "task a was claimed by another relay" in caplog.text
+        assert counts(source.stats()) == {"taken": 1}
 
     def test_a_source_that_does_not_answer_is_an_error(self, store: StoreUnderTest) -> None:
         missing = Queue.sql("sqlite:////nowhere/tasks.db")

@@ -6,7 +6,7 @@ import threading
 import time
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -146,6 +146,40 @@ class TestScheduler:
             Schedule.of("", Every(1), 1)
         with pytest.raises(ValueError, match=r"^catch_up: "):
             Schedule.of("m", Every(1), 1, catch_up=0)
+
+    def test_run_waits_for_a_store_that_does_not_answer(
+        self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        clock.now = 60.0 * round(START / 60) + 45
+        node = Scheduler(queue, [Schedule.of("m", Every(60), "work")])
+        node.fire()
+        clock.advance(30)
+        read = queue.store.read_record
+
+        class Stop(threading.Event):
+            """Stops the scheduler when it would wait for the third time."""
+
+            waits: ClassVar[list[float]] = []
+
+            def wait(self, timeout: float | None = None) -> bool:
+                monkeypatch.setattr(queue.store, "read_record", read)
+                self.waits.append(timeout or 0)
+                if len(self.waits) == 2:
+                    self.set()
+                return self.is_set()
+
+        def no_answer(*_arguments: object) -> None:
+            raise StoreError("down")
+
+        monkeypatch.setattr(queue.store, "read_record", no_answer)
+        node.run(stop := Stop())
+        assert stop.waits == [1.0, 45.0]
+        assert total(queue) == 1
+        assert "could not fire schedules" in caplog.text
+
+    def test_without_schedules_run_only_waits(self, queue: Queue) -> None:
+        node = Scheduler(queue, [])
+        assert (node.fire(), node.next_tick()) == (0, None)
 
     def test_run_fires_by_itself_until_it_is_told_to_stop(self) -> None:
         queue = Queue(MemoryStore(), clock=time.time)

@@ -1,1 +1,1 @@
-"""What puts tasks by itself: the relay of an outbox, and schedules."""
+"""Sources of tasks: the relay of an outbox, and schedules."""

@@ -1,4 +1,4 @@
-"""Moves tasks from one queue to another: an outbox beside the data, to where the work is done."""
+"""The relay: moves tasks from an outbox to another queue."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_BATCH: Final = 100
-# What was put to the destination, but not yet settled at the source when the relay died, is put again
-# after this time; the destination knows its id.
+# If a relay dies between putting a task and settling it at the source, the task is put again after this
+# time, and is a duplicate at the destination.
 LEASE_SECONDS: Final = 60.0
 
 
 class Relay:
-    """Takes tasks from a source, puts them to a destination under the same ids, and settles them.
+    """Claims tasks from a source, puts them to a destination under the same ids, and settles them.
 
-    At least once: a task is settled at the source only after the destination has it. Put again after a
-    crash, it is a duplicate there, as long as the destination keeps the ids of what is done (its
-    retention), which must be longer than a lease of the source.
+    Delivery is at least once: a task is settled at the source after the destination has it. After a crash it
+    is put again, which is a duplicate at the destination while that keeps its id: the destination's retention
+    must be longer than the lease.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class Relay:
         Args:
             source: The outbox.
             destination: Where its tasks go.
-            batch: Tasks moved at a time, at the most.
-            lease_seconds: How long a batch may take.
+            batch: Maximum number of tasks to move at a time.
+            lease_seconds: Maximum time for a batch.
 
         Raises:
             ValueError: If an argument is wrong.
@@ -56,23 +56,23 @@ class Relay:
         self._lease_seconds = checked_seconds("lease_seconds", lease_seconds, above_zero=True)
 
     def move(self) -> int:
-        """Move one batch; return how many tasks the source gave, those not moved included.
+        """Move one batch; return how many tasks were claimed, including those not moved.
 
-        A task that the destination refuses stays in the source, to be tried again after a while.
+        A task that the destination does not accept stays in the source and is retried with backoff.
 
         Raises:
             StoreError: If the source did not answer.
         """
         claims = self._source.claim(self._batch, self._lease_seconds)
         if claims:
-            # The newest was claimed first, and must be put last to be the newest there too.
+            # The newest was claimed first. It must be put last to be the newest at the destination.
             claims.sort(key=lambda claim: claim.task.created)
-            for claim, refusal in zip(claims, self._put(claims), strict=True):
-                self._settle(claim, refusal)
+            for claim, error in zip(claims, self._put(claims), strict=True):
+                self._settle(claim, error)
         return len(claims)
 
     def _put(self, claims: Sequence[Claim]) -> Sequence[Exception | None]:
-        """Put tasks to the destination; return for each why it did not take it, None if it has it."""
+        """Put tasks to the destination; return the error of each, None if the destination has it."""
         try:
             receipts: Sequence[object] = self._destination.put_many([self._new(claim) for claim in claims])
         except PutIncomplete as incomplete:
@@ -82,7 +82,7 @@ class Relay:
         return [receipt if isinstance(receipt, Exception) else None for receipt in receipts]
 
     def _new(self, claim: Claim) -> dict[str, Any]:
-        """Return the arguments of the put of a task, with what is left of its life."""
+        """Return the arguments to put a task, with the rest of its max age."""
         task = claim.task
         left_seconds = max(1e-6, task.deadline - self._source.now())
         return {
@@ -93,23 +93,23 @@ class Relay:
             "max_age_seconds": min(left_seconds, self._destination.max_age_seconds),
         }
 
-    def _settle(self, claim: Claim, refusal: Exception | None) -> None:
+    def _settle(self, claim: Claim, error: Exception | None) -> None:
         try:
-            if refusal is None:
+            if error is None:
                 self._source.complete(claim)
             else:
-                logger.warning("task %s was not moved: %s", claim.task.task_id, refusal)
-                self._source.retry(claim, str(refusal))
+                logger.warning("task %s could not be moved: %s", claim.task.task_id, error)
+                self._source.retry(claim, str(error))
         except LeaseLost:
-            logger.warning("task %s was settled by another relay", claim.task.task_id)
+            logger.warning("task %s was claimed by another relay", claim.task.task_id)
 
     def run(self, stop: threading.Event, *, until_empty: bool = False, poll_seconds: float = 1.0) -> int:
-        """Move tasks until told to stop; return how many the source gave.
+        """Move tasks until stopped; return how many were claimed.
 
         Args:
-            stop: Ends it after the batch in work.
+            stop: Ends it after the current batch.
             until_empty: Also end when the source has nothing to claim.
-            poll_seconds: Between looks at an empty source.
+            poll_seconds: Pause after finding the source empty.
 
         Raises:
             StoreError: If the source did not answer.
