@@ -59,17 +59,12 @@ class Putting(Verbs):
             Overloaded: If admission control rejected the task; nothing was written.
             StoreError: If the store did not answer.
         """
-        arguments = {
-            "payload": payload,
-            "task_id": task_id,
-            "priority": priority,
-            "delay_seconds": delay_seconds,
-            "max_age_seconds": max_age_seconds,
-            "group": group,
-            "at": at,
-        }
+        times = {"delay_seconds": delay_seconds, "max_age_seconds": max_age_seconds, "at": at}
+        new = parse_new_task(
+            {"payload": payload, "task_id": task_id, "priority": priority, "group": group, **times}
+        )
         how = self._core.putter(on_conflict, connection)
-        return self._put([self._core.created(parse_new_task(arguments))], how)[0]
+        return self._put([self._core.created(new)], how)[0]
 
     def put_many(
         self,
