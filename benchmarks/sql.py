@@ -27,7 +27,7 @@ from tests.support.databases import HOST, Postgres
 
 from benchmarks import sql_contenders as contenders
 from freshq import Queue
-from freshq.stores.sql.database import open_engine
+from freshq.stores.sql.engine import open_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,7 +145,7 @@ def add_finished(server: Server, rows: int) -> None:
 def plan(server: Server) -> str:
     """Return how PostgreSQL carries out a claim of 10."""
     queue = Queue.sql(server.url)
-    prepared = queue.store.statements.quick_take[True]  # type: ignore[attr-defined] # of a SqlStore
+    prepared = contenders.sql_store(queue).claim_sql.take_only_line[True]
     engine = open_engine(server.url)
     with engine.connect() as connection:
         connection.execute(sa.text("ANALYZE tasks"))

@@ -22,7 +22,8 @@ import sqlalchemy as sa
 
 from freshq import Queue
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.database import open_engine
+from freshq.stores.sql.claims import candidate_parameters, taken_parameters
+from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.rows import end
 
 if TYPE_CHECKING:
@@ -113,15 +114,19 @@ def _child(job: Any, workers: int, barrier: Any, results: Any, arguments: tuple[
 # --- freshq
 
 
+def sql_store(queue: Queue) -> SqlStore:
+    """Return the store of a queue in a SQL database."""
+    if not isinstance(queue.store, SqlStore):
+        raise TypeError(type(queue.store))
+    return queue.store
+
+
 def fill_freshq(server: Server, tasks: int, *, empty: bool = True) -> None:
     """Fill the queue, emptied before."""
     queue = Queue.sql(server.url)
     queue.create_table()
-    store = queue.store
-    if not isinstance(store, SqlStore):
-        raise TypeError(type(store))
     if empty:
-        with store.database.engine.begin() as connection:
+        with sql_store(queue).database.engine.begin() as connection:
             connection.execute(sa.text("TRUNCATE tasks"))
     queue.put_many([{"payload": PAYLOAD} for _ in range(tasks)])
     queue.close()
@@ -169,10 +174,10 @@ def drain_driver(workers: int, ready: Callable[[], None], server: Server) -> Non
     """Run the statements of freshq, one by one, by the driver alone: what no queue in Python can pass."""
     psycopg = importlib.import_module("psycopg")
     queue = Queue.sql(server.url)
-    statements = queue.store.statements  # type: ignore[attr-defined] # of a SqlStore
+    store = sql_store(queue)
     (claim,) = queue.claim()
     done = queue.complete(claim)
-    take, finish = statements.quick_take[True], statements.quick_finish
+    take, finish = store.claim_sql.take_only_line[True], store.settle_sql.finish
     taking = taking_one(queue)
     ending = end(done) | {"of_queue": done.queue, "of_lease_token": taking["token"]}
     connections = [psycopg.connect(server.conninfo, autocommit=True) for _ in range(workers)]
@@ -192,10 +197,8 @@ def drain_driver(workers: int, ready: Callable[[], None], server: Server) -> Non
 def taking_one(queue: Queue, limit: int = 1) -> dict[str, Any]:
     """Return the parameters of a claim, newest first, of a queue with no groups."""
     request = queue._request(limit, 60.0)  # noqa: SLF001 - what a claim asks for
-    claims: Any = queue.store.claims  # type: ignore[attr-defined] # of a SqlStore
-    parameters = claims._candidates_of(request, (0, None)) | claims._taking(request) | {"at_most": limit}  # noqa: SLF001 - the same
-    arguments = claims.statements.quick_take[True].arguments(parameters)
-    return dict(arguments)
+    parameters = candidate_parameters(request, (0, None)) | taken_parameters(request) | {"at_most": limit}
+    return dict(sql_store(queue).claim_sql.take_only_line[True].arguments(parameters))
 
 
 def keep_up(

@@ -13,7 +13,7 @@ from freshq.model.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.dynamodb import control
-from freshq.stores.sql import store as sql_store
+from freshq.stores.sql import shared_records
 from tests.support.readings import counts, ids, known, payloads, total, within_seconds
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def quick_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the time after which a process notices what others changed."""
     monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 0.05)
-    monkeypatch.setattr(sql_store, "PAUSE_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(shared_records, "PAUSE_CHECK_SECONDS", 0.05)
 
 
 class Dice(random.Random):

@@ -12,10 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import LeaseLost, Order, PutOutcome, Queue, StoreError, TableMissing, TaskStatus, Unreachable
-from freshq.policy.retry import Backoff
+from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.clock import DatabaseClock
-from freshq.stores.sql.database import open_engine
+from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
 from freshq.stores.sql.schema import schema
 from tests.support.readings import counts, ids, known, payloads, total
@@ -222,7 +222,11 @@ class TestMigrations:
 class TestConnections:
     @pytest.fixture(autouse=True)
     def _no_pauses(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(database, "RETRY_BACKOFF", Backoff(base_seconds=0.01, cap_seconds=0.01))
+        monkeypatch.setattr(
+            database,
+            "CALL_RETRY",
+            CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.01, cap_seconds=0.01)),
+        )
 
     @pytest.fixture
     def postgres_engine(self, postgres_engine: sa.Engine) -> Iterator[sa.Engine]:
@@ -260,27 +264,27 @@ class TestConnections:
 
     def test_an_interrupt_is_not_retried(self, engine: sa.Engine) -> None:
         store = SqlStore(engine)
-        calls: list[bool] = []
+        calls: list[sa.Connection] = []
 
-        def work(_connection: sa.Connection, again: bool) -> None:  # noqa: FBT001 - as it is called
-            calls.append(again)
+        def work(connection: sa.Connection) -> None:
+            calls.append(connection)
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             store.database.transaction(work)
-        assert calls == [False]
+        assert len(calls) == 1
 
 
 class TestLostReply:
-    """The statement was carried out and committed, and the answer was lost: it is sent again."""
+    """The statement was committed, its reply was lost, and it is sent again."""
 
     @pytest.fixture(autouse=True)
     def _twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Have every unit of work done twice, as if the first answer were lost after its commit."""
+        """Run every unit of work twice, as if the first reply were lost after the commit."""
 
         def twice(_self: Any, run: Any) -> Any:
-            run(False)  # noqa: FBT003 - as the store calls it
-            return run(True)  # noqa: FBT003 - as the store calls it
+            run(1)
+            return run(2)
 
         monkeypatch.setattr(database.Database, "_retried", twice)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.database import open_engine
+from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.schema import schema
 from tests.support.databases import MariaDB, Postgres, Server, Unavailable, is_required
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Self
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
-from freshq.stores.sql.database import open_engine
+from freshq.stores.sql.engine import open_engine
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -1,177 +1,274 @@
-"""How tasks are claimed: the best of the only line at once, or of several lines in turns."""
+"""Claims: from the only line of a queue by one statement, or from several lines in turns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import partial
+import logging
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+import sqlalchemy as sa
+from typing_extensions import override
+
 from freshq.model.task import TaskStatus
-from freshq.stores.sql.rows import Stored, line_key, microseconds, parse_line, stored
+from freshq.stores.base import ConflictError, Guard
+from freshq.stores.sql.part import live_in_line
+from freshq.stores.sql.quarantine import as_dead_letter
+from freshq.stores.sql.rows import Stored, microseconds, stored
+from freshq.stores.sql.settles import Settles
+from freshq.stores.sql.statements import TAKEN, Conditions, Statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import sqlalchemy as sa
-
+    from freshq.model.task import Task
     from freshq.stores.base import ClaimRequest
     from freshq.stores.lines import Line
     from freshq.stores.sql.database import Database
-    from freshq.stores.sql.statements import Statements
+    from freshq.stores.sql.prepared import PreparedStatement
+    from freshq.stores.sql.schema import Schema
+
+logger = logging.getLogger(__name__)
 
 PAST_EVERY_TIME_US: Final = 2**62
 
 
-@dataclass
-class Claims:
-    """Claims tasks of a store.
+class ClaimStatements(Statements):
+    """The statements of claims. Those that depend on the order are keyed by "newest first"."""
 
-    Attributes:
-        database: Where the tasks are.
-        statements: The statements on them.
-    """
+    @cached_property
+    def _claimable(self) -> Conditions:
+        """The task is live, and has more time left than the reserve."""
+        return (*self.live_in_line, self.tasks.c.deadline_us > sa.bindparam("deadline_after_us"))
 
-    database: Database
-    statements: Statements
-    # The line that was the only one of a queue the last time; a claim that trusts it finds out.
-    _only_line: dict[str, Line] = field(default_factory=dict)
+    @cached_property
+    def _best_first(self) -> dict[bool, tuple[sa.ColumnElement[Any], ...]]:
+        created, task_id = self.tasks.c.created_us, self.tasks.c.task_id
+        return {True: (created.desc(), task_id.desc()), False: (created, task_id)}
 
-    def claim(self, request: ClaimRequest) -> list[Stored]:
-        """Take up to `request.limit` claimable tasks, best first.
+    @cached_property
+    def _beyond(self) -> dict[bool, Conditions]:
+        """The task comes after the position (`beyond_us`, `beyond_id`) of its line."""
+        created, task_id = self.tasks.c.created_us, self.tasks.c.task_id
+        time_us: sa.BindParameter[int] = sa.bindparam("beyond_us")
+        at_id: sa.BindParameter[str] = sa.bindparam("beyond_id")
+        return {
+            True: (created <= time_us, sa.or_(created < time_us, task_id < at_id)),
+            False: (created >= time_us, sa.or_(created > time_us, task_id > at_id)),
+        }
 
-        Most queues have one priority level and no groups. There, one statement does it all: it takes
-        from the only line, and nothing if there is another one with anything in it.
-        """
-        if self.statements.quick_take:
-            found = self._of_only_line(request)
-            if found:
-                return found
-        return self.database.transaction(lambda connection, again: self.of_all(connection, request, again))
+    @cached_property
+    def page(self) -> dict[bool, sa.Select[Any]]:
+        """The next candidates of a line, best first, locked until the transaction ends."""
+        return {
+            newest_first: sa.select(*self.columns)
+            .where(*self._claimable, *self._beyond[newest_first])
+            .order_by(*self._best_first[newest_first])
+            .limit(sa.bindparam("at_most"))
+            .with_for_update(skip_locked=True)
+            for newest_first in (True, False)
+        }
 
-    def _of_only_line(self, request: ClaimRequest) -> list[Stored]:
-        """Take from the line that was the only one the last time, if it still is."""
+    @cached_property
+    def _taken_values(self) -> dict[str, Any]:
+        """The columns that a claim changes."""
+        return {
+            "status": TAKEN,
+            "line": sa.null(),
+            "updated_us": sa.bindparam("now_us"),
+            "attempts": self.tasks.c.attempts + 1,
+            "lease_token": sa.bindparam("token"),
+            "request_token": sa.bindparam("token"),
+            "lease_until_us": sa.bindparam("lease_until_us"),
+            "due_us": sa.bindparam("lease_until_us"),
+            "expires": sa.bindparam("new_expires"),
+        }
+
+    @cached_property
+    def take(self) -> sa.Update:
+        """Take the tasks that the transaction has locked."""
+        in_line = self.tasks.c.line.is_not(None)
+        return sa.update(self.tasks).where(self.in_queue, self.listed, in_line).values(self._taken_values)
+
+    @cached_property
+    def taken(self) -> sa.Select[Any]:
+        """The tasks that are held under a token."""
+        tasks = self.tasks
+        return sa.select(*self.columns).where(
+            self.in_queue,
+            tasks.c.due_us == sa.bindparam("lease_until_us"),
+            tasks.c.lease_token == sa.bindparam("token"),
+        )
+
+    @cached_property
+    def prepared_taken(self) -> PreparedStatement:
+        """As `taken`."""
+        return self.prepared(self.taken)
+
+    @cached_property
+    def take_only_line(self) -> dict[bool, PreparedStatement]:
+        """Take the best tasks of a line unless another line has a task; return them."""
+        return {
+            newest_first: self.prepared(self._take_only_line(newest_first)) for newest_first in (True, False)
+        }
+
+    def _take_only_line(self, newest_first: bool) -> sa.Update:  # noqa: FBT001 - a key
+        tasks = self.tasks
+        line: sa.BindParameter[str] = sa.bindparam("of_line")
+        others = [
+            sa.exists(sa.select(sa.literal_column("1")).select_from(tasks).where(self.in_queue, other))
+            for other in (tasks.c.line > line, tasks.c.line < line)
+        ]
+        best = (
+            sa.select(tasks.c.task_id)
+            .where(*self._claimable, *(~other for other in others))
+            .order_by(*self._best_first[newest_first])
+            .limit(sa.bindparam("at_most"))
+        )
+        if self.dialect.name == "postgresql":
+            chosen = best.with_for_update(skip_locked=True).cte("chosen")
+            update = sa.update(tasks).where(tasks.c.task_id == chosen.c.task_id, self.in_queue)
+        else:
+            update = sa.update(tasks).where(self.in_queue, tasks.c.task_id.in_(best))
+        return update.values(self._taken_values).returning(*self.columns)
+
+
+class Claims(Settles):
+    """Claims tasks."""
+
+    def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
+        super().__init__(database, schema, queue)
+        self.claim_sql = ClaimStatements(schema, database.engine.dialect)
+        # By queue: the line that was its only one at the last look. A claim that trusts it finds out.
+        self._only_line: dict[str, Line] = {}
+
+    @override
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        claimed = self._claim(request)
+        for each in claimed:
+            if each.problem is not None:
+                self._quarantine(each.task, each.problem, request.now)
+        return [each.task for each in claimed if each.problem is None]
+
+    def _quarantine(self, task: Task, problem: str, now: float) -> None:
+        try:
+            self.replace(
+                as_dead_letter(task, problem, now), Guard(TaskStatus.TAKEN, lease_token=task.lease_token)
+            )
+        except ConflictError:
+            logger.warning("task %s changed before it could become a dead letter", task.task_id)
+
+    def _claim(self, request: ClaimRequest) -> list[Stored]:
+        """Take tasks: most queues have one priority level and no groups, where one statement suffices."""
+        if self.claim_sql.has_returning:
+            claimed = self._claim_from_only_line(request)
+            if claimed:
+                return claimed
+        return self.database.transaction(
+            partial(self._claim_from_lines, request=request),
+            committed_earlier=partial(self._claimed_earlier, request=request),
+        )
+
+    def _claim_from_only_line(self, request: ClaimRequest) -> list[Stored]:
         line = self._only_line.get(request.queue, (0, None))
         newest_first = request.orders.newest_first(
-            line, request.now, partial(self._oldest_apart, request, line)
+            line,
+            request.now,
+            lambda: self.database.read(partial(self._oldest_of_line, request=request, line=line)),
         )
-        parameters = self._candidates_of(request, line) | self._taking(request) | {"at_most": request.limit}
-        take, seek = self.statements.quick_take[newest_first], self.statements.quick_taken
-        rows, _changed = self.database.quick(take, parameters, seek)
-        found = [stored(row) for row in rows]
-        if not found:
-            return []
-        found.sort(key=_place, reverse=newest_first)
-        request.turns.record(*line, len(found))
-        return found
+        result = self.database.execute(
+            self.claim_sql.take_only_line[newest_first],
+            candidate_parameters(request, line) | taken_parameters(request) | {"at_most": request.limit},
+            committed_earlier=self.claim_sql.prepared_taken,
+        )
+        claimed = sorted(map(stored, result.rows), key=_position, reverse=newest_first)
+        if claimed:
+            request.turns.record(*line, len(claimed))
+        return claimed
 
-    def _oldest_apart(self, request: ClaimRequest, line: Line) -> float | None:
-        return self.database.single(lambda connection, _again: self._oldest(connection, request, line))
-
-    def of_all(self, connection: sa.Connection, request: ClaimRequest, again: bool) -> list[Stored]:  # noqa: FBT001 - as it is called
-        """Take tasks from all lines in turns, in a transaction."""
-        if again and (held := self._taken(connection, request)):
-            return held
+    def _claim_from_lines(self, connection: sa.Connection, request: ClaimRequest) -> list[Stored]:
         chosen = list(islice(self.candidates(connection, request), request.limit))
         if not chosen:
             return []
-        connection.execute(
-            self.statements.take,
-            {"of_queue": request.queue, "ids": [each.task.task_id for each in chosen]}
-            | self._taking(request),
-        )
+        listed = {"of_queue": request.queue, "ids": [each.task.task_id for each in chosen]}
+        connection.execute(self.claim_sql.take, listed | taken_parameters(request))
         return [as_taken(each, request) for each in chosen]
 
     def candidates(self, connection: sa.Connection, request: ClaimRequest) -> Iterator[Stored]:
-        """Yield what may be claimed, best first, each locked until the transaction ends."""
-        rows = connection.execute(self.statements.lines, {"of_queue": request.queue})
-        lines = [parse_line(row[0]) for row in rows]
+        """Yield the claimable tasks of all lines, best first, each locked until the transaction ends."""
+        lines = self.lines_of(connection, request.queue)
         if len(lines) == 1:
             self._only_line[request.queue] = lines[0]
         for level in sorted({level for level, _group in lines}, reverse=True):
             groups = [group for of_level, group in lines if of_level == level]
             share = max(1, request.limit // len(groups))
             yield from request.turns.interleave(
-                level, {group: self._line(connection, request, (level, group), share) for group in groups}
+                level,
+                {group: self._candidates_of(connection, request, (level, group), share) for group in groups},
             )
 
-    def _line(
-        self, connection: sa.Connection, request: ClaimRequest, line: Line, share: int
+    def _candidates_of(
+        self, connection: sa.Connection, request: ClaimRequest, line: Line, page: int
     ) -> Iterator[Stored]:
-        """Yield what may be claimed of a line, best first, looking for no more than its share at a time."""
+        """Yield the claimable tasks of a line, best first, by pages that grow."""
         newest_first = self._newest_first(connection, request, line)
-        parameters = self._candidates_of(request, line) | start_of_line(newest_first=newest_first)
+        parameters = candidate_parameters(request, line)
+        parameters |= {"beyond_us": PAST_EVERY_TIME_US if newest_first else -1, "beyond_id": ""}
         while True:
-            rows = connection.execute(
-                self.statements.page[newest_first], parameters | {"at_most": share}
-            ).all()
+            rows = connection.execute(self.claim_sql.page[newest_first], parameters | {"at_most": page}).all()
             yield from map(stored, rows)
-            if len(rows) < share:
+            if len(rows) < page:
                 return
             last = rows[-1]
             parameters |= {"beyond_us": last.created_us, "beyond_id": last.task_id}
-            share *= 2
+            page *= 2
 
     def _newest_first(self, connection: sa.Connection, request: ClaimRequest, line: Line) -> bool:
-        oldest = partial(self._oldest, connection, request, line)
-        return request.orders.newest_first(line, request.now, oldest)
+        oldest_created = partial(self._oldest_of_line, connection, request, line)
+        return request.orders.newest_first(line, request.now, oldest_created)
 
-    def _oldest(self, connection: sa.Connection, request: ClaimRequest, line: Line) -> float | None:
+    def _oldest_of_line(self, connection: sa.Connection, request: ClaimRequest, line: Line) -> float | None:
         created_us = connection.execute(
-            self.statements.oldest_of_line, self._candidates_of(request, line)
+            self.claim_sql.oldest_of_line, live_in_line(request.queue, line, request.created_after)
         ).scalar()
         return None if created_us is None else created_us / 1e6
 
-    def _taken(self, connection: sa.Connection, request: ClaimRequest) -> list[Stored]:
-        """Return what an earlier try of this claim took, whose answer was lost."""
-        rows = connection.execute(
-            self.statements.taken,
-            {
-                "of_queue": request.queue,
-                "lease_until_us": microseconds(request.lease_until),
-                "token": request.tokens[0],
-            },
-        )
+    def _claimed_earlier(self, connection: sa.Connection, request: ClaimRequest) -> list[Stored]:
+        """Return the tasks that an earlier try of this claim took, best first."""
 
-        def place(each: Stored) -> tuple[int, float, str]:
+        def rank(each: Stored) -> tuple[int, float, str]:
             task = each.task
-            line = (task.priority, task.group)
-            sign = -1 if self._newest_first(connection, request, line) else 1
-            return -task.priority, sign * task.created, task.task_id
+            newest_first = self._newest_first(connection, request, (task.priority, task.group))
+            return -task.priority, -task.created if newest_first else task.created, task.task_id
 
-        return sorted(map(stored, rows), key=place)
-
-    @staticmethod
-    def _candidates_of(request: ClaimRequest, line: Line) -> dict[str, Any]:
-        return {
-            "of_queue": request.queue,
-            "of_line": line_key(*line),
-            "created_after_us": microseconds(request.created_after),
-            "deadline_after_us": microseconds(request.deadline_after),
-        }
-
-    @staticmethod
-    def _taking(request: ClaimRequest) -> dict[str, Any]:
-        """Return what a claim writes: one token for all it takes, since each task has but one holder."""
-        return {
-            "now_us": microseconds(request.now),
-            "token": request.tokens[0],
-            "lease_until_us": microseconds(request.lease_until),
-            "new_expires": request.expires,
-        }
+        parameters = {"of_queue": request.queue} | taken_parameters(request)
+        return sorted(map(stored, connection.execute(self.claim_sql.taken, parameters)), key=rank)
 
 
-def start_of_line(*, newest_first: bool) -> dict[str, Any]:
-    """Return the place before every candidate of a line."""
-    return {"beyond_us": PAST_EVERY_TIME_US if newest_first else -1, "beyond_id": ""}
+def candidate_parameters(request: ClaimRequest, line: Line) -> dict[str, Any]:
+    """Return the parameters that say which tasks of a line may be claimed."""
+    return live_in_line(request.queue, line, request.created_after) | {
+        "deadline_after_us": microseconds(request.deadline_after)
+    }
 
 
-def _place(each: Stored) -> tuple[float, str]:
+def taken_parameters(request: ClaimRequest) -> dict[str, Any]:
+    """Return the parameters of what a claim writes: one token for all tasks that it takes."""
+    return {
+        "now_us": microseconds(request.now),
+        "token": request.tokens[0],
+        "lease_until_us": microseconds(request.lease_until),
+        "new_expires": request.expires,
+    }
+
+
+def _position(each: Stored) -> tuple[float, str]:
     return each.task.created, each.task.task_id
 
 
 def as_taken(each: Stored, request: ClaimRequest) -> Stored:
-    """Return a candidate as the claim has made it."""
+    """Return a candidate as it is once the claim has taken it."""
     task = replace(
         each.task,
         status=TaskStatus.TAKEN,

@@ -1,4 +1,4 @@
-"""The database's clock, read seldom: leases and due times must not depend on whose clock is wrong."""
+"""The database's clock: leases and due times must not depend on the clocks of the processes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from freshq.stores.sql.database import Database
 
-# Crystals differ by some 50 millionths at the worst: in this time a clock drifts by 1.5 ms.
+# Clocks drift by up to 50 ppm: 1.5 ms in this time.
 MEASURE_EVERY_SECONDS: Final = 30.0
-# A measurement is as good as its round trip is short: the best of so many counts.
+# A short round trip gives a good measurement: the shortest of these readings counts.
 READINGS: Final = 3
 NOW: Final = {
     "postgresql": "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
@@ -27,9 +27,9 @@ NOW: Final = {
 
 
 class DatabaseClock:
-    """Tells the database's time from this process's monotonic clock and their measured difference.
+    """The database's time: this process's monotonic clock plus a measured offset.
 
-    Thread-safe. While the database does not answer, the last measurement goes on to be used.
+    Thread-safe. While the database does not answer, the last offset is used.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class DatabaseClock:
         Args:
             read: Returns the database's time in seconds since the epoch.
             monotonic: Returns a time in seconds that never goes back.
-            measure_every_seconds: Between measurements.
+            measure_every_seconds: Time between measurements.
         """
         self._read = read
         self._monotonic = monotonic
@@ -56,7 +56,7 @@ class DatabaseClock:
         """Return the database's time in seconds since the epoch.
 
         Raises:
-            StoreError: If it was never measured, and the database does not answer.
+            StoreError: If the offset was never measured and the database does not answer.
         """
         offset = self._offset
         if offset is None or self._monotonic() >= self._measure_at:
@@ -77,7 +77,7 @@ class DatabaseClock:
         self._measure_at = self._monotonic() + self._measure_every_seconds
 
     def _reading(self) -> tuple[float, float]:
-        """Return how long a look at the database's clock took, and the difference that it showed."""
+        """Return the round trip of one reading, and the offset that it shows, in seconds."""
         before = self._monotonic()
         there = self._read()
         after = self._monotonic()
@@ -85,12 +85,12 @@ class DatabaseClock:
 
 
 def database_clock(database: Database) -> Callable[[], float]:
-    """Return the clock of a database; SQLite has none but the machine's."""
+    """Return the clock of a database; for SQLite, the machine's."""
     if database.dialect == "sqlite":
         return time.time
     statement = sa.text(NOW[database.dialect])
-    return DatabaseClock(
-        lambda: (
-            database.single(lambda connection, _again: int(connection.execute(statement).scalar_one())) / 1e6
-        )
-    )
+
+    def read() -> float:
+        return database.read(lambda connection: int(connection.execute(statement).scalar_one())) / 1e6
+
+    return DatabaseClock(read)

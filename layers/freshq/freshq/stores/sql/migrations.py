@@ -25,10 +25,10 @@ class Migration:
     """One step from a version of the schema to the next.
 
     Attributes:
-        version: The version it leads to.
+        version: The version of the schema after it.
         name: What it does.
-        apply: Does it. MariaDB commits each change of a table at once, so a step that was interrupted
-            is applied again: it must find its own work done.
+        apply: Does it. MariaDB commits each change of a table at once, so an interrupted step is
+            applied again: it must accept work that is done already.
     """
 
     version: int
@@ -41,7 +41,7 @@ def _create(connection: sa.Connection, schema: Schema) -> None:
 
 
 def _vacuum_often(connection: sa.Connection, schema: Schema) -> None:
-    """Have PostgreSQL clean up after a share of the churn that fits a queue, not a ledger."""
+    """Have PostgreSQL vacuum once 1 % of the rows changed: the default suits tables with less churn."""
     if connection.dialect.name == "postgresql":
         name = connection.dialect.identifier_preparer.format_table(schema.tasks)
         settings = "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000"
@@ -58,18 +58,18 @@ def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] 
     """Bring the tables to the newest version.
 
     Args:
-        database: Where they are.
-        schema: What they are to be.
-        migrations: Every version there is, in order.
+        database: The database.
+        schema: The tables.
+        migrations: All migrations, in order.
 
     Returns:
-        The names of the migrations that were applied: none if there was nothing to do.
+        The names of the migrations that were applied.
 
     Raises:
-        StoreError: If it was not done; also if the tables are of a newer version than this program.
+        StoreError: If a migration failed, or the tables have a newer version than this program knows.
     """
     with _alone(database, schema.migrations.name):
-        return database.transaction(lambda connection, _again: _apply(connection, schema, migrations))
+        return database.transaction(lambda connection: _apply(connection, schema, migrations))
 
 
 def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migration]) -> list[str]:
@@ -81,7 +81,7 @@ def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migra
     reached = connection.execute(sa.select(sa.func.coalesce(sa.func.max(version), 0))).scalar_one()
     if reached > migrations[-1].version:
         msg = (
-            f"table {schema.tasks.name!r}: of version {reached}, newer than this program knows; update freshq"
+            f"table {schema.tasks.name!r}: version {reached} is newer than this program knows; update freshq"
         )
         raise StoreError(msg)
     missing = [migration for migration in migrations if migration.version > reached]
@@ -95,9 +95,9 @@ def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migra
 
 @contextmanager
 def _alone(database: Database, name: str) -> Iterator[None]:
-    """Keep other processes from migrating the same tables on MariaDB or MySQL, until all is committed.
+    """Keep other processes from migrating the same tables of MariaDB or MySQL at the same time.
 
-    On the other databases a table can be changed in a transaction, which holds the lock itself.
+    On the other databases the transaction of the migration holds the lock.
     """
     if database.dialect not in ("mysql", "mariadb"):
         yield

@@ -1,100 +1,145 @@
-"""How tasks are put: new ones, in a transaction of the caller's, and over one of the same id."""
+"""Puts: new tasks, puts over tasks of the same id, and puts in the caller's transaction."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
+from typing_extensions import override
 
 from freshq.stores.conflicts import CREATED, DUPLICATE, UPDATED, put_over
+from freshq.stores.sql.part import Part
 from freshq.stores.sql.rows import row_of, task_of
+from freshq.stores.sql.statements import Statements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import sqlalchemy as sa
 
     from freshq.errors import FreshqError
     from freshq.model.task import Task
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.sql.database import Database
-    from freshq.stores.sql.statements import Statements
+    from freshq.stores.sql.prepared import PreparedStatement
+    from freshq.stores.sql.schema import Schema
 
 # Rows in one transaction: enough to pay for its commit, few enough to lock nobody out.
 BATCH_ROWS: Final = 500
 
 
-class Arrivals:
-    """Wakes those who wait in this process when something was put."""
+class PutStatements(Statements):
+    """The statements of puts."""
+
+    @cached_property
+    def put(self) -> sa.Executable:
+        """Insert tasks whose ids are free."""
+        values: dict[str, Any] = {column.name: sa.bindparam(column.name) for column in self.tasks.c}
+        insert: sa.Executable = self.insert_or_ignore(self.tasks).values(values)
+        return insert.execution_options(preserve_rowcount=True)
+
+    @cached_property
+    def put_one(self) -> PreparedStatement:
+        """As `put`."""
+        return self.prepared(self.put)
+
+    @property
+    def counts_new_rows(self) -> bool:
+        """Whether the row count of `put` leaves out rows that existed. MariaDB counts them too."""
+        return self.has_returning
+
+    @cached_property
+    def put_tokens(self) -> sa.Select[Any]:
+        """The put tokens of some tasks, by id."""
+        return sa.select(self.tasks.c.task_id, self.tasks.c.put_token).where(self.in_queue, self.listed)
+
+    @cached_property
+    def lock(self) -> sa.Select[Any]:
+        """One task with its put token, locked until the transaction ends."""
+        return sa.select(*self.columns, self.tasks.c.put_token).where(*self.this_task).with_for_update()
+
+    @cached_property
+    def overwrite(self) -> sa.Update:
+        """Put a task over one of the same id, unless that one has changed."""
+        values: dict[str, Any] = {
+            column.name: sa.bindparam(column.name)
+            for column in self.tasks.c
+            if column.name not in ("task_id", "queue")
+        }
+        unchanged = self.tasks.c.request_token == sa.bindparam("of_request_token")
+        return sa.update(self.tasks).where(*self.this_task, unchanged).values(values)
+
+
+class PutSignal:
+    """Wakes the threads of this process that wait for a put."""
 
     def __init__(self) -> None:
-        """Start at nothing."""
-        self.number = 0
+        """Start at zero."""
+        self.count = 0
         self._condition = threading.Condition()
 
-    def note(self) -> None:
-        """Say that something was put, and committed."""
+    def notify(self) -> None:
+        """Announce that a put was committed."""
         with self._condition:
-            self.number += 1
+            self.count += 1
             self._condition.notify_all()
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Wait until the number is no longer what was seen, or so many seconds."""
+        """Wait until the count differs from `seen`, at most `seconds`."""
         with self._condition:
-            self._condition.wait_for(lambda: self.number != seen, seconds)
+            self._condition.wait_for(lambda: self.count != seen, seconds)
 
 
-@dataclass
-class Puts:
-    """Puts tasks into a store.
+class Puts(Part):
+    """Puts tasks into the table."""
 
-    Attributes:
-        database: Where the tasks are.
-        statements: The statements on them.
-        arrivals: Is told of what was put.
-    """
+    def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
+        super().__init__(database, schema, queue)
+        self.put_sql = PutStatements(schema, database.engine.dialect)
+        self._put_signal = PutSignal()
 
-    database: Database
-    statements: Statements
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    @override
+    def put_count(self) -> int:
+        return self._put_signal.count
 
+    @override
+    def wait_for_put(self, seen: int, seconds: float) -> None:
+        self._put_signal.wait(seen, seconds)
+
+    @override
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        """Add tasks whose ids are free, in batches."""
         rows = [row_of(task) for task in tasks]
-        added: list[bool | FreshqError] = []
-        if len(rows) == 1 and self.statements.quick_put is not None:
-            if self.database.quick(self.statements.quick_put, rows[0])[1] == 1:
-                self.arrivals.note()
-                return [True]
-            return list(self.database.single(lambda connection, _again: self._added(connection, rows)))
+        added: list[bool] = []
         for start in range(0, len(rows), BATCH_ROWS):
-            batch = rows[start : start + BATCH_ROWS]
-            run = self.database.single if len(batch) == 1 else self.database.transaction
-            added += run(lambda connection, again: self._insert(connection, batch, again))  # noqa: B023 - called at once
-        self.arrivals.note()
-        return added
+            added += self._insert_batch(rows[start : start + BATCH_ROWS])
+        self._put_signal.notify()
+        return list(added)
 
-    def put(
-        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection | None
-    ) -> list[str]:
-        """Put tasks, each over what it meets; return the value of the PutOutcome of each.
+    def _insert_batch(self, rows: list[dict[str, Any]]) -> list[bool]:
+        if len(rows) > 1:
+            return self.database.transaction(lambda connection: self._insert(connection, rows))
+        changed = self.database.execute(self.put_sql.put_one, rows[0]).changed
+        if changed == 1 and self.put_sql.counts_new_rows:
+            return [True]
+        return self.database.read(lambda connection: self._added(connection, rows))
 
-        Args:
-            tasks: The tasks.
-            on_conflict: What becomes of a task that lives and has the same id.
-            connection: The caller's transaction; None for one of its own.
-        """
+    @override
+    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[str]:
         rows = [row_of(task) for task in tasks]
-        if connection is None:
-            outcomes = self.database.transaction(
-                lambda mine, again: self._put(mine, tasks, rows, on_conflict, again)
-            )
-            self.arrivals.note()
-            return outcomes
+        outcomes = self.database.transaction(
+            lambda connection: self._put(connection, tasks, rows, on_conflict)
+        )
+        self._put_signal.notify()
+        return outcomes
+
+    def put_in(
+        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection
+    ) -> list[str]:
+        """Put tasks in the caller's transaction; return the value of the PutOutcome of each."""
+        rows = [row_of(task) for task in tasks]
         try:
-            return self._put(connection, tasks, rows, on_conflict, again=False)
+            return self._put(connection, tasks, rows, on_conflict)
         except SQLAlchemyError as error:
             raise self.database.translated(error) from error
 
@@ -104,65 +149,51 @@ class Puts:
         tasks: Sequence[Task],
         rows: list[dict[str, Any]],
         on_conflict: OnConflict | None,
-        again: bool,  # noqa: FBT001 - as it is called
     ) -> list[str]:
-        added = self._insert(connection, rows, again)
-        return [
-            CREATED
-            if is_new
-            else DUPLICATE
-            if on_conflict is None
-            else self._put_over(connection, task, row, on_conflict)
-            for task, row, is_new in zip(tasks, rows, added, strict=True)
-        ]
+        outcomes: list[str] = []
+        for task, row, is_new in zip(tasks, rows, self._insert(connection, rows), strict=True):
+            if is_new:
+                outcomes.append(CREATED)
+            elif on_conflict is None:
+                outcomes.append(DUPLICATE)
+            else:
+                outcomes.append(self._put_over(connection, task, row, on_conflict))
+        return outcomes
 
-    def _insert(self, connection: sa.Connection, rows: list[dict[str, Any]], again: bool) -> list[bool]:  # noqa: FBT001 - as it is called
-        """Insert rows; one whose key is taken is left out, and keeps no other one out.
-
-        Which are in is told from the token of the put: so an insert that is repeated, since its answer
-        was lost, finds its own rows.
-        """
-        result = connection.execute(self.statements.put, rows if len(rows) > 1 else rows[0])
-        # With MariaDB, a row that was there counts too.
-        trusted = self.database.dialect in ("sqlite", "postgresql") and not again
-        if trusted and result.rowcount == len(rows):
+    def _insert(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> list[bool]:
+        """Insert the rows whose ids are free; return for each whether it was inserted."""
+        result = connection.execute(self.put_sql.put, rows if len(rows) > 1 else rows[0])
+        if self.put_sql.counts_new_rows and result.rowcount == len(rows):
             return [True] * len(rows)
         return self._added(connection, rows)
 
     def _added(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> list[bool]:
-        tokens = self._tokens(connection, rows)
-        return [tokens.get(row["task_id"]) == row["put_token"] for row in rows]
-
-    def _tokens(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> dict[str, str]:
+        """Return for each row whether this put made it, also when an earlier try did."""
         tokens: dict[str, str] = {}
         ids = [row["task_id"] for row in rows]
         for start in range(0, len(ids), BATCH_ROWS):
             found = connection.execute(
-                self.statements.put_tokens,
+                self.put_sql.put_tokens,
                 {"of_queue": rows[0]["queue"], "ids": ids[start : start + BATCH_ROWS]},
             )
             tokens |= {row.task_id: row.put_token for row in found}
-        return tokens
+        return [tokens.get(row["task_id"]) == row["put_token"] for row in rows]
 
     def _put_over(
         self, connection: sa.Connection, task: Task, row: dict[str, Any], on_conflict: OnConflict
     ) -> str:
-        """Put a task whose id was taken: over what is over, and over what lives if it is to be updated."""
-        found = connection.execute(
-            self.statements.row, {"of_queue": task.queue, "of_task_id": task.task_id}
-        ).one_or_none()
+        """Put a task whose id was taken: over one that ended, or over a live one to be updated."""
+        where = {"of_task_id": task.task_id, "of_queue": task.queue}
+        found = connection.execute(self.put_sql.lock, where).one_or_none()
         if found is None:  # deleted a moment ago
-            return CREATED if self._insert(connection, [row], again=True)[0] else DUPLICATE
+            return CREATED if self._insert(connection, [row])[0] else DUPLICATE
         current = task_of(found)
-        if current.request_token == task.request_token:  # by an earlier try, whose answer was lost
+        if current.request_token == task.request_token:  # by an earlier try whose reply was lost
             return CREATED if found.put_token == row["put_token"] else UPDATED
         outcome = put_over(current, task, on_conflict)
         if outcome == DUPLICATE:
             return DUPLICATE
-        # An update keeps the token of the put that made the task, and so is told apart from it.
+        # An update keeps the put token of the task: that tells it from a new task.
         new = row | ({"put_token": found.put_token} if outcome == UPDATED else {})
-        where = {"of_task_id": task.task_id, "of_queue": task.queue}
-        connection.execute(
-            self.statements.replace_row, new | where | {"of_request_token": current.request_token}
-        )
+        connection.execute(self.put_sql.overwrite, new | where | {"of_request_token": current.request_token})
         return outcome

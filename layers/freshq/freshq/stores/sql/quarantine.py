@@ -1,4 +1,4 @@
-"""What becomes of a task that nobody can work on, since its payload cannot be decoded."""
+"""What becomes of a claimed task whose payload cannot be decoded: a dead letter, after one try."""
 
 from __future__ import annotations
 
@@ -8,33 +8,21 @@ from typing import TYPE_CHECKING
 
 from freshq.model.lifecycle import UNHELD, new_token, truncated
 from freshq.model.task import TaskStatus, Verb, advance
-from freshq.stores.base import ConflictError, Guard
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
-    from freshq.stores.base import Store
-    from freshq.stores.sql.rows import Stored
 
 logger = logging.getLogger(__name__)
 
 
-def fit_for_work(store: Store, claimed: list[Stored], now: float) -> list[Task]:
-    """Return what was claimed but for what cannot be decoded, which becomes a dead letter at once."""
-    for each in claimed:
-        if each.problem is not None:
-            _bury(store, each.task, each.problem, now)
-    return [each.task for each in claimed if each.problem is None]
+def as_dead_letter(task: Task, problem: str, now: float) -> Task:
+    """Return a claimed task as a dead letter.
 
-
-def _bury(store: Store, task: Task, problem: str, now: float) -> None:
+    Args:
+        task: The task.
+        problem: Why its payload cannot be decoded.
+        now: Current time in seconds.
+    """
     logger.error("task %s of queue %r is a dead letter: %s", task.task_id, task.queue, problem)
-    try:
-        store.replace(buried(task, problem, now), Guard(TaskStatus.TAKEN, lease_token=task.lease_token))
-    except ConflictError:
-        logger.warning("task %s changed before it was made a dead letter", task.task_id)
-
-
-def buried(task: Task, problem: str, now: float) -> Task:
-    """Return a task that was taken as a dead letter."""
     failed = advance(task, Verb.FAIL, TaskStatus.FAILURE, now, error=truncated(problem), **UNHELD)
     return replace(failed, request_token=new_token())

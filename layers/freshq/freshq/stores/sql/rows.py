@@ -1,4 +1,4 @@
-"""A task as a row, and back."""
+"""Tasks as rows, and back."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from freshq.policy.shedding import ShedReason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# In this order the statements select them.
+# What statements select of a task, in this order.
 COLUMNS: Final = (
     *("task_id", "queue", "status", "created_us", "updated_us", "deadline_us", "expires", "request_token"),
     *("priority", "task_group", "attempts", "not_before_us", "lease_token", "lease_until_us", "error"),
     *("result", "shed_reason", "payload"),
 )
 
-# What the end of a task that was held changes, its lease aside.
+# The columns that the end of a held task changes, besides its lease.
 END_COLUMNS: Final = ("status", "updated_us", "expires", "request_token", "error", "result", "due_us")
 
 
@@ -29,8 +29,8 @@ class Stored:
     """A task as it was read.
 
     Attributes:
-        task: The task; its payload is the stored text where that cannot be decoded.
-        problem: Why the payload cannot be decoded; None if it was.
+        task: The task. If its payload cannot be decoded, it is the stored text.
+        problem: Why the payload cannot be decoded; None if it can.
     """
 
     task: Task
@@ -38,12 +38,12 @@ class Stored:
 
 
 def microseconds(seconds: float) -> int:
-    """Return a time as the tables keep it."""
+    """Return a time in whole microseconds, as the tables store it."""
     return round(seconds * 1e6)
 
 
 def _optional_microseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1e6)
+    return None if seconds is None else microseconds(seconds)
 
 
 def _optional_seconds(time_us: int | None) -> float | None:
@@ -51,7 +51,7 @@ def _optional_seconds(time_us: int | None) -> float | None:
 
 
 def line_key(priority: int, group: str | None) -> str:
-    """Return how the line of a group within a priority level is stored; a level is one digit."""
+    """Return a line as it is stored: its priority level, one digit, then its group."""
     return f"{priority}{group or ''}"
 
 
@@ -61,13 +61,13 @@ def parse_line(key: str) -> tuple[int, str | None]:
 
 
 def changes(task: Task) -> dict[str, Any]:
-    """Return the columns that a new version of a task changes, all but its key, payload and group."""
+    """Return the columns of a new version of a task, all but its key, payload and group."""
     claimable = task.status is TaskStatus.PENDING and not task.delayed and task.deadline > task.updated
     return {
         "status": task.status.value,
-        "created_us": round(task.created * 1e6),
-        "updated_us": round(task.updated * 1e6),
-        "deadline_us": round(task.deadline * 1e6),
+        "created_us": microseconds(task.created),
+        "updated_us": microseconds(task.updated),
+        "deadline_us": microseconds(task.deadline),
         "expires": task.expires,
         "request_token": task.request_token,
         "priority": task.priority,
@@ -87,7 +87,7 @@ def end(task: Task) -> dict[str, Any]:
     """Return the columns that the end of a task changes."""
     return {
         "status": task.status.value,
-        "updated_us": round(task.updated * 1e6),
+        "updated_us": microseconds(task.updated),
         "expires": task.expires,
         "request_token": task.request_token,
         "error": None if task.error is None else task.error.replace("\0", "\ufffd"),
@@ -97,13 +97,13 @@ def end(task: Task) -> dict[str, Any]:
 
 
 def _due_us(task: Task) -> int:
-    """Return when the sweep is to look at a task."""
+    """Return when a task needs attention."""
     if task.status is TaskStatus.TAKEN and task.lease_until is not None:
-        return round(task.lease_until * 1e6)
+        return microseconds(task.lease_until)
     if task.status is TaskStatus.PENDING and task.not_before is not None:
-        return round(task.not_before * 1e6)
+        return microseconds(task.not_before)
     if task.status is TaskStatus.PENDING and task.deadline > task.updated:
-        return round(task.deadline * 1e6)
+        return microseconds(task.deadline)
     return task.expires * 1_000_000
 
 
@@ -111,7 +111,7 @@ def row_of(task: Task) -> dict[str, Any]:
     """Return the row of a new task.
 
     Raises:
-        ValueError: If its id or group has a NUL character: PostgreSQL keeps none in a text.
+        ValueError: If its id or group has a NUL character, which PostgreSQL cannot store.
     """
     for name, text in (("task_id", task.task_id), ("group", task.group or "")):
         if "\0" in text:
@@ -127,7 +127,7 @@ def row_of(task: Task) -> dict[str, Any]:
 
 
 def stored(row: Sequence[Any]) -> Stored:
-    """Return the task of a row that was selected by `COLUMNS`."""
+    """Return the task of a row of `COLUMNS`."""
     problem = None
     payload: Any = row[17]
     try:
@@ -159,5 +159,5 @@ def stored(row: Sequence[Any]) -> Stored:
 
 
 def task_of(row: Sequence[Any]) -> Task:
-    """Return the task of a row; a payload that cannot be decoded stays the text that it is."""
+    """Return the task of a row of `COLUMNS`; a payload that cannot be decoded is the stored text."""
     return stored(row).task

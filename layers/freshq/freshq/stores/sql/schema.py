@@ -14,10 +14,10 @@ from sqlalchemy.dialects import mysql
 
 from freshq.model.new_task import MAX_GROUP_BYTES, MAX_ID_BYTES
 
-# Names of tables are put together from it, and indexes too; PostgreSQL allows 63 bytes for each.
+# The names of tables and indexes begin with it; PostgreSQL allows 63 bytes for each.
 TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 NAME_BYTES: Final = 64
-# A lease token has the worker's name, of up to 64 bytes, and 33 of its own.
+# A lease token is the worker's name, of up to 64 bytes, and 33 bytes more.
 TOKEN_BYTES: Final = 100
 STATUS_CHARS: Final = 16
 REASON_CHARS: Final = 32
@@ -29,13 +29,12 @@ class Schema:
 
     Attributes:
         metadata: All of them.
-        tasks: One row a task. `line` is there only while the task may be claimed: its priority level,
-            one digit, then its group. `due_us` is when the sweep is to look at it: at the end of a
-            lease, of a delay, of the life of a waiting task, or of the retention of a finished one.
-            `put_token` names the put that made the task, for as long as the row lives.
+        tasks: One row per task. `line` is set only while the task is claimable: its priority level, one
+            digit, then its group. `due_us` is when the task needs attention: its lease or delay ends,
+            its deadline passes, or its retention is over. `put_token` names the put that made it.
         records: Small records that the processes of a queue share, as JSON.
-        counts: Numbers that the processes of a queue add to.
-        migrations: The versions of the schema that were applied.
+        counts: Numbers to which the processes of a queue add.
+        migrations: The migrations that were applied.
     """
 
     metadata: sa.MetaData
@@ -46,10 +45,10 @@ class Schema:
 
 
 def checked_table(table: str) -> str:
-    """Return the name of a table.
+    """Return the name of a table, checked.
 
     Raises:
-        ValueError: If tables cannot be named so.
+        ValueError: If it is not a valid name.
     """
     if not isinstance(table, str) or not TABLE_NAME.fullmatch(table):
         msg = f"table: must be 1 to 40 letters, digits or _, no digit first, got {table!r:.60}"
@@ -58,28 +57,28 @@ def checked_table(table: str) -> str:
 
 
 class KeyBytes(sa.types.TypeDecorator[str]):
-    """A text that MariaDB and MySQL keep as its bytes: no collation of theirs compares it exactly."""
+    """Text that MariaDB and MySQL store as bytes: none of their collations compares it exactly."""
 
     impl = mysql.VARBINARY
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> bytes | None:  # noqa: ARG002 - the interface
-        """Return the bytes of a text."""
+        """Return the bytes of the text."""
         return None if value is None else value.encode()
 
     def process_result_value(self, value: bytes | None, dialect: sa.Dialect) -> str | None:  # noqa: ARG002 - the interface
-        """Return the text of some bytes."""
+        """Return the text of the bytes."""
         return None if value is None else value.decode()
 
 
 def key_text(size_bytes: int) -> sa.types.TypeEngine[str]:
-    """Return the type of a text that is compared byte by byte, trailing spaces included."""
+    """Return the type of text that is compared byte by byte, trailing spaces included."""
     text: sa.types.TypeEngine[str] = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
     return text.with_variant(KeyBytes(size_bytes), "mysql", "mariadb")
 
 
 def long_text() -> sa.types.TypeEngine[str]:
-    """Return the type of a text of up to some megabytes."""
+    """Return the type of text of up to 16 MB."""
     return sa.Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4"), "mysql", "mariadb")
 
 

@@ -1,0 +1,82 @@
+"""Translates the errors of databases into freshq's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
+
+# SQLSTATE classes and codes of PostgreSQL: connection lost, server shutting down or not up yet.
+GONE_STATES: Final = ("08", "57P01", "57P02", "57P03")
+# Serialization failure, deadlock, too many connections, lock timeout.
+BUSY_STATES: Final = ("40001", "40P01", "53300", "55P03")
+MISSING_STATES: Final = ("42P01", "3F000")
+# Error numbers of MariaDB and MySQL, for the same.
+GONE_NUMBERS: Final = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
+BUSY_NUMBERS: Final = frozenset({1040, 1205, 1213})
+MISSING_NUMBERS: Final = frozenset({1146})
+
+
+def translated(error: Exception, dialect: str, table: str) -> StoreError:
+    """Return an error of SQLAlchemy or of a driver as one of freshq's.
+
+    Args:
+        error: The error.
+        dialect: Name of the dialect.
+        table: Name of the table of tasks.
+    """
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    reason = " ".join(str(cause or error).split())
+    kind = _kind(error, cause, dialect)
+    if kind is TableMissing:
+        reason = "it does not exist; run `freshq sql migrate` or create_table()"
+    elif kind is Unreachable:
+        reason = (
+            f"the database did not answer ({reason:.300}); "
+            "check that it runs, and the address and credentials in the url"
+        )
+    elif kind is Throttled:
+        reason = f"the database was too busy ({reason:.300})"
+    return kind(f"table {table!r}: {reason:.500}")
+
+
+def _kind(error: Exception, cause: BaseException | None, dialect: str) -> type[StoreError]:
+    if isinstance(error, DBAPIError):
+        if error.connection_invalidated:
+            return Unreachable
+    elif isinstance(error, SQLAlchemyError):
+        return StoreError
+    if dialect == "sqlite":
+        return _sqlite_kind(str(cause))
+    return _postgresql_kind(cause) if dialect == "postgresql" else _mysql_kind(cause)
+
+
+def _sqlite_kind(reason: str) -> type[StoreError]:
+    if "no such table" in reason:
+        return TableMissing
+    if "locked" in reason or "busy" in reason:
+        return Throttled
+    return Unreachable if "unable to open" in reason else StoreError
+
+
+def _postgresql_kind(error: BaseException | None) -> type[StoreError]:
+    state = getattr(error, "sqlstate", None)
+    if state is None:  # raised by the driver: it did not reach the server, or lost it
+        return Unreachable if type(error).__name__ == "OperationalError" else StoreError
+    if state.startswith(GONE_STATES):
+        return Unreachable
+    if state.startswith(BUSY_STATES):
+        return Throttled
+    return TableMissing if state in MISSING_STATES else StoreError
+
+
+def _mysql_kind(error: BaseException | None) -> type[StoreError]:
+    arguments = getattr(error, "args", ())
+    number = arguments[0] if arguments else None
+    if number in GONE_NUMBERS:
+        return Unreachable
+    if number in BUSY_NUMBERS:
+        return Throttled
+    return TableMissing if number in MISSING_NUMBERS else StoreError
