@@ -1,8 +1,8 @@
-"""Capacity units and calls of each step of a resource's cycle in a `MatchQueue`.
+"""Capacity units and calls of each step in the cycle of a resource of a `MatchQueue`.
 
-Counted on Amazon's DynamoDB Local. Reads are as its ConsumedCapacity says. What it says of transactions
-is not to be relied on, so they are computed by the rule of DynamoDB's documentation: 2 units an action
-for each started KB of the item, the larger of before and after; every item here is under 1 KB.
+Counted on DynamoDB Local. Reads are its ConsumedCapacity. Its figures for transactions are unreliable, so
+they are computed by the rule in DynamoDB's documentation: 2 units per action and started KB of the item, the
+larger of before and after. Every item here is smaller than 1 KB.
 
     python -m benchmarks.match_capacity
 """
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 LANGUAGES: Final = ("English", "French", "German", "Italian", "Spanish")
 UNITS_AN_ACTION: Final = 2
 UNIT_BYTES: Final = 1024
-# Of a strongly consistent read, which DynamoDB Local reports as nothing if it finds nothing.
+# Cost of a strongly consistent read that finds nothing, which DynamoDB Local reports as 0.
 LEAST_READ_UNITS: Final = 1.0
 
 
 @dataclass(eq=False)
 class MatchMeter:
-    """What the calls of a client took.
+    """The cost of the calls of a client.
 
     Attributes:
         write_units: Write request units.
         read_units: Read request units.
         calls: Calls by operation.
-        actions: Actions of transactions.
-        sent: The arguments of every call, with its operation.
+        actions: Number of transaction actions.
+        sent: The operation and arguments of every call.
     """
 
     write_units: float = 0.0
@@ -53,20 +53,20 @@ class MatchMeter:
     sent: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def ask(self, params: dict[str, Any], model: Any, **_rest: Any) -> dict[str, Any]:  # noqa: ANN401 - botocore's
-        """Take note of a call, and have DynamoDB tell what it consumes."""
+        """Count a call, and have DynamoDB return what it consumes."""
         self.calls[model.name] += 1
         self.sent.append((model.name, params))
         for action in params.get("TransactItems", []):
             ((_, arguments),) = action.items()
             if size_bytes(arguments.get("Item", {})) > UNIT_BYTES:
-                msg = f"an item is larger than the {UNIT_BYTES} bytes that the figures are for"
+                msg = f"an item is larger than the {UNIT_BYTES} bytes that the figures assume"
                 raise AssertionError(msg)
             self.actions += 1
             self.write_units += UNITS_AN_ACTION
         return params | {"ReturnConsumedCapacity": "TOTAL"}
 
     def count(self, parsed: dict[str, Any], model: Any, **_rest: Any) -> None:  # noqa: ANN401 - botocore's
-        """Add up what a call consumed that is no transaction."""
+        """Add the consumption of a call that is not a transaction."""
         if model.name == "TransactWriteItems":
             return
         units = parsed.get("ConsumedCapacity", {}).get("CapacityUnits", 0.0)
@@ -77,7 +77,7 @@ class MatchMeter:
 
 
 def size_bytes(value: Any) -> int:  # noqa: ANN401 - a part of an item
-    """Return about how large an item is: names and texts in UTF-8, which is nearly all of it."""
+    """Return the approximate size of an item: its names and texts in UTF-8."""
     if isinstance(value, dict):
         return sum(len(name.encode()) + size_bytes(part) for name, part in value.items())
     return sum(map(size_bytes, value)) if isinstance(value, list) else len(str(value).encode())
@@ -94,7 +94,7 @@ def match_metered(client: DynamoDBClient) -> Iterator[MatchMeter]:
 
 
 def cycle(client: DynamoDBClient, languages: int) -> dict[str, MatchMeter]:
-    """Return what each step of the cycle of an agent with so many languages takes."""
+    """Return the cost of each step in the cycle of an agent with a number of languages."""
     queue = MatchQueue.dynamodb(f"agents-{uuid.uuid4().hex}", client)
     queue.create_table()
     meters: dict[str, MatchMeter] = {}
@@ -108,9 +108,9 @@ def cycle(client: DynamoDBClient, languages: int) -> dict[str, MatchMeter]:
         match = queue.extend(match)
     with match_metered(client) as meters["release"]:
         queue.release(match)
-    with match_metered(client) as meters["match that finds no one and looks for lost callers"]:
+    with match_metered(client) as meters["match without a result, with recovery"]:
         queue.match({"language": "English", "gender": "F"})
-    with match_metered(client) as meters["match that finds no one"]:
+    with match_metered(client) as meters["match without a result"]:
         queue.match({"language": "English", "gender": "F"})
     return meters
 

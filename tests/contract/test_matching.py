@@ -1,4 +1,4 @@
-"""What resources and callers may rely on, on every store."""
+"""What resources and callers can rely on, on every store."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def status(queue: MatchQueue, resource_id: str) -> ResourceStatus:
     return resource.status
 
 
-# --- who is matched
+# --- matches
 
 
-def test_the_article_s_walk_through(desk: Desk) -> None:
+def test_the_example_of_the_article(desk: Desk) -> None:
     queue = desk.staffed()
     assert queue.depths() == {
         "gender=F&language=English": 2,
@@ -51,7 +51,7 @@ def test_the_article_s_walk_through(desk: Desk) -> None:
     assert status(queue, "Billy") is ResourceStatus.MATCHED
     queue.release(billy)
     assert status(queue, "Billy") is ResourceStatus.AVAILABLE
-    assert queue.match(SPANISH_MAN) == []  # available, not yet in line
+    assert queue.match(SPANISH_MAN) == []  # available, not yet queued
     queue.enqueue("Billy")
     assert names(queue.match(SPANISH_MAN)) == ["Billy"]
 
@@ -80,7 +80,7 @@ def test_the_article_s_walk_through(desk: Desk) -> None:
         ({"language": "Spanish", "team": "night"}, []),
     ],
 )
-def test_fifo_among_those_who_fit(desk: Desk, criteria: Any, order: list[str]) -> None:
+def test_fifo_among_the_resources_that_fit(desk: Desk, criteria: Any, order: list[str]) -> None:
     queue = desk.staffed()
     assert names(queue.match(criteria, limit=10)) == order
     assert queue.waiting() == len(ARTICLE) - len(order)
@@ -99,7 +99,7 @@ def test_lifo_is_one_flag(desk: Desk, criteria: Any, order: list[str]) -> None:
     assert names(desk.queue(order="lifo").match(criteria, limit=10)) == order
 
 
-def test_the_rank_says_which_preference_was_met(desk: Desk) -> None:
+def test_the_rank_is_that_of_the_preference_that_was_met(desk: Desk) -> None:
     queue = desk.staffed()
     wish = {"language": ["French", "English", None], "gender": "F"}
     found = queue.match(wish, limit=10)
@@ -111,7 +111,7 @@ def test_the_rank_says_which_preference_was_met(desk: Desk) -> None:
     assert found[2].criteria == {"gender": "F"}
 
 
-def test_a_resource_that_joined_with_a_new_attribute_keeps_its_turn(desk: Desk) -> None:
+def test_a_resource_with_a_new_attribute_keeps_its_position(desk: Desk) -> None:
     queue = desk.queue()
     join(queue, "old", {"language": "Spanish"})
     join(queue, "tall", {"language": "Spanish", "tallness": "2m"})
@@ -119,7 +119,7 @@ def test_a_resource_that_joined_with_a_new_attribute_keeps_its_turn(desk: Desk) 
     assert names(queue.match({"language": "Spanish"}, limit=9)) == ["old", "tall", "new"]
 
 
-def test_a_resource_without_attributes_serves_whoever_does_not_mind(desk: Desk) -> None:
+def test_a_resource_without_attributes_fits_criteria_that_allow_any(desk: Desk) -> None:
     queue = desk.queue()
     join(queue, "plain", {})
     assert queue.depths() == {"": 1}
@@ -143,8 +143,8 @@ def test_more_wait_than_fit_on_a_page(desk: Desk) -> None:
     assert queue.depths() == {}
 
 
-def test_of_the_same_instant_each_has_a_place_of_its_own(desk: Desk) -> None:
-    """The clock stands still, and two processes cannot tell who was first: no one is overwritten."""
+def test_resources_queued_at_the_same_instant_have_separate_entries(desk: Desk) -> None:
+    """Two processes with the same time do not overwrite each other's entries."""
     for process in range(2):
         for number in range(3):
             join(desk.queue(), f"{process}-{number}", {"language": "Spanish"})
@@ -178,7 +178,7 @@ def test_attributes_change_only_while_available(desk: Desk) -> None:
     assert status(queue, "Billy") is ResourceStatus.AVAILABLE
 
 
-def test_enqueue_tells_the_refusals_apart(desk: Desk) -> None:
+def test_enqueue_has_an_error_for_each_reason(desk: Desk) -> None:
     queue = desk.staffed()
     with pytest.raises(ResourceNotFound, match="'Nobody'"):
         queue.enqueue("Nobody")
@@ -193,12 +193,12 @@ def test_enqueue_tells_the_refusals_apart(desk: Desk) -> None:
     assert refused.value.status is ResourceStatus.MATCHED
 
 
-def test_leave_takes_out_of_every_queue(desk: Desk) -> None:
+def test_leave_deletes_all_entries(desk: Desk) -> None:
     queue = desk.staffed()
     assert queue.leave("Billy").status is ResourceStatus.AVAILABLE
     assert queue.match({"gender": "M"}) == []
     assert queue.waiting() == 4
-    assert queue.leave("Billy").status is ResourceStatus.AVAILABLE  # home already
+    assert queue.leave("Billy").status is ResourceStatus.AVAILABLE  # no error
     with pytest.raises(ResourceNotFound):
         queue.leave("Nobody")
     one(queue, {"gender": "T"})
@@ -206,14 +206,14 @@ def test_leave_takes_out_of_every_queue(desk: Desk) -> None:
         queue.leave("Remy")
 
 
-def test_who_left_and_returned_is_last(desk: Desk) -> None:
+def test_a_resource_that_left_and_returned_is_last(desk: Desk) -> None:
     queue = desk.staffed()
     queue.leave("Christine")
     queue.enqueue("Christine")
     assert names(queue.match({"gender": "F"}, limit=9)) == ["Courtney", "Ellen", "Christine"]
 
 
-def test_unregister_forgets_whoever_is_not_in_use(desk: Desk) -> None:
+def test_unregister_deletes_an_available_resource(desk: Desk) -> None:
     queue = desk.staffed()
     with pytest.raises(WrongResourceState, match="QUEUED"):
         queue.unregister("Billy")
@@ -236,7 +236,7 @@ def test_a_match_is_settled_once(desk: Desk) -> None:
     assert issubclass(MatchLost, LeaseLost)
 
 
-def test_the_resource_of_a_crashed_caller_comes_back_to_its_place(desk: Desk) -> None:
+def test_the_resource_of_a_crashed_caller_returns_to_its_position(desk: Desk) -> None:
     queue = desk.staffed(lease_seconds=30)
     lost = one(queue, {"language": "Spanish", "gender": "F"})
     desk.clock.advance(29)
@@ -249,7 +249,7 @@ def test_the_resource_of_a_crashed_caller_comes_back_to_its_place(desk: Desk) ->
     assert names(queue.match({"gender": "F"}, limit=9)) == ["Christine", "Courtney", "Ellen"]
 
 
-def test_a_caller_who_finds_no_one_looks_for_lost_callers(desk: Desk) -> None:
+def test_a_caller_who_finds_nothing_recovers_expired_matches(desk: Desk) -> None:
     queue = desk.staffed(lease_seconds=30)
     lost = one(queue, SPANISH_MAN)
     assert queue.match(SPANISH_MAN) == []
@@ -262,7 +262,7 @@ def test_a_caller_who_finds_no_one_looks_for_lost_callers(desk: Desk) -> None:
     queue.release(back)
 
 
-def test_a_resource_brings_itself_back_after_the_lease(desk: Desk) -> None:
+def test_a_resource_can_enqueue_itself_after_the_lease(desk: Desk) -> None:
     queue = desk.staffed(lease_seconds=30)
     first = one(queue, {})
     desk.clock.advance(30)
@@ -289,7 +289,7 @@ def test_a_lease_can_be_renewed(desk: Desk) -> None:
     queue.release(match)
 
 
-def test_an_overdue_match_may_still_be_released_while_no_one_took_it_back(desk: Desk) -> None:
+def test_an_expired_match_can_be_released_until_it_is_recovered(desk: Desk) -> None:
     queue = desk.staffed(lease_seconds=30)
     match = one(queue, SPANISH_MAN)
     desk.clock.advance(300)
@@ -339,7 +339,7 @@ def test_wrong_attributes_are_refused_before_any_write(desk: Desk, attributes: A
         ({f"{n}" + "é" * 24: "é" * 50 for n in range(9)}, "criteria: names and values make a key"),
     ],
 )
-def test_wrong_criteria_never_look_like_an_empty_line(desk: Desk, criteria: Any, named: str) -> None:
+def test_wrong_criteria_never_look_like_an_empty_queue(desk: Desk, criteria: Any, named: str) -> None:
     queue = desk.staffed()
     with pytest.raises(ValueError, match=named):
         queue.match(criteria)

@@ -1,4 +1,4 @@
-"""Callers who want the same resources at the same time, on Amazon's DynamoDB Local."""
+"""Callers who compete for the same resources, on DynamoDB Local."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ CANCELLED: Final = "TransactionCanceledException"
 
 @dataclass
 class Faults:
-    """Conflicts and throttling by chance, before a call is carried out.
+    """Random conflicts and throttling, before a call is sent.
 
-    DynamoDB Local carries out one transaction after the other, and never reports a conflict itself.
+    DynamoDB Local carries out one transaction after the other, and never reports a conflict.
     """
 
     rng: random.Random
@@ -59,7 +59,7 @@ class Faults:
 
 @dataclass
 class Floor:
-    """Who is in a call, as far as the callers know."""
+    """The agents that are in a call, as the callers know them."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     busy: set[str] = field(default_factory=set)
@@ -113,7 +113,7 @@ def test_1000_requests_of_16_threads_with_conflicts_and_throttling(table_desk: D
                 served += 1
             if len(held) > 1:
                 done = held.pop(0)
-                floor.end(done)  # before the release, after which anyone may have the agent
+                floor.end(done)  # before the release, after which another caller may have the agent
                 queue.release(done)
                 queue.enqueue(done.resource_id)
         return served
@@ -148,7 +148,7 @@ def test_of_16_callers_for_5_agents_each_agent_serves_one(table_desk: Desk) -> N
     assert table_desk.queue().depths() == {}
 
 
-def test_sweeps_at_once_bring_each_resource_back_once(table_desk: Desk) -> None:
+def test_concurrent_recoveries_recover_each_resource_once(table_desk: Desk) -> None:
     table_desk.staffed().match({}, limit=4)
     table_desk.clock.advance(60)
     with ThreadPoolExecutor(8) as pool:

@@ -1,4 +1,4 @@
-"""What a match costs: the actions of its transaction, and what it reads, counted on DynamoDB Local."""
+"""The cost of a match: transaction actions and reads, counted on DynamoDB Local."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_a_cycle(dynamodb_local: DynamoDBClient, languages: int) -> None:
     assert meters["enqueue"].write_units == 4 * languages + 2
     assert meters["enqueue"].calls == {"GetItem": 2, "TransactWriteItems": 1}
     assert (meters["release"].write_units, meters["release"].calls) == (1, {"PutItem": 1})
-    assert meters["match that finds no one"].calls == {"Query": 2}
+    assert meters["match without a result"].calls == {"Query": 2}
 
 
-def test_a_look_for_lost_callers_is_rare(table_desk: Desk) -> None:
+def test_recovery_by_callers_is_rare(table_desk: Desk) -> None:
     assert table_desk.client is not None
     queue = table_desk.queue(lease_seconds=60)
     join(queue, "Ellen", {"language": "English"})
@@ -37,7 +37,7 @@ def test_a_look_for_lost_callers_is_rare(table_desk: Desk) -> None:
         for _ in range(60):
             assert queue.match({"language": "English"}) == []
             table_desk.clock.advance(1)
-    assert meter.calls == {"Query": 60 * 2 + 8}  # one look, though a minute passed
+    assert meter.calls == {"Query": 60 * 2 + 8}  # one recovery in a minute
     queue.extend(match)
 
 
@@ -53,10 +53,10 @@ def test_a_look_for_lost_callers_is_rare(table_desk: Desk) -> None:
         ({}, 3, "0"),
     ],
 )
-def test_queries_have_a_limit_whatever_the_length_of_the_line(
+def test_queries_have_a_limit_however_many_resources_wait(
     table_desk: Desk, criteria: Any, queries: int, found: str
 ) -> None:
-    """Of two languages with 30 agents each: what is left out costs one query a group and one to end."""
+    """Two languages with 30 agents each: a name left out costs one query per group and one to end."""
     assert table_desk.client is not None
     queue = table_desk.queue()
     for number in range(30):
@@ -83,4 +83,4 @@ def test_the_figures_are_printed(
 
     monkeypatch.setattr(match_capacity, "DynamoDBLocal", Server)
     match_capacity.main()
-    assert "match that finds no one" in capsys.readouterr().out
+    assert "match without a result" in capsys.readouterr().out

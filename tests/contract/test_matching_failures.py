@@ -1,4 +1,4 @@
-"""Lost replies, conflicts, throttling, crashes: on DynamoDB Local, with faults put in by botocore's hooks."""
+"""Lost replies, conflicts, throttling and crashes, injected by botocore's hooks on DynamoDB Local."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from tests.support.matching import Desk
 
 WOMAN = {"gender": "F"}
-# Three women of the article's five agents, who stand in 2, 4 and 6 places.
+# The numbers of entries of three of the article's agents.
 ENTRIES = {"Christine": 2, "Courtney": 4, "Ellen": 6}
 
 
 @contextmanager
 def cancelled(client: DynamoDBClient, *codes: str, times: int = 1) -> Iterator[list[str]]:
-    """Cancel transactions before they are carried out; yields the tokens of all that were sent."""
+    """Cancel transactions before they are sent; yields the tokens of all."""
     tokens: list[str] = []
 
     def cancel(params: dict[str, Any], **_rest: Any) -> dict[str, Any]:
@@ -67,28 +67,28 @@ def cancelled(client: DynamoDBClient, *codes: str, times: int = 1) -> Iterator[l
 
 @pytest.fixture
 def client(table_desk: Desk) -> DynamoDBClient:
-    """Return a client of its own: the faults of one test hit no other."""
+    """Return a client for this test only, since faults are injected into it."""
     assert table_desk.client is not None
     return client_at(table_desk.client.meta.endpoint_url)
 
 
 @pytest.fixture
 def queue(table_desk: Desk, client: DynamoDBClient) -> MatchQueue:
-    """Return a queue whose calls may fail, with the article's agents in line."""
+    """Return a queue whose calls may fail, in which the article's agents wait."""
     table_desk.staffed()
     return MatchQueue.dynamodb(table_desk.table, client, clock=table_desk.clock)
 
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return how long the store would have waited, in seconds; it does not."""
+    """Return the pauses of the store in seconds, without pausing."""
     waits: list[float] = []
     monkeypatch.setattr("freshq.matching.stores.transactions.sleep", waits.append)
     return waits
 
 
 def check_whole(table_desk: Desk) -> None:
-    """Check that every resource in line has all its entries, and no other has any."""
+    """Check that every waiting resource has all its entries, and no other has any."""
     assert table_desk.client is not None
     queue = table_desk.queue()
     pages = table_desk.client.get_paginator("scan").paginate(TableName=table_desk.table)
@@ -96,10 +96,10 @@ def check_whole(table_desk: Desk) -> None:
     for name, entries in ENTRIES.items():
         resource = queue.get(name)
         assert resource is not None
-        standing = [
+        entries_found = [
             item for item in items if item["pk"]["S"].startswith("line#") and item["resourceId"]["S"] == name
         ]
-        assert len(standing) == (entries if resource.status is ResourceStatus.QUEUED else 0)
+        assert len(entries_found) == (entries if resource.status is ResourceStatus.QUEUED else 0)
 
 
 # --- cancelled transactions
@@ -129,14 +129,16 @@ def test_a_failed_condition_leads_to_the_next_candidate(table_desk: Desk, queue:
     client = queue._store._client  # type: ignore[attr-defined]
     with meanwhile(client, "TransactWriteItems", lambda: one(other, WOMAN)), counted(client) as calls:
         assert names(queue.match(WOMAN)) == ["Courtney"]
-    assert calls.operations.count("TransactWriteItems") == 2  # not sent again: it can only fail
+    assert calls.operations.count("TransactWriteItems") == 2  # not retried: it can only fail
     assert "GetItem" not in calls.operations
     check_whole(table_desk)
 
 
 @pytest.mark.parametrize("change", ["leave", "leave and return"])
-def test_who_left_in_the_meantime_is_not_taken(table_desk: Desk, queue: MatchQueue, change: str) -> None:
-    """Not even if she is back: it is another stay in line, at another place."""
+def test_a_resource_that_left_meanwhile_is_not_matched(
+    table_desk: Desk, queue: MatchQueue, change: str
+) -> None:
+    """Not even if it is queued again: then it has other entries."""
 
     def act() -> None:
         table_desk.queue().leave("Christine")
@@ -244,10 +246,10 @@ def test_a_match_that_the_sdk_sends_again_is_made_once(table_desk: Desk) -> None
     assert table_desk.queue().waiting() == len(ARTICLE) - 1
 
 
-def test_a_match_is_known_even_if_its_request_token_is_forgotten(
+def test_a_repeated_match_is_recognized_after_its_request_token_is_forgotten(
     table_desk: Desk, queue: MatchQueue, client: DynamoDBClient
 ) -> None:
-    """DynamoDB remembers a request token for ten minutes; the resource remembers its own."""
+    """DynamoDB remembers a request token for ten minutes; the resource keeps its token."""
     sent = 0
 
     def forget(params: dict[str, Any], **_rest: Any) -> dict[str, Any]:
@@ -265,7 +267,7 @@ def test_a_match_is_known_even_if_its_request_token_is_forgotten(
 
 
 @pytest.mark.parametrize("operation", ["PutItem", "TransactWriteItems", "UpdateItem", "DeleteItem"])
-def test_no_verb_minds_one_lost_reply(
+def test_every_verb_survives_a_lost_reply(
     table_desk: Desk, queue: MatchQueue, client: DynamoDBClient, operation: str
 ) -> None:
     with replies_lost(client, operation):
@@ -286,7 +288,7 @@ def test_no_answer_at_all_is_an_error(queue: MatchQueue, client: DynamoDBClient)
         queue.match(WOMAN)
 
 
-def test_a_missing_table_is_not_an_empty_line(client: DynamoDBClient) -> None:
+def test_a_missing_table_is_not_an_empty_queue(client: DynamoDBClient) -> None:
     queue = MatchQueue.dynamodb("NoSuchTable", client)
     for call in (lambda: queue.match({}), queue.depths, lambda: queue.register("a", {"b": "c"})):
         with pytest.raises(TableMissing, match="NoSuchTable"):
@@ -297,7 +299,7 @@ def test_a_missing_table_is_not_an_empty_line(client: DynamoDBClient) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_caller_that_dies_in_a_match_strands_no_one(
+def test_a_caller_that_dies_in_a_match_strands_no_resource(
     table_desk: Desk, queue: MatchQueue, client: DynamoDBClient, number: int
 ) -> None:
     with crash(client, number), pytest.raises(Died):
@@ -310,7 +312,7 @@ def test_a_caller_that_dies_in_a_match_strands_no_one(
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_an_enqueue_that_dies_leaves_all_or_nothing(
+def test_an_enqueue_that_dies_writes_all_or_nothing(
     table_desk: Desk, queue: MatchQueue, client: DynamoDBClient, number: int
 ) -> None:
     queue.leave("Ellen")

@@ -44,7 +44,7 @@ class TestRelay:
         assert "later" in ids(destination.claim(limit=9))
 
     def test_from_a_database_to_dynamodb(self, store: StoreUnderTest, table_store: StoreUnderTest) -> None:
-        """The ids carry over, so that what is relayed twice arrives once."""
+        """The ids carry over, so that a task relayed twice arrives once."""
         table_store.clock.now = store.clock.now
         source, destination = store.queue(), table_store.queue()
         source.put_many([{"payload": number, "task_id": str(number), "group": "g"} for number in range(12)])
@@ -60,7 +60,7 @@ class TestRelay:
         Relay(source, destination).move()
         assert payloads(destination.claim(limit=5)) == [4, 3, 2, 1, 0]
 
-    def test_what_was_put_before_a_crash_is_not_put_twice(
+    def test_after_a_crash_no_task_is_put_twice(
         self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         source, destination = store.queue(), target(store)
@@ -77,7 +77,7 @@ class TestRelay:
         assert counts(source.stats()) == {"success": 6}
         assert counts(destination.stats()) == {"pending": 4, "success": 2}
 
-    def test_what_the_destination_refuses_stays(
+    def test_a_task_that_the_destination_does_not_accept_stays(
         self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         source, destination = store.queue(), target(store)
@@ -95,7 +95,7 @@ class TestRelay:
         Relay(source, destination).move()
         assert payloads(destination.claim()) == ["work"]
 
-    def test_of_a_batch_that_was_put_in_part_the_rest_is_put_again(
+    def test_the_rest_of_a_partial_batch_is_put_again(
         self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         source, destination = store.queue(), target(store)
@@ -113,7 +113,7 @@ class TestRelay:
         Relay(source, destination).move()
         assert counts(destination.stats()) == {"pending": 3}
 
-    def test_a_task_that_another_relay_claimed_meanwhile_is_left_to_it(
+    def test_a_task_that_another_relay_claimed_meanwhile_is_not_settled(
         self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         source, destination = store.queue(), target(store)
@@ -135,7 +135,7 @@ class TestRelay:
         with pytest.raises(StoreError):
             Relay(missing, target(store)).run(threading.Event(), until_empty=True)
 
-    def test_told_to_stop_it_stops(self, store: StoreUnderTest) -> None:
+    def test_stop_ends_it(self, store: StoreUnderTest) -> None:
         source, stop = store.queue(), threading.Event()
         relay = threading.Thread(target=Relay(source, target(store)).run, args=(stop,))
         relay.start()

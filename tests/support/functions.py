@@ -1,4 +1,4 @@
-"""The handlers, loaded as Lambda loads them, with a context of their own."""
+"""Loads the handlers as Lambda does, with a context."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENTS = PROJECT / "events"
 
 @dataclass
 class Context:
-    """What Lambda tells a handler about its invocation."""
+    """The context of an invocation, as Lambda passes it."""
 
     function_name: str = "function"
     memory_limit_in_mb: int = 256
@@ -31,7 +31,7 @@ class Context:
 
 
 def load_function(name: str) -> ModuleType:
-    """Return a new copy of a function's module, with nothing remembered from before."""
+    """Return a new copy of a function's module, as after a cold start."""
     module_name = f"function_{name}"
     spec = importlib.util.spec_from_file_location(module_name, PROJECT / "functions" / name / "app.py")
     assert spec is not None

@@ -1,4 +1,4 @@
-"""Match queues for tests, and short ways to use them."""
+"""Match queues for tests, and shortcuts to use them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from freshq import Match
 
-# The agents of the article, in the order in which they came into line.
+# The agents of the article, in the order in which they are queued.
 ARTICLE = {
     "Remy": {"language": {"English"}, "gender": "T"},
     "Billy": {"language": {"English", "French", "Spanish"}, "gender": "M"},
@@ -29,7 +29,7 @@ ARTICLE = {
 
 @dataclass
 class Desk:
-    """One empty store, and queues on it that share its clock."""
+    """An empty store, and queues on it that share a clock."""
 
     clock: Clock = field(default_factory=Clock)
     client: DynamoDBClient | None = None
@@ -44,7 +44,7 @@ class Desk:
         return MatchQueue.dynamodb(self.table, self.client, **options)
 
     def staffed(self, **options: Any) -> MatchQueue:
-        """Return a queue with the article's agents in line."""
+        """Return a queue in which the article's agents wait."""
         queue = self.queue(**options)
         for name, attributes in ARTICLE.items():
             join(queue, name, attributes)
@@ -53,7 +53,7 @@ class Desk:
 
 
 def join(queue: MatchQueue, resource_id: str, attributes: dict[str, Any]) -> None:
-    """Register a resource and put it in line."""
+    """Register a resource and enqueue it."""
     queue.register(resource_id, attributes)
     queue.enqueue(resource_id)
 

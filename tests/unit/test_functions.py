@@ -1,4 +1,4 @@
-"""The handlers on moto: what each does, what it refuses, and that no failure looks like success."""
+"""The handlers on moto: what each does, what it rejects, and that no failure looks like success."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.unit.conftest import Application
 
-# A handler that raises at once has no metrics to publish, which Powertools remarks upon.
+# Powertools warns if a handler raises before its first metric.
 nothing_to_measure = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 
@@ -42,26 +42,26 @@ def pass_slots(application: Application) -> WorkerPasses:
 
 @pytest.fixture
 def occupied(application: Application) -> Iterator[None]:
-    """Have a worker pass under way."""
+    """Make a worker pass under way."""
     with pass_slots(application).slot("somebody else") as entered:
         assert entered
         yield
 
 
 class TestCreateTasks:
-    def test_a_count_alone_is_put_at_once(self, application: Application) -> None:
+    def test_a_count_without_a_rate_is_put_at_once(self, application: Application) -> None:
         answer = application.invoke("create_tasks", {"count": 30})
         assert (answer["requested"], answer["created"], answer["stopped_early"]) == (30, 30, False)
         assert application.queue.stats().pending == 30
 
-    def test_the_answer_says_how_hard_the_queue_is_pressed(self, application: Application) -> None:
+    def test_the_answer_has_the_pressure_on_the_queue(self, application: Application) -> None:
         answer = application.invoke("create_tasks", {"count": 30})
         assert answer["turned_away"] == {}
         assert answer["pressure"]["offered_per_second"] > 0
         assert answer["pressure"]["probability_in_time"] == 1.0
         assert answer["pressure"]["retry_after_seconds"] is None
 
-    def test_what_a_full_backlog_refuses_is_counted(
+    def test_tasks_turned_away_by_a_full_backlog_are_counted(
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("FRESHQ_MAX_BACKLOG", "10")
@@ -100,8 +100,8 @@ class TestCreateTasks:
         assert "delay_seconds: " in answer["errors"][0]["error"]
         assert "must be a mapping" in answer["errors"][1]["error"]
 
-    def test_it_stops_in_time_and_says_so(self, application: Application) -> None:
-        """It sees the time that is left shrink at each look at it, however fast or slow the machine is."""
+    def test_it_stops_before_the_timeout_and_says_so(self, application: Application) -> None:
+        """The remaining time shrinks with each reading, whatever the speed of the machine."""
         left_ms = iter(range(10_500, 0, -100))
         context = Context()
         context.get_remaining_time_in_millis = lambda: next(left_ms)  # type: ignore[method-assign]
@@ -196,7 +196,7 @@ class TestTrigger:
         assert application.invoke("trigger", load_event("trigger-insert"))["rang"]
         assert application.rings(application.process_tasks_topic_arn) == [{"hop": 0, "reason": "insert"}]
 
-    def test_it_does_not_ring_for_anything_else_of_the_stream(self, application: Application) -> None:
+    def test_it_does_not_ring_for_other_stream_records(self, application: Application) -> None:
         answer = application.invoke("trigger", load_event("trigger-no-insert"))
         assert (answer["rang"], answer["skipped"]) == (False, "no new claimable tasks")
 
@@ -206,7 +206,7 @@ class TestTrigger:
         assert application.rings(application.process_tasks_topic_arn) == [{"hop": 3, "reason": "tail_call"}]
 
     @pytest.mark.usefixtures("occupied")
-    def test_it_need_not_ring_for_new_tasks_while_a_pass_is_under_way(self, application: Application) -> None:
+    def test_it_does_not_ring_for_new_tasks_while_a_pass_is_under_way(self, application: Application) -> None:
         answer = application.invoke("trigger", load_event("trigger-insert"))
         assert "under way" in answer["skipped"]
 
@@ -218,7 +218,7 @@ class TestTrigger:
 
     @nothing_to_measure
     @pytest.mark.parametrize("event", [load_event("trigger-unknown"), {}, {"Records": []}])
-    def test_it_rejects_what_it_does_not_know(self, application: Application, event: dict[str, Any]) -> None:
+    def test_it_rejects_unknown_events(self, application: Application, event: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match="neither a DynamoDB stream nor an SNS event"):
             application.invoke("trigger", event)
 
@@ -228,7 +228,7 @@ class TestTrigger:
             application.invoke("trigger", load_event("trigger-malformed_ring"))
 
     @nothing_to_measure
-    def test_a_topic_that_fails_fails_the_batch_so_that_it_is_tried_again(
+    def test_a_failing_topic_fails_the_batch_so_that_it_is_retried(
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("FRESHQ_PROCESS_TASKS_TOPIC_ARN", application.trigger_topic_arn + "-gone")
@@ -237,7 +237,7 @@ class TestTrigger:
 
 
 class TestProcessTasks:
-    def test_it_does_all_the_work_there_is(self, application: Application) -> None:
+    def test_it_works_until_the_queue_is_empty(self, application: Application) -> None:
         application.queue.put_many([{"payload": number} for number in range(10)])
         application.queue.put({"reject": True})
         answer = application.invoke("process_tasks", load_event("process_tasks-doorbell"))
@@ -262,10 +262,10 @@ class TestProcessTasks:
         assert stats.taken == 0
         assert stats.success == answer["succeeded"] > 0
 
-    def test_a_runner_that_hangs_is_left_when_the_time_is_over(
+    def test_a_runner_that_hangs_is_abandoned_at_the_end_of_the_pass(
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The pass ends, and nobody extends the lease any more."""
+        """After the pass ends, nothing extends the lease."""
         application.queue.put("work", task_id="a")
         monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:hang")
         monkeypatch.setenv("FRESHQ_SETTLE_SECONDS", "2")
@@ -331,7 +331,7 @@ class TestProcessTasks:
         answer = application.invoke("process_tasks", ring())
         assert (answer["claimed"], answer["tail_call"]) == (0, False)
 
-    def test_the_pass_gives_its_place_back_even_if_it_fails(
+    def test_a_pass_that_fails_frees_its_slot(
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         application.queue.put("work")
@@ -347,7 +347,7 @@ class TestProcessTasks:
 
 
 class TestSweep:
-    def test_it_brings_orphans_and_due_tasks_back_and_rings(self, application: Application) -> None:
+    def test_it_recovers_orphans_and_due_tasks_and_rings(self, application: Application) -> None:
         application.queue.put("orphan")
         application.queue.claim(lease_seconds=0.01)
         application.queue.put("due", delay_seconds=0.01)
@@ -385,7 +385,7 @@ class TestSweep:
 
 
 class Deliveries:
-    """A Firehose that keeps what it is sent, and refuses what it is told to."""
+    """A Firehose that keeps the records it accepts, and rejects some calls."""
 
     def __init__(self, refuse: Callable[[int], bool] = lambda _call: False) -> None:
         self.calls = 0
@@ -408,7 +408,7 @@ class Deliveries:
 
 
 def stream_records(count: int) -> list[dict[str, Any]]:
-    """Return inserts of so many tasks."""
+    """Return the stream records of `count` inserts."""
     (record, *_rest) = load_event("archive-life")["Records"]
     records = []
     for number in range(count):
@@ -421,9 +421,7 @@ def stream_records(count: int) -> list[dict[str, Any]]:
 
 class TestArchive:
     @pytest.mark.usefixtures("delivery_stream")
-    def test_the_changes_of_tasks_are_delivered_without_what_tasks_carry(
-        self, application: Application
-    ) -> None:
+    def test_changes_are_delivered_without_payloads_and_results(self, application: Application) -> None:
         answer = application.invoke("archive", load_event("archive-life"))
         assert answer == {"batchItemFailures": []}
         stored = b"".join(read_objects("archive"))
@@ -441,13 +439,13 @@ class TestArchive:
         assert [event["event_id"] for event in deliveries.events] == [str(number) for number in range(1000)]
         assert deliveries.calls < 200
 
-    def test_what_is_refused_is_sent_again(self) -> None:
+    def test_rejected_records_are_sent_again(self) -> None:
         deliveries = Deliveries(refuse=lambda call: call in (1, 3))
         delivery = archive_to(deliveries).deliver(stream_records(100))
         assert (delivery.delivered, delivery.failed_from) == (100, None)
         assert {event["event_id"] for event in deliveries.events} == {str(number) for number in range(100)}
 
-    def test_from_what_stays_refused_on_the_batch_comes_again(self) -> None:
+    def test_the_batch_is_retried_from_the_first_record_that_stays_rejected(self) -> None:
         deliveries = Deliveries(refuse=lambda call: call > 4)
         records = stream_records(100)
         delivery = archive_to(deliveries).deliver(records)
@@ -455,13 +453,13 @@ class TestArchive:
         assert delivery.delivered == len(deliveries.events) > 0
 
     @pytest.mark.usefixtures("delivery_stream")
-    def test_a_record_that_cannot_be_read_ends_the_batch_before_it(self, application: Application) -> None:
+    def test_a_malformed_record_ends_the_delivery_before_it(self, application: Application) -> None:
         answer = application.invoke("archive", load_event("archive-unreadable"))
         assert answer == {"batchItemFailures": [{"itemIdentifier": f"{2:021d}"}]}
 
     @nothing_to_measure
-    def test_a_firehose_that_fails_fails_the_batch(self, application: Application) -> None:
-        """Without a delivery stream the call fails; nothing is taken for archived."""
+    def test_a_failing_firehose_fails_the_batch(self, application: Application) -> None:
+        """Without a delivery stream the call fails, and nothing counts as archived."""
         with pytest.raises(ClientError, match="Archive"):
             application.invoke("archive", load_event("archive-life"))
 
@@ -501,7 +499,7 @@ REFUSED = {
 
 @nothing_to_measure
 @pytest.mark.parametrize("name", sorted(file.stem for file in EVENTS.glob("*.json")))
-def test_every_event_file_does_what_it_is_there_to_show(
+def test_every_event_file_has_the_expected_result(
     application: Application, name: str, request: pytest.FixtureRequest
 ) -> None:
     function = name.split("-", maxsplit=1)[0]
@@ -540,5 +538,5 @@ def pull_the_switch(task: Any) -> str:
 
 
 def leave_the_process(task: Any) -> None:
-    """Be a runner that ends the process."""
+    """Be a runner that exits."""
     raise SystemExit(task.task_id)

@@ -1,4 +1,4 @@
-"""What is landed of a change, and what is not."""
+"""Landed events: what they contain, and what they leave out."""
 
 import json
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from freshq.stores.dynamodb.items import Keyspace, encode
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small
 
 
-def test_event_holds_what_the_pipeline_needs_and_nothing_secret() -> None:
+def test_an_event_has_what_the_pipeline_needs_and_no_secret() -> None:
     tape = Recording()
     tape.put(0.25, "a", group="red", priority=3)
     tape.take(1.5, "a", holder="w1:hidden")
@@ -29,7 +29,7 @@ def test_event_holds_what_the_pipeline_needs_and_nothing_secret() -> None:
     assert all(not isinstance(value, dict | list) for value in event.values())
 
 
-def test_stored_task_is_landed(queue_of_one: tuple[dict[str, Any], str]) -> None:
+def test_the_item_of_a_task_is_landed(queue_of_one: tuple[dict[str, Any], str]) -> None:
     item, task_id = queue_of_one
     change = {"Keys": {"taskId": item["taskId"]}, "NewImage": item, "ApproximateCreationDateTime": 1.0}
     event = landed_event({"eventID": "1", "eventName": "INSERT", "dynamodb": change})
@@ -48,7 +48,7 @@ def queue_of_one() -> tuple[dict[str, Any], str]:
     return encode(task, Keyspace(1)), task_id
 
 
-def test_records_of_no_task_are_told_apart() -> None:
+def test_records_that_are_not_about_a_task_have_no_event() -> None:
     tape = small()
     own = [
         record for record in tape.records if record["dynamodb"]["Keys"]["taskId"]["S"].startswith("freshq#")
@@ -58,7 +58,7 @@ def test_records_of_no_task_are_told_apart() -> None:
     assert len(tape.landed()) == len(tape.records) - len(own)
 
 
-def test_a_task_attached_to_an_existing_item_begins_then() -> None:
+def test_a_record_becomes_a_task_with_its_first_put() -> None:
     image = {"taskId": {"S": "a"}, "name": {"S": "kept"}}
     task = image | {"taskStatus": {"S": "PENDING"}, "taskCreated": ms(0), "taskUpdated": ms(0)}
     change = {"Keys": {"taskId": {"S": "a"}}, "ApproximateCreationDateTime": START_SECONDS}
@@ -85,7 +85,7 @@ def test_a_task_attached_to_an_existing_item_begins_then() -> None:
         (None, False),
     ],
 )
-def test_ttl_is_told_from_a_client(identity: dict[str, str] | None, by_ttl: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_removal_by_ttl_differs_from_a_clients(identity: dict[str, str] | None, by_ttl: bool) -> None:  # noqa: FBT001 - a parameter
     tape = Recording()
     tape.put(0, "a")
     tape.remove(100, "a", by_ttl=False)
@@ -95,7 +95,7 @@ def test_ttl_is_told_from_a_client(identity: dict[str, str] | None, by_ttl: bool
     assert "updated_ms" not in event
 
 
-def test_a_moment_as_boto3_has_it_is_the_same() -> None:
+def test_a_time_in_the_form_of_boto3_gives_the_same_event() -> None:
     tape = Recording()
     tape.put(0.5, "a")
     record = tape.records[0]
@@ -105,7 +105,7 @@ def test_a_moment_as_boto3_has_it_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("missing", ["eventID", "ApproximateCreationDateTime", "Keys"])
-def test_what_is_missing_is_named(missing: str) -> None:
+def test_a_missing_field_is_named(missing: str) -> None:
     tape = Recording()
     tape.put(0, "a")
     record = tape.records[0]
@@ -115,7 +115,7 @@ def test_what_is_missing_is_named(missing: str) -> None:
         landed_event(broken)
 
 
-def test_a_number_that_is_none_is_named() -> None:
+def test_a_malformed_number_is_named() -> None:
     tape = Recording()
     tape.put(0, "a")
     tape.records[0]["dynamodb"]["NewImage"]["deadline"] = {"N": "soon"}

@@ -1,6 +1,6 @@
-"""Whatever waits in whatever order, a match is whom a look at everyone would choose.
+"""A match is the resource that a scan of all resources would choose.
 
-The model reads every resource for every caller; the queue reads a page of a few of its partitions.
+The model scans all resources for every caller; the queue reads a page of a few partitions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CRITERIA = st.dictionaries(st.sampled_from(NAMES), VALUE | VALUE_SET | PREFERENC
 JOIN = st.tuples(st.just("join"), ATTRIBUTES)
 MATCH = st.tuples(st.just("match"), CRITERIA | st.just({}))
 STEP = JOIN | MATCH | MATCH | st.tuples(st.sampled_from(["leave", "release"]), st.integers(0, 20))
-# A line to begin with: two who fit the same question are what most orders are about.
+# First some resources: an order matters only if several of them fit the same criteria.
 STEPS = st.tuples(
     st.lists(JOIN, min_size=3, max_size=9), st.lists(MATCH | STEP, min_size=3, max_size=20)
 ).map(lambda parts: parts[0] + parts[1])
@@ -36,7 +36,7 @@ STEPS = st.tuples(
 
 @dataclass
 class Model:
-    """Every resource in line, in the order of joining."""
+    """The waiting resources, in the order in which they were queued."""
 
     line: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class Model:
 
 @given(steps=STEPS, newest_first=st.booleans(), page_entries=st.integers(1, 4))
 @settings(max_examples=300, deadline=None)
-def test_a_match_is_whom_a_look_at_everyone_would_choose(
+def test_a_match_is_the_resource_that_a_full_scan_would_choose(
     *, steps: list[tuple[str, Any]], newest_first: bool, page_entries: int
 ) -> None:
     store, clock, model = MemoryMatchStore(), Clock(), Model()
@@ -90,7 +90,7 @@ def test_a_match_is_whom_a_look_at_everyone_would_choose(
 
 
 @given(ATTRIBUTES)
-def test_the_places_are_as_many_as_was_counted_and_all_different(
+def test_places_are_unique_and_as_many_as_counted(
     attributes: dict[str, frozenset[str]],
 ) -> None:
     parsed = parse_attributes(attributes)

@@ -35,13 +35,13 @@ def ticks(expression: str, after: float, number: int) -> list[str]:
 
 
 class TestCron:
-    def test_where_the_clocks_skip_an_hour_nothing_is_lost(self) -> None:
+    def test_when_the_clocks_skip_an_hour_no_tick_is_lost(self) -> None:
         before = instant(2026, 3, 29, 1, 0)  # at 02:00 it is 03:00
         assert ticks("30 2 * * *", before, 2) == ["29 03:00=01:00", "30 02:30=00:30"]
         assert ticks("15 3 * * *", before, 1) == ["29 03:15=01:15"]
         assert ticks("30 * * * *", before, 3) == ["29 01:30=00:30", "29 03:30=01:30", "29 04:30=02:30"]
 
-    def test_where_the_clocks_repeat_an_hour_nothing_fires_twice(self) -> None:
+    def test_when_the_clocks_repeat_an_hour_no_tick_fires_twice(self) -> None:
         before = instant(2026, 10, 25, 1, 0)  # at 03:00 it is 02:00 again
         assert ticks("30 2 * * *", before, 2) == ["25 02:30=00:30", "26 02:30=01:30"]
         assert ticks("30 * * * *", before, 4) == [
@@ -86,7 +86,7 @@ class TestScheduler:
     def queue(self, clock: Clock) -> Queue:
         return Queue(MemoryStore(), clock=clock, max_age_seconds=WEEK_SECONDS, retention_seconds=0)
 
-    def test_one_task_a_tick_over_many_nodes(self, queue: Queue, clock: Clock) -> None:
+    def test_many_nodes_put_one_task_per_tick(self, queue: Queue, clock: Clock) -> None:
         nodes = [Scheduler(queue, [Schedule.of("m", Every(60), {"n": 1}, priority=2)]) for _ in range(3)]
         assert [node.fire() for node in nodes] == [0, 0, 0]
         for _ in range(5):
@@ -96,7 +96,7 @@ class TestScheduler:
             assert (claim.task.payload, claim.task.priority) == ({"n": 1}, 2)
             queue.complete(claim)
 
-    def test_a_node_that_lags_does_not_fire_a_tick_that_is_long_done(
+    def test_a_slow_node_does_not_fire_a_tick_again_whose_task_is_gone(
         self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         schedule = Schedule.of("m", Every(60), "work")
@@ -125,7 +125,7 @@ class TestScheduler:
         assert payloads(queue.claim(limit=5)) == ["work"]
 
     @pytest.mark.parametrize(("catch_up", "expected"), [(1, [4]), (3, [2, 3, 4]), (9, [1, 2, 3, 4])])
-    def test_missed_ticks_are_made_up_for_within_a_bound(
+    def test_a_limited_number_of_missed_ticks_fire_late(
         self, queue: Queue, clock: Clock, catch_up: int, expected: list[int]
     ) -> None:
         clock.now = 60.0 * round(START / 60)
@@ -147,7 +147,7 @@ class TestScheduler:
         with pytest.raises(ValueError, match=r"^catch_up: "):
             Schedule.of("m", Every(1), 1, catch_up=0)
 
-    def test_run_waits_for_a_store_that_does_not_answer(
+    def test_run_retries_while_the_store_does_not_answer(
         self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         clock.now = 60.0 * round(START / 60) + 45
@@ -157,7 +157,7 @@ class TestScheduler:
         read = queue.store.read_record
 
         class Stop(threading.Event):
-            """Stops the scheduler when it would wait for the third time."""
+            """Stops the scheduler at its second wait."""
 
             waits: ClassVar[list[float]] = []
 
@@ -177,11 +177,11 @@ class TestScheduler:
         assert total(queue) == 1
         assert "could not fire schedules" in caplog.text
 
-    def test_without_schedules_run_only_waits(self, queue: Queue) -> None:
+    def test_without_schedules_there_is_no_tick(self, queue: Queue) -> None:
         node = Scheduler(queue, [])
         assert (node.fire(), node.next_tick()) == (0, None)
 
-    def test_run_fires_by_itself_until_it_is_told_to_stop(self) -> None:
+    def test_run_fires_until_stopped(self) -> None:
         queue = Queue(MemoryStore(), clock=time.time)
         stop = threading.Event()
         node = Scheduler(queue, [Schedule.of("m", Every(0.05), "work")])

@@ -1,0 +1,149 @@
+"""A worker in a thread, its observers, and stores that are slow or fail."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq import Unreachable, Worker
+from freshq.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from freshq import Claim, Outcome, Queue, RunReport, Task
+    from freshq.policy.order import OrderSwitch
+    from freshq.stores.base import ClaimRequest, Guard
+    from tests.conftest import Clock
+
+PATIENCE_SECONDS: Final = 20.0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.005)
+
+
+def work_off(queue: Queue, runner: Callable[[Task], Any], **options: Any) -> RunReport:
+    """Run a worker until the queue is empty."""
+    options = {"poll_seconds": 0.01, "idle_exit_seconds": 0.05, **options}
+    return Worker(queue, runner, **options).run()
+
+
+class Quiet:
+    """An observer that keeps what it receives."""
+
+    def __init__(self) -> None:
+        self.ages: list[float] = []
+        self.settlements: list[tuple[str, Outcome, str | None]] = []
+        self.switches: list[OrderSwitch] = []
+        self.overruns: list[tuple[str, float]] = []
+
+    def claimed(self, claim: Claim, age_seconds: float) -> None:
+        del claim
+        self.ages.append(age_seconds)
+
+    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+        assert run_seconds >= 0
+        self.settlements.append((claim.task.task_id, outcome, error))
+
+    def overran(self, claim: Claim, run_seconds: float) -> None:
+        self.overruns.append((claim.task.task_id, run_seconds))
+
+    def switched(self, switch: OrderSwitch) -> None:
+        self.switches.append(switch)
+
+
+def lease_of(queue: Queue, task_id: str = "a") -> float:
+    task = queue.get(task_id)
+    assert task is not None
+    return task.lease_until or 0.0
+
+
+class Hanging:
+    """A worker in a thread; its runner hangs on some tasks until released."""
+
+    def __init__(self, queue: Queue, clock: Clock, **options: Any) -> None:
+        self.queue, self.clock, self.observer = queue, clock, Quiet()
+        self.release, self.started = threading.Event(), Counter[str]()
+        options = {"concurrency": 1, "poll_seconds": 0.01, "max_run_seconds": 30, **options}
+        self.worker = Worker(queue, self._run, observer=self.observer, **options)
+        self.report: RunReport | None = None
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release.set()
+        self.ended()
+
+    def ended(self) -> RunReport:
+        self.worker.stop()
+        self._thread.join(PATIENCE_SECONDS)
+        assert self.report is not None
+        return self.report
+
+    def _work(self) -> None:
+        self.report = self.worker.run()
+
+    def _run(self, task: Task) -> str:
+        self.started[task.task_id] += 1
+        if task.payload == "hangs":
+            assert self.release.wait(PATIENCE_SECONDS)
+        return "done"
+
+    def overrun(self, *task_ids: str) -> None:
+        """Let tasks start, be extended once, and exceed the limit, one after the other."""
+        for task_id in task_ids:
+            self.extend(task_id)
+            self.clock.advance(16)
+            wait_until(lambda task_id=task_id: task_id in dict(self.observer.overruns))  # type: ignore[misc]
+
+    def extend(self, task_id: str) -> None:
+        """Advance the clock by 15 s, and wait until the lease of a running task is extended."""
+        wait_until(lambda: self.started[task_id] == 1)
+        self.clock.advance(15)
+        wait_until(lambda: lease_of(self.queue, task_id) == self.clock.now + 20)
+
+
+class SlowClaims(MemoryStore):
+    """A store whose empty claims take until `answer` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.answer = threading.Event(), threading.Event()
+
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        tasks = super().claim(request)
+        if not tasks:
+            self.waits.set()
+            assert self.answer.wait(PATIENCE_SECONDS)
+        return tasks
+
+
+class FailingStore(MemoryStore):
+    """A store that does not answer the first claims, or the first changes of taken tasks."""
+
+    def __init__(self, claims_that_fail: int = 0, changes_that_fail: int = 0) -> None:
+        super().__init__()
+        self.claims_that_fail = claims_that_fail
+        self.changes_that_fail = changes_that_fail
+
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        if self.claims_that_fail:
+            self.claims_that_fail -= 1
+            raise Unreachable("no answer")
+        return super().claim(request)
+
+    def replace(self, task: Task, guard: Guard) -> Task:
+        if guard.lease_token is not None and self.changes_that_fail:  # a settling call
+            self.changes_that_fail -= 1
+            raise Unreachable("no answer")
+        return super().replace(task, guard)

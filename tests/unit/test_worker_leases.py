@@ -1,0 +1,213 @@
+"""The leases of running tasks: renewal, and runs that exceed their time limit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Outcome, Queue, Worker
+from freshq.worker import worker
+from freshq.worker.leases import LeaseRenewal
+from freshq.worker.runs import TaskRuns
+from tests.support.working import (
+    PATIENCE_SECONDS,
+    FailingStore,
+    Hanging,
+    Quiet,
+    SlowClaims,
+    lease_of,
+    wait_until,
+    work_off,
+)
+
+if TYPE_CHECKING:
+    from freshq import Claim, Task
+    from tests.conftest import Clock
+
+
+def waited(release: threading.Event) -> Outcome:
+    assert release.wait(PATIENCE_SECONDS)
+    return Outcome.SUCCEEDED
+
+
+class TestLeases:
+    def test_a_lease_is_extended_while_its_task_runs(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20)
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock, max_run_seconds=None) as work:
+            for _ in range(5):
+                work.extend("a")
+                assert queue.claim() == []
+        assert work.ended().outcomes[Outcome.SUCCEEDED] == 1
+
+    def test_a_lease_is_extended_while_a_claim_takes_long(self, clock: Clock) -> None:
+        store = SlowClaims()
+        queue = Queue(store, clock=clock, lease_seconds=20)
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock, concurrency=2, max_run_seconds=None) as work:
+            assert store.waits.wait(PATIENCE_SECONDS)
+            work.extend("a")
+            store.answer.set()
+
+    def test_a_lease_that_expires_first_is_extended_first(
+        self, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20)
+        runs, extended = TaskRuns(on_end=lambda: None), list[str]()
+        release = threading.Event()
+        queue.put_many([{"payload": 0, "task_id": name} for name in "abc"])
+        claims = queue.claim(limit=3)
+        for claim, seconds in zip(claims, (9, 3, 6), strict=True):
+            runs.start(queue.extend(claim, seconds), clock.now, lambda _run: waited(release))
+        extend = queue.extend
+
+        def noted(claim: Claim, seconds: float) -> Claim:
+            extended.append(claim.task.task_id)
+            return extend(claim, seconds)
+
+        monkeypatch.setattr(queue, "extend", noted)
+        LeaseRenewal(queue, runs, 1.0, None, lambda *_: None).renew()
+        release.set()
+        assert extended == [claims[index].task.task_id for index in (1, 2, 0)]
+        assert {run.claim.lease_until for run in runs.running} <= {clock.now + 20}
+
+    def test_an_error_in_the_renewal_thread_ends_the_worker(self, clock: Clock) -> None:
+        class Failing(Quiet):
+            def overran(self, claim: Claim, run_seconds: float) -> None:
+                raise ZeroDivisionError(claim.task.task_id, run_seconds)
+
+        queue, release = Queue.memory(clock=clock), threading.Event()
+        queue.put("work")
+        options: dict[str, Any] = {"max_run_seconds": 5, "poll_seconds": 0.01, "observer": Failing()}
+
+        def runner(_task: Task) -> None:
+            clock.advance(5)
+            assert release.wait(PATIENCE_SECONDS)
+
+        try:
+            with pytest.raises(ZeroDivisionError):
+                Worker(queue, runner, **options, drain_seconds=0).run()
+        finally:
+            release.set()
+
+    def test_an_extension_that_fails_is_retried(self, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+        queue = Queue(FailingStore(changes_that_fail=2), clock=clock, lease_seconds=20)
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.extend("a")
+        assert caplog.text.count("could not extend the lease of task a") == 2
+
+    def test_a_lost_lease_is_counted_and_changes_nothing(self) -> None:
+        queue = Queue.memory()
+        queue.put("work", task_id="a")
+
+        def runner(_task: Task) -> str:
+            queue.purge(confirm="default")
+            return "too late"
+
+        report = work_off(queue, runner)
+        assert report.outcomes[Outcome.LEASE_LOST] == 1
+        assert report.progress == 0
+        assert queue.get("a") is None
+
+
+class TestMaxRunSeconds:
+    @pytest.fixture
+    def queue(self, clock: Clock) -> Queue:
+        return Queue.memory(clock=clock, lease_seconds=20, order="fifo", max_attempts=2)
+
+    def test_other_tasks_run_while_one_exceeds_its_limit(self, queue: Queue, clock: Clock) -> None:
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.overrun("a")
+            queue.put("ends", task_id="b")
+            wait_until(lambda: queue.stats().success == 1)
+            report = work.ended()
+        assert work.observer.overruns == [("a", 31)]
+        assert (report.claimed, report.overran, report.unfinished) == (2, ["a"], ["a"])
+        assert report.outcomes[Outcome.SUCCEEDED] == 1
+
+    def test_after_the_limit_the_lease_is_not_extended(self, queue: Queue, clock: Clock) -> None:
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.overrun("a")
+            lease_until = lease_of(queue)
+            assert lease_until == clock.now + 4
+            assert queue.recover() == 0
+            queue.put("hangs", task_id="b")
+            work.extend("b")  # all leases have been checked since
+            assert lease_of(queue) == lease_until
+
+    def test_the_task_returns_with_its_attempt_counted_and_the_run_cannot_settle_it(
+        self, queue: Queue, clock: Clock
+    ) -> None:
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.overrun("a")
+            work.worker.stop()
+            work.ended()
+            clock.advance(20)
+            (claim,) = queue.claim()
+            assert (claim.task.task_id, claim.task.attempts) == ("a", 2)
+            work.release.set()
+            wait_until(lambda: ("a", Outcome.LEASE_LOST, None) in work.observer.settlements)
+            assert queue.complete(claim, "by another").result == "by another"
+
+    def test_after_the_last_attempt_it_is_a_dead_letter(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20, max_attempts=1)
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.overrun("a")
+            clock.advance(20)
+            wait_until(lambda: queue.stats().failure == 1)  # recovered by the worker's own claims
+        task = queue.get("a")
+        assert task is not None
+        assert task.error == "lease expired in attempt 1 of 1"
+
+    def test_a_run_that_ends_while_its_lease_lasts_still_settles(self, queue: Queue, clock: Clock) -> None:
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            work.overrun("a")
+            work.release.set()
+            wait_until(lambda: queue.stats().success == 1)
+            wait_until(lambda: work.observer.settlements != [])
+            queue.put("ends", task_id="b")
+            wait_until(lambda: queue.stats().success == 2)
+        report = work.ended()
+        assert (report.overran, report.unfinished) == (["a"], [])
+        assert sum(report.outcomes.values()) == report.outcomes[Outcome.SUCCEEDED] == report.claimed == 2
+
+    def test_the_limit_applies_while_draining(self, queue: Queue, clock: Clock) -> None:
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock) as work:
+            wait_until(lambda: work.started["a"] == 1)
+            work.worker.stop()
+            clock.advance(31)
+            assert work.ended().overran == ["a"]
+
+    def test_with_too_many_overrunning_runs_the_worker_stops(
+        self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(worker, "MAX_OVERRUNNING", 2)
+        queue.put_many([{"payload": "hangs", "task_id": name} for name in "abc"])
+        with Hanging(queue, clock) as work:
+            work.overrun("a", "b")
+            wait_until(lambda: work.report is not None)
+            assert work.ended().overran == ["a", "b"]
+            assert work.started["c"] == 0
+        assert "restart the process" in caplog.text
+
+    def test_a_run_that_hangs_does_not_keep_the_process_alive(self) -> None:
+        code = (
+            "import threading, freshq; q = freshq.Queue.memory(); q.put(1, 'a'); "
+            "w = freshq.Worker(q, lambda _: threading.Event().wait(), max_run_seconds=0.05, "
+            "poll_seconds=0.01, idle_exit_seconds=0.1); print(w.run().overran)"
+        )
+        done = subprocess.run(  # noqa: S603 - this interpreter
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.strip() == "['a']"
