@@ -104,7 +104,7 @@ def test_the_chain_of_tail_calls_ends_at_its_cap_and_the_kill_switch_stops_it(
 
     def capped() -> bool:
         messages = [line["message"] for line in application.log("ProcessTasks")]
-        return "too many tail calls in a row: the sweep starts the next one" in messages
+        return "too many tail calls in a row; the sweep will ring" in messages
 
     wait_until(capped)
     assert application.queue.stats().pending > 0
