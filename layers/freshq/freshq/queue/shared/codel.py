@@ -26,13 +26,12 @@ class LineCodel:
 
         Only first attempts count: a retried task is old for another reason than a slow queue.
         """
-        if self._rules.codel is None or task.attempts > 1:
+        if task.attempts > 1:
             return False
+        line = (task.priority, task.group)
         with self._lock:
-            line = (task.priority, task.group)
-            if line not in self._lines:
-                codel = self._rules.new_codel()
-                if codel is None:
-                    return False
-                self._lines[line] = codel
-            return self._lines[line].sheds(now, now - task.created)
+            codel = self._lines.get(line) or self._rules.new_codel()
+            if codel is None:
+                return False
+            self._lines[line] = codel
+            return codel.sheds(now, now - task.created)
