@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from freshq import PutIncomplete, Queue, StoreError, TaskStatus
-from freshq.cli import app
+from freshq.cli.main import app
 from freshq.feeds.relay import Relay
 from freshq.stores.memory import MemoryStore
 from tests.support.readings import counts, ids, known, payloads

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli import app
+from freshq.cli.main import app
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

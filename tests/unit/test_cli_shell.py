@@ -17,11 +17,12 @@ from prompt_toolkit.output import DummyOutput
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli import addresses, app
+from freshq.cli.main import app
 from freshq.cli.output import Output
 from freshq.cli.session import Session
 from freshq.cli.shell.prompt import Prompt, ShellCompleter, prompt_text
-from freshq.cli.shell.shell import ALIASES, HELP, Shell, split
+from freshq.cli.shell.shell import ALIASES, Shell, split
+from freshq.stores.dynamodb import calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,13 +94,13 @@ def test_the_walk_through_of_the_article_in_a_process_of_its_own(table_store: St
         "FRESHQ_QUEUE": f"dynamodb://{table_store.table}",
     }
     done = subprocess.run(
-        [sys.executable, "-c", "from freshq.cli import app; app()", "shell"],
+        [sys.executable, "-c", "from freshq.cli.main import app; app()", "shell"],
         input=WALK, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     for said in (
         "record A-101: UNDER_CONSTRUCTION", "record A-101: READY", "task A-101: CREATED",
-        "task A-101: SUCCESS", "task A-202: FAILURE", "no such address", "1 brought back",
+        "task A-101: SUCCESS", "task A-202: FAILURE", "no such address", "1 redriven",
         "task A-202: PENDING after attempt 1", "task A-202: CANCELLED", "task A-303: SUCCESS",
     ):  # fmt: skip
         assert said in done.stdout, said
@@ -175,7 +176,7 @@ class TestRecords:
         refused = piped("ct", "id A-101", "enqueue", "enqueue", "ct", "touch A-101", "reset")
         assert refused.exit_code == 1
         assert "already queued, it is PENDING" in refused.stderr
-        assert "task A-101: in the queue already, PENDING" in refused.stdout
+        assert "task A-101: already in the queue, PENDING" in refused.stdout
         assert "cannot reset a task that is PENDING" in refused.stderr
 
     def test_ready_and_reset_change_a_record_back_and_forth(self) -> None:
@@ -230,7 +231,7 @@ class TestCurrent:
             asked.append((session.profile_name, session.region_name))
             return moto_client
 
-        monkeypatch.setattr(addresses, "default_client", client)
+        monkeypatch.setattr(calls, "default_client", client)
         shell = Shell(
             Session(queue, Output(as_json=False), can_ask=False, address="dynamodb://Tasks?region=eu-west-1")
         )
@@ -272,11 +273,12 @@ class TestTyped:
         assert {completion.text for completion in found} == completions
 
     def test_help_names_every_command(self, shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+        shell.session.output = Output(as_json=False)  # prints where the test captures
         assert shell.run("?") == 0
-        told = capsys.readouterr().out
-        for name in {*shell.names} - {*ALIASES, "help", "reset"}:
-            assert name in told, name
-        assert len(told.splitlines()) == len(HELP)
+        shown = capsys.readouterr().out
+        for name in {*shell.names} - {*ALIASES, "help"}:
+            assert name in shown, name
+        assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

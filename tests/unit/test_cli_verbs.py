@@ -13,9 +13,12 @@ from botocore.stub import Stubber
 from typer.testing import CliRunner
 
 from freshq import Queue, TaskStatus
-from freshq.cli import addresses, app, session
-from freshq.cli.output import printable, span
-from freshq.stores.dynamodb import store
+from freshq.cli import command
+from freshq.cli import stacks as stacks_module
+from freshq.cli.errors import printable
+from freshq.cli.main import app
+from freshq.cli.output import span
+from freshq.stores.dynamodb import calls, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +57,7 @@ def queue(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Queue
 def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
     """Return what CloudFormation will answer."""
     client = boto3.client("cloudformation")
-    monkeypatch.setattr(addresses, "cloudformation", lambda: client)
+    monkeypatch.setattr(stacks_module, "cloudformation", lambda: client)
     with Stubber(client) as stubber:
         yield stubber
         stubber.assert_no_pending_responses()
@@ -134,7 +137,7 @@ class TestPutAndGet:
             ("priority: ", ["put", "1", "--priority", "10"]),
             ("--priority", ["put", "1", "--priority", "high"]),
             ("lines: cannot read", ["put", "--lines", "/no/such/file"]),
-            ("lines: give the work either", ["put", "1", "--lines", "-"]),
+            ("lines: give either JSON or --lines", ["put", "1", "--lines", "-"]),
             ("task_id: missing", ["get"]),
             ("status: ", ["ls", "--status", "GONE"]),
             ("limit: ", ["ls", "--limit", "0"]),
@@ -224,7 +227,7 @@ class TestWaitingTasks:
         for name in ("a", "b", "c"):
             answer("put", "1", "--id", name)
         assert answer("cancel", "a")["status"] == "CANCELLED"
-        fails(2, "add --yes", "cancel", "b", "c")
+        fails(2, "pass --yes", "cancel", "b", "c")
         assert [task["status"] for task in answer("cancel", "b", "c", "--yes")] == ["CANCELLED"] * 2
         fails(1, "cannot cancel a task that is CANCELLED", "cancel", "a")
         assert queue.stats().cancelled == 3
@@ -260,8 +263,8 @@ class TestWaitingTasks:
 class TestDeletion:
     def test_purge_needs_to_be_meant(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         answer("put", "1")
-        fails(2, "add --yes", "purge")
-        monkeypatch.setattr(session, "is_interactive", lambda: True)
+        fails(2, "pass --yes", "purge")
+        monkeypatch.setattr(command, "is_interactive", lambda: True)
         assert freshq("purge", text="n\n").exit_code == 1
         assert queue.stats().pending == 1
         assert freshq("purge", text="y\n").exit_code == 0
@@ -278,7 +281,7 @@ class TestDeletion:
         assert answer("dlq", "redrive", "a") == {"redriven": 1}
         assert answer("dlq", "redrive", "--limit", "1") == {"redriven": 1}
         fails(1, "cannot redrive", "dlq", "redrive", "a")
-        fails(2, "add --yes", "dlq", "purge")
+        fails(2, "pass --yes", "dlq", "purge")
         fails(1, "cannot discard a task that is PENDING", "dlq", "purge", "a", "--yes")
         assert answer("dlq", "purge", "--yes") == {"deleted": 1}
         assert (queue.stats().pending, queue.stats().failure) == (2, 0)
@@ -300,13 +303,17 @@ class TestFinding:
         [
             ("Tasks", "must look like dynamodb://TABLE"),
             ("ftp://Tasks", "must look like dynamodb://TABLE"),
-            ("dynamodb://Tasks?colour=red", "'colour' is no option"),
+            ("dynamodb://Tasks?colour=red", "unknown option 'colour'"),
             ("dynamodb://Tasks?lease_seconds=soon", "lease_seconds: must be a number"),
             ("dynamodb://Tasks?order=random", "order: "),
             ("dynamodb://Tasks?name", "NAME=VALUE"),
-            ("dynamodb://Tasks?name=a&name=b", "each option once"),
+            ("dynamodb://Tasks?name=a&name=b", "each option at most once"),
             ("dynamodb://Tasks?profile=nobody-has-this", "profile: "),
             ("dynamodb://T", "table: "),
+            ("dynamodb://", "must look like dynamodb://TABLE"),
+            ("dynamodb://Tasks#work", "must look like dynamodb://TABLE"),
+            ("memory://Tasks", "must look like dynamodb://TABLE"),
+            ("memory://?shards=2", "unknown option 'shards'"),
         ],
     )
     def test_a_wrong_address_is_wrong_use(self, address: str, said: str) -> None:
@@ -320,7 +327,7 @@ class TestFinding:
         nobody = boto3.client(
             "dynamodb", endpoint_url="http://127.0.0.1:9", config=Config(retries={"total_max_attempts": 1})
         )
-        monkeypatch.setattr(addresses, "default_client", lambda _session: nobody)
+        monkeypatch.setattr(calls, "default_client", lambda _session: nobody)
         fails(3, "did not answer", "get", "a", "--queue", f"{URL}?region=eu-west-1")
 
     @pytest.mark.usefixtures("moto_client")

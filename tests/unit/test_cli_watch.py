@@ -23,13 +23,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli import app
 from freshq.cli.commands.watch import snapshots
-from freshq.cli.commands.watch.command import watch
+from freshq.cli.commands.watch.command import draw
 from freshq.cli.commands.watch.frame import frame
 from freshq.cli.commands.watch.snapshots import AGES_SECONDS, Watcher, bands
-from freshq.cli.output import Output
-from freshq.cli.session import Session
+from freshq.cli.main import app
 from freshq.errors import Throttled
 
 if TYPE_CHECKING:
@@ -100,7 +98,7 @@ class TestReadings:
     def test_dead_letters_are_searched_a_part_at_a_time(
         self, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(snapshots, "LOOK_TASKS", 4)
+        monkeypatch.setattr(snapshots, "SCAN_TASKS", 4)
         queue = Queue.memory(clock=clock)
         for number in range(10):
             queue.put(number, task_id=f"t{number}")
@@ -110,12 +108,12 @@ class TestReadings:
         for _ in range(3):
             snapshot = watcher.look()
             counts.append((len(snapshot.dead_letters), snapshot.searched_all))
-            clock.advance(snapshots.LOOK_EVERY_SECONDS)
+            clock.advance(snapshots.SCAN_EVERY_SECONDS)
         assert counts == [(4, False), (8, False), (10, True)]
         queue.discard()
         for _ in range(3):
             snapshot = watcher.look()
-            clock.advance(snapshots.LOOK_EVERY_SECONDS)
+            clock.advance(snapshots.SCAN_EVERY_SECONDS)
         assert snapshot.dead_letters == ()
 
 
@@ -169,7 +167,12 @@ class TestFrame:
         queue.pause()
         snapshot = replace(Watcher(queue).look(), searched_all=False)
         text = drawn(snapshot, 120, 40, problem="table 'Tasks': throttled")
-        for said in ("the downstream said 503", "paused", "no news: table 'Tasks': throttled", "1 min 45 s"):
+        for said in (
+            "the downstream said 503",
+            "paused",
+            "not updated: table 'Tasks'",
+            "1 min 45 s",
+        ):
             assert said in text, said
         assert "none so far" in drawn(replace(snapshot, dead_letters=()), 80, 24)
 
@@ -217,15 +220,15 @@ class TestCommand:
             return "a picture"
 
         monkeypatch.setattr("freshq.cli.commands.watch.command.frame", picture)
-        session = Session(queue, Output(as_json=False), can_ask=True)
-        session.output.console = Console(force_terminal=True, width=80, height=24, file=sys.stdout)
-        watch(session, every_seconds=0.001)
+        console = Console(force_terminal=True, width=80, height=24, file=sys.stdout)
+        with pytest.raises(KeyboardInterrupt):
+            draw(console, Watcher(queue), every_seconds=0.001)
         assert told == [None, "too many", None]
 
     def test_it_fills_a_small_terminal_and_ctrl_c_ends_it_well(self) -> None:
         terminal, inside = pty.openpty()
         fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 40, 0, 0))
-        code = "from freshq.cli import app; app()"
+        code = "from freshq.cli.main import app; app()"
         command = [sys.executable, "-c", code, "watch", "--queue", "memory://", "--every-seconds", "0.05"]
         environment = os.environ | {"TERM": "xterm"}
         with subprocess.Popen(  # noqa: S603 - this interpreter

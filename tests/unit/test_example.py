@@ -13,7 +13,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from freshq import MatchQueue
-from freshq.cli import app
 from freshq.cli.commands.example import command as example
 from freshq.cli.commands.example.call_center import (
     LEASE_SECONDS,
@@ -26,6 +25,7 @@ from freshq.cli.commands.example.call_center import (
     jain_index,
     report,
 )
+from freshq.cli.main import app
 from freshq.matching.stores import dynamodb as match_store
 from tests.support.faults import client_at
 from tests.support.matching import join
@@ -111,7 +111,7 @@ def test_on_a_table_it_comes_to_the_same_and_leaves_nothing(
     join(queue, "someone", {"language": "Greek"})
     refused = run(app, [*SMALL, "--table", "CallCenter"])
     assert refused.exit_code == 2
-    assert "1 resources wait in 'CallCenter' already" in refused.output
+    assert "'CallCenter' is in use (1 resources waiting)" in refused.output
     assert queue.waiting() == 1
 
 

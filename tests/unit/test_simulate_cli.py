@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from freshq.cli import app
+from freshq.cli.main import app
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules
 from freshq.policy.shedding import ShedReason
@@ -117,8 +117,8 @@ def test_a_file_of_arrivals(tmp_path: Path) -> None:
         (["--rate", "1", "--burst", "2@900+200"], "burst: must end before the run does"),
         (["--arrivals", "sometimes"], "arrivals: must be poisson, deterministic or a file"),
         (["--arrivals", "no.jsonl"], "no.jsonl: cannot be read"),
-        (["--arrivals", "no.jsonl", "--rate", "1"], "rate: the file says when what arrives"),
-        (["--sweep", "--rate", "1"], "sweep: compares policies and loads of its own; leave out --rate"),
+        (["--arrivals", "no.jsonl", "--rate", "1"], "rate: cannot be used with a file"),
+        (["--sweep", "--rate", "1"], "sweep: chooses policies and loads itself; leave out --rate"),
         (["--sweep", "--max-backlog", "1"], "leave out --max-backlog"),
         (["--sweep", "--arrivals", "no.jsonl"], "sweep: sets the rate itself"),
         (["--sweep", "--plot", "picture.pdf"], "plot: must end in .png, .svg, .html"),
@@ -143,7 +143,7 @@ def test_a_picture_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_simulate_does_not_load_the_extra() -> None:
     """Only a picture needs it, and it is slow to load."""
-    program = "import sys, freshq.cli; sys.exit('altair' in sys.modules)"
+    program = "import sys, freshq.cli.main; sys.exit('altair' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)  # noqa: S603 - this interpreter
 
 

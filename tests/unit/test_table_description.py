@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli import app
+from freshq.cli.main import app
 from freshq.stores.dynamodb.description import read_description
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def test_every_type_and_kind_of_index_becomes_what_it_says(
 ) -> None:
     answer = run(app, ["table", "apply", written()])
     assert answer.exit_code == 0, answer.output
-    assert "not made here: 1 lambdas" in answer.output
+    assert "not created by this command: 1 lambdas" in answer.output
     table = described(moto_client)
     types = {entry["AttributeName"]: entry["AttributeType"] for entry in table["AttributeDefinitions"]}
     assert types == {"id": "S", "at": "N", "queued": "N", "stamp": "B"}
@@ -128,7 +128,7 @@ def test_applied_again_it_adds_what_is_new_and_keeps_the_rest(
 def test_a_table_on_dynamodb_local(
     dynamodb_local: DynamoDBClient, written: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("freshq.cli.commands.table.default_client", lambda: dynamodb_local)
+    monkeypatch.setattr("freshq.stores.dynamodb.calls.default_client", lambda: dynamodb_local)
     assert run(app, ["table", "apply", written()]).exit_code == 0
 
     def more_units(table: dict[str, Any]) -> None:
@@ -245,7 +245,7 @@ class TestAttach:
         answer = run(app, ["attach", "Shipments", "--key", "id", "--order", "priority"])
         assert answer.exit_code == 0, answer.output
         again = run(app, ["attach", "Shipments", "--key", "id"])
-        assert "there already: index freshq-due-index" in again.output
+        assert "exists: index freshq-due-index" in again.output
         queue = Queue.dynamodb("Shipments", moto_client, attach=True, key="id")
         queue.enqueue("A")
         assert queue.claim()[0].task.payload == {"id": "A"}

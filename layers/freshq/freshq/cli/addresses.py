@@ -1,26 +1,29 @@
-"""Finds the queue that a command is about: by its address, or by the stack that it was deployed with."""
+"""Opens the queue of an address such as ``dynamodb://TABLE?order=fifo`` or ``sqlite:///tasks.db#TABLE``.
+
+An address is ``SCHEME://LOCATION?NAME=VALUE&...#TABLE``. `SCHEMES` says what each
+scheme requires and allows.
+"""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
-import boto3
-from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
-
-from freshq.aws.settings import QueueSettings
-from freshq.errors import RefusedError, Unreachable
+from freshq.errors import Unreachable, needs
 from freshq.queue.queue import Queue
-from freshq.stores.dynamodb.calls import default_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from types_boto3_dynamodb import DynamoDBClient
+
     from freshq.queue.base import BaseQueue
 
-# What may stand in an address after "?", and how it is written.
-OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
+Converters = dict[str, "Callable[[str], object]"]
+
+# The options that every queue takes, and how to read their values.
+QUEUE_OPTIONS: Final[Converters] = {
     "name": str,
     "order": str,
     "max_age_seconds": float,
@@ -29,65 +32,135 @@ OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
     "retention_seconds": float,
     "reserve": str,
 }
-DYNAMODB_OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
-    **OPTIONS,
-    "shards": int,
-    "key": str,
-    "region": str,
-    "profile": str,
-}
-SQL_SCHEMES: Final = ("sqlite", "postgresql", "mysql", "mariadb")
+DYNAMODB_OPTIONS: Final[Converters] = {"shards": int, "key": str, "region": str, "profile": str}
 DEFAULT_TABLE: Final = "tasks"
 FORMS: Final = (
-    "dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/NAME or mariadb://USER@HOST/NAME, "
-    "the last three with #TABLE for another table than tasks"
+    "dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/NAME or mariadb://USER@HOST/NAME; "
+    f"#TABLE at the end of a SQL address names another table than {DEFAULT_TABLE}"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address in its parts.
+
+    Attributes:
+        scheme: Before "://", such as postgresql+psycopg.
+        location: A table of DynamoDB, or where the database is.
+        options: After "?".
+        table: After "#"; empty if there is none.
+    """
+
+    scheme: str
+    location: str
+    options: dict[str, str]
+    table: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Return the address that a text is.
+
+        Raises:
+            ValueError: If the text has no known form.
+        """
+        text, _, table = text.removeprefix("sql://").partition("#")
+        scheme, _, rest = text.partition("://")
+        location, _, query = rest.partition("?")
+        address = cls(scheme, location, _pairs(query), table)
+        rules = SCHEMES.get(address.kind)
+        if rules is None or not rules.allows(address):
+            msg = f"queue: must look like {FORMS}; got {text!r}"
+            raise ValueError(msg)
+        return address
+
+    @property
+    def kind(self) -> str:
+        """The scheme without the driver of a SQL database."""
+        return self.scheme.partition("+")[0]
+
+    def __str__(self) -> str:
+        """Return the address as it is written, without the table of a SQL database."""
+        query = f"?{urlencode(self.options)}" if self.options else ""
+        return f"{self.scheme}://{self.location}{query}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """What an address of a scheme may contain, and how to open it.
+
+    Attributes:
+        open: Opens the queue of an address with the given options of a queue.
+        own_options: Options besides those of every queue.
+        location: Whether "LOCATION" is required or forbidden; None if it is optional.
+        has_table: Whether "#TABLE" is allowed.
+        passes_options: Whether options that freshq does not know go to the database's driver.
+    """
+
+    open: Callable[[Address, dict[str, Any]], BaseQueue]
+    own_options: Mapping[str, Callable[[str], object]]
+    location: Literal["required", "forbidden"] | None
+    has_table: bool = False
+    passes_options: bool = False
+
+    def allows(self, address: Address) -> bool:
+        """Return whether an address has the parts that it must have, and no others."""
+        if self.location is not None and bool(address.location) is not (self.location == "required"):
+            return False
+        return self.has_table or not address.table
 
 
 def open_queue(address: str, name: str | None = None, max_age_seconds: float | None = None) -> BaseQueue:
     """Return the queue of an address.
 
     Args:
-        address: Such as dynamodb://TABLE?name=mail&order=fifo, dynamodb://TABLE?key=id for a table that
-            was attached, or memory:// for a trial.
+        address: Such as dynamodb://TABLE?name=mail&order=fifo, dynamodb://TABLE?key=id for an attached
+            table, or memory:// for a trial.
         name: Name of the queue; None for the address's own, or "default".
-        max_age_seconds: Its max age; None for the address's own, or the default.
+        max_age_seconds: Max age of its tasks; None for the address's own, or the default.
 
     Raises:
-        ValueError: If the address is wrong, or this installation cannot serve it.
+        ValueError: If the address is wrong.
+        MissingExtra: If the extra that the address needs is not installed.
         StoreError: If the store cannot be reached.
     """
-    address, table = split_table(address)
-    scheme, separator, rest = address.partition("://")
-    where, _, query = rest.partition("?")
-    given = _pairs(query)
+    parsed = Address.parse(address)
+    scheme = SCHEMES[parsed.kind]
+    options, others = _split_options(parsed.options, {**QUEUE_OPTIONS, **scheme.own_options})
+    if others and not scheme.passes_options:
+        known = ", ".join({**QUEUE_OPTIONS, **scheme.own_options})
+        msg = f"queue: unknown option {next(iter(others))!r} in the address; use {known}"
+        raise ValueError(msg)
     if name is not None:
-        given["name"] = name
+        options["name"] = name
     if max_age_seconds is not None:
-        given["max_age_seconds"] = str(max_age_seconds)
-    if separator and scheme == "dynamodb" and where:
-        return _dynamodb(where, _converted(given, DYNAMODB_OPTIONS))
-    if separator and scheme == "memory" and not where:
-        return Queue.memory(**_converted(given, OPTIONS))
-    if separator and scheme.partition("+")[0] in SQL_SCHEMES:
-        own = {key: value for key, value in given.items() if key in OPTIONS}
-        drivers = {key: value for key, value in given.items() if key not in OPTIONS}
-        url = f"{scheme}://{where}" + (f"?{urlencode(drivers)}" if drivers else "")
-        return _sql(url, table, _converted(own, OPTIONS))
-    msg = f"queue: must look like {FORMS}; got {address!r}"
-    raise ValueError(msg)
+        options["max_age_seconds"] = max_age_seconds
+    return scheme.open(replace(parsed, options=others), options)
 
 
 def with_account(address: str | None, account: Mapping[str, str]) -> str:
-    """Return the address of the same table seen with another profile, or in another region.
+    """Return the address of the same table with another profile or region.
 
     Raises:
-        ValueError: If the queue is on no table of DynamoDB, or was not given by its address.
+        ValueError: If the queue is not on DynamoDB, or was not opened by address.
     """
-    if address is None or not address.startswith("dynamodb://"):
-        raise ValueError("aws: only for a queue that was given as dynamodb://TABLE")
-    where, _, query = address.partition("?")
-    return f"{where}?{urlencode(_pairs(query) | dict(account))}"
+    parsed = None if address is None else Address.parse(address)
+    if parsed is None or parsed.scheme != "dynamodb":
+        raise ValueError("aws: works only for a queue opened as dynamodb://TABLE")
+    return str(replace(parsed, options=parsed.options | dict(account)))
+
+
+def database_of(address: str) -> tuple[str, str]:
+    """Return the URL of a database for its driver, and the table that an address names.
+
+    Raises:
+        ValueError: If it is not the address of a SQL database.
+    """
+    parsed = Address.parse(address)
+    if not SCHEMES[parsed.kind].has_table:
+        msg = f"url: must be the address of a SQL database, got {address!r}"
+        raise ValueError(msg)
+    others = _split_options(parsed.options, QUEUE_OPTIONS)[1]
+    return str(replace(parsed, options=others)), parsed.table or DEFAULT_TABLE
 
 
 def _pairs(query: str) -> dict[str, str]:
@@ -97,104 +170,73 @@ def _pairs(query: str) -> dict[str, str]:
         msg = f"queue: what follows '?' must look like NAME=VALUE&NAME=VALUE, got {query!r}"
         raise ValueError(msg) from error
     if len(dict(pairs)) < len(pairs):
-        msg = f"queue: each option once, got {query!r}"
+        msg = f"queue: each option at most once, got {query!r}"
         raise ValueError(msg)
     return dict(pairs)
 
 
-def _converted(given: Mapping[str, str], known: Mapping[str, Callable[[str], object]]) -> dict[str, Any]:
+def _split_options(
+    given: Mapping[str, str], known: Mapping[str, Callable[[str], object]]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values of the known options, and the other options as they are."""
     options: dict[str, Any] = {}
-    for key, value in given.items():
-        if key not in known:
-            msg = f"queue: {key!r} is no option of the address; known are {', '.join(known)}"
-            raise ValueError(msg)
+    for key in given.keys() & known.keys():
         try:
-            options[key] = known[key](value)
+            options[key] = known[key](given[key])
         except ValueError as error:
-            msg = f"{key}: must be a number, got {value!r}"
+            msg = f"{key}: must be a number, got {given[key]!r}"
             raise ValueError(msg) from error
-    return options
+    return options, {key: value for key, value in given.items() if key not in known}
 
 
-def _dynamodb(table: str, options: dict[str, Any]) -> BaseQueue:
-    opened: BaseQueue
+def _dynamodb(address: Address, options: dict[str, Any]) -> BaseQueue:
     region, profile = options.pop("region", None), options.pop("profile", None)
+    client = None
+    if region is not None or profile is not None:
+        client = dynamodb_client(address.location, region, profile)
     if "key" in options:
-        options["attach"] = True  # a table of freshq's own has the key that freshq gave it
-    if region is None and profile is None:
-        opened = Queue.dynamodb(table, **options)
-        return opened
-    try:
-        session = boto3.Session(profile_name=profile, region_name=region)
-    except ProfileNotFound as error:
-        msg = f"profile: {error}"
-        raise ValueError(msg) from error
-    try:
-        client = default_client(session)
-    except BotoCoreError as error:
-        msg = f"table {table!r}: {error}"
-        raise Unreachable(msg) from error
-    opened = Queue.dynamodb(table, client, **options)
+        options["attach"] = True  # the key of freshq's own tables is fixed
+    opened: BaseQueue = Queue.dynamodb(address.location, client, **options)
     return opened
 
 
-def split_table(url: str) -> tuple[str, str]:
-    """Return the url of a database, and the table that it names after a #."""
-    url, _, table = url.removeprefix("sql://").partition("#")
-    return url, table or DEFAULT_TABLE
-
-
-def _sql(url: str, table: str, options: dict[str, Any]) -> BaseQueue:
-    try:
-        return Queue.sql(url, table, **options)
-    except ImportError as error:
-        msg = f"queue: a driver is missing for {url!r} ({error}); install it"
-        raise ValueError(msg) from error
-
-
-def stack_queue(stack: str, name: str | None = None) -> BaseQueue:
-    """Return the queue of a deployed stack, with the options that it was deployed with.
-
-    Args:
-        stack: Name of the CloudFormation stack.
-        name: Name of the queue; None for the stack's own.
+def dynamodb_client(table: str, region: str | None, profile: str | None) -> DynamoDBClient:
+    """Return a client for a region and a profile.
 
     Raises:
-        RefusedError: If there is no such stack, or it has no queue.
-        Unreachable: If CloudFormation did not answer.
+        ValueError: If there is no such profile.
+        Unreachable: If no client can be made, for example without a region.
+        MissingExtra: If the extra `aws` is not installed.
     """
-    description = _description(stack)
-    outputs = {entry["OutputKey"]: entry["OutputValue"] for entry in description.get("Outputs", [])}
-    if "QueueTableName" not in outputs:
-        msg = f"stack {stack!r}: has no output QueueTableName ({description['StackStatus']})"
-        raise RefusedError(msg)
-    parameters = {
-        _snake_case(entry["ParameterKey"]): entry["ParameterValue"]
-        for entry in description.get("Parameters", [])
-    }
-    options = {key: value for key, value in parameters.items() if key in QueueSettings.model_fields}
-    options["table"] = outputs["QueueTableName"]
-    options["queue_name"] = name or outputs.get("QueueName") or parameters.get("queue_name", "default")
-    return QueueSettings(**options).queue()
+    with needs("aws"):
+        import boto3  # noqa: PLC0415 - an extra
+        from botocore.exceptions import BotoCoreError, ProfileNotFound  # noqa: PLC0415 - an extra
 
-
-def _snake_case(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
-def cloudformation() -> Any:  # noqa: ANN401 - boto3 and its types do not agree on the name of this client
-    """Return a client from the environment."""
-    return boto3.client("cloudformation")
-
-
-def _description(stack: str) -> dict[str, Any]:
+        from freshq.stores.dynamodb.calls import default_client  # noqa: PLC0415 - an extra
     try:
-        found = cloudformation().describe_stacks(StackName=stack)["Stacks"]
-    except ClientError as error:
-        problem = error.response["Error"]
-        msg = f"stack {stack!r}: {problem.get('Message', problem['Code'])}"
-        raise (RefusedError if problem["Code"] == "ValidationError" else Unreachable)(msg) from error
+        return default_client(boto3.Session(profile_name=profile, region_name=region))
+    except ProfileNotFound as error:
+        msg = f"profile: {error}"
+        raise ValueError(msg) from error
     except BotoCoreError as error:
-        msg = f"stack {stack!r}: CloudFormation did not answer ({error}); check network, region, credentials"
+        msg = f"table {table!r}: {error}"
         raise Unreachable(msg) from error
-    return dict(found[0])
+
+
+def _memory(_: Address, options: dict[str, Any]) -> BaseQueue:
+    return Queue.memory(**options)
+
+
+def _sql(address: Address, options: dict[str, Any]) -> BaseQueue:
+    return Queue.sql(str(address), address.table or DEFAULT_TABLE, **options)
+
+
+SQL: Final = Scheme(_sql, {}, None, has_table=True, passes_options=True)
+SCHEMES: Final[Mapping[str, Scheme]] = {
+    "dynamodb": Scheme(_dynamodb, DYNAMODB_OPTIONS, "required"),
+    "memory": Scheme(_memory, {}, "forbidden"),
+    "sqlite": SQL,
+    "postgresql": SQL,
+    "mysql": SQL,
+    "mariadb": SQL,
+}

@@ -1,4 +1,4 @@
-"""The commands."""
+"""All commands of `freshq`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import logging
 from importlib.metadata import version
 
 import typer
+from typing_extensions import override
 
-from freshq.cli.commands import sql
+from freshq.cli.command import OneLineErrors, QueueCommand
+from freshq.cli.commands import sql, table
 from freshq.cli.commands.attach import attach
-from freshq.cli.commands.example.command import example
+from freshq.cli.commands.example.command import app as example
 from freshq.cli.commands.relay import relay
-from freshq.cli.commands.simulate.command import simulate
-from freshq.cli.commands.table import table_app
-from freshq.cli.commands.verbs import register
+from freshq.cli.commands.simulate.command import add_simulate
+from freshq.cli.commands.verbs import add_verbs
 from freshq.cli.commands.watch.command import watch
-from freshq.cli.session import OneLineErrors, print_error, verb
+from freshq.cli.errors import print_error
 from freshq.cli.shell.command import shell
 
 app = typer.Typer(
@@ -24,20 +25,21 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-register(app)
-app.command()(verb(watch))
-app.command()(verb(shell))
-app.command()(simulate)
-app.add_typer(example, name="example")
-app.command()(relay)
-app.add_typer(sql.app, name="sql")
-app.command()(attach)
-app.add_typer(table_app, name="table")
+add_verbs(app)
+app.command(cls=QueueCommand, rich_help_panel="Queue")(watch)
+app.command(cls=QueueCommand, rich_help_panel="Queue")(shell)
+app.command(rich_help_panel="Queue")(relay)
+app.command(rich_help_panel="Attached tables")(attach)
+app.add_typer(sql.app, name="sql", rich_help_panel="Tables")
+app.add_typer(table.app, name="table", rich_help_panel="Tables")
+add_simulate(app)
+app.add_typer(example, name="example", rich_help_panel="Other")
 
 
 class OneLineLog(logging.Handler):
-    """Warnings of the library, one line each."""
+    """Prints the library's warnings, one line each."""
 
+    @override
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message without a stack trace."""
         print_error(record.getMessage())
@@ -45,13 +47,13 @@ class OneLineLog(logging.Handler):
 
 @app.callback()
 def main() -> None:
-    """Print the library's warnings as commands print their errors."""
+    """Print the library's warnings like the errors of commands."""
     logger = logging.getLogger("freshq")
     if not any(isinstance(handler, OneLineLog) for handler in logger.handlers):
         logger.addHandler(OneLineLog(logging.WARNING))
 
 
-@app.command(name="version")
+@app.command(name="version", rich_help_panel="Other")
 def show_version() -> None:
     """Print the version."""
     typer.echo(version("freshq"))

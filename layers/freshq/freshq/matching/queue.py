@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from freshq.errors import MatchLost, StoreError, Throttled
+from freshq.errors import MatchLost, StoreError, Throttled, needs
 from freshq.matching import lifecycle
 from freshq.matching.criteria import parse_criteria
 from freshq.matching.match import Match
@@ -107,8 +107,12 @@ class MatchQueue:
             table: Name of the table.
             client: A low-level boto3 client; None for one from the environment.
             **options: As for `MatchQueue`.
+
+        Raises:
+            MissingExtra: If the extra `aws` is not installed.
         """
-        from freshq.matching.stores.dynamodb import DynamoDBMatchStore  # noqa: PLC0415 - only the store in use
+        with needs("aws"):
+            from freshq.matching.stores.dynamodb import DynamoDBMatchStore  # noqa: PLC0415 - only the store in use
 
         return cls(DynamoDBMatchStore(table, client), **options)
 

@@ -1,110 +1,91 @@
-"""`freshq attach`: a queue on a table that an application has."""
+"""`freshq attach`: adds freshq's indexes to an application's table."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from freshq.errors import StoreError
+from freshq.cli.commands.progress import progress_bars
+from freshq.errors import needs
+from freshq.model.checks import checked_count
 from freshq.policy.order import Order
-from freshq.stores.dynamodb.attachment import Attachment, AttachPlan, attach_table, plan_attachment
-from freshq.stores.dynamodb.calls import check_table_name, default_client, translated
-from freshq.stores.dynamodb.table_store import MAX_SHARDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-UNREACHABLE_STATUS = 3
+    from freshq.stores.dynamodb.attachment import Attachment, AttachPlan
 
 
 class AttachOrder(StrEnum):
-    """The orders by name; priority levels come first in each of them."""
+    """Orders of an attached table. In each of them, higher priority levels are served first."""
 
     FIFO = "fifo"
     LIFO = "lifo"
     PRIORITY = "priority"
 
 
+Table = Annotated[str, typer.Argument(help="The application's table.")]
+Key = Annotated[str, typer.Option(help="Its hash key, of type S. The table must not have a range key.")]
+OrderOption = Annotated[
+    AttachOrder,
+    typer.Option("--order", help="Order within a priority level. priority is the same as fifo."),
+]
+Shards = Annotated[
+    int, typer.Option(help="Partitions of the index. Only one partition keeps the order strict.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their cost, and stop.")]
+
+
 def attach(
-    table: Annotated[str, typer.Argument(help="The application's table.")],
-    key: Annotated[str, typer.Option(help="Its hash key, of type S; it may have no range key.")],
-    order: Annotated[
-        AttachOrder,
-        typer.Option(help="Within a priority level. priority: highest first, then oldest first, as fifo."),
-    ] = AttachOrder.FIFO,
-    shards: Annotated[
-        int, typer.Option(min=1, max=MAX_SHARDS, help="Partitions of the index; one keeps strict order.")
-    ] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the change and its cost.")] = False,
+    table: Table,
+    key: Key,
+    order: OrderOption = AttachOrder.FIFO,
+    shards: Shards = 1,
+    dry_run: DryRun = False,
 ) -> None:
-    """Add the indexes of a queue to a table that is in use; safe to repeat."""
-    with reported():
-        check_table_name(table)
-        chosen = Order.FIFO if order is AttachOrder.PRIORITY else Order(order.value)
-        attachment = Attachment(table, key, chosen, shards)
-        with translated(table):
-            client = default_client()
-        show(plan_attachment(client, attachment), attachment)
-        if dry_run:
-            return
-        with shown_progress() as on_status:
-            attach_table(client, attachment, on_status=on_status)
+    """Add freshq's indexes to a table in use. Safe to repeat."""
+    with needs("aws"):
+        from freshq.stores.dynamodb import attachment as attaching  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.calls import (  # noqa: PLC0415 - an extra
+            check_table_name,
+            default_client,
+            translated,
+        )
+        from freshq.stores.dynamodb.table_store import MAX_SHARDS  # noqa: PLC0415 - an extra
+
+    check_table_name(table)
+    checked_count("shards", shards, MAX_SHARDS)
+    chosen = Order.FIFO if order is AttachOrder.PRIORITY else Order(order.value)
+    attachment = attaching.Attachment(table, key, chosen, shards)
+    with translated(table):
+        client = default_client()
+    print_plan(attaching.plan_attachment(client, attachment), attachment)
+    if dry_run:
+        return
+    with progress_bars() as on_status:
+        attaching.attach_table(client, attachment, on_status=on_status)
     typer.echo(f'Attached. Queue.dynamodb("{table}", attach=True, key="{key}")')
 
 
-def show(plan: AttachPlan, attachment: Attachment) -> None:
-    """Print what attaching does, and what that costs."""
+def print_plan(plan: AttachPlan, attachment: Attachment) -> None:
+    """Print what attaching does and costs."""
     typer.echo(f"Table {attachment.table}: about {plan.records:,} records of {plan.record_bytes:,} bytes.")
     for name in plan.present:
-        typer.echo(f"  there already: index {name}")
+        typer.echo(f"  exists: index {name}")
     for name in plan.missing:
         typer.echo(f"  to add: index {name} (sparse, keys only)")
     typer.echo(
-        f"  to write: how it is attached ({attachment.order}, {attachment.shards} shards), 1 write unit"
+        f"  to write: the attach record ({attachment.order}, {attachment.shards} shards), 1 write unit"
     )
     if plan.missing:
-        typer.echo("Filling an index writes nothing, as no record is in it yet.")
+        typer.echo("Building the indexes costs no writes: they contain no record yet.")
     if plan.provisioned_units is not None:
         read_units, write_units = plan.provisioned_units
         typer.echo(
-            f"Each index is provisioned as the table, with {read_units} read and {write_units} write units,"
-            " paid by the hour."
+            f"Each index is provisioned like the table, with {read_units} read and {write_units} write units,"
+            " billed by the hour."
         )
     typer.echo(
-        f"A record's life in the queue then costs about {plan.life_write_units:g} write units, claimed one"
-        " at a time: put, claim, complete. Records that are not queued cost nothing."
+        f"Put, claim and complete then cost about {plan.life_write_units:g} write units per record, claimed"
+        " one at a time. Records that are not queued cost nothing."
     )
-
-
-@contextmanager
-def reported() -> Iterator[None]:
-    """Print an error as one line: 2 for wrong use, 3 where the store did not carry out a call."""
-    try:
-        yield
-    except ValueError as error:
-        typer.echo(f"freshq: {error}", err=True)
-        raise typer.Exit(2) from error
-    except StoreError as error:
-        typer.echo(f"freshq: {error}", err=True)
-        raise typer.Exit(UNREACHABLE_STATUS) from error
-
-
-@contextmanager
-def shown_progress() -> Iterator[Callable[[str, str], None]]:
-    """Show a bar for each thing that is waited for."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-        bars = {}
-
-        def on_status(what: str, status: str) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(what, total=None, status=status)
-            done = status == "ACTIVE"
-            progress.update(bars[what], status=status, total=1 if done else None, completed=int(done))
-
-        yield on_status

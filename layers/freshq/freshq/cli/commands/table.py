@@ -1,62 +1,64 @@
-"""`freshq table`: tables from a file that describes them."""
+"""`freshq table`: creates and updates tables from a description file."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path  # noqa: TC003 - Typer reads it at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshq.cli.commands.attach import reported, shown_progress
-from freshq.stores.dynamodb import tables
-from freshq.stores.dynamodb.calls import default_client, translated
-from freshq.stores.dynamodb.description import read_description
+from freshq.cli.commands.progress import progress_bars
+from freshq.errors import needs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from freshq.stores.dynamodb.tables import TablePlan
 
-table_app = typer.Typer(help="Tables from a file that describes them.", no_args_is_help=True)
+app = typer.Typer(help="Tables from a description file.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(help="The description, as JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
+CloudFormation = Annotated[
+    bool, typer.Option("--cloudformation", help="Print a CloudFormation template and change nothing.")
+]
 
 
-@table_app.callback()
-def table() -> None:
-    """Tables from a file that describes them."""
+@app.callback()
+def main() -> None:
+    """Make `table` a group of commands, although it has only one."""
 
 
-@table_app.command()
-def apply(
-    file: Annotated[Path, typer.Argument(help="The description, as JSON.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
-    cloudformation: Annotated[
-        bool, typer.Option("--cloudformation", help="Print a CloudFormation template and change nothing.")
-    ] = False,
-) -> None:
-    """Create or update the tables; what the file does not have stays."""
-    with reported():
-        description = read_description(file)
-        if cloudformation:
-            typer.echo(json.dumps(tables.cloudformation(description), indent=2))
-            return
-        with translated(str(file)):
-            client = default_client()
-        plans = tables.plan(client, description)
-        show(plans)
-        if description.lambdas:
-            typer.echo(f"not made here: {len(description.lambdas)} lambdas")
-        if dry_run or not any(planned.steps for planned in plans):
-            return
-        with shown_progress() as on_status:
-            tables.apply(client, plans, on_status=on_status)
+@app.command()
+def apply(file: File, dry_run: DryRun = False, cloudformation: CloudFormation = False) -> None:
+    """Create or update the tables of a file. Other tables and indexes are kept."""
+    with needs("aws"):
+        from freshq.stores.dynamodb import tables  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.calls import default_client, translated  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.description import read_description  # noqa: PLC0415 - an extra
+
+    description = read_description(file)
+    if cloudformation:
+        typer.echo(json.dumps(tables.cloudformation(description), indent=2))
+        return
+    with translated(str(file)):
+        client = default_client()
+    plans = tables.plan(client, description)
+    print_plans(plans)
+    if description.lambdas:
+        typer.echo(f"not created by this command: {len(description.lambdas)} lambdas")
+    if dry_run or not any(plan.steps for plan in plans):
+        return
+    with progress_bars() as on_status:
+        tables.apply(client, plans, on_status=on_status)
     typer.echo("Done.")
 
 
-def show(plans: Sequence[TablePlan]) -> None:
-    """Print what is to be done."""
-    for planned in plans:
-        for step in planned.steps or [f"table {planned.table.table_name} is as described"]:
+def print_plans(plans: Sequence[TablePlan]) -> None:
+    """Print the steps for each table."""
+    for plan in plans:
+        for step in plan.steps or [f"table {plan.table.table_name} is as described"]:
             typer.echo(step)
-        for name in planned.kept:
+        for name in plan.kept:
             typer.echo(f"  kept, not described: index {name}")

@@ -6,15 +6,18 @@ import sys
 
 import typer
 
-from freshq.cli.session import Session  # noqa: TC001 - the signature is read at run time
+from freshq.cli.command import QueueContext  # noqa: TC001 - the signature is read at run time
 from freshq.cli.shell.shell import Shell
+from freshq.errors import needs
 
 
-def shell(session: Session) -> None:
-    """Work on a queue interactively, or run commands from a pipe; the status is that of the worst."""
+def shell(context: QueueContext) -> None:
+    """Work on a queue interactively, or run commands from a pipe. Exits with the worst status of them."""
+    session = context.session
     running = Shell(session)
     if session.can_ask:
-        from freshq.cli.shell.prompt import Prompt  # noqa: PLC0415 - a pipe needs none of it, and it loads slowly
+        with needs("cli"):
+            from freshq.cli.shell.prompt import Prompt  # noqa: PLC0415 - slow to load, and a pipe needs none
 
         session.output.console.print(f"queue {session.queue.name}; help lists the commands, quit leaves")
         running.run_all(Prompt(running))

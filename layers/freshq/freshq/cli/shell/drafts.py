@@ -1,4 +1,4 @@
-"""Records under construction: what a shell has made up but not put into the queue yet."""
+"""Drafts: records that a shell has made but not put into the queue yet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEST_ITEMS: Final = 3
 
 
 class DraftStatus(StrEnum):
-    """Where a record stands before it is put."""
+    """Whether a draft may be put."""
 
     UNDER_CONSTRUCTION = "UNDER_CONSTRUCTION"
     READY = "READY"
@@ -26,7 +26,7 @@ class Draft:
 
     Attributes:
         task_id: The id that its task will have.
-        payload: The work that it will be.
+        payload: The payload that its task will have.
         status: Whether it may be put.
     """
 
@@ -37,27 +37,27 @@ class Draft:
 
 @dataclass
 class Drafts:
-    """The records of one shell, by id."""
+    """The drafts of one shell, by id."""
 
-    _records: dict[str, Draft] = field(default_factory=dict)
+    _drafts: dict[str, Draft] = field(default_factory=dict)
 
     def make(self, task_ids: Iterable[str]) -> list[Draft]:
-        """Make test records anew."""
+        """Make test records, replacing those with the same ids."""
         made = [Draft(task_id, _shipment(task_id)) for task_id in task_ids]
-        self._records |= {draft.task_id: draft for draft in made}
+        self._drafts |= {draft.task_id: draft for draft in made}
         return made
 
     def find(self, task_id: str | None) -> Draft | None:
-        """Return a record, None if there is none of this id."""
-        return None if task_id is None else self._records.get(task_id)
+        """Return the draft with this id, or None."""
+        return None if task_id is None else self._drafts.get(task_id)
 
     def drop(self, draft: Draft) -> None:
-        """Forget a record: it is in the queue now."""
-        self._records.pop(draft.task_id, None)
+        """Forget a draft that is in the queue now."""
+        self._drafts.pop(draft.task_id, None)
 
     def all(self) -> list[Draft]:
-        """Return the records."""
-        return list(self._records.values())
+        """Return the drafts in the order they were made."""
+        return list(self._drafts.values())
 
 
 def _shipment(task_id: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a person types into a shell, with history and completion."""
+"""The prompt of an interactive shell, with history and completion."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import Completer, Completion
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from typing_extensions import override
 
-from freshq.cli.output import printable
-from freshq.cli.session import print_error
+from freshq.cli.errors import print_error, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class Prompt:
-    """What a person types, with history and completion, until Ctrl-D."""
+    """The lines that a person types, until Ctrl-D."""
 
     def __init__(self, shell: Shell) -> None:
-        """Ask in the name of a shell."""
+        """Prompt for a shell."""
         self._shell = shell
         self._prompt: PromptSession[str] = PromptSession(
             history=_history(), completer=ShellCompleter(shell), complete_while_typing=False
         )
 
     def __iter__(self) -> Iterator[str]:
-        """Yield line after line; Ctrl-C drops the one that is being typed."""
+        """Yield each line; Ctrl-C discards the one being typed."""
         while True:
             try:
                 line = self._prompt.prompt(prompt_text(self._shell))
@@ -52,14 +52,15 @@ def prompt_text(shell: Shell) -> str:
 
 
 class ShellCompleter(Completer):
-    """Completes commands, their options, and ids that were seen."""
+    """Completes commands, their options, and task ids."""
 
     def __init__(self, shell: Shell) -> None:
         """Complete for a shell."""
         self._shell = shell
 
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:  # noqa: ARG002 - the library's signature
-        """Yield what the word before the cursor may become."""
+    @override
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        """Yield completions of the word before the cursor."""
         before = document.text_before_cursor.split(" ")
         word = before[-1]
         first = next((part for part in before[:-1] if part), None)
@@ -73,13 +74,13 @@ class ShellCompleter(Completer):
 
 
 def _history() -> History:
-    """Return the history of earlier shells; of this one alone where none can be kept."""
+    """Return the history of earlier shells; if it cannot be stored, a history of this shell only."""
     home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "freshq"
     file = home / "history"
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         file.touch(mode=0o600)
     except OSError as error:
-        print_error(f"no history is kept ({error})")
+        print_error(f"history is not stored ({error})")
         return InMemoryHistory()
     return FileHistory(str(file))

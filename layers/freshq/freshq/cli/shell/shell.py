@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from freshq.cli.commands.verbs import register
-from freshq.cli.output import printable
-from freshq.cli.session import (
-    REFUSED_STATUS,
-    OneLineErrors,
-    Session,
-    print_error,
-    status_of,
-)
+from freshq.cli.command import OneLineErrors
+from freshq.cli.commands.verbs import add_verbs
+from freshq.cli.errors import ExitStatus, exit_status, print_error, printable
+from freshq.cli.output import details
 from freshq.cli.shell.drafts import Drafts
 from freshq.cli.shell.shell_commands import ShellCommands
-from freshq.errors import RefusedError, StoreError
+from freshq.errors import FreshqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# What the priority queue of the article called them.
+    from freshq.cli.session import Session
+
+# Most of them are the names of the seed article's priority queue.
 ALIASES: Final = {
     "?": "help", "h": "help", "q": "quit", "exit": "quit",
     "peek": "claim", "complete": "done", "invalid": "fail", "remove": "cancel",
@@ -33,56 +30,65 @@ ALIASES: Final = {
     "qstat": "stats", "qstats": "stats", "stat": "stats",
 }  # fmt: skip
 HELP: Final = (
-    ("id [TASK_ID]", "make a task the current one and show it; without an id, have none"),
-    ("info, data, sys", "the current task: all of it, its payload, its state"),
+    ("id [TASK_ID]", "make a task the current one and show it; without an id, clear the current task"),
+    ("info, data, sys", "the current task: everything, its payload, its state"),
     ("put JSON [--id ID]", "put a task; {...} and [...] need no quotes around them"),
-    ("create-test, ct", "four test records, under construction: this shell's until they are put"),
-    ("ready, update READY_TO_SHIP", "a record: may be put; a task: dead letter or held, to wait again"),
+    ("create-test, ct", "make four test records, under construction; only this shell has them until put"),
+    (
+        "ready, update READY_TO_SHIP",
+        "make a record ready; return a dead letter or claimed task to the queue",
+    ),
+    ("reset", "put a record under construction again"),
     ("enqueue, en [ID]", "put a record into the queue"),
-    ("claim, peek", "take the next task; it becomes the current one"),
-    ("done, fail (invalid)", "settle it: SUCCESS, or a dead letter"),
-    ("retry, release, extend", "give it back for later, or untried; or hold it longer"),
-    ("restore", "back to the queue, whether held or a dead letter"),
+    ("claim, peek", "claim the next task; it becomes the current one"),
+    ("done, fail (invalid)", "settle the claim as SUCCESS, or as a dead letter"),
+    ("retry, release, extend", "return the task for later, return it uncounted, or extend its lease"),
+    ("restore", "return a claimed task or a dead letter to the queue"),
     ("dequeue", "claim and done in one"),
-    ("touch, reprioritize N, cancel (remove)", "a waiting task: make it new, move it, take it out"),
+    ("touch, reprioritize N, cancel (remove)", "a pending task: make it new, move it, cancel it"),
     ("ls, get, stats (qstat)", "look; ls --status FAILURE, --limit N"),
-    ("dlq [ls | claim | redrive | purge]", "dead letters: list, take, bring back, delete"),
-    ("hold, ready [ID]", "on an attached table: a record must not be put yet, may be put"),
+    ("dlq [ls | claim | redrive | purge]", "dead letters: list, claim, redrive, delete"),
+    ("hold, ready [ID]", "on an attached table: put a record under construction, make it ready"),
     ("pause, resume, purge", "suspend claims, allow them, delete everything"),
-    ("aws PROFILE [REGION]", "the same queue with other credentials"),
-    ("COMMAND --help", "what a command takes"),
+    ("aws PROFILE [REGION]", "reopen the same queue with other credentials"),
+    ("COMMAND --help", "the arguments of a command"),
     ("quit", "leave"),
 )
 
 
 class Shell:
-    """Runs lines as commands of one queue."""
+    """Runs lines as commands of one queue.
+
+    Attributes:
+        session: The queue, and what the commands remember.
+        worst_status: The highest exit status of the lines run.
+    """
 
     def __init__(self, session: Session) -> None:
-        """Use a queue, and what the commands remember of it."""
+        """Work on the queue of a session."""
         self.session = session
         self.worst_status = 0
         self._ended = False
-        records = ShellCommands(session, Drafts(), self.run_verb)
+        own = ShellCommands(session, Drafts(), self.run_verb)
         self._own: dict[str, Callable[[list[str]], None]] = {
-            **records.commands(),
+            **own.commands(),
             "help": self._help,
             "quit": self._quit,
         }
         app = typer.Typer(cls=OneLineErrors, add_completion=False)
-        register(app)
+        add_verbs(app)
         self._group = typer.main.get_group(app)
         self._verbs = dict(getattr(self._group, "commands", {}))
-        self._before_verb = records.before_verb
-        self._list_drafts = records.list_drafts
+        self._before_verb = own.before_verb
+        self._list_drafts = own.list_drafts
 
     @property
     def names(self) -> list[str]:
-        """Names of all commands."""
+        """Names of all commands, aliases included."""
         return sorted({*self._own, *self._verbs, *ALIASES})
 
     def options(self, name: str) -> list[str]:
-        """Return what may follow a command: its options, or its own commands."""
+        """Return what may follow a command: its options, or its subcommands."""
         command = self._verbs.get(ALIASES.get(name, name))
         inner = list(getattr(command, "commands", {}))
         hidden = {"--queue", "--stack", "--name"}
@@ -90,7 +96,7 @@ class Shell:
         return inner + [option for option in options if option.startswith("--") and option not in hidden]
 
     def run_all(self, lines: Iterable[str]) -> int:
-        """Run lines until they end or one of them says so; return the worst status."""
+        """Run lines to the end or until quit; return the worst status."""
         for line in lines:
             self.worst_status = max(self.worst_status, self.run(line))
             if self._ended:
@@ -98,19 +104,19 @@ class Shell:
         return self.worst_status
 
     def run(self, line: str) -> int:
-        """Run one line and return its status; its errors are printed, not raised."""
+        """Run one line and return its status. Errors are printed, not raised."""
         try:
             self._run(split(line))
-        except (ValueError, RefusedError, StoreError) as error:
+        except (ValueError, FreshqError) as error:
             print_error(error)
-            return status_of(error)
+            return exit_status(error)
         except typer.Exit as ended:
             return ended.exit_code
         except KeyboardInterrupt:
             if not self.session.can_ask:
                 raise
-            print_error("stopped")
-            return REFUSED_STATUS
+            print_error("interrupted")
+            return ExitStatus.REFUSED
         return 0
 
     def _run(self, words: list[str]) -> None:
@@ -138,7 +144,7 @@ class Shell:
             words = ["dlq", "ls"]
         group = self._group
         if not isinstance(group, OneLineErrors):
-            msg = f"{type(group).__name__} tells no status"
+            msg = f"a shell needs {OneLineErrors.__name__}, got {type(group).__name__}"
             raise TypeError(msg)
         return group.status(words, prog_name="", obj=self.session)
 
@@ -148,19 +154,17 @@ class Shell:
         return f"unknown command {printable(typed)!r}; {hint}"
 
     def _help(self, _: list[str]) -> None:
-        width = max(len(usage) for usage, _ in HELP)
-        for usage, meaning in HELP:
-            typer.echo(f"  {usage:<{width}}  {meaning}")
+        self.session.output.console.print(details(dict(HELP)))
 
     def _quit(self, _: list[str]) -> None:
         self._ended = True
 
 
 def split(line: str) -> list[str]:
-    """Return the words of a line; the JSON that a put begins with needs no quotes.
+    """Return the words of a line. The JSON after put or enqueue needs no quotes.
 
     Raises:
-        ValueError: If a quotation does not end.
+        ValueError: If a quotation is not closed.
     """
     stripped = line.strip()
     if not stripped or stripped.startswith("#"):

@@ -1,15 +1,15 @@
-"""The shell's own commands: about the current task, and about records that are not in the queue yet."""
+"""The shell's own commands: for the current task, and for drafts."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from freshq.cli.addresses import open_queue, with_account
-from freshq.cli.commands.verbs import print_receipt
-from freshq.cli.output import details, printable, state
+from freshq.cli.commands.put import print_receipt
+from freshq.cli.errors import printable
+from freshq.cli.output import compact_json, details, state
 from freshq.cli.shell.drafts import TEST_IDS, Draft, Drafts, DraftStatus
 from freshq.errors import RefusedError, TaskNotFound
 from freshq.model.task import TaskStatus
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from freshq.cli.session import Session
     from freshq.model.task import Task
 
-# Verbs that a record must be in the queue for.
-OF_A_TASK: Final = frozenset(
+# Verbs for tasks in the queue, which a draft is not.
+TASK_VERBS: Final = frozenset(
     {"done", "fail", "retry", "release", "extend", "get", "touch", "reprioritize", "cancel"}
 )
 READY_TO_SHIP: Final = "READY_TO_SHIP"
 
 
 class ShellCommands:
-    """Commands of the shell that the command line does not have."""
+    """The commands that only the shell has."""
 
     def __init__(self, session: Session, drafts: Drafts, run_verb: Callable[[list[str]], int]) -> None:
         """Work on a session.
 
         Args:
-            session: The queue, and what is current.
-            drafts: The records that are not in it yet.
+            session: The queue and the current task.
+            drafts: The records that are not in the queue yet.
             run_verb: Runs a command of the command line and returns its status.
         """
         self._session = session
@@ -61,14 +61,14 @@ class ShellCommands:
         }
 
     def before_verb(self, name: str, arguments: list[str]) -> None:
-        """Refuse a verb that is about the current record while that is not in the queue.
+        """Refuse a verb for tasks if it names a draft, or the current record is one.
 
         Raises:
-            RefusedError: With the record's state.
+            RefusedError: With the draft's status.
         """
         named = [argument for argument in arguments if not argument.startswith("-")]
         draft = self._drafts.find(named[0] if named else self._session.current)
-        if draft is not None and name in OF_A_TASK and "--help" not in arguments:
+        if draft is not None and name in TASK_VERBS and "--help" not in arguments:
             msg = f"record {draft.task_id!r}: cannot {name} a record that is {draft.status}; enqueue it first"
             raise RefusedError(msg)
 
@@ -105,40 +105,37 @@ class ShellCommands:
 
     def _info(self, arguments: list[str]) -> None:
         draft = self._draft(arguments)
-        if draft is not None:
-            told = {"task_id": draft.task_id, "status": draft.status.value, "payload": draft.payload}
-            lines = {
-                "record": draft.task_id,
-                "status": draft.status.value,
-                "payload": json.dumps(draft.payload, ensure_ascii=False),
-            }
-            self._session.output.answer(told, details(lines.items()))
+        if draft is None:
+            self._session.output.task(self._task(arguments), self._session.queue.now())
             return
-        self._session.output.task(self._task(arguments), self._session.queue.now())
+        status = draft.status.value
+        answer = {"task_id": draft.task_id, "status": status, "payload": draft.payload}
+        facts = {"record": draft.task_id, "status": status, "payload": compact_json(draft.payload)}
+        self._session.output.answer(answer, details(facts))
 
     def _data(self, arguments: list[str]) -> None:
-        held = self._draft(arguments) or self._task(arguments)
-        self._session.output.console.print_json(data=held.payload)
+        shown = self._draft(arguments) or self._task(arguments)
+        self._session.output.console.print_json(data=shown.payload)
 
     def _sys(self, arguments: list[str]) -> None:
         draft = self._draft(arguments)
         if draft is not None:
-            told = {"status": draft.status.value}
+            facts = {"status": draft.status.value}
         else:
-            told = state(self._task(arguments), self._session.queue.now())
-        self._session.output.answer(told, details(told.items()))
+            facts = state(self._task(arguments), self._session.queue.now())
+        self._session.output.answer(facts, details(facts))
 
     def _create_test(self, _: list[str]) -> None:
         queued = [task for task in map(self._session.queue.get, TEST_IDS) if task is not None]
         taken = {task.task_id for task in queued}
         made = self._drafts.make(task_id for task_id in TEST_IDS if task_id not in taken)
         self._session.see(*TEST_IDS)
-        told = [{"task_id": draft.task_id, "status": draft.status.value} for draft in made]
-        told += [{"task_id": task.task_id, "status": task.status.value} for task in queued]
+        known: list[Draft | Task] = [*made, *queued]
+        answer = [{"task_id": each.task_id, "status": each.status.value} for each in known]
         lines = [f"record {draft.task_id}: {draft.status}" for draft in made]
-        lines += [f"task {task.task_id}: in the queue already, {task.status}" for task in queued]
-        hint = [f"not in the queue yet: id {made[0].task_id}, then enqueue"] if made else []
-        self._session.output.answer(told, *lines, *hint)
+        lines += [f"task {task.task_id}: already in the queue, {task.status}" for task in queued]
+        hint = [f"not queued yet: use id {made[0].task_id}, then enqueue"] if made else []
+        self._session.output.answer(answer, *lines, *hint)
 
     def _ready(self, arguments: list[str]) -> None:
         draft = self._draft(arguments)
@@ -154,29 +151,29 @@ class ShellCommands:
             self._verb("ready", task.task_id)
         else:
             msg = f"task {task.task_id!r}: cannot make ready a task that is {task.status}"
-            raise RefusedError(msg + "; ready needs a record, a dead letter or a task in work")
+            raise RefusedError(msg + "; ready needs a record, a dead letter or a claimed task")
 
     def _mark(self, draft: Draft, status: DraftStatus) -> None:
         draft.status = status
-        told = {"task_id": draft.task_id, "status": draft.status.value}
-        self._session.output.answer(told, f"record {draft.task_id}: {draft.status}")
+        answer = {"task_id": draft.task_id, "status": draft.status.value}
+        self._session.output.answer(answer, f"record {draft.task_id}: {draft.status}")
 
     def _update(self, arguments: list[str]) -> None:
         if [argument.upper() for argument in arguments] != [READY_TO_SHIP]:
-            msg = f"status: update knows only {READY_TO_SHIP}, got {' '.join(arguments)!r}"
+            msg = f"status: must be {READY_TO_SHIP}, got {' '.join(arguments)!r}"
             raise ValueError(msg)
         self._ready([])
 
     def _reset(self, arguments: list[str]) -> None:
         draft = self._draft(arguments)
-        if draft is None:
-            task = self._task(arguments)
-            if isinstance(self._session.queue, AttachedQueue):
-                self._verb("hold", task.task_id)
-                return
+        if draft is not None:
+            self._mark(draft, DraftStatus.UNDER_CONSTRUCTION)
+            return
+        task = self._task(arguments)
+        if not isinstance(self._session.queue, AttachedQueue):
             msg = f"task {task.task_id!r}: cannot reset a task that is {task.status}; it is in the queue"
             raise RefusedError(msg)
-        self._mark(draft, DraftStatus.UNDER_CONSTRUCTION)
+        self._verb("hold", task.task_id)
 
     def _enqueue(self, arguments: list[str]) -> None:
         draft = self._draft(arguments)
@@ -184,18 +181,15 @@ class ShellCommands:
             receipt = self._session.queue.put(draft.payload, draft.task_id)
             self._drafts.drop(draft)
             print_receipt(self._session, receipt)
-            return
-        if isinstance(self._session.queue, AttachedQueue):
-            self._verb(
-                "put", "--id", self._session.task_id(arguments[0] if arguments else None), *arguments[1:]
-            )
-            return
-        if arguments:
+        elif isinstance(self._session.queue, AttachedQueue):
+            record_id = self._session.task_id(arguments[0] if arguments else None)
+            self._verb("put", "--id", record_id, *arguments[1:])
+        elif arguments:
             self._verb("put", *arguments)
-            return
-        task = self._task([])
-        msg = f"task {task.task_id!r}: already queued, it is {task.status}; nothing was changed"
-        raise RefusedError(msg)
+        else:
+            task = self._task([])
+            msg = f"task {task.task_id!r}: already queued, it is {task.status}; nothing was changed"
+            raise RefusedError(msg)
 
     def _restore(self, arguments: list[str]) -> None:
         task = self._task(arguments)
@@ -211,11 +205,10 @@ class ShellCommands:
     def _aws(self, arguments: list[str]) -> None:
         if not 1 <= len(arguments) <= 2:  # noqa: PLR2004 - as the message says
             raise ValueError("aws: must look like aws PROFILE [REGION]")
-        where = dict(zip(("profile", "region"), arguments, strict=False))
-        queue = open_queue(with_account(self._session.address, where), self._session.queue.name)
+        account = dict(zip(("profile", "region"), arguments, strict=False))
+        queue = open_queue(with_account(self._session.address, account), self._session.queue.name)
         stats = queue.stats(approximate=True)
         self._session.queue.close()
         self._session.queue = queue
-        self._session.output.answer(
-            {"profile": arguments[0], "pending": stats.pending}, f"connected: {stats.pending:,} tasks wait"
-        )
+        answer = {"profile": arguments[0], "pending": stats.pending}
+        self._session.output.answer(answer, f"connected: {stats.pending:,} tasks pending")

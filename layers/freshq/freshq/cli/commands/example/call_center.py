@@ -1,4 +1,4 @@
-"""A call centre on a `MatchQueue`: people are made up, and time passes as fast as the store allows."""
+"""A simulated call centre on a `MatchQueue`, with made-up people and a virtual clock."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ FIRST_NAMES: Final = (
 MEAN_CALL_SECONDS: Final = 180.0
 MEAN_WRAP_UP_SECONDS: Final = 30.0
 LEASE_SECONDS: Final = 900.0
-# Callers arrive faster than the agents can serve, or no one would ever wait.
+# Above 1, so that callers have to wait.
 LOAD: Final = 1.2
-# A connection that breaks without a word: the agent comes back when the lease ends.
+# Share of the connections that break silently; the agent is recovered when the lease expires.
 LOST_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Someone who takes calls."""
+    """A person who takes calls."""
 
     agent_id: str
     attributes: dict[str, Any]
@@ -43,17 +43,17 @@ class Agent:
 
 @dataclass(slots=True)
 class Caller:
-    """Someone who calls.
+    """A person who calls.
 
     Attributes:
         name: A name.
         language: The preferred language.
-        criteria: What is asked of the agent.
-        called: When, in seconds since the start.
-        call_seconds: How long the call takes.
-        lost: Whether the connection breaks without a word.
-        waited_seconds: How long it took to find an agent; None until one is found.
-        served_in: How the wish for a language was met: preferred, other or any.
+        criteria: What the caller asks of an agent.
+        called: Time of the call, in seconds since the start.
+        call_seconds: Duration of the call.
+        lost: Whether the connection breaks silently.
+        waited_seconds: Time until an agent was found; None before.
+        served_in: The language of the call: preferred, other or any.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Caller:
 
 
 def agents(number: int, rng: random.Random) -> list[Agent]:
-    """Make up agents of one to three languages."""
+    """Return made-up agents who speak one to three languages."""
     made = []
     for index in range(number):
         spoken = _languages(rng, rng.choices((1, 2, 3), (0.5, 0.35, 0.15))[0])
@@ -77,9 +77,10 @@ def agents(number: int, rng: random.Random) -> list[Agent]:
 
 
 def callers(number: int, agents_there: int, rng: random.Random) -> list[Caller]:
-    """Make up callers, in the order in which they call.
+    """Return made-up callers, in the order in which they call.
 
-    Most insist on their language; some take a second one instead, or any; some have a wish as to gender.
+    Half of them insist on their language, the others accept a second one or any. One in five prefers a
+    gender.
     """
     mean_gap_seconds = (MEAN_CALL_SECONDS + MEAN_WRAP_UP_SECONDS) / (LOAD * agents_there)
     now = 0.0
@@ -87,8 +88,8 @@ def callers(number: int, agents_there: int, rng: random.Random) -> list[Caller]:
     for _ in range(number):
         now += rng.expovariate(1 / mean_gap_seconds)
         language, second = _languages(rng, 2)
-        wishes: list[list[str | None]] = [[language], [language, second], [language, None]]
-        criteria: dict[str, Any] = {"language": rng.choices(wishes, (0.5, 0.35, 0.15))[0]}
+        accepted: list[list[str | None]] = [[language], [language, second], [language, None]]
+        criteria: dict[str, Any] = {"language": rng.choices(accepted, (0.5, 0.35, 0.15))[0]}
         if rng.random() < 0.2:  # noqa: PLR2004 - one in five
             criteria["gender"] = [rng.choice(("F", "M")), None]
         call_seconds = min(rng.expovariate(1 / MEAN_CALL_SECONDS), LEASE_SECONDS - 1)
@@ -112,16 +113,16 @@ def _name(rng: random.Random) -> str:
 
 @dataclass
 class Floor:
-    """The call centre at work, event by event. Its time is its own: `clock` is what the queue must use.
+    """The call centre, event by event. The queue must use its virtual `clock`.
 
     Attributes:
-        callers: Everyone who calls.
-        waiting: Callers for whom there is no agent yet, longest first.
-        calls: Finished and running calls by agent.
-        talking: Calls that are going on.
-        lost: Connections that broke.
-        recovered: Agents who came back after their caller was lost.
-        longest_idle_seconds: The longest that an agent stood in line before a call.
+        callers: All callers.
+        waiting: Callers without an agent, longest wait first.
+        calls: Number of calls by agent, finished and running.
+        talking: Number of running calls.
+        lost: Number of connections that broke.
+        recovered: Number of agents recovered after a connection broke.
+        longest_idle_seconds: Longest time that an agent waited for a call.
     """
 
     queue: MatchQueue
@@ -139,7 +140,7 @@ class Floor:
     _order: Iterator[int] = field(default_factory=count)
 
     def run(self) -> Iterator[float]:
-        """Open, serve every caller, and yield the time in seconds after each event."""
+        """Serve every caller, and yield the time in seconds since the start after each event."""
         for agent in self.staff:
             self.queue.register(agent.agent_id, agent.attributes)
             self.queue.enqueue(agent.agent_id)
@@ -152,7 +153,7 @@ class Floor:
             yield at
 
     def close(self) -> None:
-        """Send the agents home and forget them."""
+        """Unregister the agents."""
         self.clock.now_seconds += LEASE_SECONDS
         for agent in self.staff:
             if self.queue.get(agent.agent_id) is not None:
@@ -196,14 +197,14 @@ class Floor:
         self._serve_first(match)
 
     def _recover(self, match: Match) -> None:
-        # Whoever found no agent may have brought this one back already.
+        # An earlier caller who found no agent may have recovered this one already.
         self.queue.recover()
         agent = self.queue.get(match.resource_id)
         self.recovered += agent is not None and agent.token != match.token
         self._serve_first(match)
 
     def _serve_first(self, match: Match) -> None:
-        """Have the first waiting caller whom an agent suits ask again."""
+        """Match the first waiting caller whose criteria an agent meets."""
         for caller in self.waiting:
             ranks = parse_criteria(caller.criteria)
             if any(fits(ask, match.attributes) for asks in ranks for ask in asks):
@@ -212,7 +213,7 @@ class Floor:
                 return
 
     def languages_free(self) -> Counter[str]:
-        """Return how many agents are in line for each language, as the queue counts them."""
+        """Return the number of waiting agents by language, as the queue counts them."""
         free: Counter[str] = Counter()
         for name, depth in self.queue.depths().items():
             free[name.rpartition("language=")[2]] += depth
@@ -221,11 +222,11 @@ class Floor:
 
 @dataclass
 class Clock:
-    """The time of the call centre.
+    """The virtual clock of the call centre.
 
     Attributes:
-        start: When it opened, in seconds since the epoch.
-        now_seconds: Seconds since then.
+        start: Time of the start, in seconds since the epoch.
+        now_seconds: Seconds since the start.
     """
 
     start: float
@@ -237,9 +238,8 @@ class Clock:
 
 
 def report(floor: Floor, order: str) -> dict[str, Any]:
-    """Return who waited how long, whose wish was met, and how the work was spread."""
+    """Return waits, languages of the calls, and the spread of calls over agents."""
     served = [caller for caller in floor.callers if caller.waited_seconds is not None]
-    shares = Counter(caller.served_in for caller in served)
     calls = [floor.calls[agent.agent_id] for agent in floor.staff]
     return {
         "order": order,
@@ -252,16 +252,19 @@ def report(floor: Floor, order: str) -> dict[str, Any]:
             language: _waits([caller for caller in served if caller.language == language])
             for language in LANGUAGES
         },
-        "longest_wait_seconds": round(max((caller.waited_seconds or 0 for caller in served), default=0), 1),
-        "share_by_language_served_in": {
-            name: round(shares[name] / max(len(served), 1), 3) for name in ("preferred", "other", "any")
-        },
+        "longest_wait_seconds": _waits(served)["longest_seconds"],
+        "share_by_language_served_in": _shares(served),
         "calls_by_agent": {"least": min(calls), "mean": sum(calls) / len(calls), "most": max(calls)},
         "fairness_among_agents": round(jain_index(calls), 3),
         "longest_idle_seconds": round(floor.longest_idle_seconds, 1),
         "connections_lost": floor.lost,
         "agents_recovered": floor.recovered,
     }
+
+
+def _shares(served: list[Caller]) -> dict[str, float]:
+    shares = Counter(caller.served_in for caller in served)
+    return {name: round(shares[name] / max(len(served), 1), 3) for name in ("preferred", "other", "any")}
 
 
 def _waits(served: list[Caller]) -> dict[str, Any]:
@@ -278,7 +281,7 @@ def _waits(served: list[Caller]) -> dict[str, Any]:
 
 
 def jain_index(shares: list[int]) -> float:
-    """Return Jain's index of fairness: 1 if all shares are equal, 1/n if one has everything."""
+    """Return Jain's fairness index: 1 if all shares are equal, 1/n if one has everything."""
     squares = sum(share * share for share in shares)
     return 1.0 if squares == 0 else sum(shares) ** 2 / (len(shares) * squares)
 

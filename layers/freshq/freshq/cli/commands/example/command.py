@@ -1,4 +1,4 @@
-"""`freshq example`: what freshq can do, shown with made-up people."""
+"""`freshq example call-center`: callers matched with agents."""
 
 from __future__ import annotations
 
@@ -23,84 +23,78 @@ from freshq.cli.commands.example.call_center import (
     report,
     speaks,
 )
-from freshq.errors import RefusedError, StoreError
 from freshq.matching.queue import MatchQueue
 from freshq.policy.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-example = typer.Typer(help="Examples that run by themselves.", no_args_is_help=True)
-
-REFUSED_STATUS: Final = 1
-BAD_INPUT_STATUS: Final = 2
-UNREACHABLE_STATUS: Final = 3
 FRAMES_PER_SECOND: Final = 10
 # Bar width of the live table, in characters.
 BAR_CHARS: Final = 24
 
 
-class LineOrder(StrEnum):
-    """The orders that a line of agents can have."""
+class AgentOrder(StrEnum):
+    """Orders in which waiting agents can be matched."""
 
     FIFO = Order.FIFO.value
     LIFO = Order.LIFO.value
 
 
-@example.callback()
+Agents = Annotated[int, typer.Option("--agents", min=1, max=10_000, help="Number of agents.")]
+Callers = Annotated[int, typer.Option("--callers", min=1, max=100_000, help="Number of callers.")]
+OrderOption = Annotated[
+    AgentOrder,
+    typer.Option("--order", help="Which agent is next: the one who waited longest (fifo) or least (lifo)."),
+]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same people and calls.")]
+TableName = Annotated[
+    str | None,
+    typer.Option(
+        help="Run on this DynamoDB table, created if missing, instead of in memory. AWS_ENDPOINT_URL and "
+        "the other AWS settings apply."
+    ),
+]
+ShowSeconds = Annotated[
+    float, typer.Option(min=0, help="Duration of the live table on a terminal; 0 for no live table.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+app = typer.Typer(help="Example programs with made-up data.", no_args_is_help=True)
+
+
+@app.callback()
 def main() -> None:
-    """Keep `example` a group of commands, however few there are."""
+    """Make `example` a group of commands, although it has only one."""
 
 
-@example.command("call-center")
+@app.command("call-center")
 def call_center(
-    agent_count: Annotated[int, typer.Option("--agents", min=1, max=10_000, help="Who takes calls.")] = 50,
-    caller_count: Annotated[int, typer.Option("--callers", min=1, max=100_000, help="Who calls.")] = 200,
-    order: Annotated[
-        LineOrder, typer.Option(help="fifo: the agent who waited longest is next; lifo: who waited least.")
-    ] = LineOrder.FIFO,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same people and calls.")] = 1,
-    table: Annotated[
-        str | None,
-        typer.Option(
-            help="Run on this DynamoDB table, made if need be, instead of in memory. Which DynamoDB: as "
-            "AWS_ENDPOINT_URL and the other usual settings say."
-        ),
-    ] = None,
-    show_seconds: Annotated[
-        float, typer.Option(min=0, help="How long the live table takes on a terminal; 0: no live table.")
-    ] = 10.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    agent_count: Agents = 50,
+    caller_count: Callers = 200,
+    order: OrderOption = AgentOrder.FIFO,
+    seed: Seed = 1,
+    table: TableName = None,
+    show_seconds: ShowSeconds = 10.0,
+    as_json: AsJson = False,
 ) -> None:
     """Match callers to agents by language and gender, and report how fair it was."""
     console = Console()
     live = console.is_terminal and not as_json and show_seconds > 0
+    floor = _opened(agent_count, caller_count, order, seed, table)
     try:
-        floor = _opened(agent_count, caller_count, order, seed, table)
-        try:
-            _watch(floor, console, show_seconds) if live else _work(floor)
-            found = report(floor, order.value)
-        finally:
-            floor.close()
-    except ValueError as error:
-        _exit(error, BAD_INPUT_STATUS)
-    except RefusedError as error:
-        _exit(error, REFUSED_STATUS)
-    except StoreError as error:
-        _exit(error, UNREACHABLE_STATUS)
+        _watch(floor, console, show_seconds) if live else _work(floor)
+        found = report(floor, order.value)
+    finally:
+        floor.close()
     if as_json:
         typer.echo(json.dumps(found))
     else:
         _show(found, console)
 
 
-def _exit(error: Exception, status: int) -> None:
-    typer.echo(f"freshq: {error}", err=True)
-    raise typer.Exit(status) from error
-
-
-def _opened(agent_count: int, caller_count: int, order: LineOrder, seed: int, table: str | None) -> Floor:
-    """Return the call centre with its people, before anyone calls."""
+def _opened(agent_count: int, caller_count: int, order: AgentOrder, seed: int, table: str | None) -> Floor:
+    """Return the call centre before the first call."""
     rng = random.Random(seed)  # noqa: S311 - made-up people
     clock = Clock(start=time.time())
     queue = MatchQueue.memory(order=order, lease_seconds=LEASE_SECONDS, clock=clock)
@@ -108,7 +102,7 @@ def _opened(agent_count: int, caller_count: int, order: LineOrder, seed: int, ta
         queue = MatchQueue.dynamodb(table, order=order, lease_seconds=LEASE_SECONDS, clock=clock)
     queue.create_table()
     if waiting := queue.waiting():
-        msg = f"table: {waiting} resources wait in {table!r} already; name a table of the example's own"
+        msg = f"table: {table!r} is in use ({waiting} resources waiting); name a table for the example only"
         raise ValueError(msg)
     staff = agents(agent_count, rng)
     return Floor(queue, staff, callers(caller_count, agent_count, rng), clock, rng)
@@ -120,7 +114,7 @@ def _work(floor: Floor) -> None:
 
 
 def _watch(floor: Floor, console: Console, show_seconds: float) -> None:
-    """Let the call centre work, as many times faster than life as it takes to end in time."""
+    """Run the call centre at the speed that makes it last about `show_seconds`."""
     expected_seconds = floor.callers[-1].called + 2 * LEASE_SECONDS / 3
     with Live(_picture(floor), console=console, auto_refresh=False, transient=True) as live:
         for _ in _frames(floor.run(), expected_seconds / show_seconds):
@@ -128,7 +122,7 @@ def _watch(floor: Floor, console: Console, show_seconds: float) -> None:
 
 
 def _frames(run: Iterator[float], speed: float) -> Iterator[float]:
-    """Yield a few times a second, no sooner than life at this speed would have it."""
+    """Yield a few times a second, slowed down so that time passes at `speed` times real time."""
     started = shown = time.monotonic()
     for now_seconds in run:
         time.sleep(max(0.0, started + now_seconds / speed - time.monotonic()))
@@ -176,15 +170,14 @@ def _show(found: dict[str, Any], console: Console) -> None:
     facts = Table("fairness", "", title=f"{found['served']} of {found['callers']} callers served")
     facts.add_row("longest wait of a caller", f"{found['longest_wait_seconds']:.1f} s")
     facts.add_row("served in the preferred language", f"{shares['preferred']:.1%}")
-    facts.add_row("served in another that they named", f"{shares['other']:.1%}")
-    facts.add_row("served in any, as they did not mind", f"{shares['any']:.1%}")
+    facts.add_row("served in another language they named", f"{shares['other']:.1%}")
+    facts.add_row("served in any language, as they had no preference", f"{shares['any']:.1%}")
     facts.add_row("order of agents", found["order"])
-    facts.add_row(
-        "calls by agent", f"{calls['least']} to {calls['most']}, {calls['mean']:.1f} on the average"
-    )
-    facts.add_row("evenness of calls (Jain's index, 1 is even)", f"{found['fairness_among_agents']:.3f}")
+    facts.add_row("calls by agent", f"{calls['least']} to {calls['most']}, mean {calls['mean']:.1f}")
+    facts.add_row("evenness of calls (Jain's index; 1 is even)", f"{found['fairness_among_agents']:.3f}")
     facts.add_row("longest idle of an agent", f"{found['longest_idle_seconds']:.1f} s")
     facts.add_row(
-        "agents back after a lost connection", f"{found['agents_recovered']} of {found['connections_lost']}"
+        "agents recovered after lost connections",
+        f"{found['agents_recovered']} of {found['connections_lost']}",
     )
     console.print(facts)

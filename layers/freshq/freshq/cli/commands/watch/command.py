@@ -1,34 +1,37 @@
-"""`freshq watch`: a queue, looked at again and again."""
+"""The command `freshq watch`."""
 
 from __future__ import annotations
 
 import json
 import time
 from contextlib import suppress
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.live import Live
 
+from freshq.cli.command import QueueContext
 from freshq.cli.commands.watch.frame import frame
 from freshq.cli.commands.watch.snapshots import Snapshot, Watcher
-from freshq.cli.session import Session  # noqa: TC001 - the signature is read at run time
 from freshq.errors import StoreError
 
-LONGEST_PAUSE_SECONDS: Final = 3600.0
-# A picture that stays may scroll: it need not fit into a small terminal.
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MAX_INTERVAL_SECONDS: Final = 3600.0
+# Minimum height of a printed frame: unlike a live one, it may scroll.
 ONCE_ROWS: Final = 24
 
+Once = Annotated[bool, typer.Option("--once", help="Print one frame and exit.")]
+EverySeconds = Annotated[float, typer.Option(help="Time between two frames.")]
 
-def watch(
-    session: Session,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
-    every_seconds: Annotated[float, typer.Option(help="Time between two looks.")] = 1.0,
-) -> None:
-    """Watch a queue: rates, backlog by age, what is in work, the last dead letters. Ctrl-C ends it."""
-    if not 0 < every_seconds <= LONGEST_PAUSE_SECONDS:
-        msg = f"every_seconds: must be above 0 and at most {LONGEST_PAUSE_SECONDS:.0f}, got {every_seconds}"
+
+def watch(context: QueueContext, once: Once = False, every_seconds: EverySeconds = 1.0) -> None:
+    """Watch a queue: rates, backlog by age, claimed tasks, latest dead letters. Ctrl-C ends it."""
+    if not 0 < every_seconds <= MAX_INTERVAL_SECONDS:
+        msg = f"every_seconds: must be above 0 and at most {MAX_INTERVAL_SECONDS:.0f}, got {every_seconds}"
         raise ValueError(msg)
+    session = context.session
     watcher = Watcher(session.queue)
     console = session.output.console
     if once:
@@ -40,9 +43,9 @@ def watch(
         if session.output.as_json:
             _print_lines(watcher, every_seconds)
         elif console.is_terminal:
-            _draw(session, watcher, every_seconds)
+            draw(console, watcher, every_seconds)
         else:
-            raise ValueError("once: the output is no terminal; add --once or --json")
+            raise ValueError("once: the output is not a terminal; add --once or --json")
 
 
 def _print_lines(watcher: Watcher, every_seconds: float) -> None:
@@ -51,9 +54,8 @@ def _print_lines(watcher: Watcher, every_seconds: float) -> None:
         time.sleep(every_seconds)
 
 
-def _draw(session: Session, watcher: Watcher, every_seconds: float) -> None:
-    """Draw frame after frame; when there is no news, say so over the last one."""
-    console = session.output.console
+def draw(console: Console, watcher: Watcher, every_seconds: float) -> None:
+    """Draw frames until interrupted. If the store does not answer, keep the last frame and say so in it."""
     snapshot: Snapshot = watcher.look()
     problem: str | None = None
     with Live(console=console, screen=True, auto_refresh=False) as live:

@@ -10,8 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from freshq.cli.commands.watch.snapshots import MOST_COUNTED, bands
-from freshq.cli.output import excerpt, printable, span
+from freshq.cli.commands.watch.snapshots import MAX_COUNTED, bands
+from freshq.cli.errors import printable
+from freshq.cli.output import excerpt, span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,31 +20,31 @@ if TYPE_CHECKING:
     from freshq.cli.commands.watch.snapshots import Snapshot
 
 TWO_COLUMNS_CHARS: Final = 50
-LONGEST_BAR_CHARS: Final = 40
+MAX_BAR_CHARS: Final = 40
 AGE_CHARS: Final = 18
 COUNT_CHARS: Final = 9
 AGO_CHARS: Final = 11
-SHORTEST_ID_CHARS: Final = 12
+MIN_ID_CHARS: Final = 12
 GAP: Final = "  "
 
 
 def frame(snapshot: Snapshot, width: int, height: int, problem: str | None = None) -> RenderableType:
-    """Return the picture of a snapshot: all of it where there is room, else the most important first.
+    """Return a snapshot as a frame that fits the terminal.
 
-    What there is no room for goes in this order: dead letters but the last one, blank lines, the tables
-    in favour of lines, the bars, the last dead letter, and the less important of the figures.
+    If there is not enough room, parts are left out in this order: all dead letters but the last, blank lines,
+    tables (replaced by lines), bars, the last dead letter, the less important figures.
 
     Args:
-        snapshot: The queue as it was.
-        width: Of the terminal, in characters.
-        height: Of the terminal, in rows.
-        problem: Why there is no newer snapshot; None if it is new.
+        snapshot: The queue.
+        width: Width of the terminal, in characters.
+        height: Height of the terminal, in rows.
+        problem: Why there is no newer snapshot; None if the snapshot is current.
     """
     head, bars = _head(snapshot, problem), _bars(snapshot, width)
     tables, tables_rows = _side_by_side(width, _rates(snapshot), _states(snapshot))
     lines = _lines(snapshot, width)
     blank = Text()
-    # Each with the rows that it takes above the dead letters, which get the rest.
+    # Each with the rows that it takes above the dead letters, and the fewest that these need.
     layouts: list[tuple[list[RenderableType], int, int]] = [
         ([head, blank, tables, blank, bars, blank], 4 + tables_rows + bars.row_count, 2),
         ([head, tables, bars], 1 + tables_rows + bars.row_count, 1),
@@ -64,13 +65,13 @@ def _head(snapshot: Snapshot, problem: str | None) -> Text:
     if snapshot.pressure.overloaded:
         head.append("  overloaded", style="red")
     if problem is not None:
-        head.append(f"  no news: {excerpt(problem, 200)}", style="red")
+        head.append(f"  not updated: {excerpt(problem, 200)}", style="red")
     head.no_wrap, head.overflow = True, "ellipsis"
     return head
 
 
 def _side_by_side(width: int, left: Table, right: Table) -> tuple[RenderableType, int]:
-    """Return two tables, and how many rows they take together."""
+    """Return two tables side by side if they fit, and the number of rows they take."""
     if width < TWO_COLUMNS_CHARS:
         return Group(left, Text(), right), left.row_count + 1 + right.row_count
     grid = Table.grid(padding=(0, 4))
@@ -79,13 +80,13 @@ def _side_by_side(width: int, left: Table, right: Table) -> tuple[RenderableType
 
 
 def _lines(snapshot: Snapshot, width: int) -> list[Text]:
-    """Return the figures of both tables in lines, the most important first."""
+    """Return the figures of both tables as lines, the most important first."""
     rates, states = dict(_rate_figures(snapshot)), dict(_state_figures(snapshot))
     figures = {**states, **rates}
     first = ("waiting", "in work", "oldest", "done", "put")
-    told = [f"{name} {figures[name]}" for name in (*first, *(name for name in figures if name not in first))]
+    shown = [f"{name} {figures[name]}" for name in (*first, *(name for name in figures if name not in first))]
     lines = [""]
-    for figure in told:
+    for figure in shown:
         longer = lines[-1] + GAP + figure if lines[-1] else figure
         if len(longer) <= width:
             lines[-1] = longer
@@ -148,29 +149,29 @@ def _bars(snapshot: Snapshot, width: int) -> Table:
     grid.add_column(no_wrap=True)
     found = bands(snapshot.backlog)
     most = max((tasks for *_, tasks in found), default=0)
-    longest = max(1, min(LONGEST_BAR_CHARS, width - AGE_CHARS - COUNT_CHARS - 6))
+    longest = max(1, min(MAX_BAR_CHARS, width - AGE_CHARS - COUNT_CHARS - 6))
     grid.add_row(Text("waiting, by age", style="bold"), "" if found else "none")
     for (from_seconds, to_seconds, tasks), (_, younger) in zip(found, snapshot.backlog, strict=True):
         ages = f"{span(from_seconds)} +" if to_seconds == float("inf") else f"below {span(to_seconds)}"
-        more = "+" if younger >= MOST_COUNTED else ""
+        more = "+" if younger >= MAX_COUNTED else ""
         bar = "█" * (round(longest * tasks / most) or 1) if tasks else ""
         grid.add_row(f"  {ages}", f"{tasks:,}{more}", Text(bar, style="cyan"))
     return grid
 
 
 def _dead_letters(snapshot: Snapshot, width: int, rows: int) -> RenderableType:
-    """Return the last dead letters in so many rows; in a single one, the last of them."""
+    """Return the latest dead letters in at most `rows` rows."""
     heading = Text("last dead letters", style="bold", no_wrap=True, overflow="ellipsis")
     found = snapshot.dead_letters[: max(1, rows - 1)]
     if not found:
         return heading.append("  none" if snapshot.searched_all else "  none so far", style="not bold")
     if rows == 1:
         last = found[0]
-        told = (printable(last.task_id), span(max(0.0, snapshot.at - last.updated)), last.error or "-")
-        return heading.append(GAP + excerpt(GAP.join(told), width), style="not bold")
+        parts = (printable(last.task_id), span(max(0.0, snapshot.at - last.updated)), last.error or "-")
+        return heading.append(GAP + excerpt(GAP.join(parts), width), style="not bold")
     grid = Table.grid(padding=(0, 2, 0, 0))
     longest = max(len(printable(task.task_id)) for task in found)
-    grid.add_column(no_wrap=True, overflow="ellipsis", width=min(longest, max(SHORTEST_ID_CHARS, width // 3)))
+    grid.add_column(no_wrap=True, overflow="ellipsis", width=min(longest, max(MIN_ID_CHARS, width // 3)))
     grid.add_column(no_wrap=True, justify="right", width=AGO_CHARS)
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for task in found:

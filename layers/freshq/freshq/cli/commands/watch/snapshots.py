@@ -1,4 +1,4 @@
-"""What `freshq watch` knows of a queue, each look bounded in cost whatever the backlog."""
+"""Snapshots of a queue for `freshq watch`. Each has a bounded cost, whatever the backlog."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from freshq.stores.base import Stats
 
 AGES_SECONDS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0)
-# Waiting tasks counted below each age; beyond it the picture says "at least".
-MOST_COUNTED: Final = 2000
-# Claims are told from what is held and what is done, over so long.
+# Most waiting tasks that are counted below each age; the frame marks higher counts as "at least".
+MAX_COUNTED: Final = 2000
+# Window for estimating the claim rate.
 CLAIM_WINDOW_SECONDS: Final = 10.0
-# Dead letters are in no index: each look reads so many tasks of the table, where the last one stopped.
-LOOK_TASKS: Final = 500
-LOOK_EVERY_SECONDS: Final = 5.0
-MOST_DEAD_LETTERS: Final = 50
+# Dead letters are in no index, so the table is scanned for them: this many tasks each time.
+SCAN_TASKS: Final = 500
+SCAN_EVERY_SECONDS: Final = 5.0
+MAX_DEAD_LETTERS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,16 @@ class Snapshot:
     """A queue at one moment.
 
     Attributes:
-        at: When, in seconds since the epoch.
-        queue: Its name.
+        at: Time in seconds since the epoch.
+        queue: Name of the queue.
         paused: Whether claims are suspended.
         stats: Approximate counts by state.
-        pressure: Rates, and a new task's chance.
-        claimed_per_second: Estimate; None until there is something to compare with.
-        backlog: For each age in seconds, how many waiting tasks are younger; up to `MOST_COUNTED`.
-        dead_letters: Those that were found, the latest first.
-        searched_all: Whether every task was looked at for dead letters by now.
+        pressure: Rates, and the chance of a new task to be served in time.
+        claimed_per_second: Estimated claim rate; None in the first snapshot.
+        backlog: Pairs of an age in seconds and the number of waiting tasks younger than that, up to
+            `MAX_COUNTED`.
+        dead_letters: The dead letters found, the latest first.
+        searched_all: Whether the whole table was scanned for dead letters.
     """
 
     at: float
@@ -56,7 +57,7 @@ class Snapshot:
     searched_all: bool
 
     def as_json(self) -> dict[str, Any]:
-        """Return what JSON tells."""
+        """Return the snapshot as JSON has it."""
         return asdict(self) | {
             "backlog": [
                 {"younger_than_seconds": None if math.isinf(age) else age, "tasks": tasks}
@@ -67,28 +68,32 @@ class Snapshot:
 
 
 class DeadLetters:
-    """Dead letters, found a part of the table at a time, round and round."""
+    """Finds the latest dead letters by scanning the table in parts, again and again.
+
+    Attributes:
+        searched_all: Whether the whole table was scanned.
+    """
 
     def __init__(self, queue: BaseQueue) -> None:
-        """Know of none yet."""
+        """Scan the table of a queue."""
         self._queue = queue
         self._found: dict[str, Task] = {}
         self._met: set[str] = set()
         self._cursor: str | None = None
-        self._next_look = 0.0
+        self._next_scan = 0.0
         self.searched_all = False
 
     def latest(self) -> tuple[Task, ...]:
-        """Return those that are known, the latest first, after another look if it is time for one."""
-        if self._queue.now() >= self._next_look:
-            self._look()
-            self._next_look = self._queue.now() + LOOK_EVERY_SECONDS
+        """Return the dead letters found, the latest first; scan the next part if it is time to."""
+        if self._queue.now() >= self._next_scan:
+            self._scan()
+            self._next_scan = self._queue.now() + SCAN_EVERY_SECONDS
         ranked = sorted(self._found.values(), key=lambda task: task.updated, reverse=True)
-        self._found = {task.task_id: task for task in ranked[:MOST_DEAD_LETTERS]}
+        self._found = {task.task_id: task for task in ranked[:MAX_DEAD_LETTERS]}
         return tuple(self._found.values())
 
-    def _look(self) -> None:
-        page = self._queue.list(limit=LOOK_TASKS, cursor=self._cursor)
+    def _scan(self) -> None:
+        page = self._queue.list(limit=SCAN_TASKS, cursor=self._cursor)
         for task in page:
             self._found.pop(task.task_id, None)
             if task.status is TaskStatus.FAILURE:
@@ -96,23 +101,23 @@ class DeadLetters:
                 self._met.add(task.task_id)
         self._cursor = page.cursor
         if page.cursor is None:
-            # Once round: what was not met again is deleted.
+            # The scan is complete: a dead letter that it did not meet was deleted.
             self._found = {task_id: task for task_id, task in self._found.items() if task_id in self._met}
             self._met.clear()
             self.searched_all = True
 
 
 class Watcher:
-    """Looks at a queue again and again."""
+    """Takes snapshots of a queue."""
 
     def __init__(self, queue: BaseQueue) -> None:
-        """Look at a queue."""
+        """Watch a queue."""
         self._queue = queue
         self._dead_letters = DeadLetters(queue)
         self._taken: deque[tuple[float, int]] = deque()
 
     def look(self) -> Snapshot:
-        """Return the queue as it is now.
+        """Return a snapshot of the queue.
 
         Raises:
             StoreError: If the store did not answer.
@@ -134,7 +139,7 @@ class Watcher:
         )
 
     def _claimed_per_second(self, now: float, taken: int, served_per_second: float) -> float | None:
-        """Return what is done a second, and what more is held than a while ago."""
+        """Return the rate of settled tasks plus the growth rate of the tasks held."""
         self._taken.append((now, taken))
         while now - self._taken[0][0] > CLAIM_WINDOW_SECONDS:
             self._taken.popleft()
@@ -144,7 +149,7 @@ class Watcher:
         return max(0.0, served_per_second + (taken - taken_then) / (now - since))
 
     def _backlog(self, now: float, stats: Stats) -> tuple[tuple[float, int], ...]:
-        """Count the waiting tasks below each age, as far as there are any."""
+        """Count the waiting tasks below each age, up to that of the oldest."""
         oldest_seconds = stats.oldest_pending_seconds
         if oldest_seconds is None:
             return ()
@@ -154,14 +159,14 @@ class Watcher:
         return (*younger, (last, stats.pending))
 
     def _younger(self, created_after: float) -> int:
-        return sum(self._queue.store.count_waiting(self._queue.name, created_after, MOST_COUNTED).values())
+        return sum(self._queue.store.count_waiting(self._queue.name, created_after, MAX_COUNTED).values())
 
 
 def bands(backlog: Sequence[tuple[float, int]]) -> list[tuple[float, float, int]]:
-    """Return how many tasks wait between two ages, from counts of those below each age."""
-    found = []
+    """Return the number of tasks in each age band as (from, to, tasks), from the counts below each age."""
+    counts = []
     below_seconds, below = 0.0, 0
     for age_seconds, younger in backlog:
-        found.append((below_seconds, age_seconds, max(0, younger - below)))
+        counts.append((below_seconds, age_seconds, max(0, younger - below)))
         below_seconds, below = age_seconds, max(below, younger)
-    return found
+    return counts

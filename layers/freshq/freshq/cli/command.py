@@ -1,0 +1,156 @@
+"""How Typer runs the commands: one-line errors, and the options that every command on a queue takes."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typing_extensions import override
+
+from freshq.cli.addresses import open_queue
+from freshq.cli.errors import ExitStatus, exit_status, print_error
+from freshq.cli.output import Output
+from freshq.cli.session import Session, is_interactive
+from freshq.cli.stacks import stack_queue
+from freshq.errors import FreshqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from freshq.queue.base import BaseQueue
+
+# Typer exports only one subclass of its usage errors, not their base class.
+UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
+QUEUE_PANEL: Final = "Queue"
+
+
+class OneLineErrors(TyperGroup):
+    """A group of commands that prints each error as one line and maps it to an exit status."""
+
+    @override
+    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
+        """Run a command and exit with its status."""
+        extra.pop("standalone_mode", None)
+        sys.exit(self.status(args, **extra))
+
+    def status(self, args: Sequence[str] | None = None, **extra: Any) -> int:  # noqa: ANN401 - as for main
+        """Run a command and return its status."""
+        try:
+            status = super().main(args, standalone_mode=False, **extra)
+        except UsageProblem as error:
+            # The message is empty if a group was called without a command: it has printed its help.
+            if message := cast("Any", error).format_message():
+                print_error(message)
+            return ExitStatus.WRONG_USE
+        except typer.Abort:
+            print_error("aborted; nothing was done")
+            return ExitStatus.REFUSED
+        except (ValueError, FreshqError) as error:
+            print_error(error)
+            return exit_status(error)
+        return status if isinstance(status, int) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """The options that every command on a queue takes."""
+
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            envvar="FRESHQ_QUEUE",
+            metavar="URL",
+            help="Address of the queue: dynamodb://TABLE?name=..&order=.., sqlite:///FILE, "
+            "postgresql+psycopg://...",
+            rich_help_panel=QUEUE_PANEL,
+        ),
+    ] = None
+    stack: Annotated[
+        str | None,
+        typer.Option(help="Use the queue of this deployed stack.", rich_help_panel=QUEUE_PANEL),
+    ] = None
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the queue in its table.", rich_help_panel=QUEUE_PANEL),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=QUEUE_PANEL)] = False
+
+
+class QueueContext(typer.Context):
+    """The context of a command on a queue.
+
+    Attributes:
+        session: The queue, and where the answer goes.
+    """
+
+    session: Session
+
+
+class QueueCommand(TyperCommand):
+    """A command on a queue: takes `QueueOptions` besides its own, and opens the queue they name."""
+
+    context_class = QueueContext
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Typer's own
+        """Make the command that Typer describes, with the options of a queue added."""
+        super().__init__(*args, **kwargs)
+        self.params = [*self.params, *_queue_params()]
+
+    @override
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command with a session in its context."""
+        options = QueueOptions(**{field.name: ctx.params.pop(field.name) for field in fields(QueueOptions)})
+        with _session(ctx, options) as session:
+            ctx.session = session
+            return super().invoke(ctx)
+
+
+def _queue_params() -> list[Any]:
+    """Return `QueueOptions` as Typer's parameters."""
+    app = typer.Typer(add_completion=False)
+    app.command()(QueueOptions)
+    return typer.main.get_command(app).params
+
+
+@contextmanager
+def _session(context: typer.Context, options: QueueOptions) -> Iterator[Session]:
+    """Yield the shell's session if a shell runs the command, else one on the queue of the options."""
+    if isinstance(context.obj, Session):
+        shell = context.obj
+        _refuse_other_queue(context)
+        outer, shell.output = shell.output, Output(as_json=options.as_json or shell.output.as_json)
+        try:
+            yield shell
+        finally:
+            shell.output = outer
+        return
+    with closing(_open(context, options)) as queue:
+        address = None if options.stack else options.queue
+        yield Session(queue, Output(as_json=options.as_json), can_ask=is_interactive(), address=address)
+
+
+def _open(context: typer.Context, options: QueueOptions) -> BaseQueue:
+    if options.stack is not None:
+        if is_given(context, "queue"):
+            raise ValueError("stack: give either --queue or --stack")
+        return stack_queue(options.stack, options.name)
+    if not options.queue:
+        raise ValueError("queue: missing; give --queue URL or --stack NAME, or set FRESHQ_QUEUE")
+    return open_queue(options.queue, options.name)
+
+
+def _refuse_other_queue(context: typer.Context) -> None:
+    for option in ("queue", "stack", "name"):
+        if is_given(context, option):
+            msg = f"{option}: not allowed here, the shell works on one queue; leave out --{option}"
+            raise ValueError(msg)
+
+
+def is_given(context: typer.Context, option: str) -> bool:
+    """Return whether an option is on the command line, rather than a default or in the environment."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"

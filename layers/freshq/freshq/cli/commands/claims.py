@@ -1,0 +1,80 @@
+"""Commands that claim tasks and settle claims."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from freshq.cli.command import QueueContext
+from freshq.cli.commands.arguments import LeaseSeconds, Limit, Reason, TaskId, Token, parsed
+from freshq.errors import RefusedError
+
+if TYPE_CHECKING:
+    from freshq.cli.session import Session
+    from freshq.model.task import Task
+
+Result = Annotated[str | None, typer.Option(metavar="JSON", help="The result; stored with the task.")]
+DelaySeconds = Annotated[
+    float | None,
+    typer.Option(help="Seconds until it becomes claimable; by default exponential backoff with jitter."),
+]
+
+
+def claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSeconds = None) -> None:
+    """Claim tasks in the queue's order. Exits with status 1 if there is nothing to claim."""
+    session = context.session
+    claims = session.queue.claim(limit, lease_seconds)
+    session.hold(*claims)
+    session.output.claims(claims)
+    if not claims:
+        why = "is paused" if session.queue.paused else "has nothing to claim"
+        msg = f"queue {session.queue.name!r} {why}"
+        raise RefusedError(msg)
+
+
+def done(context: QueueContext, task_id: TaskId = None, token: Token = None, result: Result = None) -> None:
+    """Settle a claim as SUCCESS."""
+    session = context.session
+    value = None if result is None else parsed("result", result)
+    _settled(session, session.queue.complete(session.claim(task_id, token), value))
+
+
+def fail(context: QueueContext, task_id: TaskId = None, token: Token = None, error: Reason = None) -> None:
+    """Settle a claim as FAILURE: the task becomes a dead letter, even if attempts remain."""
+    session = context.session
+    _settled(session, session.queue.fail(session.claim(task_id, token), error))
+
+
+def retry(
+    context: QueueContext,
+    task_id: TaskId = None,
+    token: Token = None,
+    error: Reason = None,
+    delay_seconds: DelaySeconds = None,
+) -> None:
+    """Return a task to be tried again later. After its last attempt it becomes a dead letter."""
+    session = context.session
+    _settled(session, session.queue.retry(session.claim(task_id, token), error, delay_seconds))
+
+
+def release(context: QueueContext, task_id: TaskId = None, token: Token = None) -> None:
+    """Return a task, claimable at once. The attempt does not count."""
+    session = context.session
+    _settled(session, session.queue.release(session.claim(task_id, token)))
+
+
+def _settled(session: Session, task: Task) -> None:
+    session.claims.pop(task.task_id, None)
+    session.output.changed(task, session.queue.now())
+
+
+def extend(
+    context: QueueContext, task_id: TaskId = None, token: Token = None, lease_seconds: LeaseSeconds = None
+) -> None:
+    """Extend the lease of a task, from now."""
+    session = context.session
+    seconds = session.queue.lease_seconds if lease_seconds is None else lease_seconds
+    held = session.queue.extend(session.claim(task_id, token), seconds)
+    session.hold(held)
+    session.output.claims([held])

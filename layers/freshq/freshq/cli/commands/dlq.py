@@ -1,0 +1,64 @@
+"""`freshq dlq`: dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from freshq.cli.command import QueueCommand, QueueContext
+from freshq.cli.commands.arguments import Cursor, LeaseSeconds, Limit, TaskIds, Yes
+from freshq.cli.commands.attached_verbs import attached
+from freshq.errors import RefusedError
+from freshq.model.task import TaskStatus
+
+MaxRedriven = Annotated[int | None, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
+
+
+def dlq_ls(context: QueueContext, limit: Limit = 20, cursor: Cursor = None) -> None:
+    """List dead letters and why they failed."""
+    session = context.session
+    page = session.queue.list(TaskStatus.FAILURE, limit, cursor)
+    session.see(*(task.task_id for task in page))
+    session.output.tasks(page.tasks, page.cursor, session.queue.now(), errors=True)
+
+
+def dlq_claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSeconds = None) -> None:
+    """Claim dead letters of an attached table for inspection. Exits with status 1 if there are none.
+
+    Settle them with done, fail or release. With retry, or when the lease expires, they stay dead letters.
+    """
+    session = context.session
+    claims = attached(session, "dlq claim").claim_dead(limit, lease_seconds)
+    session.hold(*claims)
+    session.output.claims(claims)
+    if not claims:
+        msg = f"queue {session.queue.name!r} has no dead letter to claim"
+        raise RefusedError(msg)
+
+
+def dlq_redrive(context: QueueContext, task_ids: TaskIds = None, limit: MaxRedriven = None) -> None:
+    """Return dead letters to their lines, with attempts reset and creation times kept."""
+    if task_ids and limit is not None:
+        raise ValueError("limit: give either tasks or --limit")
+    session = context.session
+    each = [(None, task_id) for task_id in task_ids] if task_ids else [(limit, None)]
+    redriven = sum(session.queue.redrive(most, task_id) for most, task_id in each)
+    session.output.answer({"redriven": redriven}, f"{redriven:,} redriven")
+
+
+def dlq_purge(context: QueueContext, task_ids: TaskIds = None, yes: Yes = False) -> None:
+    """Delete dead letters, and nothing else."""
+    session = context.session
+    queue = session.queue
+    which = f"{len(task_ids)} dead letters" if task_ids else f"every dead letter of {queue.name!r}"
+    session.confirm(f"Delete {which}?", yes=yes)
+    deleted = sum(queue.discard(task_id=task_id) for task_id in task_ids) if task_ids else queue.discard()
+    session.output.answer({"deleted": deleted}, f"{deleted:,} dead letters deleted")
+
+
+app = typer.Typer(help="Dead letters: list, claim, redrive, delete.", no_args_is_help=True)
+app.command("ls", cls=QueueCommand)(dlq_ls)
+app.command("claim", cls=QueueCommand)(dlq_claim)
+app.command("redrive", cls=QueueCommand)(dlq_redrive)
+app.command("purge", cls=QueueCommand)(dlq_purge)

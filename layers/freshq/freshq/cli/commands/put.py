@@ -1,0 +1,165 @@
+"""`freshq put`: one task, or one for each line of a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from freshq.cli.command import QueueContext
+from freshq.cli.commands.arguments import parsed
+from freshq.cli.errors import printable
+from freshq.errors import RefusedError
+from freshq.model.answers import PutOutcome
+from freshq.queue.attached import AttachedQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from freshq.cli.session import Session
+    from freshq.model.answers import Receipt
+    from freshq.stores.conflicts import OnConflict
+
+# Large enough to keep the store busy, small enough for the progress bar to move.
+BATCH_TASKS: Final = 200
+
+Payload = Annotated[
+    str | None, typer.Argument(metavar="JSON", help="The payload, any JSON value; - reads standard input.")
+]
+NewId = Annotated[str | None, typer.Option("--id", help="Id of the task; by default a new one.")]
+Priority = Annotated[int, typer.Option(help="0 to 9, higher first.")]
+DelaySeconds = Annotated[float, typer.Option(help="Seconds until it becomes claimable.")]
+MaxAgeSeconds = Annotated[
+    float | None, typer.Option(help="Seconds until it is stale; at most the max age of the queue.")
+]
+Group = Annotated[str | None, typer.Option(help="Tenant or key; groups take turns.")]
+Conflict = Annotated[
+    str | None,
+    typer.Option(metavar="ignore|update", help="If a task with this id is live: keep it, or replace it."),
+]
+AsText = Annotated[bool, typer.Option("--text", help="The payload is a text, not JSON.")]
+Lines = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Put one task for each line of a file; - reads standard input."),
+]
+
+
+def put(
+    context: QueueContext,
+    payload: Payload = None,
+    task_id: NewId = None,
+    priority: Priority = 0,
+    delay_seconds: DelaySeconds = 0.0,
+    max_age_seconds: MaxAgeSeconds = None,
+    group: Group = None,
+    on_conflict: Conflict = None,
+    text: AsText = False,
+    lines: Lines = None,
+) -> None:
+    """Put a task into the queue. A duplicate changes nothing and exits with status 1."""
+    session = context.session
+    options: dict[str, Any] = {
+        "priority": priority,
+        "delay_seconds": delay_seconds,
+        "max_age_seconds": max_age_seconds,
+        "group": group,
+    }
+    if lines is not None:
+        if payload is not None or task_id is not None:
+            raise ValueError("lines: give either JSON or --lines; lines cannot have an --id")
+        if on_conflict is not None:
+            raise ValueError("on_conflict: lines have no --id that could conflict")
+        put_lines(session, lines, options, as_text=text)
+        return
+    value = _payload(session, payload, as_text=text)
+    conflict = cast("OnConflict | None", on_conflict)  # the queue validates it
+    print_receipt(session, session.queue.put(value, task_id, on_conflict=conflict, **options))
+
+
+def _payload(session: Session, payload: str | None, *, as_text: bool) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the payload of a put; None on an attached table, where the record is the payload."""
+    if payload is None:
+        if isinstance(session.queue, AttachedQueue):
+            return None
+        raise ValueError("payload: missing; give it as JSON, or use --lines FILE")
+    text = sys.stdin.read() if payload == "-" else payload
+    return text if as_text else parsed("payload", text)
+
+
+def print_receipt(session: Session, receipt: Receipt) -> None:
+    """Print the outcome of a put.
+
+    Raises:
+        RefusedError: If the id was taken.
+    """
+    session.see(receipt.task_id)
+    answer = {"task_id": receipt.task_id, "outcome": receipt.outcome.value}
+    if receipt.outcome is PutOutcome.DUPLICATE:
+        session.output.answer(answer)
+        msg = f"task {receipt.task_id!r}: already queued, or its id is taken; nothing was changed"
+        raise RefusedError(msg)
+    session.output.answer(answer, f"task {printable(receipt.task_id)}: {receipt.outcome}")
+
+
+def put_lines(session: Session, source: str, options: Mapping[str, Any], *, as_text: bool) -> None:
+    """Put one task for each line of a file. Nothing is put unless every line is valid.
+
+    Args:
+        session: The queue.
+        source: The file; - for standard input.
+        options: Further arguments of every put.
+        as_text: Whether a line is a text rather than JSON.
+
+    Raises:
+        ValueError: If a line is invalid, or the file cannot be read.
+        RefusedError: If some tasks were duplicates.
+        StoreError: If the store did not write all of them.
+    """
+    tasks = [{"payload": payload, **options} for payload in _payloads(source, as_text=as_text)]
+    for task in tasks:
+        session.queue.check(task)
+    duplicates = 0
+    with _progress(len(tasks)) as (progress, bar):
+        remaining = iter(tasks)
+        while batch := list(islice(remaining, BATCH_TASKS)):
+            receipts = session.queue.put_many(batch)
+            duplicates += sum(receipt.outcome is PutOutcome.DUPLICATE for receipt in receipts)
+            session.see(*(receipt.task_id for receipt in receipts))
+            progress.advance(bar, len(batch))
+    created = len(tasks) - duplicates
+    session.output.answer({"created": created, "duplicates": duplicates}, f"{created:,} tasks put")
+    if duplicates:
+        msg = f"{duplicates:,} of {len(tasks):,} were duplicates, and changed nothing"
+        raise RefusedError(msg)
+
+
+def _payloads(source: str, *, as_text: bool) -> Iterator[Any]:
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"lines: cannot read {source!r} ({error})"
+        raise ValueError(msg) from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield line if as_text else json.loads(line)
+        except ValueError as error:
+            msg = f"lines: line {number} is not JSON ({error}); nothing was put"
+            raise ValueError(msg) from error
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[tuple[Progress, Any]]:
+    """Show a progress bar if standard error is a terminal."""
+    columns = TextColumn("put"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress, progress.add_task("put", total=total)

@@ -1,0 +1,198 @@
+"""The options of `freshq simulate`, and the load and the policy that they describe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from freshq.model.task import MAX_PRIORITY
+from freshq.policy.order import Order
+from freshq.policy.pressure import Door
+from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from freshq.policy.shedding import BacklogLimit, WhenFull
+from freshq.simulate import Arrivals, Burst, Load, Service, Source, read_trace
+
+DEFAULT_DURATION_SECONDS: Final = 1000.0
+
+load_option = partial(typer.Option, rich_help_panel="Load")
+policy_option = partial(typer.Option, rich_help_panel="Policy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """The options of the command. Typer reads their names, types, help and defaults from the fields."""
+
+    arrivals: Annotated[
+        str,
+        load_option(
+            help='poisson, deterministic, or FILE.jsonl with one object such as {"at_seconds": 0.5} per line.'
+        ),
+    ] = "poisson"
+    rate: Annotated[float | None, load_option(help="Arrivals per second.")] = None
+    groups: Annotated[
+        str | None,
+        load_option(help="Arrivals per second by group, such as quiet=1,flood=200; instead of --rate."),
+    ] = None
+    priorities: Annotated[
+        str | None, load_option(help="Shares of the tasks by priority level, such as 0=0.9,9=0.1.")
+    ] = None
+    burst: Annotated[
+        str | None, load_option(help="A time of higher load, FACTOR@START+SECONDS, such as 10@300+60.")
+    ] = None
+    duration: Annotated[
+        float | None,
+        load_option(help="Seconds during which tasks arrive; by default 1000, or all of the file."),
+    ] = None
+    servers: Annotated[int, load_option(help="Number of tasks that can run at a time.")] = 10
+    service: Annotated[Service, load_option(help="Distribution of service times.")] = Service.EXP
+    service_mean: Annotated[float, load_option(help="Mean service time in seconds.")] = 1.0
+    seed: Annotated[int, load_option(help="The same seed gives the same result.")] = 1
+
+    deadline_seconds: Annotated[float, policy_option(help="Age at which a task is stale.")] = 10.0
+    order: Annotated[Order, policy_option(help="Order within a priority level.")] = Order.LIFO
+    reserve: Annotated[
+        str,
+        policy_option(
+            help="Time that must be left before the deadline: seconds, or a percentile of service times "
+            "such as p90."
+        ),
+    ] = "0"
+    codel: Annotated[float | None, policy_option(help="CoDel target in seconds; fifo only.")] = None
+    codel_interval: Annotated[
+        float | None, policy_option(help="CoDel interval in seconds; by default twice the target.")
+    ] = None
+    max_backlog: Annotated[int | None, policy_option(help="Maximum number of waiting tasks.")] = None
+    when_full: Annotated[WhenFull, policy_option(help="Which task to shed when the backlog is full.")] = (
+        WhenFull.DROP_OLDEST
+    )
+    group_share: Annotated[
+        float | None, policy_option(help="Share of a full backlog above which a group sheds first.")
+    ] = None
+    fair: Annotated[bool, policy_option("--fair", help="Let the groups take turns.")] = False
+    door: Annotated[
+        float | None,
+        policy_option(help="Admission control: reject arrivals beyond this multiple of the capacity."),
+    ] = None
+
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Plot goodput against load for several policies: FILE.png, FILE.svg or FILE.html."),
+    ] = None
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Compare several policies at loads from 0.5 to 10.")
+    ] = False
+
+    @property
+    def file(self) -> Path | None:
+        """The file of arrivals; None if arrivals are random."""
+        return None if self.arrivals in set(Arrivals) else Path(self.arrivals)
+
+    def rules(self) -> OverloadRules:
+        """Return the policy.
+
+        Raises:
+            ValueError: If an option is wrong, or needs another one.
+        """
+        if self.fair and self.groups is None and self.file is None:
+            raise ValueError("fair: needs groups")
+        return OverloadRules(
+            deadline_seconds=self.deadline_seconds,
+            order=self.order,
+            reserve=ReserveRule.parse(self.reserve),
+            codel=self._codel_rule(),
+            backlog=self._backlog_limit(),
+            fair=self.fair,
+            door=None if self.door is None else Door(self.door),
+        )
+
+    def _codel_rule(self) -> CodelRule | None:
+        if self.codel is not None:
+            return CodelRule(self.codel, self.codel_interval or 2 * self.codel)
+        if self.codel_interval is not None:
+            raise ValueError("codel_interval: needs codel")
+        return None
+
+    def _backlog_limit(self) -> BacklogLimit | None:
+        if self.max_backlog is not None:
+            return BacklogLimit(self.max_backlog, self.when_full, self.group_share)
+        if self.group_share is not None:
+            raise ValueError("group_share: needs max_backlog, of which it is a share")
+        return None
+
+    def parsed_burst(self) -> Burst | None:
+        """Return the burst, or None."""
+        return None if self.burst is None else Burst.parse(self.burst)
+
+    def load(self) -> Load:
+        """Return the arrivals, from the file or at random.
+
+        Raises:
+            ValueError: If an option is wrong.
+        """
+        if self.file is not None:
+            return self._trace(self.file)
+        groups = {} if self.groups is None else parse_shares("groups", self.groups)
+        if (self.rate is None) == (not groups):
+            raise ValueError("rate: give either rate, or groups with a rate each")
+        priorities = {} if self.priorities is None else parse_shares("priorities", self.priorities)
+        return Source(
+            rate_per_second=sum(groups.values()) if self.rate is None else self.rate,
+            duration_seconds=DEFAULT_DURATION_SECONDS if self.duration is None else self.duration,
+            deadline_seconds=self.deadline_seconds,
+            arrivals=Arrivals(self.arrivals),
+            service=self.service,
+            service_mean_seconds=self.service_mean,
+            burst=self.parsed_burst(),
+            groups=groups,
+            priorities={parse_level(name): share for name, share in priorities.items()},
+            seed=self.seed,
+        ).load()
+
+    def _trace(self, file: Path) -> Load:
+        for name in ("rate", "groups", "priorities", "burst"):
+            if getattr(self, name) is not None:
+                msg = f"{name}: cannot be used with a file of arrivals, which contains it"
+                raise ValueError(msg)
+        if file.suffix != ".jsonl":
+            msg = f"arrivals: must be poisson, deterministic or a file FILE.jsonl, got {self.arrivals!r}"
+            raise ValueError(msg)
+        return read_trace(
+            file, self.deadline_seconds, self.duration, self.service, self.service_mean, self.seed
+        )
+
+
+def parse_shares(option: str, text: str) -> dict[str, float]:
+    """Return the numbers by name of a text such as ``NAME=NUMBER,NAME=NUMBER``.
+
+    Raises:
+        ValueError: If the text has another form; names the option.
+    """
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        key, equals, number = part.partition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = 0.0
+        if not (key and equals and value > 0) or key in found:
+            msg = f"{option}: must look like NAME=NUMBER,NAME=NUMBER, each name once, got {text!r}"
+            raise ValueError(msg)
+        found[key] = value
+    return found
+
+
+def parse_level(name: str) -> int:
+    """Return the priority level that a text names.
+
+    Raises:
+        ValueError: If it is not a level.
+    """
+    if not (name.isdecimal() and int(name) <= MAX_PRIORITY):
+        msg = f"priorities: a level must be from 0 to {MAX_PRIORITY}, got {name!r}"
+        raise ValueError(msg)
+    return int(name)

@@ -1,0 +1,120 @@
+"""Commands that show, change and cancel tasks, and that control the queue as a whole."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from freshq.cli.command import QueueContext
+from freshq.cli.commands.arguments import Cursor, Limit, TaskId, Yes
+from freshq.cli.errors import print_error, printable
+from freshq.cli.output import fields
+from freshq.errors import RefusedError, TaskNotFound
+from freshq.model.task import TaskStatus
+
+Status = Annotated[str | None, typer.Option(help=f"Only tasks with this status: {', '.join(TaskStatus)}.")]
+Approximate = Annotated[
+    bool, typer.Option("--approximate", help="Read one page per shard instead of every task.")
+]
+IdAndPriority = Annotated[
+    list[str], typer.Argument(metavar="TASK_ID PRIORITY", help="The task, and its new priority, 0 to 9.")
+]
+TasksToCancel = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TASK_ID]...", help="The tasks; more than one need confirmation."),
+]
+
+
+def get(context: QueueContext, task_id: TaskId = None) -> None:
+    """Show everything about a task."""
+    session = context.session
+    wanted = session.task_id(task_id)
+    task = session.queue.get(wanted)
+    if task is None:
+        raise TaskNotFound(wanted, session.queue.name)
+    session.see(wanted)
+    session.output.task(task, session.queue.now())
+
+
+def ls(context: QueueContext, status: Status = None, limit: Limit = 20, cursor: Cursor = None) -> None:
+    """List tasks."""
+    session = context.session
+    page = session.queue.list(None if status is None else status.upper(), limit, cursor)
+    session.see(*(task.task_id for task in page))
+    session.output.tasks(page.tasks, page.cursor, session.queue.now())
+
+
+def stats(context: QueueContext, approximate: Approximate = False) -> None:
+    """Count tasks by state, and show the ages of pending ones."""
+    queue = context.session.queue
+    context.session.output.stats(queue.stats(approximate=approximate), queue.name, paused=queue.paused)
+
+
+def touch(context: QueueContext, task_id: TaskId = None) -> None:
+    """Set the creation time of a pending task to now."""
+    session = context.session
+    session.output.changed(session.queue.touch(session.task_id(task_id)), session.queue.now())
+
+
+def reprioritize(context: QueueContext, which: IdAndPriority) -> None:
+    """Move a pending task to another priority level. Its creation time stays."""
+    *task_ids, priority = which
+    if len(task_ids) > 1 or not priority.isdecimal():
+        msg = f"priority: must look like TASK_ID PRIORITY, the priority from 0 to 9, got {' '.join(which)}"
+        raise ValueError(msg)
+    session = context.session
+    task_id = session.task_id(task_ids[0] if task_ids else None)
+    session.output.changed(session.queue.reprioritize(task_id, int(priority)), session.queue.now())
+
+
+def cancel(context: QueueContext, task_ids: TasksToCancel = None, yes: Yes = False) -> None:
+    """Cancel pending tasks."""
+    session = context.session
+    wanted = task_ids or [session.task_id(None)]
+    if len(wanted) > 1:
+        session.confirm(f"Cancel {len(wanted)} tasks?", yes=yes)
+    refused: list[RefusedError] = []
+    cancelled = []
+    for task_id in wanted:
+        try:
+            cancelled.append(session.queue.cancel(task_id))
+        except RefusedError as error:
+            refused.append(error)
+    now = session.queue.now()
+    answer = [fields(task, now) for task in cancelled]
+    lines = (f"task {printable(task.task_id)}: {task.status}" for task in cancelled)
+    session.output.answer(answer if len(wanted) > 1 else next(iter(answer), None), *lines)
+    _raise_last(refused)
+
+
+def _raise_last(errors: list[RefusedError]) -> None:
+    """Print all errors but the last, and raise that one."""
+    for error in errors[:-1]:
+        print_error(error)
+    if errors:
+        raise errors[-1]
+
+
+def pause(context: QueueContext) -> None:
+    """Suspend claims, within seconds on every worker. Tasks can still be put and settled."""
+    session = context.session
+    session.queue.pause()
+    session.output.answer({"paused": True}, f"queue {session.queue.name}: paused")
+
+
+def resume(context: QueueContext) -> None:
+    """Allow claims again."""
+    session = context.session
+    session.queue.resume()
+    session.output.answer({"paused": False}, f"queue {session.queue.name}: resumed")
+
+
+def purge(context: QueueContext, yes: Yes = False) -> None:
+    """Delete every task of the queue, including those being worked on."""
+    session = context.session
+    name = session.queue.name
+    session.confirm(f"Delete every task of queue {name!r}, including those being worked on?", yes=yes)
+    deleted = session.queue.purge(confirm=name)
+    session.claims.clear()
+    session.output.answer({"deleted": deleted}, f"queue {name}: {deleted:,} tasks deleted")

@@ -1,0 +1,35 @@
+"""How a command reports failure: one line without control characters, and an exit status."""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+
+from freshq.errors import RefusedError, StoreError
+
+
+class ExitStatus(IntEnum):
+    """Exit statuses of every command except success, which is 0."""
+
+    REFUSED = 1
+    WRONG_USE = 2
+    UNREACHABLE = 3
+
+
+def exit_status(error: Exception) -> ExitStatus:
+    """Return the exit status for an error."""
+    if isinstance(error, StoreError):
+        return ExitStatus.UNREACHABLE
+    return ExitStatus.REFUSED if isinstance(error, RefusedError) else ExitStatus.WRONG_USE
+
+
+def print_error(problem: object) -> None:
+    """Print one line to standard error."""
+    print(f"freshq: {printable(' '.join(str(problem).split()))}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters escaped, so that a terminal does not obey them."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
