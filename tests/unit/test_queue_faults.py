@@ -10,6 +10,7 @@ import pytest
 from freshq import (
     CodelRule,
     ConcurrencyLimit,
+    Door,
     LeaseLost,
     LostRace,
     Queue,
@@ -133,6 +134,22 @@ class TestClaim:
 
     def test_poll_ends_after_its_timeout(self, place: Place) -> None:
         assert place.queue().poll(timeout_seconds=0.02, poll_seconds=0.01) == []
+
+
+class TestAdmission:
+    def test_a_put_does_not_wait_for_another_thread_that_measures_the_pressure(self, place: Place) -> None:
+        queue = place.queue(door=Door())
+        place.before("oldest_created", lambda: queue.put("meanwhile"), calls=range(1))
+        queue.put("work")
+        assert queue.stats().pending == 2
+
+    def test_after_a_failed_measure_the_next_put_measures_again(self, place: Place) -> None:
+        queue = place.queue(door=Door())
+        place.before("oldest_created", fail, calls=range(1))
+        with pytest.raises(StoreError):
+            queue.put("work")
+        queue.put("work")
+        assert queue.stats().pending == 1
 
 
 class TestSettle:
