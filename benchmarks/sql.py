@@ -4,7 +4,7 @@
 
 procrastinate, litequeue and huey are measured where they are installed, pgbench where it is on the PATH,
 oban by the interpreter that has it (Python 3.12 or newer). With --minutes there is one run only: 8 workers
-for so long, beside the finished rows.
+for this time, beside the finished rows.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rich.table import Table
 from tests.support.databases import HOST, Postgres
 
 from benchmarks import sql_contenders as contenders
+from benchmarks import sql_rivals as rivals
 from freshq import Queue
 from freshq.stores.sql.engine import open_engine
 
@@ -69,18 +70,18 @@ def postgresql_contenders(
     if find_spec("procrastinate"):
 
         def rival_drained() -> float:
-            contenders.fill_procrastinate(server, tasks)
-            return tasks / contenders.timed(contenders.drain_procrastinate, workers, server)
+            rivals.fill_procrastinate(server, tasks)
+            return tasks / contenders.timed(rivals.drain_procrastinate, workers, server)
 
         def rival_put() -> float:
-            contenders.fill_procrastinate(server, 1)
-            return tasks / contenders.timed(contenders.put_procrastinate, workers, server, tasks)
+            rivals.fill_procrastinate(server, 1)
+            return tasks / contenders.timed(rivals.put_procrastinate, workers, server, tasks)
 
         measured |= {"procrastinate put": rival_put, "procrastinate run": rival_drained}
     if oban is not None:
-        measured["oban run"] = lambda: contenders.drain_oban(server, oban, workers, tasks)
+        measured["oban run"] = lambda: rivals.drain_oban(server, oban, workers, tasks)
     if shutil.which("pgbench"):
-        measured["pgbench, bare SQL"] = lambda: contenders.drain_pgbench(server, folder, workers, tasks)
+        measured["pgbench, bare SQL"] = lambda: rivals.drain_pgbench(server, folder, workers, tasks)
     return measured
 
 
@@ -101,9 +102,9 @@ def on_sqlite(rounds: int) -> Figures:
         "freshq claims of 10": lambda folder: contenders.sqlite_freshq(folder, SQLITE_TASKS, 10),
     }
     if find_spec("litequeue"):
-        measured["litequeue pop, done"] = lambda folder: contenders.sqlite_litequeue(folder, SQLITE_TASKS)
+        measured["litequeue pop, done"] = lambda folder: rivals.sqlite_litequeue(folder, SQLITE_TASKS)
     if find_spec("huey"):
-        measured["SqliteHuey dequeue"] = lambda folder: contenders.sqlite_huey(folder, SQLITE_TASKS)
+        measured["SqliteHuey dequeue"] = lambda folder: rivals.sqlite_huey(folder, SQLITE_TASKS)
     figures: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
         for name, measure in measured.items():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueOptions
 
 LEASE_SECONDS: Final = 1.0
-# The processes are forked from one that has everything loaded, and no thread.
+# The processes are forked from one that has everything loaded and no threads.
 CONTEXT: Final = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.sql.workers"])
 OPTIONS: Final[QueueOptions] = {"lease_seconds": LEASE_SECONDS, "max_attempts": 1000}
@@ -64,7 +64,7 @@ def relay(source: str, destination_table: str) -> None:
 
 
 class Crew:
-    """Processes of which one or another is killed, and replaced, every so often."""
+    """Processes that are killed at random and replaced."""
 
     def __init__(self, jobs: list[tuple[Callable[..., None], tuple[Any, ...]]], seed: int) -> None:
         """Start a process for each job."""
@@ -80,7 +80,7 @@ class Crew:
         return process
 
     def work_until(self, done: Callable[[], bool], *, kills: int, within_seconds: float) -> bool:
-        """Kill so many processes at random moments, then let them work until all is done.
+        """Kill processes at random moments, then let the others work until all is done.
 
         Returns:
             Whether it was done in time.
@@ -97,7 +97,7 @@ class Crew:
     def _kill_one(self) -> None:
         number = self._dice.randrange(len(self._jobs))
         victim = self._processes[number]
-        assert victim.is_alive(), f"a worker ended by itself with status {victim.exitcode}"
+        assert victim.is_alive(), f"a worker exited with status {victim.exitcode}"
         os.kill(victim.pid or 0, signal.SIGKILL)
         victim.join()
         self.killed += 1

@@ -1,4 +1,4 @@
-"""Exact counts from the tasks themselves."""
+"""Exact counts, from reading every task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans) -> Stats:
     Args:
         tasks: Every task of a queue.
         now: The time to count at, in seconds.
-        spans: When claims left tasks waiting because of the reserve.
+        spans: When claims passed tasks over because of the reserve.
     """
     reasons: Counter[str] = Counter()
     counts: Counter[TaskStatus] = Counter()

@@ -192,14 +192,13 @@ def _stats(now: float, pending: list[int], ends: Sequence[Any], agenda: Sequence
         bounded["pending"] = "at least"
     if len(agenda) == COUNTED_ROWS:
         bounded |= {"taken": "at least", "delayed": "at least"}
-    oldest = min((end[0] / 1e6 for end in ends if end[0] is not None), default=None)
-    newest = max((end[1] / 1e6 for end in ends if end[1] is not None), default=None)
-    delayed = [row for row in agenda if row.status == TaskStatus.PENDING and row.not_before_us is not None]
+    taken = Counter(row.status for row in agenda)[TaskStatus.TAKEN]
+    ages = [max(0.0, now - created_us / 1e6) for end in ends for created_us in end if created_us is not None]
     return Stats(
         pending=sum(pending),
-        delayed=len(delayed),
-        taken=sum(row.status == TaskStatus.TAKEN for row in agenda),
-        oldest_pending_seconds=None if oldest is None else max(0.0, now - oldest),
-        newest_pending_seconds=None if newest is None else max(0.0, now - newest),
+        delayed=sum(row.status == TaskStatus.PENDING and row.not_before_us is not None for row in agenda),
+        taken=taken,
+        oldest_pending_seconds=max(ages, default=None),
+        newest_pending_seconds=min(ages, default=None),
         bounded=bounded,
     )

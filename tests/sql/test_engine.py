@@ -1,0 +1,191 @@
+"""The pool of connections, and how errors of the drivers are translated."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pymysql  # type: ignore[import-untyped]
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from freshq import Queue, StoreError, TableMissing, Throttled, Unreachable
+from freshq.stores.sql import SqlStore, engine
+from freshq.stores.sql.engine import MAX_CONNECTIONS, StatementPool
+from freshq.stores.sql.failures import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def opened() -> list[sqlite3.Connection]:
+    """Return the connections that the pool opened."""
+    return []
+
+
+@pytest.fixture
+def pool(tmp_path: Path, opened: list[sqlite3.Connection]) -> Iterator[StatementPool]:
+    """Return a pool of two connections that does not wait long."""
+
+    def connect() -> sqlite3.Connection:
+        opened.append(sqlite3.connect(tmp_path / "pool.db"))
+        return opened[-1]
+
+    pool = StatementPool(connect, pool_size=2, timeout=0.02)
+    yield pool
+    pool.dispose()
+
+
+def is_open(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return False
+    return True
+
+
+class TestPool:
+    def test_the_last_used_connection_is_reused_with_its_cursor(
+        self, pool: StatementPool, opened: list[sqlite3.Connection]
+    ) -> None:
+        entry, cursor = pool.borrow()
+        pool.give_back(entry)
+        assert pool.borrow() == (entry, cursor)
+        assert len(opened) == 1
+        pool.give_back(entry)
+
+    def test_it_is_bounded_for_statements_and_checkouts_together(self, pool: StatementPool) -> None:
+        entry, _cursor = pool.borrow()
+        other = pool.connect()
+        assert pool.status() == "2 of 2 connections in use"
+        with pytest.raises(PoolTimeout, match="all 2 connections"):
+            pool.borrow()
+        other.close()
+        again, _cursor = pool.borrow()
+        pool.give_back(again)
+        pool.give_back(entry)
+        assert pool.status() == "0 of 2 connections in use"
+
+    def test_a_connection_that_cannot_be_opened_takes_no_place(self) -> None:
+        def fail() -> sqlite3.Connection:
+            raise sqlite3.OperationalError("unable to open database file")
+
+        pool = StatementPool(fail, pool_size=1, timeout=0.02)
+        for _ in range(3):
+            with pytest.raises(sqlite3.OperationalError):
+                pool.borrow()
+
+    def test_a_discarded_connection_is_replaced(
+        self, pool: StatementPool, opened: list[sqlite3.Connection]
+    ) -> None:
+        first, _cursor = pool.borrow()
+        second, _cursor = pool.borrow()
+        pool.give_back(second)
+        pool.discard(first, RuntimeError("broken"), all_others=False)
+        assert [is_open(connection) for connection in opened] == [False, True]
+        first, _cursor = pool.borrow()
+        assert len(opened) == 3
+        pool.give_back(first)
+
+    def test_when_the_server_is_gone_all_are_replaced(
+        self, pool: StatementPool, opened: list[sqlite3.Connection]
+    ) -> None:
+        first, _cursor = pool.borrow()
+        second, _cursor = pool.borrow()
+        pool.give_back(second)
+        pool.discard(first, RuntimeError("gone"), all_others=True)
+        borrowed = [pool.borrow()[0] for _ in range(2)]
+        assert [is_open(connection) for connection in opened] == [False, False, True, True]
+        for entry in borrowed:
+            pool.give_back(entry)
+
+    def test_what_is_given_back_after_disposal_is_closed(
+        self, pool: StatementPool, opened: list[sqlite3.Connection]
+    ) -> None:
+        entry, _cursor = pool.borrow()
+        pool.dispose()
+        pool.give_back(entry)
+        assert not is_open(opened[0])
+
+    def test_a_forked_child_leaves_the_parents_connections_alone(self, sqlite_url: str) -> None:
+        queue = Queue.sql(sqlite_url)
+        assert isinstance(queue.store, SqlStore)
+        queue.put("work")
+        parents = queue.store.database.engine.pool
+        assert isinstance(parents, StatementPool)
+        engine._forget_connections()  # as after a fork
+        assert queue.store.database.engine.pool is not parents
+        assert [claim.task.payload for claim in queue.claim()] == ["work"]
+        _entry, cursor = parents.borrow()
+        assert cursor.execute("SELECT 1") is not None
+        parents.give_back(_entry)
+        parents.dispose()
+        queue.close()
+
+    def test_many_threads_share_few_connections(self, sqlite_url: str) -> None:
+        queue = Queue.sql(sqlite_url)
+        assert isinstance(queue.store, SqlStore)
+        connected: list[object] = []
+        sa.event.listen(queue.store.database.engine, "connect", lambda *made: connected.append(made))
+
+        def put_and_run(number: int) -> None:
+            queue.put(number)
+            for claim in queue.claim():
+                queue.complete(claim)
+
+        with ThreadPoolExecutor(3 * MAX_CONNECTIONS) as threads:
+            list(threads.map(put_and_run, range(6 * MAX_CONNECTIONS)))
+        assert queue.stats().success == 6 * MAX_CONNECTIONS
+        assert 1 <= len(connected) <= MAX_CONNECTIONS
+        queue.close()
+
+    def test_an_engine_that_freshq_did_not_open(self, sqlite_url: str) -> None:
+        foreign = sa.create_engine(sqlite_url)
+        queue = Queue(SqlStore(foreign), clock=time.time)
+        with pytest.raises(TypeError, match=r"^url: .*open_engine"):
+            queue.put("work")
+        foreign.dispose()
+
+
+def postgres_error(state: str | None) -> psycopg.Error:
+    error = psycopg.OperationalError("reason")
+    error.sqlstate = state
+    return error
+
+
+@pytest.mark.parametrize(
+    ("dialect", "error", "kind"),
+    [
+        ("sqlite", sqlite3.OperationalError("no such table: tasks"), TableMissing),
+        ("sqlite", sqlite3.OperationalError("database is locked"), Throttled),
+        ("sqlite", sqlite3.OperationalError("unable to open database file"), Unreachable),
+        ("sqlite", sqlite3.OperationalError("disk I/O error"), StoreError),
+        ("postgresql", postgres_error(None), Unreachable),
+        ("postgresql", postgres_error("57P01"), Unreachable),
+        ("postgresql", postgres_error("40P01"), Throttled),
+        ("postgresql", postgres_error("42P01"), TableMissing),
+        ("postgresql", postgres_error("22001"), StoreError),
+        ("postgresql", psycopg.InterfaceError("closed"), StoreError),
+        ("mysql", pymysql.OperationalError(2013, "lost"), Unreachable),
+        ("mariadb", pymysql.OperationalError(1213, "deadlock"), Throttled),
+        ("mariadb", pymysql.ProgrammingError(1146, "no table"), TableMissing),
+        ("mariadb", pymysql.DataError(1406, "too long"), StoreError),
+        ("mariadb", pymysql.OperationalError(), StoreError),
+        ("sqlite", PoolTimeout("all 10 connections of this process were in use for 30 s"), StoreError),
+    ],
+)
+def test_errors_are_translated(dialect: str, error: Exception, kind: type[StoreError]) -> None:
+    answer: Any = translated(error, dialect, "tasks")
+    assert type(answer) is kind
+    assert str(answer).startswith("table 'tasks': ")
+
+
+def test_an_invalidated_connection_means_an_unreachable_database() -> None:
+    lost = sa.exc.OperationalError("SELECT 1", {}, RuntimeError("lost"), connection_invalidated=True)
+    assert type(translated(lost, "postgresql", "tasks")) is Unreachable
