@@ -42,7 +42,7 @@ def test_a_missing_table_is_not_an_empty_queue() -> None:
     "arguments",
     [["--queue", "Tasks"], ["--queue", "dynamodb://"], [], ["--queue", "dynamodb://T", "--name", "#"]],
 )
-def test_wrong_use_has_a_status_of_its_own(arguments: list[str]) -> None:
+def test_wrong_use_exits_with_status_2(arguments: list[str]) -> None:
     assert run(app, ["stats", *arguments], env={"FRESHQ_QUEUE": None}).exit_code == 2
 
 

@@ -1,4 +1,4 @@
-"""The commands on a table that an application has: `dynamodb://TABLE?key=NAME`."""
+"""The commands on an attached table: `dynamodb://TABLE?key=NAME`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def shipments(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Shipments:
-    """Return an attached table with three records, which the commands find in the environment."""
+    """Return an attached table with three records; FRESHQ_QUEUE names it."""
     table = Shipments(moto_client)
     table.create_attached()
     table.add("A", "B", "C")
@@ -54,7 +54,7 @@ class TestAddress:
         monkeypatch.setenv("FRESHQ_QUEUE", f"dynamodb://{shipments.table}?key=other")
         fails(2, "key: ", "stats")
 
-    def test_a_table_that_is_not_attached_is_no_empty_queue(
+    def test_a_table_that_is_not_attached_is_not_an_empty_queue(
         self, monkeypatch: pytest.MonkeyPatch, shipments: Shipments
     ) -> None:
         other = Shipments(shipments.client)
@@ -72,21 +72,21 @@ class TestLife:
         shipments.assert_untouched("A", "B", "C")
 
     @pytest.mark.usefixtures("shipments")
-    def test_a_record_is_its_own_work(self) -> None:
+    def test_a_record_is_its_own_payload(self) -> None:
         fails(2, "payload: must be None, because the record itself is the payload", "put", "{}", "--id", "A")
         fails(2, "task_id: required, the id of a record", "put")
         fails(1, "'Z': not in queue", "put", "--id", "Z")
 
 
 class TestHoldAndReady:
-    def test_what_is_held_cannot_be_put_until_it_is_ready(self, queue: AttachedQueue) -> None:
+    def test_a_held_record_cannot_be_put_until_it_is_ready(self, queue: AttachedQueue) -> None:
         assert answer("hold", "A")["status"] == "UNDER_CONSTRUCTION"
         fails(1, "make it ready first", "put", "--id", "A")
         assert "A: READY" in freshq("ready", "A").stdout
         answer("put", "--id", "A")
         assert status_of(queue, "A") is TaskStatus.PENDING
 
-    def test_what_is_done_may_be_put_again(self, queue: AttachedQueue) -> None:
+    def test_a_finished_record_can_be_put_again(self, queue: AttachedQueue) -> None:
         queue.complete(in_work(queue))
         fails(1, "SUCCESS", "put", "--id", "A")
         answer("ready", "A")
@@ -102,7 +102,7 @@ class TestHoldAndReady:
 
 
 class TestDeadLetters:
-    def test_one_is_taken_looked_into_and_given_back(self, queue: AttachedQueue) -> None:
+    def test_dead_letters_are_claimed_and_settled(self, queue: AttachedQueue) -> None:
         for record_id in ("A", "B"):
             dead(queue, record_id)
         first, second = answer("dlq", "claim", "--limit", "5", "--lease-seconds", "30")
@@ -112,15 +112,13 @@ class TestDeadLetters:
         assert status_of(queue, second["task_id"]) is TaskStatus.FAILURE
 
     @pytest.mark.usefixtures("shipments")
-    def test_none_is_told_from_none_taken(self) -> None:
+    def test_without_dead_letters_it_is_refused_and_a_wrong_limit_is_wrong_use(self) -> None:
         fails(1, "has no dead letter to claim", "dlq", "claim")
         fails(2, "limit: ", "dlq", "claim", "--limit", "0")
 
 
 @pytest.mark.parametrize("command", [["hold", "A"], ["ready", "A"], ["dlq", "claim"]])
-def test_a_table_of_freshqs_own_has_none_of_these(
-    monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
+def test_other_tables_refuse_these_commands(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     monkeypatch.setenv("FRESHQ_QUEUE", "memory://")
     fails(
         2,
@@ -129,7 +127,7 @@ def test_a_table_of_freshqs_own_has_none_of_these(
     )
 
 
-def test_the_shell_has_them_under_its_own_names(queue: AttachedQueue) -> None:
+def test_the_shell_has_these_commands(queue: AttachedQueue) -> None:
     dead(queue, "C")
     walk = "id A, reset, ready, enqueue, claim, done, ready, enqueue B, hold B, hold, dlq claim, release"
     shell = freshq("shell", text=walk.replace(", ", "\n"))

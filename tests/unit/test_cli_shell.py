@@ -1,4 +1,4 @@
-"""`freshq shell`: the walk-through of a record, piped and typed, and what goes wrong in it."""
+"""`freshq shell`, piped and interactive: the walkthrough of a record, and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import StoreUnderTest
 
-# The article's example: a shipment is made, becomes ready, is queued, taken, and ends well, then badly.
+# The article's example: shipments are created, made ready, queued and claimed; one succeeds, one fails.
 WALK = """
 create-test
 ls
@@ -73,7 +73,7 @@ def piped(*lines: str, options: tuple[str, ...] = ()) -> Result:
 
 
 def answers(*lines: str) -> list[Any]:
-    """Return what each line answers, as JSON."""
+    """Return the JSON answer of each line."""
     done = piped(*lines, options=("--json",))
     assert done.exit_code == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -84,7 +84,7 @@ def shell() -> Shell:
     return Shell(Session(Queue.memory(), Output(as_json=False), can_ask=False))
 
 
-def test_the_walk_through_of_the_article_in_a_process_of_its_own(table_store: StoreUnderTest) -> None:
+def test_the_articles_walkthrough_in_a_separate_process(table_store: StoreUnderTest) -> None:
     assert table_store.client is not None
     environment = os.environ | {
         "AWS_ENDPOINT_URL_DYNAMODB": table_store.client.meta.endpoint_url,
@@ -109,10 +109,10 @@ def test_the_walk_through_of_the_article_in_a_process_of_its_own(table_store: St
 
 
 class TestPipe:
-    def test_no_line_is_lost_and_the_end_ends_it(self) -> None:
-        told = answers(*(f"put {number}" for number in range(200)), "stats")
-        assert len(told) == 201
-        assert told[-1]["pending"] == 200
+    def test_every_line_is_run_until_the_end(self) -> None:
+        shown = answers(*(f"put {number}" for number in range(200)), "stats")
+        assert len(shown) == 201
+        assert shown[-1]["pending"] == 200
 
     def test_the_last_line_needs_no_newline(self) -> None:
         done = CliRunner().invoke(app, ["shell", "--queue", "memory://"], input="put 1 --id a")
@@ -142,23 +142,23 @@ class TestPipe:
             (["", "   ", "# a comment"], 0),
         ],
     )
-    def test_the_status_is_that_of_the_worst_command(self, lines: list[str], status: int) -> None:
+    def test_the_status_is_the_worst_of_the_commands(self, lines: list[str], status: int) -> None:
         done = piped(*lines)
         assert done.exit_code == status, done.stderr
         assert done.stderr.count("\n") == (0 if status == 0 else done.stderr.count("freshq: "))
         assert "Traceback" not in done.output
 
-    def test_what_comes_after_a_mistake_is_run(self) -> None:
+    def test_lines_after_an_error_are_run(self) -> None:
         done = piped("fly", "put 1 --id a")
         assert done.stderr == "freshq: unknown command 'fly'; help lists the commands\n"
         assert "task a: CREATED" in done.stdout
         assert "did you mean 'claim'" in piped("cliam").stderr
 
-    def test_json_needs_no_quotes_of_its_own(self) -> None:
+    def test_json_needs_no_quotes(self) -> None:
         answer = answers('put {"a": [1, "two words"]} --id x --priority 3', "put [1] --id y", "get x")[-1]
         assert (answer["payload"], answer["priority"]) == ({"a": [1, "two words"]}, 3)
 
-    def test_purge_is_run_if_it_is_meant(self) -> None:
+    def test_purge_runs_if_confirmed(self) -> None:
         assert answers("put 1", "purge --yes")[-1] == {"deleted": 1}
 
 
@@ -172,7 +172,7 @@ class TestRecords:
         assert "cannot touch a record that is UNDER_CONSTRUCTION" in refused.stderr
         assert "cannot done" in refused.stderr
 
-    def test_what_is_queued_cannot_be_queued_again(self) -> None:
+    def test_a_queued_record_cannot_be_queued_again(self) -> None:
         refused = piped("ct", "id A-101", "enqueue", "enqueue", "ct", "touch A-101", "reset")
         assert refused.exit_code == 1
         assert "already queued, it is PENDING" in refused.stderr
@@ -180,26 +180,26 @@ class TestRecords:
         assert "cannot reset a task that is PENDING" in refused.stderr
 
     def test_ready_and_reset_change_a_record_back_and_forth(self) -> None:
-        told = answers("ct", "id A-101", "ready", "reset")
-        assert [record["status"] for record in told[1:]] == [
+        shown = answers("ct", "id A-101", "ready", "reset")
+        assert [record["status"] for record in shown[1:]] == [
             "UNDER_CONSTRUCTION", "READY", "UNDER_CONSTRUCTION",
         ]  # fmt: skip
 
-    def test_a_failed_task_is_ready_again_and_a_held_one_too(self) -> None:
-        told = answers("put 1 --id a", "claim", "fail", "ready", "claim", "ready a", "stats")
-        assert told[-1]["pending"] == 1
+    def test_ready_redrives_a_dead_letter_and_releases_a_claim(self) -> None:
+        shown = answers("put 1 --id a", "claim", "fail", "ready", "claim", "ready a", "stats")
+        assert shown[-1]["pending"] == 1
         refused = piped("put 1 --id a", "ready a")
         assert "cannot make ready a task that is PENDING" in refused.stderr
 
-    def test_a_listing_names_what_is_not_queued(self) -> None:
+    def test_a_listing_shows_drafts(self) -> None:
         assert "not queued: A-404  UNDER_CONSTRUCTION" in piped("ct", "ls").stdout
 
 
 class TestCurrent:
-    def test_what_is_claimed_is_current_and_needs_no_token(self) -> None:
-        told = answers("put 1 --id a", "put 2 --id b", "claim --limit 2", "done", "release b", "id b", "id")
-        assert [task["status"] for task in told[3:6]] == ["SUCCESS", "PENDING", "PENDING"]
-        assert told[-1] == {"current": None}
+    def test_a_claimed_task_is_current_and_needs_no_token(self) -> None:
+        shown = answers("put 1 --id a", "put 2 --id b", "claim --limit 2", "done", "release b", "id b", "id")
+        assert [task["status"] for task in shown[3:6]] == ["SUCCESS", "PENDING", "PENDING"]
+        assert shown[-1] == {"current": None}
 
     def test_an_unknown_task_does_not_become_current(self, shell: Shell) -> None:
         shell.run_all(["put 1 --id a", "id a"])
@@ -209,7 +209,7 @@ class TestCurrent:
         assert shell.run("id") == 0
         assert prompt_text(shell) == "default> "
 
-    def test_a_token_of_another_process_will_do(self, shell: Shell) -> None:
+    def test_a_token_of_another_process_is_accepted(self, shell: Shell) -> None:
         shell.run("put 1 --id a")
         (claim,) = shell.session.queue.claim()
         assert shell.run("done a") == 2
@@ -291,5 +291,5 @@ class TestTyped:
         ('en [1, {"a b": 2}] --id x', ["en", '[1, {"a b": 2}]', "--id", "x"]),
     ],
 )
-def test_lines_are_split_as_a_shell_does(line: str, words: list[str]) -> None:
+def test_lines_are_split_like_a_posix_shell(line: str, words: list[str]) -> None:
     assert split(line) == words

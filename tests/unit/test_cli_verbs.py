@@ -1,4 +1,4 @@
-"""The verbs of a queue as commands: what they print, and their exit status."""
+"""The verbs of a queue as commands: output and exit status."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STACK = {
 @pytest.fixture
 def queue(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Queue:
     monkeypatch.setenv("FRESHQ_QUEUE", URL)
-    # To make a client takes longer than most tests.
+    # Making a client takes longer than most tests.
     monkeypatch.setattr(store, "default_client", lambda: moto_client)
     queue = Queue.dynamodb("Tasks", moto_client)
     queue.create_table()
@@ -55,7 +55,7 @@ def queue(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Queue
 
 @pytest.fixture
 def stacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stubber]:
-    """Return what CloudFormation will answer."""
+    """Return a stub of CloudFormation."""
     client = boto3.client("cloudformation")
     monkeypatch.setattr(stacks_module, "cloudformation", lambda: client)
     with Stubber(client) as stubber:
@@ -75,7 +75,7 @@ def answer(*arguments: str, text: str | None = None) -> Any:
 
 
 def fails(status: int, said: str, *arguments: str) -> None:
-    """Check that a command fails with one line that says why."""
+    """Check the exit status and the one-line error of a command."""
     done = freshq(*arguments)
     assert done.exit_code == status, done.output
     assert said in done.stderr
@@ -90,7 +90,7 @@ def claimed(*arguments: str) -> tuple[str, str]:
 
 
 class TestPutAndGet:
-    def test_what_is_put_can_be_got(self, queue: Queue) -> None:
+    def test_get_returns_a_put_task(self, queue: Queue) -> None:
         put = answer("put", '{"order": 42}', "--id", "a", "--priority", "3", "--group", "g")
         assert put == {"task_id": "a", "outcome": "CREATED"}
         task = answer("get", "a")
@@ -108,7 +108,7 @@ class TestPutAndGet:
         assert answer("get", "a")["payload"] == 1
 
     @pytest.mark.usefixtures("queue")
-    def test_what_becomes_of_a_task_of_the_same_id(self) -> None:
+    def test_on_conflict_keeps_or_replaces_a_live_task(self) -> None:
         answer("put", "1", "--id", "a")
         fails(1, "already queued", "put", "2", "--id", "a", "--on-conflict", "ignore")
         assert answer("put", "2", "--id", "a", "--on-conflict", "update")["outcome"] == "UPDATED"
@@ -117,7 +117,7 @@ class TestPutAndGet:
         fails(2, "on_conflict: lines have no --id", "put", "--lines", "-", "--on-conflict", "update")
         assert answer("get", "a")["payload"] == 2
 
-    def test_texts_the_input_and_many_lines(self, queue: Queue, tmp_path: Path) -> None:
+    def test_payloads_as_text_from_input_and_by_line(self, queue: Queue, tmp_path: Path) -> None:
         answer("put", "hello", "--text", "--id", "text")
         answer("put", "-", "--id", "input", text='{"from": "input"}')
         assert (answer("get", "text")["payload"], answer("get", "input")["payload"]) == (
@@ -148,10 +148,10 @@ class TestPutAndGet:
         ],
     )
     @pytest.mark.usefixtures("queue")
-    def test_wrong_use_is_told_in_one_line(self, said: str, arguments: list[str]) -> None:
+    def test_wrong_use_is_one_line(self, said: str, arguments: list[str]) -> None:
         fails(2, said, *arguments)
 
-    def test_a_wrong_line_keeps_all_of_them_out(self, queue: Queue) -> None:
+    def test_nothing_is_put_if_a_line_is_wrong(self, queue: Queue) -> None:
         done = CliRunner().invoke(app, ["put", "--lines", "-"], input="1\nx\n")
         assert (done.exit_code, queue.stats().pending) == (2, 0)
         assert "line 2 is not JSON" in done.stderr
@@ -179,7 +179,7 @@ class TestClaims:
         assert queue.stats().success == 1
 
     @pytest.mark.usefixtures("queue")
-    def test_a_lease_is_lengthened_under_the_same_token(self) -> None:
+    def test_extend_keeps_the_token(self) -> None:
         answer("put", "1", "--id", "a")
         _, token = claimed("--lease-seconds", "5")
         until = answer("get", "a")["lease_until"]
@@ -196,7 +196,7 @@ class TestClaims:
         assert task.status is TaskStatus.TAKEN
 
     @pytest.mark.usefixtures("queue")
-    def test_nothing_to_claim_is_a_refusal(self) -> None:
+    def test_nothing_to_claim_is_refused(self) -> None:
         fails(1, "has nothing to claim", "claim")
         nothing = freshq("claim", "--json")
         assert (nothing.exit_code, json.loads(nothing.stdout)) == (1, [])
@@ -205,7 +205,7 @@ class TestClaims:
         assert answer("resume") == {"paused": False}
 
     @pytest.mark.usefixtures("queue")
-    def test_the_token_is_printed_whole(self) -> None:
+    def test_the_token_is_printed_in_full(self) -> None:
         answer("put", "1", "--id", "a" * 70)
         shown = freshq("claim").stdout
         token = next(line.split()[1] for line in shown.splitlines() if line.startswith("token"))
@@ -214,7 +214,7 @@ class TestClaims:
 
 
 class TestWaitingTasks:
-    def test_touch_and_reprioritize_change_what_comes_next(self, queue: Queue) -> None:
+    def test_touch_and_reprioritize_change_the_next_claim(self, queue: Queue) -> None:
         for name in ("a", "b", "c"):
             answer("put", "1", "--id", name)
         answer("touch", "a")
@@ -223,7 +223,7 @@ class TestWaitingTasks:
         assert claimed()[0] == "b"
         assert queue.stats().pending == 1
 
-    def test_one_is_cancelled_at_once_several_are_asked_about(self, queue: Queue) -> None:
+    def test_cancelling_several_tasks_needs_confirmation(self, queue: Queue) -> None:
         for name in ("a", "b", "c"):
             answer("put", "1", "--id", name)
         assert answer("cancel", "a")["status"] == "CANCELLED"
@@ -233,7 +233,7 @@ class TestWaitingTasks:
         assert queue.stats().cancelled == 3
 
     @pytest.mark.usefixtures("queue")
-    def test_lists_go_on_where_they_ended(self) -> None:
+    def test_a_list_continues_at_its_cursor(self) -> None:
         for name in ("a", "b", "c"):
             answer("put", "1", "--id", name)
         first = answer("ls", "--limit", "2")
@@ -253,7 +253,7 @@ class TestWaitingTasks:
         assert any('"long' in line and line.rstrip().endswith("…") for line in lines)
 
     @pytest.mark.usefixtures("queue")
-    def test_a_short_id_takes_no_room_from_the_other_columns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_short_id_leaves_room_for_the_other_columns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "80")
         answer("put", json.dumps("long " * 50), "--id", "a")
         (line,) = [line for line in freshq("ls").stdout.splitlines() if '"long' in line]
@@ -261,7 +261,7 @@ class TestWaitingTasks:
 
 
 class TestDeletion:
-    def test_purge_needs_to_be_meant(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_purge_needs_confirmation(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         answer("put", "1")
         fails(2, "pass --yes", "purge")
         monkeypatch.setattr(command, "is_interactive", lambda: True)
@@ -272,7 +272,7 @@ class TestDeletion:
         answer("put", "1")
         assert answer("purge", "--yes") == {"deleted": 1}
 
-    def test_dead_letters_are_listed_brought_back_and_deleted(self, queue: Queue) -> None:
+    def test_dead_letters_are_listed_redriven_and_deleted(self, queue: Queue) -> None:
         for name in ("a", "b", "c"):
             answer("put", "1", "--id", name)
             answer("fail", name, "--token", claimed()[1], "--error", f"no {name}")
@@ -287,8 +287,8 @@ class TestDeletion:
         assert (queue.stats().pending, queue.stats().failure) == (2, 0)
 
 
-class TestFinding:
-    def test_options_of_the_address_count(self, queue: Queue) -> None:
+class TestAddresses:
+    def test_options_of_the_address_apply(self, queue: Queue) -> None:
         where = f"{URL}?name=mail&order=fifo&lease_seconds=7"
         for name in ("a", "b"):
             answer("put", "1", "--id", name, "--queue", where)
@@ -350,7 +350,7 @@ class TestFinding:
         options = {"name": "mail", "max_attempts": 2}
         assert asked == [("mysql+pymysql://u@h/db?charset=utf8mb4", "work", options)]
 
-    def test_a_deployed_stack_brings_its_options(self, queue: Queue, stacks: Stubber) -> None:
+    def test_a_stack_sets_the_options_of_its_queue(self, queue: Queue, stacks: Stubber) -> None:
         for _ in range(3):
             stacks.add_response("describe_stacks", {"Stacks": [STACK]}, {"StackName": "app"})
         for name in ("a", "b"):
@@ -360,7 +360,7 @@ class TestFinding:
         assert claim["lease_until"] == pytest.approx(claim["updated"] + 7, abs=0.001)
         assert queue.stats().pending == 0
 
-    def test_a_stack_without_a_queue_or_that_is_none(self, stacks: Stubber) -> None:
+    def test_a_missing_stack_or_one_without_a_queue(self, stacks: Stubber) -> None:
         bare = {key: value for key, value in STACK.items() if key != "Outputs"}
         stacks.add_response("describe_stacks", {"Stacks": [bare]})
         fails(1, "no output QueueTableName", "ls", "--stack", "bare")
@@ -378,9 +378,9 @@ class TestFinding:
         (200, "3 min 20 s"), (3_600, "1 h"), (7_500, "2 h 5 min"), (90_000, "1 d 1 h"), (-5, "-5.0 s"),
     ],
 )  # fmt: skip
-def test_spans_are_written_as_people_do(seconds: float | None, text: str) -> None:
+def test_spans_have_at_most_two_units(seconds: float | None, text: str) -> None:
     assert span(seconds) == text
 
 
-def test_what_a_terminal_might_obey_is_written_out() -> None:
+def test_control_characters_are_escaped() -> None:
     assert printable("a\x1b[2Jb\n") == r"a\x1b[2Jb\n"

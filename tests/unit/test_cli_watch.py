@@ -1,4 +1,4 @@
-"""`freshq watch`: what it reads, and the picture at any size."""
+"""`freshq watch`: snapshots, and frames of any size."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEADLINE_SECONDS = 30.0
 
 
 def filled(queue: Queue, clock: Clock) -> None:
-    """Put tasks of several ages, some held, done or dead."""
+    """Put tasks of several ages; some are claimed, done or dead letters."""
     queue.put_many([{"payload": number} for number in range(3)])
     clock.advance(100)
     queue.put_many([{"payload": number} for number in range(10)])
@@ -58,8 +58,8 @@ def drawn(snapshot: Snapshot, width: int, height: int, problem: str | None = Non
     return capture.get()
 
 
-class TestReadings:
-    def test_what_waits_is_told_by_age(self, store: StoreUnderTest) -> None:
+class TestSnapshots:
+    def test_waiting_tasks_are_counted_by_age(self, store: StoreUnderTest) -> None:
         queue = store.queue()
         filled(queue, store.clock)
         snapshot = Watcher(queue).look()
@@ -73,16 +73,16 @@ class TestReadings:
         snapshot = Watcher(queue).look()
         assert (snapshot.backlog, snapshot.dead_letters, snapshot.searched_all) == ((), (), True)
 
-    def test_what_is_older_than_every_age_is_counted_too(self, clock: Clock) -> None:
+    def test_tasks_older_than_every_age_are_counted(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock, max_age_seconds=100_000)
         queue.put("old")
         clock.advance(AGES_SECONDS[-1] + 1)
         snapshot = Watcher(queue).look()
         assert bands(snapshot.backlog)[-1][::2] == (AGES_SECONDS[-1], 1)
-        told = json.loads(json.dumps(snapshot.as_json(), allow_nan=False))
-        assert told["backlog"][-1] == {"younger_than_seconds": None, "tasks": 1}
+        shown = json.loads(json.dumps(snapshot.as_json(), allow_nan=False))
+        assert shown["backlog"][-1] == {"younger_than_seconds": None, "tasks": 1}
 
-    def test_claims_a_second_come_from_what_is_held_and_done(self, clock: Clock) -> None:
+    def test_the_claim_rate_is_estimated_from_held_and_settled_tasks(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock)
         queue.put_many([{"payload": number} for number in range(20)])
         watcher = Watcher(queue)
@@ -95,7 +95,7 @@ class TestReadings:
         clock.advance(1)
         assert watcher.look().claimed_per_second == pytest.approx(0.0)
 
-    def test_dead_letters_are_searched_a_part_at_a_time(
+    def test_dead_letters_are_found_by_scanning_in_parts(
         self, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(snapshots, "SCAN_TASKS", 4)
@@ -161,7 +161,7 @@ class TestFrame:
         assert "the downstream said 503" in five[-1]
         assert [line[:10] for line in two] == ["queue defa", "waiting 11"]
 
-    def test_a_tall_terminal_shows_all_of_it(self, clock: Clock) -> None:
+    def test_a_tall_terminal_shows_everything(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock)
         filled(queue, clock)
         queue.pause()
@@ -174,16 +174,16 @@ class TestFrame:
             "1 min 45 s",
         ):
             assert said in text, said
-        assert "none so far" in drawn(replace(snapshot, dead_letters=()), 80, 24)
+        assert "last dead letters so far  none" in drawn(replace(snapshot, dead_letters=()), 80, 24)
 
 
 class TestCommand:
-    def test_one_picture_and_one_line_of_json(self) -> None:
+    def test_one_frame_and_one_line_of_json(self) -> None:
         picture = CliRunner().invoke(app, ["watch", "--once", "--queue", "memory://"])
         assert picture.exit_code == 0
         assert "queue default" in picture.stdout
-        told = CliRunner().invoke(app, ["watch", "--once", "--json", "--queue", "memory://"])
-        assert json.loads(told.stdout)["stats"]["pending"] == 0
+        shown = CliRunner().invoke(app, ["watch", "--once", "--json", "--queue", "memory://"])
+        assert json.loads(shown.stdout)["stats"]["pending"] == 0
 
     @pytest.mark.parametrize(
         ("arguments", "said"), [([], "once: "), (["--every-seconds", "0"], "every_seconds: ")]
@@ -193,11 +193,11 @@ class TestCommand:
         assert (done.exit_code, said in done.stderr) == (2, True)
 
     @pytest.mark.usefixtures("moto_client")
-    def test_no_answer_at_first_is_an_error(self) -> None:
+    def test_a_store_error_at_first_is_an_error(self) -> None:
         done = CliRunner().invoke(app, ["watch", "--once", "--queue", "dynamodb://Nowhere"])
         assert (done.exit_code, "'Nowhere'" in done.stderr) == (3, True)
 
-    def test_no_answer_later_is_told_beside_the_last_picture(
+    def test_a_later_store_error_is_shown_in_the_last_frame(
         self, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue = Queue.memory(clock=clock)
@@ -212,20 +212,20 @@ class TestCommand:
                 raise answer
             return answer
 
-        told: list[str | None] = []
+        shown: list[str | None] = []
         monkeypatch.setattr(Watcher, "look", look)
 
         def picture(*arguments: str | None) -> str:
-            told.append(arguments[3])
+            shown.append(arguments[3])
             return "a picture"
 
         monkeypatch.setattr("freshq.cli.commands.watch.command.frame", picture)
         console = Console(force_terminal=True, width=80, height=24, file=sys.stdout)
         with pytest.raises(KeyboardInterrupt):
             draw(console, Watcher(queue), every_seconds=0.001)
-        assert told == [None, "too many", None]
+        assert shown == [None, "too many", None]
 
-    def test_it_fills_a_small_terminal_and_ctrl_c_ends_it_well(self) -> None:
+    def test_it_fits_a_small_terminal_and_ctrl_c_ends_it_with_status_0(self) -> None:
         terminal, inside = pty.openpty()
         fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 40, 0, 0))
         code = "from freshq.cli.main import app; app()"
@@ -244,10 +244,10 @@ class TestCommand:
 
 
 def _until(terminal: int, sign: bytes | None) -> bytes:
-    """Return what a terminal shows until there is a sign; None: until it is closed."""
+    """Return the output of a terminal up to a sign; None for all of it until it is closed."""
     shown = b""
     deadline = time.monotonic() + DEADLINE_SECONDS
-    with suppress(OSError):  # how a terminal whose process has ended says so
+    with suppress(OSError):  # raised when the process of the terminal has ended
         while sign is None or sign not in shown:
             readable, _, _ = select.select([terminal], [], [], deadline - time.monotonic())
             assert readable, shown

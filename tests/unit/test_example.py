@@ -1,4 +1,4 @@
-"""`freshq example call-center`: by itself in memory, and on a table of DynamoDB Local."""
+"""`freshq example call-center`, in memory and on a table of DynamoDB Local."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def floor_of(people: list[Caller], *speakers: str) -> Floor:
     return Floor(queue, staff, people, clock, random.Random(1))
 
 
-def test_everyone_is_served_and_everyone_is_counted() -> None:
+def test_every_caller_is_served_and_counted() -> None:
     found = result_of(*COMMAND, "--agents", "50", "--callers", "200")
     assert (found["agents"], found["callers"], found["served"], found["never_served"]) == (50, 200, 200, 0)
     waits = found["waits_by_language"].values()
@@ -68,7 +68,7 @@ def test_everyone_is_served_and_everyone_is_counted() -> None:
     assert found["connections_lost"] == found["agents_recovered"]
 
 
-def test_the_seed_makes_the_run() -> None:
+def test_the_same_seed_gives_the_same_report() -> None:
     assert result_of(*SMALL, "--seed", "3") == result_of(*SMALL, "--seed", "3")
     assert result_of(*SMALL, "--seed", "3") != result_of(*SMALL, "--seed", "4")
 
@@ -100,7 +100,7 @@ def test_the_live_table_shows_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "longest wait of a caller" in shown
 
 
-def test_on_a_table_it_comes_to_the_same_and_leaves_nothing(
+def test_on_a_table_the_report_is_the_same_and_nothing_is_left(
     dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", dynamodb_local.meta.endpoint_url)
@@ -115,7 +115,7 @@ def test_on_a_table_it_comes_to_the_same_and_leaves_nothing(
     assert queue.waiting() == 1
 
 
-def test_no_dynamodb_is_a_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_dynamodb_exits_with_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(match_store, "default_client", lambda: client_at("http://127.0.0.1:1"))
     answer = run(app, [*SMALL, "--table", "CallCenter"])
     assert answer.exit_code == 3
@@ -129,7 +129,7 @@ def test_wrong_use(arguments: list[str]) -> None:
     assert run(app, [*COMMAND, *arguments]).exit_code == 2
 
 
-def test_who_waits_longest_is_served_first() -> None:
+def test_the_longest_waiting_caller_is_served_first() -> None:
     floor = floor_of([calling("a", 1), calling("b", 2), calling("c", 3)], "English")
     list(floor.run())
     waited = [caller.waited_seconds for caller in floor.callers]
@@ -138,7 +138,7 @@ def test_who_waits_longest_is_served_first() -> None:
     assert 98 < (waited[1] or 0) < (waited[2] or 0)
 
 
-def test_who_cannot_be_served_holds_no_one_up() -> None:
+def test_a_caller_who_cannot_be_served_blocks_no_one() -> None:
     floor = floor_of([calling("a", 1), calling("b", 2, "French"), calling("c", 3)], "English")
     list(floor.run())
     assert [caller.name for caller in floor.waiting] == ["b"]
@@ -146,7 +146,7 @@ def test_who_cannot_be_served_holds_no_one_up() -> None:
     assert (found["served"], found["never_served"]) == (2, 1)
 
 
-def test_the_agent_of_a_lost_connection_comes_back_when_the_lease_ends() -> None:
+def test_the_agent_of_a_lost_connection_is_recovered_when_the_lease_expires() -> None:
     floor = floor_of([calling("a", 1, lost=True), calling("b", 2)], "English")
     list(floor.run())
     assert floor.callers[1].waited_seconds == LEASE_SECONDS - 1

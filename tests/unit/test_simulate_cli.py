@@ -34,7 +34,7 @@ def measures(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_json_has_the_measures_of_the_library() -> None:
+def test_json_has_the_results_of_the_library() -> None:
     printed = measures(
         "--rate", "30", "--duration", "100", "--order", "fifo", "--reserve", "1", "--seed", "5"
     )
@@ -70,7 +70,7 @@ def test_all_options_together() -> None:
     assert done["shed_by_reason"]["group"] > 0
 
 
-def test_a_table_for_people() -> None:
+def test_the_result_as_a_table() -> None:
     done = invoke("--rate", "20", "--duration", "50")
     assert done.exit_code == 0
     assert "goodput ratio" in done.stdout
@@ -134,7 +134,7 @@ def test_bad_input_is_one_clear_line(arguments: list[str], why: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_picture_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plot_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     done = invoke("--rate", "1", "--plot", "picture.png")
     assert done.exit_code == 2
@@ -142,12 +142,12 @@ def test_a_picture_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_simulate_does_not_load_the_extra() -> None:
-    """Only a picture needs it, and it is slow to load."""
+    """Only a plot needs it, and it is slow to load."""
     program = "import sys, freshq.cli.main; sys.exit('altair' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)  # noqa: S603 - this interpreter
 
 
-def test_a_sweep_prints_the_grid() -> None:
+def test_a_sweep_prints_a_table() -> None:
     done = invoke("--sweep", "--duration", "30")
     assert done.exit_code == 0
     for name in policies(10.0, 10):
@@ -159,7 +159,7 @@ def test_a_sweep_prints_the_grid() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "html"])
-def test_a_picture_of_several_policies(tmp_path: Path, suffix: str) -> None:
+def test_a_plot_of_several_policies(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"picture.{suffix}"
     done = invoke(
         "--rate", "8", "--order", "fifo", "--reserve", "0.5", "--duration", "20", "--plot", str(file)
@@ -169,10 +169,10 @@ def test_a_picture_of_several_policies(tmp_path: Path, suffix: str) -> None:
     assert drawn.startswith(PNG) if suffix == "png" else b"as given" in drawn
     assert len(drawn) > 5000
     if suffix == "html":
-        assert b"<script src=" not in drawn, "it shall open without a network"
+        assert b"<script src=" not in drawn, "must open without a network"
 
 
-def test_a_policy_that_is_compared_anyway_is_drawn_once(tmp_path: Path) -> None:
+def test_a_standard_policy_is_plotted_once(tmp_path: Path) -> None:
     file = tmp_path / "picture.svg"
     assert invoke("--rate", "8", "--duration", "20", "--plot", str(file)).exit_code == 0
     assert "as given" not in file.read_text("utf-8")

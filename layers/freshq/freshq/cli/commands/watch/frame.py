@@ -161,10 +161,11 @@ def _bars(snapshot: Snapshot, width: int) -> Table:
 
 def _dead_letters(snapshot: Snapshot, width: int, rows: int) -> RenderableType:
     """Return the latest dead letters in at most `rows` rows."""
-    heading = Text("last dead letters", style="bold", no_wrap=True, overflow="ellipsis")
+    title = "last dead letters" if snapshot.searched_all else "last dead letters so far"
+    heading = Text(title, style="bold", no_wrap=True, overflow="ellipsis")
     found = snapshot.dead_letters[: max(1, rows - 1)]
     if not found:
-        return heading.append("  none" if snapshot.searched_all else "  none so far", style="not bold")
+        return heading.append("  none", style="not bold")
     if rows == 1:
         last = found[0]
         parts = (printable(last.task_id), span(max(0.0, snapshot.at - last.updated)), last.error or "-")
