@@ -27,6 +27,11 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return environment(wheel, tmp_path_factory.mktemp("bare"))
 
 
+@pytest.fixture(scope="module")
+def with_cli_and_sql(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return environment(wheel, tmp_path_factory.mktemp("extras"), "cli", "sql")
+
+
 def test_the_core_works_bare(bare: Environment) -> None:
     ran = bare.run("python", "-c", LIFE)
 
@@ -58,3 +63,31 @@ def test_what_needs_an_extra_names_it(bare: Environment, program: str, extra: st
 
     assert ran.returncode == 1
     assert f"pip install 'freshq[{extra}]'" in ran.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("command", "extra"), [("freshq", "cli"), ("freshq-pipeline", "pipeline")])
+def test_a_command_without_its_extra_says_so_in_one_line(bare: Environment, command: str, extra: str) -> None:
+    ran = bare.run(command, "--help")
+
+    assert ran.returncode != 0
+    assert ran.stdout == ""
+    assert len(ran.stderr.splitlines()) == 1
+    assert f"pip install 'freshq[{extra}]'" in ran.stderr
+
+
+def test_the_command_works_on_sqlite_with_its_extras(with_cli_and_sql: Environment) -> None:
+    queue = "sqlite:///tasks.db"
+    assert with_cli_and_sql.run("freshq", "sql", "migrate", queue).returncode == 0
+    put = with_cli_and_sql.run("freshq", "put", '{"n": 1}', "--id", "one", "--queue", queue)
+    listed = with_cli_and_sql.run("freshq", "ls", "--queue", queue)
+
+    assert put.returncode == 0, put.stderr
+    assert "one" in listed.stdout
+
+
+def test_a_command_that_needs_another_extra_names_it(with_cli_and_sql: Environment) -> None:
+    ran = with_cli_and_sql.run("freshq", "stats", "--queue", "dynamodb://Tasks")
+
+    assert ran.returncode != 0
+    assert len(ran.stderr.splitlines()) == 1
+    assert "pip install 'freshq[aws]'" in ran.stderr
