@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import boto3
 import pytest
 from moto import mock_aws
+from moto.core.botocore_stubber import BotocoreStubber
 from xdist.scheduler import LoadScopeScheduling
 
 from freshq import Queue
@@ -22,6 +24,7 @@ from tests.support.dynamodb_local import DynamoDBLocal, Unavailable, is_required
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from botocore.awsrequest import AWSPreparedRequest
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.stores.base import Store
@@ -127,7 +130,16 @@ def default_client() -> DynamoDBClient:
 
 
 @pytest.fixture
-def moto_client(default_client: DynamoDBClient) -> Iterator[DynamoDBClient]:
+def moto_client(default_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[DynamoDBClient]:
+    """Return a client of moto. One call at a time: its conditional writes are not atomic."""
+    process = BotocoreStubber.process_request
+    one_at_a_time = threading.RLock()
+
+    def locked(stubber: BotocoreStubber, request: AWSPreparedRequest) -> object:
+        with one_at_a_time:
+            return process(stubber, request)
+
+    monkeypatch.setattr(BotocoreStubber, "process_request", locked)
     with mock_aws():
         yield default_client
 

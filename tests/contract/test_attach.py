@@ -28,14 +28,14 @@ from freshq import (
     Unreachable,
 )
 from freshq.policy.order import Order
-from freshq.stores.dynamodb.attachment import (
+from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
+from freshq.stores.dynamodb.tables.attachment import (
     Attachment,
     attach_table,
     index_definitions,
     own_definitions,
     plan_attachment,
 )
-from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from tests.conftest import Clock
 from tests.contract.test_concurrency import at_once
 from tests.support.faults import client_at, meanwhile, refused, replies_lost

@@ -8,7 +8,7 @@ import pytest
 
 from freshq import AttachedQueue, TaskStatus
 from freshq.cli.addresses import open_queue
-from freshq.stores.dynamodb import attachment
+from freshq.stores.dynamodb.tables import attachment
 from tests.contract.test_attach import Shipments, dead, in_work
 from tests.support.readings import ids
 from tests.unit.test_cli_verbs import answer, fails, freshq

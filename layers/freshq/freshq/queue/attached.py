@@ -218,7 +218,7 @@ def open_dynamodb(
     """
     with needs("aws"):
         from freshq.stores.dynamodb.attached_store import AttachedDynamoDBStore  # noqa: PLC0415 - as in Queue
-        from freshq.stores.dynamodb.attachment import open_attachment  # noqa: PLC0415 - as in Queue
+        from freshq.stores.dynamodb.tables.attachment import open_attachment  # noqa: PLC0415 - as in Queue
 
     attachment, used_client = open_attachment(table, client, key, shards)
     defaults: QueueOptions = {"order": attachment.order, "max_age_seconds": NEVER_STALE_SECONDS}

@@ -13,7 +13,7 @@ from freshq.model.checks import checked_count
 from freshq.policy.order import Order
 
 if TYPE_CHECKING:
-    from freshq.stores.dynamodb.attachment import Attachment, AttachPlan
+    from freshq.stores.dynamodb.tables.attachment import Attachment, AttachPlan
 
 
 class AttachOrder(StrEnum):
@@ -45,13 +45,13 @@ def attach(
 ) -> None:
     """Add freshq's indexes to a table in use. Safe to repeat."""
     with needs("aws"):
-        from freshq.stores.dynamodb import attachment as attaching  # noqa: PLC0415 - an extra
         from freshq.stores.dynamodb.calls import (  # noqa: PLC0415 - an extra
             check_table_name,
             default_client,
             translated,
         )
         from freshq.stores.dynamodb.table_store import MAX_SHARDS  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.tables import attachment as attaching  # noqa: PLC0415 - an extra
 
     check_table_name(table)
     checked_count("shards", shards, MAX_SHARDS)

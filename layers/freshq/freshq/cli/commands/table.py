@@ -14,7 +14,7 @@ from freshq.errors import needs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from freshq.stores.dynamodb.tables import TablePlan
+    from freshq.stores.dynamodb.tables.plan import TablePlan
 
 app = typer.Typer(help="Tables from a description file.", no_args_is_help=True)
 
@@ -34,24 +34,24 @@ def main() -> None:
 def apply(file: File, dry_run: DryRun = False, cloudformation: CloudFormation = False) -> None:
     """Create or update the tables of a file. Other tables and indexes are kept."""
     with needs("aws"):
-        from freshq.stores.dynamodb import tables  # noqa: PLC0415 - an extra
         from freshq.stores.dynamodb.calls import default_client, translated  # noqa: PLC0415 - an extra
-        from freshq.stores.dynamodb.description import read_description  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.tables import plan as tables  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.tables.description import read_description  # noqa: PLC0415 - an extra
 
     description = read_description(file)
     if cloudformation:
-        typer.echo(json.dumps(tables.cloudformation(description), indent=2))
+        typer.echo(json.dumps(tables.cloudformation_template(description), indent=2))
         return
     with translated(str(file)):
         client = default_client()
-    plans = tables.plan(client, description)
+    plans = tables.plan_tables(client, description)
     print_plans(plans)
     if description.lambdas:
         typer.echo(f"not created by this command: {len(description.lambdas)} lambdas")
     if dry_run or not any(plan.steps for plan in plans):
         return
     with progress_bars() as on_status:
-        tables.apply(client, plans, on_status=on_status)
+        tables.apply_plans(client, plans, on_status=on_status)
     typer.echo("Done.")
 
 

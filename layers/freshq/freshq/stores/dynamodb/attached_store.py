@@ -18,7 +18,6 @@ from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import ConflictError
 from freshq.stores.dynamodb import queries
-from freshq.stores.dynamodb.attachment import Attachment, attach_table
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
 from freshq.stores.dynamodb.items import (
     Keyspace,
@@ -34,6 +33,7 @@ from freshq.stores.dynamodb.items import (
 from freshq.stores.dynamodb.names import RECORD, Item
 from freshq.stores.dynamodb.puts import PUT_THREADS
 from freshq.stores.dynamodb.table_store import TableStore
+from freshq.stores.dynamodb.tables.attachment import Attachment, attach_table
 from freshq.stores.dynamodb.values import plain_values
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Calls to one DynamoDB table, with freshq's errors and with writes that may be repeated."""
+"""Calls to one DynamoDB table, with freshq's errors and with writes that are safe to repeat."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CONNECTION_CODES: Final = frozenset(
         "UnrecognizedClientException",
     }
 )
-# DynamoDB's rule; a table of another account is named by its ARN.
+# DynamoDB's rule. A table of another account is named by its ARN.
 TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:\S+:table/\S+")
 # Service quotas of BatchGetItem and BatchWriteItem.
 BATCH_GET_KEYS: Final = 100
@@ -61,23 +61,23 @@ BATCH_RETRY: Final = CallRetry(max_tries=10, backoff=Backoff(base_seconds=0.05, 
 
 
 class ConditionFailed(FreshqError):  # noqa: N818 - an outcome that every caller handles
-    """A conditional write found the item otherwise.
+    """The condition of a write did not hold.
 
     Attributes:
-        item: The item as it is; None if there is none.
+        item: The item as it is; None if it does not exist.
     """
 
     def __init__(self, item: Item | None) -> None:
-        """Keep the item that stood in the way."""
+        """Keep the item."""
         super().__init__("the condition did not hold")
         self.item = item
 
 
 def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
-    """Return a client with timeouts that fit a claim well inside its lease.
+    """Return a client whose timeouts are short compared with a lease.
 
     Args:
-        session: Credentials and region; None for those of the environment.
+        session: Has the credentials and the region; None for those of the environment.
     """
     client: DynamoDBClient = (session or boto3).client(
         "dynamodb",
@@ -92,10 +92,10 @@ def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
 
 
 def check_table_name(table: object) -> None:
-    """Refuse what DynamoDB would not have as a table's name.
+    """Check the name of a table.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If DynamoDB does not allow it.
     """
     if not isinstance(table, str) or not TABLE_NAME.fullmatch(table):
         msg = f"table: must be the name of a DynamoDB table (3 to 255 of A-Z a-z 0-9 _ . -), got {table!r}"
@@ -103,9 +103,9 @@ def check_table_name(table: object) -> None:
 
 
 class TableCalls:
-    """The calls that the store makes to its table, in freshq's own names.
+    """The calls that a store makes to its table, under freshq's own names.
 
-    In an expression every name is marked by a `#`.
+    In an expression every name has a `#` in front.
     """
 
     def __init__(self, client: DynamoDBClient, table: str, names: Names | None = None) -> None:
@@ -114,7 +114,7 @@ class TableCalls:
         Args:
             client: A low-level boto3 client.
             table: Name of the table.
-            names: How freshq's attributes are called in it; None for its own names.
+            names: The names that freshq uses in it; None for its own names.
         """
         self.client = client
         self.table = table
@@ -128,7 +128,7 @@ class TableCalls:
             condition: Further arguments of PutItem.
 
         Raises:
-            ConditionFailed: If the condition did not hold, unless this very write made the item.
+            ConditionFailed: If the condition did not hold, unless an earlier try of this write made the item.
         """
         token = item["requestToken"]["S"]
         try:
@@ -145,7 +145,7 @@ class TableCalls:
             arguments: Arguments of UpdateItem, which set a requestToken.
 
         Raises:
-            ConditionFailed: If the condition did not hold, unless this very write made the item.
+            ConditionFailed: If the condition did not hold, unless an earlier try of this write made the item.
         """
         token = arguments["ExpressionAttributeValues"][":requestToken"]["S"]
         try:
@@ -160,7 +160,7 @@ class TableCalls:
         return self.names.from_table(response["Attributes"])
 
     def delete(self, item_id: str, condition: Item | None = None) -> None:
-        """Delete an item; one that is not there is no error.
+        """Delete an item; a missing one is no error.
 
         Raises:
             ConditionFailed: If the condition did not hold.
@@ -169,13 +169,13 @@ class TableCalls:
         self._write(lambda: self.client.delete_item(TableName=self.table, **arguments))
 
     def get(self, item_id: str) -> Item | None:
-        """Return an item, strongly consistent."""
+        """Return an item, strongly consistent; None if it does not exist."""
         with translated(self.table):
             response = self.client.get_item(TableName=self.table, Key=self._key(item_id), ConsistentRead=True)
         return self.names.from_table(response["Item"]) if "Item" in response else None
 
     def get_many(self, item_ids: Sequence[str]) -> list[Item]:
-        """Return those of the items that are there, strongly consistent, in no order."""
+        """Return those of the items that exist, strongly consistent, in no particular order."""
         found: list[Item] = []
 
         def read(keys: Any) -> Any:  # noqa: ANN401 - the client's own form
@@ -190,7 +190,7 @@ class TableCalls:
         return found
 
     def delete_many(self, item_ids: Sequence[str]) -> None:
-        """Delete items whatever they are now."""
+        """Delete items unconditionally."""
 
         def write(requests: Any) -> Any:  # noqa: ANN401 - the client's own form
             response = self.client.batch_write_item(RequestItems={self.table: requests})
@@ -278,7 +278,7 @@ def sent_despite_lost_reply(send: Callable[[], T]) -> T:
 
 
 def _made_by(item: Item | None, token: str) -> bool:
-    """Return whether the write of this token made an item, or made the task that it still is."""
+    """Return whether the write of this token made an item, or put the task that it holds."""
     if item is None:
         return False
     return {"S": token} in (item.get("requestToken"), item.get("putToken"))
@@ -286,7 +286,7 @@ def _made_by(item: Item | None, token: str) -> bool:
 
 @contextmanager
 def translated(table: str) -> Iterator[None]:
-    """Turn the SDK's errors into freshq's."""
+    """Turn the errors of the SDK into freshq's."""
     try:
         yield
     except ClientError as error:
@@ -295,7 +295,7 @@ def translated(table: str) -> Iterator[None]:
         msg = f"table {table!r}: not ready in time ({error})"
         raise StoreError(msg) from error
     except ParamValidationError as error:
-        msg = f"table {table!r}: not sent, since the SDK refused it: {error}"
+        msg = f"table {table!r}: not sent, the SDK rejected it: {error}"
         raise StoreError(msg) from error
     except BotoCoreError as error:
         msg = f"table {table!r}: DynamoDB did not answer ({error}); check network, region and credentials"

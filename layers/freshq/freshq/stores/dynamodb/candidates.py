@@ -23,7 +23,7 @@ class Candidates:
     """The candidates of one claim.
 
     Attributes:
-        request: What is asked for.
+        request: The claim.
         lines: The lines of the table's queues.
         waiting: What waits in them.
         pages: The ids on each page read so far.
@@ -46,7 +46,7 @@ class Candidates:
 
     def ahead_of(self, wanted: Collection[str], count: int) -> list[str]:
         """Return the ids of up to `count` other tasks that were read anyway and may be claimed next."""
-        # Some of them were tried before and lost. To name them in vain does no harm.
+        # Some were tried already and lost to others. To name those does no harm.
         by_rank = (task_id for rank in zip_longest(*self.pages) for task_id in rank if task_id is not None)
         return list(islice((task_id for task_id in by_rank if task_id not in wanted), max(0, count)))
 

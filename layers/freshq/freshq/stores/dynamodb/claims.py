@@ -39,7 +39,7 @@ class _Round:
     """The state of a claim.
 
     Attributes:
-        request: What is asked for.
+        request: The claim.
         free_tokens: Lease tokens not used yet.
         taken: The tasks claimed so far.
         lost_race: Whether another claimer took a candidate first.

@@ -25,7 +25,7 @@ class Control:
         paused: Whether claims are suspended.
         levels: Priority levels that may hold tasks of no group; always has 0.
         grouped: Whether a task of a group was ever put.
-        as_of: Monotonic time at which the record was asked for.
+        as_of: Monotonic time at which the read began.
     """
 
     paused: bool

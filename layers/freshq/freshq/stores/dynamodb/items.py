@@ -1,4 +1,4 @@
-"""How a task is written as an item: attributes, index keys and update expressions."""
+"""Tasks as items: attributes, index keys and update expressions."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class Keyspace:
     """Names of the index partitions of one table.
 
     Attributes:
-        shards: Over how many partitions each priority level, and what is due, is spread.
-        is_attached: Whether the records are an application's: then their changes are counted, dead
-            letters are found by the due index, and nothing gives them a time to live.
+        shards: Partitions of each line and of the due index.
+        is_attached: Whether the table is an application's. Then changes of a record are counted, the due
+            index lists dead letters, and records never expire.
     """
 
     shards: int
     is_attached: bool = False
 
     def shard_of(self, item_id: str) -> int:
-        """Return the shard of an item: a hash that is the same in every process."""
+        """Return the shard of an item, by a hash that is the same in every process."""
         return zlib.crc32(item_id.encode()) % self.shards
 
     def pending(self, queue: str, line: Line, shard: int) -> str:
-        """Return the partition of the claimable tasks of a line: a group within a level."""
+        """Return the partition of the claimable tasks of a line."""
         level, group = line
         partition = f"{queue}#{TaskStatus.PENDING}#{level}#{shard}"
         return partition if group is None else f"{partition}#{group}"
 
     def due(self, queue: str, shard: int) -> str:
-        """Return the partition of what needs attention at a time: delayed tasks, lease records."""
+        """Return a partition of the due index: delayed tasks and lease records."""
         return f"{queue}#DUE#{shard}"
 
     def pending_partitions(self, queue: str, lines: Iterable[Line]) -> list[str]:
@@ -60,15 +60,15 @@ class Keyspace:
         return [self.due(queue, shard) for shard in range(self.shards)]
 
     def dead(self, queue: str, shard: int) -> str:
-        """Return the partition of the dead letters among an application's records."""
+        """Return a partition of the due index for the dead letters among an application's records."""
         return f"{queue}#DEAD#{shard}"
 
     def index_attributes(self, task: Task) -> Item:
-        """Return the index keys of a task as it is at `task.updated`; those that it must not have are None.
+        """Return the index keys of a task at `task.updated`; None for those to remove.
 
-        A task is in the status index while it is claimable, in the due index while it is delayed, and
-        in neither once it is stale. A dead letter in an application's table is in the due index too:
-        to look for it among all records would cost as much as there are records.
+        A claimable task is in the status index, a delayed one in the due index, a stale one in neither. A
+        dead letter of an attached queue is in the due index too: to find it otherwise, the whole table
+        would have to be read.
         """
         keys: Item = dict.fromkeys(("pendingShard", "dueShard", "dueAt"))
         shard = self.shard_of(task.task_id)
@@ -88,22 +88,22 @@ class Keyspace:
 
 
 def new_request_token() -> str:
-    """Return a token that names one write, so that it is known when it is sent twice."""
+    """Return a token that names one write, so that a repeated write is recognized."""
     return uuid.uuid4().hex
 
 
 def milliseconds(seconds: float) -> Item:
-    """Return a time as a number of milliseconds, with the microseconds as its fraction."""
+    """Return a time as a number of milliseconds, with microseconds as the fraction."""
     return {"N": f"{seconds * 1000:.3f}"}
 
 
 def seconds(attribute: Item) -> float:
-    """Return the time that an attribute holds in milliseconds, in seconds to the microsecond."""
+    """Return the time in an attribute of milliseconds, in seconds to the microsecond."""
     return round(float(attribute["N"]) / 1000, 6)
 
 
 def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
-    """Return what a change of a task may change, index keys included; absent values are None."""
+    """Return the attributes that a change may change, index keys included; None for those to remove."""
     changes = {
         "taskStatus": {"S": task.status.value},
         "taskCreated": milliseconds(task.created),
@@ -131,26 +131,25 @@ def encode(task: Task, keyspace: Keyspace) -> Item:
         "taskId": {"S": task.task_id},
         "taskQueue": {"S": task.queue},
         "payload": {"S": json_text(task.payload)},
-        "putToken": {
-            "S": task.request_token
-        },  # kept when a worker has changed the task before its put was answered
+        # A repeated put recognizes its task by it, even after a worker changed the task.
+        "putToken": {"S": task.request_token},
         "taskGroup": None if task.group is None else {"S": task.group},
     }
     return {name: value for name, value in item.items() if value is not None}
 
 
 def is_task(item: Item) -> bool:
-    """Return whether an item is a task, not one of the store's own records."""
+    """Return whether an item is a task, not one of the store's own items."""
     return "taskStatus" in item
 
 
 def decode_if_task(item: Item | None) -> Task | None:
-    """Return the task that an item holds; None if there is no item, or it holds none."""
+    """Return the task that an item holds; None if there is no item, or it is no task."""
     return decode(item) if item is not None and is_task(item) else None
 
 
 def version_of(item: Item) -> int:
-    """Return how often freshq has changed an application's record; 0 for any other item."""
+    """Return the number of changes that freshq made to an application's record; 0 for other items."""
     return int(item["version"]["N"]) if "version" in item else 0
 
 
@@ -183,9 +182,9 @@ def update_arguments(task_id: str, changes: Mapping[str, Item | None], added: st
     """Return the arguments of an UpdateItem.
 
     Args:
-        task_id: Whose item.
-        changes: New values by name; None to remove one.
-        added: What to count one up, as a clause without its keyword.
+        task_id: Id of the task.
+        changes: New values by name; None to remove the attribute.
+        added: The attributes to increment, as an ADD clause without its keyword.
     """
     values: Item = {f":{name}": value for name, value in changes.items() if value is not None}
     if added:
@@ -198,7 +197,7 @@ def update_arguments(task_id: str, changes: Mapping[str, Item | None], added: st
 
 
 def conditioned(arguments: Item, conditions: Iterable[str], values: Item) -> Item:
-    """Return the arguments of an UpdateItem that is made only if all conditions hold."""
+    """Return the arguments of an UpdateItem, made conditional on all of some conditions."""
     return arguments | {
         "ConditionExpression": " AND ".join(conditions),
         "ExpressionAttributeValues": arguments["ExpressionAttributeValues"] | values,
@@ -206,7 +205,7 @@ def conditioned(arguments: Item, conditions: Iterable[str], values: Item) -> Ite
 
 
 def version_count(keyspace: Keyspace) -> str:
-    """Return what every change of an item counts one up."""
+    """Return the ADD clause of every change: an application's record counts them."""
     return "#version :one" if keyspace.is_attached else ""
 
 
@@ -227,7 +226,7 @@ def replace_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
 
 
 def delete_condition(task: Task, guard: Guard) -> Item:
-    """Return what a DeleteItem of a task needs besides its key, to delete it only if a guard holds."""
+    """Return the condition of a DeleteItem that deletes a task if a guard holds."""
     condition, values = _guarded(task, guard)
     return {
         "ConditionExpression": condition,
@@ -237,7 +236,7 @@ def delete_condition(task: Task, guard: Guard) -> Item:
 
 
 def _guarded(task: Task, guard: Guard) -> tuple[str, Item]:
-    """Return the condition that a guard holds of a task, and the values in it."""
+    """Return the condition that a guard holds, and its values."""
     conditions = ["#taskStatus = :guardStatus", "#taskQueue = :guardQueue"]
     values: Item = {":guardStatus": {"S": guard.status.value}, ":guardQueue": {"S": task.queue}}
     if guard.lease_token is not None:
@@ -250,9 +249,9 @@ def _guarded(task: Task, guard: Guard) -> tuple[str, Item]:
 
 
 def claim_arguments(task_id: str, token: str, request: ClaimRequest, keyspace: Keyspace) -> Item:
-    """Return the arguments of the UpdateItem that claims a task: still pending, live, its time come.
+    """Return the arguments of the UpdateItem that claims a task if it is still claimable.
 
-    The version it makes bears the lease token, so that a claim repeated after a lost reply is known.
+    The lease token is also the request token, so that a claim repeated after a lost reply is recognized.
     """
     changes: Item = {
         "taskStatus": {"S": TaskStatus.TAKEN.value},

@@ -35,8 +35,8 @@ RECORD_TTL_SECONDS: Final = 7 * 86_400
 # this, so a record whose leases ended this long ago names nothing that can still be taken.
 LATE_CLAIM_SECONDS: Final = 900.0
 
-# A task id and a lease token: a process may hold a task again while it still settles, in vain, a lease of
-# the same task that it lost.
+# A task id and a lease token. The id is not enough: a process may claim a task again while it still tries to
+# settle a lease of the same task that it lost.
 Holding: TypeAlias = tuple[str, str]
 
 

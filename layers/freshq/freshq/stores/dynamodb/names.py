@@ -1,8 +1,7 @@
-"""How freshq's attributes and indexes are called in a table.
+"""The names of freshq's attributes and indexes in a table.
 
-The store reads and writes items under its own names, and marks each name in an expression by a `#`.
-Here, and nowhere else, they become the names in the table: the same ones in a table of freshq's own,
-prefixed ones in a table whose records are an application's.
+The store uses its own names, and puts a `#` before each name in an expression. Only this module maps them
+to the names in the table: the same in a table of freshq's own, prefixed in an application's table.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# An item or attribute value in the low-level client's form, such as {"taskId": {"S": "a"}}.
+# An item or attribute value in the form of the low-level client, such as {"taskId": {"S": "a"}}.
 Item: TypeAlias = dict[str, Any]
 
 KEY: Final = "taskId"
-# Under this name a decoded item has what is not freshq's, as a map.
+# The name under which an item has the application's attributes, as a map.
 RECORD: Final = "record"
 ATTACHED_PREFIX: Final = "freshq_"
 ATTACHED_INDEX_PREFIX: Final = "freshq-"
@@ -38,9 +37,9 @@ class Names:
     """The names in one table.
 
     Attributes:
-        key: The table's hash key, which holds the task's id.
-        prefix: What freshq's other attributes begin with.
-        index_prefix: What freshq's indexes begin with.
+        key: The table's hash key, which holds the task id.
+        prefix: Prefix of freshq's other attributes.
+        index_prefix: Prefix of freshq's indexes.
     """
 
     key: str = KEY
@@ -49,28 +48,28 @@ class Names:
 
     @classmethod
     def attached(cls, key: str) -> Names:
-        """Return the names in a table of an application, whose hash key is `key`."""
+        """Return the names in an attached table whose hash key is `key`."""
         return cls(key, ATTACHED_PREFIX, ATTACHED_INDEX_PREFIX)
 
     @property
     def is_attached(self) -> bool:
-        """Whether the table's records are an application's, which freshq only adds attributes to."""
+        """Whether the table is an application's, to whose records freshq only adds attributes."""
         return bool(self.prefix)
 
     def attribute(self, name: str) -> str:
-        """Return how an attribute of freshq is called in the table."""
+        """Return the name of an attribute in the table."""
         return self.key if name == KEY else self.prefix + name
 
     def index(self, name: str) -> str:
-        """Return how an index of freshq is called in the table."""
+        """Return the name of an index in the table."""
         return self.index_prefix + name
 
     def to_table(self, item: Mapping[str, Any]) -> Item:
-        """Return an item under the names of the table."""
+        """Return an item under the names in the table."""
         return {self.attribute(name): value for name, value in item.items()}
 
     def from_table(self, item: Mapping[str, Any]) -> Item:
-        """Return an item of the table under freshq's names, the application's data as its record."""
+        """Return an item under freshq's names, with the application's attributes as its record."""
         if not self.is_attached:
             return dict(item)
         start = len(self.prefix)
@@ -81,7 +80,7 @@ class Names:
         return own | {RECORD: {"M": record}}
 
     def arguments(self, arguments: Mapping[str, Any]) -> Item:
-        """Return the arguments of a call under the names of the table, every marked name told."""
+        """Return the arguments of a call under the names in the table, with ExpressionAttributeNames."""
         renamed = dict(arguments)
         for field in _ITEMS:
             if field in renamed:

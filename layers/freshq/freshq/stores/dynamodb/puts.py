@@ -1,4 +1,4 @@
-"""How tasks are put: under ids that are free, and over tasks of the same id. Each is one item's write."""
+"""Puts tasks: under free ids, and over tasks of the same id. Each put writes one item."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Puts of one batch in flight at a time: a batch of 25 takes about four round trips.
+# Concurrent puts of one batch: a batch of 25 takes about four round trips.
 PUT_THREADS: Final = 8
-# Of a put over a task that changes while it is being replaced.
+# Tries to put over a task that keeps changing.
 MAX_TRIES: Final = 10
 
 
@@ -43,7 +43,7 @@ class Puts:
     keyspace: Keyspace
 
     def insert(self, task: Task) -> bool | FreshqError:
-        """Add a task if its id is free; return whether it was, or the error that kept the task out."""
+        """Add a task if its id is free; return whether it was, or the error that prevented the put."""
         try:
             self.calls.put(
                 encode(task, self.keyspace), {"ConditionExpression": "attribute_not_exists(#taskId)"}
@@ -51,14 +51,15 @@ class Puts:
         except ConditionFailed:
             return False
         except FreshqError as error:
-            return error  # the caller reports it beside the outcome of the others
+            return error  # the caller reports it with the outcomes of the others
         return True
 
     def over(self, task: Task, on_conflict: OnConflict) -> PutResult:
-        """Put a task over what there is of its id; return its outcome, or the error that kept it out.
+        """Put a task under its id, live or not; return the outcome, or the error that prevented it.
 
-        What is free, or over, takes one write. Its refusal brings the task that lives along, so that an
-        update is conditional on just that version: what it replaced is known, even if the reply is lost.
+        If the id is free, or its task is over, this takes one write. Otherwise the failed condition
+        returns the live task. An update is conditional on that version, so the task it replaces is known
+        even if the reply is lost.
         """
         try:
             return until_committed(lambda: self._over(task, on_conflict), ConditionFailed, MAX_TRIES)
@@ -71,7 +72,7 @@ class Puts:
         """Put a task once.
 
         Raises:
-            ConditionFailed: If the task that was to be updated changed in between.
+            ConditionFailed: If the task changed before it was updated.
         """
         item = encode(task, self.keyspace)
         try:
@@ -89,7 +90,7 @@ class Puts:
 
 
 def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
-    """Put tasks, several at a time but those of the same id in turn; return the answers in order."""
+    """Put tasks concurrently, those of the same id one after the other; return the answers in order."""
     by_id: dict[str, list[int]] = {}
     for index, task in enumerate(tasks):
         by_id.setdefault(task.task_id, []).append(index)
@@ -103,15 +104,15 @@ def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
         put_all(*by_id.values())
     else:
         with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
-            list(pool.map(put_all, by_id.values()))  # raises what a put has raised
+            list(pool.map(put_all, by_id.values()))  # raises the error of a put
     return [answers[index] for index in range(len(tasks))]
 
 
 def _if_nothing_lives(task: Task) -> Item:
-    """Return the condition that an id is free, or its task over: done, dead, cancelled or stale.
+    """Return the condition that an id is free, or its task is over: done, dead, cancelled or stale.
 
-    That it is not what this very put made matters where its reply is lost, and a worker did the task
-    before the put is sent again.
+    The task must not be this very put's: after a lost reply, a worker may complete the task before the
+    put is repeated.
     """
     over = [status for status in TaskStatus if status not in ALIVE]
     values: Item = {f":over{index}": {"S": status.value} for index, status in enumerate(over)}
@@ -130,7 +131,7 @@ def _if_nothing_lives(task: Task) -> Item:
 
 
 def _if_still(current: Task) -> Item:
-    """Return the condition that a task is as it was read."""
+    """Return the condition that a task has not changed since it was read."""
     return {
         "ConditionExpression": "#taskQueue = :queue AND #requestToken = :seen",
         "ExpressionAttributeValues": {

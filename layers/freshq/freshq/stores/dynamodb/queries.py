@@ -30,7 +30,7 @@ def claimable_pages(
         calls: Calls to the table.
         partition: The partition of the status index.
         created_after: Tasks created at or before this time are stale.
-        limit: How many tasks are wanted. Pages are read as they are asked for.
+        limit: How many tasks are wanted. Pages are read as needed.
         newest_first: Which end comes first.
     """
     arguments = pending_query(partition, ">", created_after) | {
@@ -80,7 +80,7 @@ def due_query(partition: str) -> Item:
 
 
 def partition_ids(calls: TableCalls, partition: str) -> Iterator[str]:
-    """Yield the ids in a partition of the due index, by time. Pages are read as they are needed."""
+    """Yield the ids in a partition of the due index, by time, reading pages as needed."""
     for page in _pages(calls, due_query(partition)):
         yield from ids_of(page)
 
@@ -124,7 +124,7 @@ def ids_of(page: Item) -> list[str]:
 
 
 def _pages(calls: TableCalls, arguments: Item) -> Iterator[Item]:
-    """Yield the pages of a query as they are asked for."""
+    """Yield the pages of a query, each read when it is needed."""
     while True:
         page = calls.query(arguments)
         yield page

@@ -1,4 +1,4 @@
-"""The table as template.yaml declares it; a template test holds the two together."""
+"""The table as template.yaml declares it; a test compares the two."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 STATUS_INDEX: Final = "status-created-index"
 DUE_INDEX: Final = "due-index"
 TTL_ATTRIBUTE: Final = "ttl"
-# A waiter's poll and patience: 1 s apart, 2 minutes in all.
+# A waiter polls every second, for 2 minutes at most.
 WAITER_CONFIG: Final[WaiterConfigTypeDef] = {"Delay": 1, "MaxAttempts": 120}
 
 
@@ -57,8 +57,8 @@ def table_definition(table: str) -> CreateTableInputTypeDef:
 
 
 def create_table(client: DynamoDBClient, table: str) -> None:
-    """Create the table unless it is there, and return once it can be used."""
-    # Where it is there, only what is left to do is done, which may be repeated.
+    """Create the table unless it exists; return once it can be used."""
+    # If the table exists, the remaining steps are safe to repeat.
     with suppress(client.exceptions.ResourceInUseException):
         client.create_table(**table_definition(table))
     client.get_waiter("table_exists").wait(TableName=table, WaiterConfig=WAITER_CONFIG)

@@ -1,4 +1,4 @@
-"""Small records that the processes of a queue share, each an item of the table."""
+"""Shared records, each an item of the table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 RECORD_PREFIX: Final = f"{RESERVED_ID_PREFIX}record#"
 COUNTS_PREFIX: Final = f"{RESERVED_ID_PREFIX}counts#"
-# Names of the attributes that hold counts begin so, to tell them from the item's own.
+# Prefix of the attributes that hold counts.
 COUNT: Final = "count_"
 
 
@@ -26,18 +26,18 @@ class SharedRecords:
     """Reads and writes the shared records of a table."""
 
     def __init__(self, calls: TableCalls) -> None:
-        """Use the calls of a table."""
+        """Use a table."""
         self._calls = calls
 
     def read(self, queue: str, name: str) -> SharedRecord | None:
-        """Return a record, strongly consistent."""
+        """Return a record, strongly consistent; None if there is none."""
         item = self._calls.get(f"{RECORD_PREFIX}{queue}#{name}")
         return (
             None if item is None else SharedRecord(json.loads(item["values"]["S"]), item["requestToken"]["S"])
         )
 
     def write(self, queue: str, name: str, values: Mapping[str, Any], version: str | None) -> bool:
-        """Write a record unless it is no longer of this version; return whether it was written."""
+        """Write a record if it still has this version; return whether it was written."""
         record = {
             "taskId": {"S": f"{RECORD_PREFIX}{queue}#{name}"},
             "values": {"S": json.dumps(values)},

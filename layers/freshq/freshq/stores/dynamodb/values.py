@@ -1,4 +1,4 @@
-"""An application's attributes as JSON values, for the payload of a task that is a record."""
+"""An application's attributes as JSON values: the payload of a record."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def plain_values(record: Item) -> dict[str, Any]:
     """Return a record's attributes as JSON values.
 
     A whole number becomes an int, any other number the nearest float, a set a sorted list, and binary
-    data its base64 text.
+    data base64 text.
 
     Args:
-        record: Attributes in the low-level client's form.
+        record: Attributes in the form of the low-level client.
     """
     return {name: _plain(_deserializer.deserialize(value)) for name, value in record.items()}
 
@@ -36,6 +36,6 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever DynamoDB can hold
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, Binary | bytes):
-        raw: Any = value  # boto3's class has bytes(), which its annotations do not say
+        raw: Any = value  # bytes() works on boto3's class, though its annotations do not say so
         return base64.b64encode(bytes(raw)).decode()
     return value

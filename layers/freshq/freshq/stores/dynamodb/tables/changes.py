@@ -1,4 +1,4 @@
-"""Changes of a table that is in use: one index at a time, safe to repeat and to run twice at once."""
+"""Changes a table in use: one index at a time, safe to repeat and to run concurrently."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
     from freshq.stores.dynamodb.names import Item
 
-# DynamoDB reads the whole table to fill an index: hours, where it is large.
+# To fill an index DynamoDB reads the whole table; a large one takes hours.
 WAIT_SECONDS: Final = 24 * 3600.0
 POLL_SECONDS: Final = 2.0
 ACTIVE: Final = "ACTIVE"
-# What DynamoDB answers when another change of the table is under way, or has just made this one.
-# Its ValidationException says that the index is there already.
+# The answers while another change of the table is in progress, or after it made this very change:
+# the ValidationException then says that the index exists.
 BUSY_CODES: Final = ("ResourceInUseException", "LimitExceededException", "ValidationException")
 
 
 class TableChanges:
-    """Makes changes to one table, each once the table is ready for it."""
+    """Changes one table, waiting until it is ready for each change."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class TableChanges:
         Args:
             client: A low-level boto3 client.
             table: Name of the table.
-            poll_seconds: Time between looks while a change is under way.
-            on_status: Called at each look with what is waited for, and its status.
+            poll_seconds: Time between polls while a change is in progress.
+            on_status: Called at each poll with the resource that is waited for, and its status.
         """
         self._client = client
         self._table = table
@@ -49,10 +49,10 @@ class TableChanges:
         self._on_status = on_status or (lambda _what, _status: None)
 
     def description(self) -> Item:
-        """Return what DescribeTable says.
+        """Return the answer of DescribeTable.
 
         Raises:
-            TableMissing: If there is no such table.
+            TableMissing: If the table does not exist.
         """
         with translated(self._table):
             return dict(self._client.describe_table(TableName=self._table)["Table"])
@@ -81,7 +81,7 @@ class TableChanges:
             time.sleep(self._poll_seconds)
 
     def add_index(self, index: Item, definitions: Sequence[Any]) -> None:
-        """Add a global secondary index unless it is there; return once it can be used.
+        """Add a global secondary index unless it exists; return once it can be used.
 
         Args:
             index: As in CreateTable.
@@ -89,7 +89,7 @@ class TableChanges:
         """
         name = index["IndexName"]
         while name not in index_names(description := self.wait()):
-            self._on_status(name, "asked for")
+            self._on_status(name, "requested")
             known = {entry["AttributeName"]: entry for entry in description["AttributeDefinitions"]}
             known |= {entry["AttributeName"]: entry for entry in definitions}
             change = {
@@ -106,7 +106,7 @@ class TableChanges:
         self.wait()
 
     def _update(self, change: Item, made_by_another: Callable[[], bool]) -> None:
-        """Ask for a change; where another is in the way, return for the caller to look again."""
+        """Request a change. If another change is in progress, return so that the caller looks again."""
         try:
             with translated(self._table):
                 self._client.update_table(TableName=self._table, **change)
@@ -125,5 +125,5 @@ def index_names(description: Item) -> set[str]:
 
 
 def is_on_demand(description: Item) -> bool:
-    """Return whether a table is billed by request."""
+    """Return whether a table is billed per request."""
     return bool(description.get("BillingModeSummary", {}).get("BillingMode") == "PAY_PER_REQUEST")

@@ -1,4 +1,4 @@
-"""From a described table to the real one: what is to be changed, and the changes."""
+"""Plans the changes that make tables as a file describes them, and applies them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import TableMissing
 from freshq.stores.dynamodb.calls import translated
-from freshq.stores.dynamodb.evolve import TableChanges, index_names, is_on_demand
+from freshq.stores.dynamodb.tables.changes import TableChanges, index_names, is_on_demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.dynamodb.description import Description, Table
     from freshq.stores.dynamodb.names import Item
+    from freshq.stores.dynamodb.tables.description import Description, Table
 
 UNITS: Final = ("ReadCapacityUnits", "WriteCapacityUnits")
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What is to be done to one table.
+    """The changes to one table.
 
     Attributes:
         table: The table as described.
-        create: Whether it is not there.
-        billing: The change of billing and capacities, if there is one.
+        create: Whether it does not exist.
+        billing: The change of billing and capacity, if any.
         indexes: Global indexes to add.
-        kept: Indexes that the description does not have; they stay.
+        kept: Indexes that are not described; they stay.
     """
 
     table: Table
@@ -40,7 +40,7 @@ class TablePlan:
 
     @property
     def steps(self) -> list[str]:
-        """What is to be done, in words; empty if nothing is."""
+        """The changes in words; empty if there is none."""
         name = self.table.table_name
         if self.create:
             indexes = ", ".join(index.index_name for index in self.table.indexes) or "none"
@@ -50,33 +50,33 @@ class TablePlan:
         return steps + [f"add index {index['IndexName']} to table {name}" for index in self.indexes]
 
 
-def plan(client: DynamoDBClient, description: Description) -> list[TablePlan]:
-    """Return what is to be done to each table, changing nothing.
+def plan_tables(client: DynamoDBClient, description: Description) -> list[TablePlan]:
+    """Return the changes to each table, without making them.
 
     Raises:
-        ValueError: If a table is there with other keys, or an index that cannot be changed.
+        ValueError: If a table exists with other keys, or with an index that cannot be changed.
         StoreError: If DynamoDB did not answer.
     """
     return [_plan(client, table, f"tables.{place}") for place, table in enumerate(description.tables)]
 
 
-def apply(
+def apply_plans(
     client: DynamoDBClient,
     plans: Iterable[TablePlan],
     *,
     on_status: Callable[[str, str], None] | None = None,
     poll_seconds: float = 1.0,
 ) -> None:
-    """Carry plans out, one change at a time; safe to repeat.
+    """Apply plans, one change at a time; safe to repeat.
 
     Args:
         client: A low-level boto3 client.
-        plans: What `plan` returned.
-        on_status: Called again and again with what is waited for and its status.
-        poll_seconds: Time between looks.
+        plans: What `plan_tables` returned.
+        on_status: Called at each poll with the resource that is waited for, and its status.
+        poll_seconds: Time between polls.
 
     Raises:
-        StoreError: If DynamoDB did not answer or refused; what was done so far stays.
+        StoreError: If DynamoDB did not answer or refused; changes made so far stay.
     """
     for planned in plans:
         name = planned.table.table_name
@@ -97,8 +97,8 @@ def apply(
             changes.add_index(index, entries)
 
 
-def cloudformation(description: Description) -> Item:
-    """Return the tables as a CloudFormation template, which keeps them when the stack is deleted."""
+def cloudformation_template(description: Description) -> Item:
+    """Return a CloudFormation template of the tables. They outlive a deletion of the stack."""
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Resources": {
@@ -150,14 +150,14 @@ def _check_keys(found: Item, definition: Item, path: str) -> None:
 
 
 def _check_indexes(found: Item, definition: Item, path: str) -> None:
-    """Refuse what only a new index could bring."""
+    """Reject changes that need a new index."""
     for kind in ("GlobalSecondaryIndexes", "LocalSecondaryIndexes"):
-        there = {index["IndexName"]: index for index in found.get(kind) or []}
+        present = {index["IndexName"]: index for index in found.get(kind) or []}
         for index in definition.get(kind, []):
-            known = there.get(index["IndexName"])
+            known = present.get(index["IndexName"])
             where = f"{path}: index {index['IndexName']!r}"
             if known is None and kind == "LocalSecondaryIndexes":
-                raise ValueError(where + ": a local index can only be made together with its table")
+                raise ValueError(where + ": a local index can only be created with its table")
             if known is not None and _fixed(known) != _fixed(index):
                 msg = f"{where}: has keys {_shown(known['KeySchema'])} and another projection or keys;"
                 raise ValueError(msg + " delete it, or give the new one another name")
@@ -173,30 +173,33 @@ def _shown(schema: Iterable[Item]) -> str:
 
 
 def _billing_change(found: Item, definition: Item) -> Item | None:
-    """Return the arguments of UpdateTable for billing and capacities; None if they are as described."""
+    """Return the arguments of UpdateTable for billing and capacity; None if they are as described."""
     if definition["BillingMode"] == "PAY_PER_REQUEST":
         return None if is_on_demand(found) else {"BillingMode": "PAY_PER_REQUEST"}
     change: Item = {}
-    if is_on_demand(found) or _units(found) != _units(definition):
+    if _capacity_differs(found, found, definition):
         change = {
             "BillingMode": "PROVISIONED",
             "ProvisionedThroughput": definition["ProvisionedThroughput"],
         }
-    there = {index["IndexName"]: index for index in found.get("GlobalSecondaryIndexes") or []}
-    updates = [
-        {
-            "Update": {
-                "IndexName": index["IndexName"],
-                "ProvisionedThroughput": index["ProvisionedThroughput"],
-            }
-        }
-        for index in definition.get("GlobalSecondaryIndexes", [])
-        if index["IndexName"] in there
-        and (is_on_demand(found) or _units(there[index["IndexName"]]) != _units(index))
-    ]
-    if updates:
+    if updates := _index_updates(found, definition):
         change["GlobalSecondaryIndexUpdates"] = updates
     return change or None
+
+
+def _index_updates(found: Item, definition: Item) -> list[Item]:
+    present = {index["IndexName"]: index for index in found.get("GlobalSecondaryIndexes") or []}
+    names = ("IndexName", "ProvisionedThroughput")
+    return [
+        {"Update": {name: index[name] for name in names}}
+        for index in definition.get("GlobalSecondaryIndexes", [])
+        if index["IndexName"] in present and _capacity_differs(found, present[index["IndexName"]], index)
+    ]
+
+
+def _capacity_differs(table: Item, found: Item, definition: Item) -> bool:
+    """Return whether a part of a table, or the table itself, has another provisioned capacity."""
+    return is_on_demand(table) or _units(found) != _units(definition)
 
 
 def _units(part: Item) -> list[int]:

@@ -1,4 +1,4 @@
-"""Attaching freshq to a table that an application has: two sparse indexes and one record of how."""
+"""Attaches freshq to an application's table: two sparse indexes and one item that says how."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from freshq.errors import StoreError, TableMissing
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.policy.order import Order
 from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
-from freshq.stores.dynamodb.evolve import TableChanges, index_names, is_on_demand
 from freshq.stores.dynamodb.items import new_request_token
 from freshq.stores.dynamodb.names import KEY, Item, Names
 from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX, table_definition
+from freshq.stores.dynamodb.tables.changes import POLL_SECONDS, TableChanges, index_names, is_on_demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
 ATTACH_RECORD: Final = f"{RESERVED_ID_PREFIX}attach"
-# Of a life of put, claim and complete: three writes of the record, an entry of the index made and taken
-# out, and a quarter of a lease record.
+# A life of put, claim and complete takes three writes of the record, one insertion into the index and one
+# removal, and a quarter of a lease record.
 RECORD_WRITES: Final = 3
 INDEX_AND_LEASE_UNITS: Final = 2.25
 BYTES_A_WRITE_UNIT: Final = 1024
-# What freshq's own attributes add to a record while it is in the queue, at most.
+# The most that freshq's attributes add to a queued record.
 OWN_BYTES: Final = 700
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """How a table is, or is to be, attached.
+    """How a table is attached, or is to be.
 
     Attributes:
         table: Name of the table.
         key: Its hash key.
-        order: Order of service unless a queue says otherwise.
-        shards: Partitions of the index of claimable records.
+        order: Default order of its queues.
+        shards: Partitions of each line and of the due index.
     """
 
     table: str
@@ -48,20 +48,20 @@ class Attachment:
 
     @property
     def names(self) -> Names:
-        """The names of freshq's attributes in the table."""
+        """The names that freshq uses in the table."""
         return Names.attached(self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class AttachPlan:
-    """What attaching would do to a table.
+    """The changes that attaching makes to a table.
 
     Attributes:
         missing: Names of the indexes to add.
-        present: Names of those that are there.
-        records: About how many records the table has; DynamoDB counts them every six hours.
-        record_bytes: About how long a record is.
-        provisioned_units: Read and write units that each index gets; None where requests are billed.
+        present: Names of the indexes that exist.
+        records: Approximate number of records; DynamoDB counts them every six hours.
+        record_bytes: Approximate size of a record.
+        provisioned_units: Read and write units of each index; None if billing is per request.
     """
 
     missing: tuple[str, ...]
@@ -72,17 +72,17 @@ class AttachPlan:
 
     @property
     def life_write_units(self) -> float:
-        """Write units of put, claim and complete of a record of that size, claimed one at a time."""
+        """Write units to put, claim and complete a record of that size, claimed one at a time."""
         units = ceil((self.record_bytes + OWN_BYTES) / BYTES_A_WRITE_UNIT)
         return RECORD_WRITES * units + INDEX_AND_LEASE_UNITS
 
 
 def plan_attachment(client: DynamoDBClient, attachment: Attachment) -> AttachPlan:
-    """Return what attaching would do, changing nothing.
+    """Return the changes that attaching would make, without making them.
 
     Raises:
         ValueError: If the table, or how it was attached before, does not allow it.
-        StoreError: If DynamoDB did not answer, or there is no such table.
+        StoreError: If DynamoDB did not answer, or the table does not exist.
     """
     description = TableChanges(client, attachment.table).description()
     _check(description, attachment)
@@ -103,24 +103,21 @@ def attach_table(
     attachment: Attachment,
     *,
     on_status: Callable[[str, str], None] | None = None,
-    poll_seconds: float | None = None,
+    poll_seconds: float = POLL_SECONDS,
 ) -> None:
-    """Add what is missing, one index at a time; return once it can be used.
+    """Add the missing indexes, one at a time; return once the table can be used.
 
     Args:
         client: A low-level boto3 client.
         attachment: How to attach.
-        on_status: Called again and again with an index, or the table, and its status.
-        poll_seconds: Time between looks; None for the usual.
+        on_status: Called at each poll with an index, or the table, and its status.
+        poll_seconds: Time between polls.
 
     Raises:
         ValueError: If the table, or how it was attached before, does not allow it; nothing was changed.
-        StoreError: If DynamoDB did not answer; what was added so far stays, and may be gone on with.
+        StoreError: If DynamoDB did not answer. What was added stays; attach again to continue.
     """
-    if poll_seconds is None:
-        changes = TableChanges(client, attachment.table, on_status=on_status)
-    else:
-        changes = TableChanges(client, attachment.table, on_status=on_status, poll_seconds=poll_seconds)
+    changes = TableChanges(client, attachment.table, on_status=on_status, poll_seconds=poll_seconds)
     description = changes.description()
     _check(description, attachment)
     _check_unchanged(read_attachment(client, attachment.table, attachment.key), attachment)
@@ -130,11 +127,11 @@ def attach_table(
 
 
 def read_attachment(client: DynamoDBClient, table: str, key: str) -> Attachment | None:
-    """Return how a table was attached; None if it was not, or not to the end.
+    """Return how a table was attached; None if it was not, or not completely.
 
     Raises:
         ValueError: If the table has another key.
-        StoreError: If DynamoDB did not answer, or there is no such table.
+        StoreError: If DynamoDB did not answer, or the table does not exist.
     """
     try:
         item = TableCalls(client, table, Names.attached(key)).get(ATTACH_RECORD)
@@ -158,7 +155,7 @@ def open_attachment(
 
     Raises:
         ValueError: If an argument is wrong, or does not agree with how the table was attached.
-        TableMissing: If there is no such table, or it is not attached.
+        TableMissing: If the table does not exist, or is not attached.
     """
     if not isinstance(key, str) or not key:
         msg = f"key: must be the name of the table's hash key, got {key!r}"
@@ -187,18 +184,18 @@ def _write_record(client: DynamoDBClient, attachment: Attachment) -> None:
 
 
 def _check(description: Item, attachment: Attachment) -> None:
-    """Refuse a table that cannot hold freshq's records."""
+    """Reject a table that cannot hold freshq's items."""
     table, keys = attachment.table, {key["KeyType"]: key["AttributeName"] for key in description["KeySchema"]}
     types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
     if "RANGE" in keys:
         msg = f"table: {table!r} has a range key ({keys['RANGE']!r}) besides {keys['HASH']!r}; only a table"
-        raise ValueError(msg + " with a hash key alone can be attached, since an id must name one record")
+        raise ValueError(msg + " without a range key can be attached, so that an id names one record")
     if keys["HASH"] != attachment.key:
         msg = f"key: the hash key of table {table!r} is {keys['HASH']!r}, got {attachment.key!r}"
         raise ValueError(msg)
     if types[attachment.key] != "S":
-        msg = f"key: {attachment.key!r} of table {table!r} is of type {types[attachment.key]}; only texts (S)"
-        raise ValueError(msg + " can be ids, since freshq keeps records of its own beside the table's")
+        msg = f"key: {attachment.key!r} of table {table!r} is of type {types[attachment.key]}; it must be S,"
+        raise ValueError(msg + " because freshq adds items of its own, with text ids, to the table")
     for definition in own_definitions(attachment):
         name, wanted = definition["AttributeName"], definition["AttributeType"]
         if types.get(name, wanted) != wanted:
@@ -207,7 +204,7 @@ def _check(description: Item, attachment: Attachment) -> None:
 
 
 def _check_unchanged(known: Attachment | None, attachment: Attachment) -> None:
-    """Refuse other shards than before: what waits in those left out would never be claimed."""
+    """Reject another number of shards: tasks waiting in dropped shards would never be claimed."""
     if known is not None and known.shards != attachment.shards:
         msg = f"shards: table {attachment.table!r} was attached with {known.shards}, got {attachment.shards};"
         raise ValueError(msg + " the number cannot change while records may be queued")
@@ -232,7 +229,7 @@ def _definitions(attachment: Attachment, index: Item) -> list[Item]:
 
 
 def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
-    """Return the indexes as CreateTable would have them, with the throughput of the table itself."""
+    """Return the indexes as arguments of CreateTable, with the throughput of the table."""
     names = attachment.names
     throughput = {} if is_on_demand(description) else {"ProvisionedThroughput": _throughput(description)}
     return [

@@ -1,4 +1,4 @@
-"""A file that describes tables and their indexes, checked, and as CreateTable would have it.
+"""A file that describes tables and their indexes: checked, and as arguments of CreateTable.
 
 The grammar is that of the queueing article's configuration, with billing and projections added.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from freshq.stores.dynamodb.names import Item
 
-# What the article's tool falls back on where a capacity is not positive.
+# The default of the article's tool for a capacity that is not positive.
 DEFAULT_CAPACITY_UNITS: Final = 5
 TYPES: Final = {"str": "S", "num": "N", "bin": "B", "s": "S", "n": "N", "b": "B"}
 AttributeName = Annotated[str, Field(min_length=1, max_length=255)]
@@ -32,7 +32,7 @@ class _Part(BaseModel):
 
 
 class Billing(StrEnum):
-    """How requests are paid for."""
+    """How requests are billed."""
 
     ON_DEMAND = "on_demand"
     PROVISIONED = "provisioned"
@@ -57,11 +57,11 @@ class Key(_Part):
 
 
 class Projection(_Part):
-    """What an index holds of a record besides keys.
+    """The attributes that an index holds besides keys.
 
     Attributes:
         type: Everything, keys only, or the attributes named.
-        attributes: Those, with INCLUDE.
+        attributes: The names, with INCLUDE.
     """
 
     type: Literal["ALL", "KEYS_ONLY", "INCLUDE"] = "ALL"
@@ -70,11 +70,11 @@ class Projection(_Part):
     @model_validator(mode="after")
     def _named_if_included(self) -> Self:
         if bool(self.attributes) is not (self.type == "INCLUDE"):
-            raise ValueError("attributes are named with type INCLUDE, and only then")
+            raise ValueError("attributes go with type INCLUDE, and only with it")
         return self
 
     def definition(self) -> Item:
-        """Return the projection as CreateTable has it."""
+        """Return the projection as an argument of CreateTable."""
         attributes = {"NonKeyAttributes": list(self.attributes)} if self.attributes else {}
         return {"ProjectionType": self.type, **attributes}
 
@@ -84,12 +84,12 @@ class Index(_Part):
 
     Attributes:
         index_name: Its name.
-        hash_key: What it is partitioned by.
-        sort_key: What it is sorted by within a partition.
-        read_capacity: Read units, where billing is provisioned.
-        write_capacity: Write units, where billing is provisioned.
-        GSI: Whether it is a global one; a local one has the hash key of its table.
-        projection: What it holds.
+        hash_key: Its partition key.
+        sort_key: Its sort key.
+        read_capacity: Read units, if billing is provisioned.
+        write_capacity: Write units, if billing is provisioned.
+        GSI: Whether it is global; a local index has the hash key of its table.
+        projection: The attributes it holds.
     """
 
     index_name: Name
@@ -109,9 +109,9 @@ class Table(_Part):
         table_name: Its name.
         partition_key: Its hash key.
         sort_key: Its range key.
-        read_capacity: Read units, where billing is provisioned.
-        write_capacity: Write units, where billing is provisioned.
-        billing: Provisioned where a capacity is given, else on demand.
+        read_capacity: Read units, if billing is provisioned.
+        write_capacity: Write units, if billing is provisioned.
+        billing: By default provisioned if a capacity is given, else on demand.
         indexes: Its indexes.
     """
 
@@ -126,7 +126,7 @@ class Table(_Part):
 
     @property
     def on_demand(self) -> bool:
-        """Whether requests are paid for one by one."""
+        """Whether billing is per request."""
         if self.billing is None:
             return self.read_capacity is None and self.write_capacity is None
         return self.billing is Billing.ON_DEMAND
@@ -140,7 +140,6 @@ class Table(_Part):
     def definition(self) -> Item:
         """Return the arguments of CreateTable."""
         types = {key.attribute_name: key.letter for key in _keys(self)}
-        local = [index for index in self.indexes if not index.GSI]
         definition: Item = {
             "TableName": self.table_name,
             "BillingMode": "PAY_PER_REQUEST" if self.on_demand else "PROVISIONED",
@@ -150,36 +149,35 @@ class Table(_Part):
             "KeySchema": key_schema(self.partition_key, self.sort_key),
             "SSESpecification": {"Enabled": True},
         }
-        if not self.on_demand:
-            definition["ProvisionedThroughput"] = throughput(self.read_capacity, self.write_capacity)
-        if len(local) < len(self.indexes):
-            definition["GlobalSecondaryIndexes"] = [
-                self._global(index) for index in self.indexes if index.GSI
-            ]
-        if local:
-            definition["LocalSecondaryIndexes"] = [_index(index) for index in local]
-        return definition
+        indexes = {
+            "GlobalSecondaryIndexes": [
+                _index(index) | self._throughput(index) for index in self.indexes if index.GSI
+            ],
+            "LocalSecondaryIndexes": [_index(index) for index in self.indexes if not index.GSI],
+        }
+        definition |= {kind: given for kind, given in indexes.items() if given}
+        return definition | self._throughput(self)
 
-    def _global(self, index: Index) -> Item:
-        definition = _index(index)
-        if not self.on_demand:
-            definition["ProvisionedThroughput"] = throughput(index.read_capacity, index.write_capacity)
-        return definition
+    def _throughput(self, part: Table | Index) -> Item:
+        """Return the capacity of the table or a global index; empty if billing is on demand."""
+        if self.on_demand:
+            return {}
+        return {"ProvisionedThroughput": throughput(part.read_capacity, part.write_capacity)}
 
 
 class Lambda(_Part):
-    """A function of the article's file, which is checked and not made.
+    """A function in the article's file. It is checked, but not created.
 
     Attributes:
         logical_name: Its name in a template.
         lambda_class: Class of its infrastructure.
         lambda_name: Its name.
-        runtime: Its language.
-        handler: What it calls.
+        runtime: Its runtime.
+        handler: Its entry point.
         local_jar: Its code.
-        description: What it is for.
+        description: Its purpose.
         memory_megabytes: Its memory.
-        timeout_seconds: How long it may run.
+        timeout_seconds: Its time limit.
     """
 
     logical_name: str
@@ -197,11 +195,11 @@ class Description(_Part):
     """The whole file.
 
     Attributes:
-        version: Of the file; told to nobody.
-        last_updated_date: Likewise.
-        s3_code_bucket: Where functions would be.
+        version: Version of the file; not used.
+        last_updated_date: Date of the file; not used.
+        s3_code_bucket: Where the code of functions is; not used.
         tables: The tables.
-        lambdas: Functions; checked and not made.
+        lambdas: Functions; checked, but not created.
     """
 
     version: str | int | float | None = None
@@ -225,7 +223,7 @@ def read_description(path: Path) -> Description:
     """Read and check a file.
 
     Raises:
-        ValueError: One line that names the file, the path in it, and what is wrong there.
+        ValueError: If the file cannot be read or is wrong; names the file and the path in it.
     """
     try:
         parsed = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
@@ -240,7 +238,7 @@ def read_description(path: Path) -> Description:
 
 
 def key_schema(hash_key: Key, sort_key: Key | None) -> list[Item]:
-    """Return keys as CreateTable has them."""
+    """Return a key schema as an argument of CreateTable."""
     schema = [{"AttributeName": hash_key.attribute_name, "KeyType": "HASH"}]
     if sort_key is not None:
         schema.append({"AttributeName": sort_key.attribute_name, "KeyType": "RANGE"})
@@ -248,7 +246,7 @@ def key_schema(hash_key: Key, sort_key: Key | None) -> list[Item]:
 
 
 def throughput(read_units: int | None, write_units: int | None) -> Item:
-    """Return capacities as CreateTable has them; what is not positive is the default."""
+    """Return capacities as an argument of CreateTable, the default for those that are not positive."""
     given = {"ReadCapacityUnits": read_units, "WriteCapacityUnits": write_units}
     return {name: units if units and units > 0 else DEFAULT_CAPACITY_UNITS for name, units in given.items()}
 
@@ -269,7 +267,7 @@ def _keys(table: Table) -> Iterator[Key]:
 
 
 def _contradictions(table: Table) -> Iterator[str]:
-    """Yield what DynamoDB would refuse."""
+    """Yield what DynamoDB would reject."""
     types: dict[str, str] = {}
     for key in _keys(table):
         name = key.attribute_name
@@ -278,6 +276,11 @@ def _contradictions(table: Table) -> Iterator[str]:
     for name, count in Counter(index.index_name for index in table.indexes).items():
         if count > 1:
             yield f"indexes: {name!r} is given {count} times"
+    yield from _local_contradictions(table)
+
+
+def _local_contradictions(table: Table) -> Iterator[str]:
+    """Yield the local indexes that do not fit their table."""
     for place, index in enumerate(table.indexes):
         if index.GSI:
             continue
@@ -297,7 +300,7 @@ def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _model_at(error: ValidationError) -> type[BaseModel]:
-    """Return the model whose fields an unknown one is to be compared with."""
+    """Return the model that an unknown field was given to."""
     models: dict[object, type[BaseModel]] = {
         "tables": Table,
         "lambdas": Lambda,

@@ -1,0 +1,1 @@
+"""Tables themselves: described in a file, planned, changed while in use, attached."""

@@ -1,0 +1,243 @@
+"""The lease record of a process: no task is claimed unless the record in the table names it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq.errors import Throttled
+from freshq.model.task import Task, TaskStatus
+from freshq.stores.base import Guard
+from freshq.stores.dynamodb.calls import ConditionFailed
+from freshq.stores.dynamodb.items import Keyspace
+from freshq.stores.dynamodb.leases import LeaseRecords, due_at, task_ids_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOW = 1000.0
+LEASE_SECONDS = 60.0
+UNTIL = NOW + LEASE_SECONDS
+DEADLINE_SECONDS = 10.0
+
+
+@dataclass
+class FakeTable:
+    """The calls that lease records make; each write may fail, before or after it was carried out."""
+
+    items: dict[str, dict[str, Any]] = field(default_factory=dict)
+    writes: int = 0
+    lose_replies: int = 0
+    before_put: Callable[[], object] = lambda: None
+
+    def put(self, item: dict[str, Any]) -> None:
+        self.writes += 1
+        self.before_put()
+        self.items[item["taskId"]["S"]] = item
+        if self.lose_replies:
+            self.lose_replies -= 1
+            raise Throttled("no reply")
+
+    def delete(self, item_id: str) -> None:
+        self.items.pop(item_id)
+
+    def named(self) -> set[str]:
+        return {task_id for item in self.items.values() for task_id in task_ids_of(item)}
+
+    def due(self) -> float:
+        (item,) = self.items.values()
+        return due_at(item)
+
+
+@pytest.fixture
+def table() -> FakeTable:
+    return FakeTable()
+
+
+@pytest.fixture
+def leases(table: FakeTable) -> LeaseRecords:
+    calls: Any = table
+    return LeaseRecords(calls, Keyspace(shards=1))
+
+
+def cover(leases: LeaseRecords, *task_ids: str, at: float = NOW, ahead: tuple[str, ...] = ()) -> None:
+    leases.cover("q", [(task_id, HOLDER) for task_id in task_ids], at + LEASE_SECONDS, at, ahead)
+
+
+def changed(task_id: str, lease_until: float | None) -> Task:
+    """Return the next version of a task that this process holds."""
+    status = TaskStatus.SUCCESS if lease_until is None else TaskStatus.TAKEN
+    return Task(
+        task_id, "q", status, NOW, NOW, UNTIL, 0, "r",
+        lease_token=None if lease_until is None else HOLDER, lease_until=lease_until,
+    )  # fmt: skip
+
+
+HOLDER = "token"
+HELD = Guard(TaskStatus.TAKEN, lease_token=HOLDER)
+
+
+class TestNaming:
+    def test_what_was_named_ahead_needs_no_write(self, leases: LeaseRecords, table: FakeTable) -> None:
+        cover(leases, "a", ahead=("b", "c"))
+        cover(leases, "b", at=NOW + 1)
+        assert (table.writes, table.named()) == (1, {"a", "b", "c"})
+
+    def test_what_was_not_named_is_written_first(self, leases: LeaseRecords, table: FakeTable) -> None:
+        cover(leases, "a", ahead=("b",))
+        cover(leases, "c")
+        assert (table.writes, table.named()) == (2, {"a", "c"})
+
+    def test_a_record_that_is_due_covers_nothing_more(self, leases: LeaseRecords, table: FakeTable) -> None:
+        cover(leases, "a", ahead=("b",))
+        leases.forget("q", ("a", "token"))
+        cover(leases, "b", at=UNTIL)
+        assert table.writes == 2
+        assert table.due() == UNTIL + LEASE_SECONDS
+
+    def test_a_longer_lease_than_the_record_covers_is_written(
+        self, leases: LeaseRecords, table: FakeTable
+    ) -> None:
+        cover(leases, "a", ahead=("b",))
+        leases.cover("q", [("b", "token")], UNTIL + 3 * LEASE_SECONDS, NOW)
+        assert table.writes == 2
+
+    def test_an_expired_lease_stays_in_its_record_for_the_sweep(
+        self, leases: LeaseRecords, table: FakeTable
+    ) -> None:
+        cover(leases, "a")
+        cover(leases, "b", at=UNTIL)
+        assert sorted(task_ids_of(item) for item in table.items.values()) == [["a"], ["b"]]
+
+    def test_the_record_is_due_no_later_than_the_first_lease_ends(
+        self, leases: LeaseRecords, table: FakeTable
+    ) -> None:
+        cover(leases, "a")
+        leases.cover("q", [("b", "token")], NOW + 5, NOW)
+        assert table.due() == NOW + 5
+        leases.forget("q", ("b", "token"))
+        cover(leases, "c", at=NOW + 1)
+        assert table.due() == UNTIL  # halfway through the new lease it would be too early
+
+
+class TestFailedWrites:
+    def test_nothing_relies_on_a_version_whose_write_failed(
+        self, leases: LeaseRecords, table: FakeTable
+    ) -> None:
+        """The write was carried out, so what the version before it named ahead is named no more."""
+        cover(leases, "a", ahead=("b",))
+        table.lose_replies = 1
+        with pytest.raises(Throttled):
+            cover(leases, "c")
+        assert table.named() == {"a", "c"}
+        cover(leases, "b")
+        assert {"a", "b"} <= table.named()
+
+    def test_what_was_not_named_is_not_held(self, leases: LeaseRecords, table: FakeTable) -> None:
+        table.lose_replies = 1
+        with pytest.raises(Throttled):
+            cover(leases, "a")
+        leases.close()
+        assert not table.items
+
+
+class TestWriteInProgress:
+    def test_no_claim_relies_on_the_version_that_is_being_replaced(
+        self, leases: LeaseRecords, table: FakeTable
+    ) -> None:
+        cover(leases, "a", ahead=("b",))
+        claimer = threading.Thread(target=cover, args=(leases, "b"))
+
+        def claim_meanwhile() -> None:
+            table.before_put = lambda: None
+            claimer.start()
+
+        table.before_put = claim_meanwhile
+        cover(leases, "c")
+        claimer.join(DEADLINE_SECONDS)
+        assert table.named() >= {"a", "b", "c"}
+
+    def test_settling_and_extending_do_not_wait_for_it(self, leases: LeaseRecords, table: FakeTable) -> None:
+        cover(leases, "a", "b")
+
+        def settle_meanwhile() -> None:
+            for task in (changed("a", None), changed("b", UNTIL + 30)):
+                settler = threading.Thread(target=follow, args=(leases, task), daemon=True)
+                settler.start()
+                settler.join(DEADLINE_SECONDS)
+                assert not settler.is_alive()
+
+        table.before_put = settle_meanwhile
+        cover(leases, "c")
+        assert table.writes == 2
+
+    def test_of_two_claims_at_once_the_second_waits_and_needs_no_write(
+        self, leases: LeaseRecords, table: FakeTable
+    ) -> None:
+        claimer = threading.Thread(target=cover, args=(leases, "b"))
+
+        def claim_meanwhile() -> None:
+            claimer.start()
+
+        table.before_put = claim_meanwhile
+        cover(leases, "a", ahead=("b",))
+        claimer.join(DEADLINE_SECONDS)
+        assert (table.writes, table.named()) == (1, {"a", "b"})
+
+
+def follow(leases: LeaseRecords, task: Task, guard: Guard = HELD) -> None:
+    with leases.following(task, guard):
+        pass
+
+
+class TestFollowing:
+    def test_a_task_that_is_settled_is_forgotten(self, leases: LeaseRecords, table: FakeTable) -> None:
+        cover(leases, "a")
+        follow(leases, changed("a", None))
+        leases.close()
+        assert not table.items
+
+    def test_a_lost_lease_is_forgotten(self, leases: LeaseRecords, table: FakeTable) -> None:
+        cover(leases, "a")
+        with pytest.raises(ConditionFailed), leases.following(changed("a", None), HELD):
+            raise ConditionFailed(None)
+        leases.close()
+        assert not table.items
+
+    def test_an_unknown_outcome_leaves_the_task_to_the_sweep(
+        self, leases: LeaseRecords, table: FakeTable
+    ) -> None:
+        cover(leases, "a")
+        with pytest.raises(Throttled), leases.following(changed("a", None), HELD):
+            raise Throttled("no reply")
+        leases.close()
+        assert table.named() == {"a"}
+
+    def test_a_longer_lease_needs_no_write_and_a_shorter_one_does(
+        self, leases: LeaseRecords, table: FakeTable
+    ) -> None:
+        cover(leases, "a")
+        follow(leases, changed("a", UNTIL + 30))
+        assert table.writes == 1
+        follow(leases, changed("a", NOW + 5))
+        assert (table.writes, table.due()) == (2, NOW + 5)
+
+    def test_a_task_that_was_not_held_is_named_first(self, leases: LeaseRecords, table: FakeTable) -> None:
+        follow(leases, changed("dead", UNTIL), Guard(TaskStatus.FAILURE))
+        assert table.named() == {"dead"}
+
+    def test_a_task_without_a_lease_is_no_concern(self, leases: LeaseRecords, table: FakeTable) -> None:
+        follow(leases, changed("a", None), Guard(TaskStatus.PENDING))
+        leases.close()
+        assert (table.writes, table.items) == (0, {})
+
+    def test_a_changed_token_is_the_one_that_counts(self, leases: LeaseRecords, table: FakeTable) -> None:
+        leases.cover("q", [("a", "named")], UNTIL, NOW)
+        leases.change_token("q", "a", "named", "token")
+        leases.change_token("q", "unknown", "named", "token")
+        follow(leases, changed("a", None))
+        leases.close()
+        assert not table.items
