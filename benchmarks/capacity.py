@@ -1,7 +1,7 @@
-"""Capacity units and calls of each step of a task's life, counted on Amazon's DynamoDB Local.
+"""Counts the capacity units and calls of each step of a task's life, on Amazon's DynamoDB Local.
 
-The units come from ReturnConsumedCapacity, so that they do not depend on the machine. A write whose
-condition failed reports none; it is billed by the item's size all the same, one unit here.
+The units come from ReturnConsumedCapacity, so they do not depend on the machine. A write whose condition
+failed reports no units, but is billed by the size of the item: one unit here.
 
     python -m benchmarks.capacity [--out FILE]
 """
@@ -12,43 +12,38 @@ import argparse
 import json
 import random
 import uuid
-from collections import Counter
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.table import Table
 from tests.support.dynamodb_local import DynamoDBLocal, stop_stream
-from tests.support.faults import AFTER, client_at, hooked, meanwhile
+from tests.support.faults import client_at, meanwhile
 
+from benchmarks.metering import metered
 from freshq import Queue
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq import Claim, Receipt
     from freshq.stores.conflicts import OnConflict
 
-READS: Final = ("GetItem", "BatchGetItem", "Query", "Scan")
-WRITES: Final = ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem")
 START_SECONDS: Final = 1_700_000_000.0
 LEASE_SECONDS: Final = 60.0
 QUEUE_MAX_AGE_SECONDS: Final = 3600.0
-# A payload of the size of a usual reference; an item stays well under the 1 KB of one write unit.
+# A payload of usual size; an item stays well under the 1 KB of one write unit.
 PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
-# Of an eventually consistent read of up to 4 KB.
-LEAST_READ_UNITS: Final = 0.5
 OUT: Final = Path("build/capacity.json")
 
 
 @dataclass
 class Clock:
-    """A clock that moves only when it is told to."""
+    """A clock that stands still unless a benchmark moves it."""
 
     now: float = START_SECONDS
 
@@ -57,64 +52,16 @@ class Clock:
         return self.now
 
 
-@dataclass(eq=False)
-class Meter:
-    """What the calls of a client consumed.
-
-    Attributes:
-        write_units: Write request units.
-        read_units: Read request units.
-        calls: Calls of the SDK by operation.
-        refused: Writes whose condition did not hold, included in the others.
-    """
-
-    write_units: float = 0.0
-    read_units: float = 0.0
-    calls: Counter[str] = field(default_factory=Counter)
-    refused: int = 0
-
-    def ask(self, params: dict[str, Any], **_rest: Any) -> dict[str, Any]:  # noqa: ANN401 - botocore's
-        """Have DynamoDB tell what a call consumes."""
-        return params | {"ReturnConsumedCapacity": "INDEXES"}
-
-    def count(self, parsed: dict[str, Any], model: Any, **_rest: Any) -> None:  # noqa: ANN401 - botocore's
-        """Add up what a call consumed."""
-        self.calls[model.name] += 1
-        if parsed.get("Error", {}).get("Code") == "ConditionalCheckFailedException":
-            self.refused += 1
-            self.write_units += 1
-            return
-        consumed = parsed["ConsumedCapacity"]
-        parts = consumed if isinstance(consumed, list) else [consumed]
-        units = sum(part["CapacityUnits"] for part in parts)
-        if model.name in READS:
-            # A read that finds nothing is billed as the least read, which DynamoDB Local leaves out.
-            self.read_units += max(units, LEAST_READ_UNITS)
-        else:
-            self.write_units += units
-
-
-@contextmanager
-def metered(client: DynamoDBClient) -> Iterator[Meter]:
-    """Count what a client consumes."""
-    meter = Meter()
-    with ExitStack() as hooks:
-        for operation in (*READS, *WRITES):
-            hooks.enter_context(hooked(client, "provide-client-params", meter.ask, operation))
-            hooks.enter_context(hooked(client, AFTER, meter.count, operation))
-        yield meter
-
-
 @dataclass(frozen=True)
 class Cost:
-    """What one step costs for one task.
+    """The cost of one step for one task.
 
     Attributes:
         step: Name of the step.
-        tasks: Over how many tasks it was measured.
-        write_units: Write request units a task.
-        read_units: Read request units a task.
-        calls: Calls of the SDK a task.
+        tasks: Number of tasks measured.
+        write_units: Write request units per task.
+        read_units: Read request units per task.
+        calls: SDK calls per task.
     """
 
     step: str
@@ -125,10 +72,10 @@ class Cost:
 
 
 class Bench:
-    """A fresh table, queues on it, and steps measured one by one."""
+    """A new table, queues on it, and measured steps."""
 
     def __init__(self, client: DynamoDBClient) -> None:
-        """Make the table."""
+        """Create the table."""
         self.client = client
         self.clock = Clock()
         self.table = f"bench-{uuid.uuid4().hex}"
@@ -136,7 +83,7 @@ class Bench:
         stop_stream(client, self.table)
 
     def queue(self) -> Queue:
-        """Return a queue as another process would have it."""
+        """Return a queue as a new process has it."""
         return Queue.dynamodb(
             self.table,
             self.client,
@@ -147,11 +94,11 @@ class Bench:
         )
 
     def fill(self, tasks: int) -> None:
-        """Put tasks, unmeasured."""
+        """Put tasks without measuring."""
         self.queue().put_many([{"payload": PAYLOAD}] * tasks)
 
     def measure(self, step: str, tasks: int, action: Callable[[], object]) -> Cost:
-        """Return what an action costs for each of its tasks."""
+        """Return the cost of an action per task."""
         with metered(self.client) as meter:
             action()
         return Cost(
@@ -164,7 +111,7 @@ class Bench:
 
 
 def whole_life(client: DynamoDBClient, claim_size: int, tasks: int = 200) -> Cost:
-    """Put tasks, claim and complete them all, close the worker, and let the sweep look after it."""
+    """Measure put, claim and complete of tasks, the close of the worker and the sweep afterwards."""
     bench = Bench(client)
 
     def live() -> None:
@@ -184,12 +131,12 @@ def whole_life(client: DynamoDBClient, claim_size: int, tasks: int = 200) -> Cos
 
 
 def shed_task(client: DynamoDBClient, max_age_seconds: float | None = None, tasks: int = 20) -> Cost:
-    """Put tasks and let them go stale; then a worker looks for work once.
+    """Measure tasks that go stale before a worker looks for work.
 
     Args:
-        client: Where to measure.
-        max_age_seconds: The tasks' own; None for the queue's.
-        tasks: How many.
+        client: Client of DynamoDB Local.
+        max_age_seconds: Max age of the tasks; None for the queue's.
+        tasks: Number of tasks.
     """
     bench = Bench(client)
 
@@ -203,7 +150,7 @@ def shed_task(client: DynamoDBClient, max_age_seconds: float | None = None, task
 
 
 def groups(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
-    """Measure puts of a group, and claims that let two groups take turns."""
+    """Measure puts of a group, and a claim from two groups in turn."""
     bench = Bench(client)
     producer, worker = bench.queue(), bench.queue()
 
@@ -221,65 +168,88 @@ def groups(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
     ]
 
 
+class _Worker:
+    """A worker whose steps are measured at claims of several tasks."""
+
+    def __init__(self, bench: Bench, tasks: int) -> None:
+        self.bench = bench
+        self.queue = bench.queue()
+        self.tasks = tasks
+        self.held: list[Claim] = []
+
+    def claim(self) -> None:
+        self.held = self.queue.claim(limit=self.tasks)
+        assert len(self.held) == self.tasks  # noqa: S101 - a figure of anything else would be wrong
+
+    def bounce(self) -> None:
+        for claim in self.held:
+            self.queue.release(claim)
+        self.claim()
+
+    def fail_and_wait(self) -> None:
+        for claim in self.held:
+            self.queue.retry(claim, "busy", delay_seconds=5)
+        self.bench.clock.now += 5
+        self.queue.recover()
+        self.claim()
+
+    def extend(self) -> None:
+        self.held = [self.queue.extend(claim, 2 * LEASE_SECONDS) for claim in self.held]
+
+    def complete(self) -> None:
+        for claim in self.held:
+            self.queue.complete(claim)
+
+
 def steps(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
-    """Measure single steps at claims of `tasks`."""
+    """Measure single steps, at claims of `tasks`."""
     bench = Bench(client)
-    worker = bench.queue()
-    worker.claim()  # the control record is read
-    held: list[Claim] = []
-    costs: list[Cost] = []
+    worker = _Worker(bench, tasks)
+    worker.queue.claim()  # reads the control record
+    costs = [
+        bench.measure("put", tasks, lambda: bench.fill(tasks)),
+        bench.measure("claim of 10, the lease record included", tasks, worker.claim),
+        bench.measure("release and claim again", tasks, worker.bounce),
+        bench.measure("retry, wait, come in and claim again", tasks, worker.fail_and_wait),
+        bench.measure("extend", tasks, worker.extend),
+        bench.measure("complete", tasks, worker.complete),
+    ]
+    return [*costs, *_single_calls(bench, worker.queue), _recovery(bench, worker)]
 
-    def measure(step: str, action: Callable[[], object], of: int = tasks) -> None:
-        costs.append(bench.measure(step, of, action))
 
-    def claim() -> None:
-        held[:] = worker.claim(limit=tasks)
-        assert len(held) == tasks  # noqa: S101 - a figure of anything else would be wrong
+def _single_calls(bench: Bench, queue: Queue) -> list[Cost]:
+    """Measure verbs of one task, and looks that find nothing."""
+    queue.put(PAYLOAD, task_id="a")
+    costs = [
+        bench.measure("put of an id that is taken", 1, lambda: queue.put(PAYLOAD, task_id="a")),
+        bench.measure("touch", 1, lambda: queue.touch("a")),
+        bench.measure("cancel", 1, lambda: queue.cancel("a")),
+        bench.measure("get", 1, lambda: queue.get("a")),
+    ]
+    queue.claim()  # reads the control record again if a second has passed
+    return [
+        *costs,
+        bench.measure("claim from an empty queue", 1, queue.claim),
+        bench.measure("sweep with nothing to do", 1, queue.recover),
+    ]
 
-    def bounce() -> None:
-        for claim_ in held:
-            worker.release(claim_)
-        claim()
 
-    def fail_and_wait() -> None:
-        for claim_ in held:
-            worker.retry(claim_, "busy", delay_seconds=5)
-        bench.clock.now += 5
-        worker.recover()
-        claim()
-
-    def extend() -> None:
-        held[:] = [worker.extend(claim_, 2 * LEASE_SECONDS) for claim_ in held]
-
-    measure("put", lambda: bench.fill(tasks))
-    measure("claim of 10, the lease record included", claim)
-    measure("release and claim again", bounce)
-    measure("retry, wait, come in and claim again", fail_and_wait)
-    measure("extend", extend)
-    measure("complete", lambda: [worker.complete(claim_) for claim_ in held])
-    worker.put(PAYLOAD, task_id="a")
-    measure("put of an id that is taken", lambda: worker.put(PAYLOAD, task_id="a"), 1)
-    measure("touch", lambda: worker.touch("a"), 1)
-    measure("cancel", lambda: worker.cancel("a"), 1)
-    measure("get", lambda: worker.get("a"), 1)
-    worker.claim()  # reads the control record again where a second has passed
-    measure("claim from an empty queue", worker.claim, 1)
-    measure("sweep with nothing to do", worker.recover, 1)
-    bench.fill(tasks)
-    worker.claim(limit=tasks)
+def _recovery(bench: Bench, worker: _Worker) -> Cost:
+    """Measure the sweep after a worker died."""
+    bench.fill(worker.tasks)
+    worker.claim()
     bench.clock.now += LEASE_SECONDS
 
-    def look_after() -> None:
-        assert bench.queue().recover() == tasks  # noqa: S101 - a figure of anything else would be wrong
+    def sweep() -> None:
+        assert bench.queue().recover() == worker.tasks  # noqa: S101 - a figure of anything else would be wrong
         bench.clock.now += LATE_CLAIM_SECONDS + 1
-        bench.queue().recover()  # deletes the dead worker's lease record
+        bench.queue().recover()  # deletes the lease record of the dead worker
 
-    measure("orphan brought back, 10 of one dead worker", look_after)
-    return costs
+    return bench.measure("orphan brought back, 10 of one dead worker", worker.tasks, sweep)
 
 
 def puts_over(client: DynamoDBClient) -> list[Cost]:
-    """Measure puts of an id whose task waits, is in work, or is over."""
+    """Measure puts of an id whose task is waiting, taken or over."""
     bench = Bench(client)
     queue = bench.queue()
 
@@ -299,7 +269,7 @@ def puts_over(client: DynamoDBClient) -> list[Cost]:
 
 
 def races(client: DynamoDBClient) -> list[Cost]:
-    """Measure a claim of one task, and one that finds the newest task taken by another claimer."""
+    """Measure a claim of one task, and one that loses the newest task to another claimer."""
     bench = Bench(client)
     worker = bench.queue()
     bench.fill(1)
@@ -314,7 +284,7 @@ def races(client: DynamoDBClient) -> list[Cost]:
 
 
 def approximate_stats(client: DynamoDBClient, tasks: int) -> Cost:
-    """Measure the counts that gauges use, with a backlog."""
+    """Measure approximate stats with a backlog."""
     bench = Bench(client)
     bench.fill(tasks)
     queue = bench.queue()
@@ -347,9 +317,9 @@ def as_table(costs: list[Cost]) -> Table:
 
 
 def main() -> None:
-    """Measure everything, print it, and write it down."""
+    """Measure everything, print it and write it to a file."""
     parser = argparse.ArgumentParser(description="Count capacity units and calls on DynamoDB Local.")
-    parser.add_argument("--out", type=Path, default=OUT, help="where the figures go, as JSON")
+    parser.add_argument("--out", type=Path, default=OUT, help="file for the figures, as JSON")
     out: Path = parser.parse_args().out
     with DynamoDBLocal() as server:
         costs = all_costs(server.client())

@@ -1,8 +1,8 @@
-"""A recording of realistic lives, the same every time: simulated load, written as landed events.
+"""Records realistic, reproducible task lives: simulated load, written as landed events.
 
-The simulator serves the load newest first, so that waits, backlog and sheds are those of a real queue
-under bursts. On top come what a real queue also has: retries, lost leases, dead letters, cancellations,
-removals by TTL, and a delivery that repeats and shuffles.
+The simulator serves the load newest first, so waits, backlog and shed tasks are those of a real queue under
+bursts. Retries, lost leases, dead letters, cancellations, removals by TTL, duplicates and reordered delivery
+are added.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 START_MS: Final = 1_767_225_600_000
 EVENTS_PER_TASK: Final = 2.56  # of the lives below, measured
-# Of a short recording less, so that it sees tasks go stale, too.
+# Less in a short recording, so that tasks go stale in it too.
 LONGEST_DEADLINE_SECONDS: Final = 300.0
 SERVICE_SECONDS: Final = 1.0
 RATE_PER_SECOND: Final = 100.0
@@ -31,12 +31,12 @@ SERVERS: Final = 100
 GROUPS: Final = {"big": 0.5} | {f"group-{number:02}": 0.5 / 19 for number in range(19)}
 TTL_DELAY_SECONDS: Final = 500.0
 DUPLICATES_RATIO: Final = 0.01
-# Records are shuffled within so many: about the contents of one delivery.
+# Records are shuffled in blocks of about one delivery.
 SHUFFLED: Final = 2000
 LEASE_SECONDS: Final = 60.0
-# Shares of what is served: tried again, held by a worker that vanished, failed for good.
+# Shares of the served tasks: retried, held by a worker that vanished, failed.
 RETRIED, LOST, FAILED = 0.03, 0.01, 0.02
-# Shares of what is not: withdrawn by its owner, removed by TTL within the recording.
+# Shares of the others: cancelled, removed by TTL within the recording.
 CANCELLED, REMOVED = 0.02, 0.18
 
 
@@ -53,12 +53,12 @@ class Event:
 
 
 def write_events(folder: Path, events: int, files: int = 64, seed: int = 1) -> int:
-    """Write about so many events as gzip files of JSON lines, and return how many there are.
+    """Write events as gzip files of JSON Lines; return how many, without duplicates.
 
     Args:
-        folder: Where.
-        events: How many there shall be, duplicates not counted.
-        files: Over how many files they are spread.
+        folder: Where to write.
+        events: Approximate number of events, without duplicates.
+        files: Number of files.
         seed: The same seed gives the same lines.
     """
     rng = random.Random(f"{seed}/lives")  # noqa: S311 - a simulation
@@ -75,7 +75,7 @@ def write_events(folder: Path, events: int, files: int = 64, seed: int = 1) -> i
     size = -(-len(delivered) // files)
     for number in range(files):
         part = "".join(delivered[number * size : (number + 1) * size]).encode()
-        # A fixed time in the header: the same bytes every time.
+        # A fixed time in the header makes the bytes reproducible.
         data = gzip.compress(part, compresslevel=6, mtime=0)
         (folder / f"part-{number:04}.json.gz").write_bytes(data)
     return count
@@ -86,7 +86,7 @@ class _Tape:
 
     def __init__(self, events: int, rng: random.Random, seed: int) -> None:
         tasks = events / EVENTS_PER_TASK
-        # A third of the time the load is three times what can be served.
+        # A third of the time the load exceeds the capacity.
         duration_seconds = tasks / RATE_PER_SECOND / 1.4
         burst = Burst(2.2, duration_seconds / 3, duration_seconds / 3)
         deadline_seconds = min(LONGEST_DEADLINE_SECONDS, duration_seconds / 10)

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks.capacity import metered
+from benchmarks.metering import metered
 
 from freshq import (
     AlreadyQueued,

@@ -1,4 +1,4 @@
-"""What freshq costs, in DynamoDB's own units and calls; the figures in the documentation come from here."""
+"""The cost of freshq in DynamoDB's capacity units and calls. The documentation's figures come from here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import capacity
-from benchmarks.capacity import Bench, metered
+from benchmarks.capacity import Bench
+from benchmarks.metering import metered
 
 from freshq.stores.dynamodb import control
 
@@ -49,14 +50,14 @@ def test_a_shed_task_costs_its_put(dynamodb_local: DynamoDBClient) -> None:
 
 
 def test_a_task_with_a_shorter_max_age_is_taken_out_of_the_way_once(dynamodb_local: DynamoDBClient) -> None:
-    """Two for the put, one for the claim that found it stale, two to leave the index; its naming aside."""
+    """Two for the put, one for the failed claim, two to leave the index, and a share of the naming."""
     cost = capacity.shed_task(dynamodb_local, max_age_seconds=60)
     assert cost.write_units == pytest.approx(5, abs=0.2)
 
 
 def test_each_step(dynamodb_local: DynamoDBClient) -> None:
     costs = by_step(capacity.steps(dynamodb_local))
-    # Named once for ten tasks: a tenth of a unit, or three tenths where the record moves in its index.
+    # Ten tasks share a naming: a tenth of a unit each, or three tenths if the record moves in its index.
     # A process writes its counts every five seconds: here with the first of ten completions.
     assert {step: cost.write_units for step, cost in costs.items()} == {
         "put": 2,
@@ -81,7 +82,7 @@ def test_each_step(dynamodb_local: DynamoDBClient) -> None:
 def test_a_put_over_another_costs_one_write_but_for_an_update_of_what_lives(
     dynamodb_local: DynamoDBClient,
 ) -> None:
-    """An update has one refused write before it, which tells what it replaces; the rest is the index."""
+    """An update follows a refused write, which returns the task it replaces; the rest is the index."""
     costs = capacity.puts_over(dynamodb_local)
     assert [(cost.write_units, cost.calls) for cost in costs] == [
         (2, 1),

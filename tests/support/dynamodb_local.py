@@ -1,9 +1,8 @@
 """Run Amazon's DynamoDB Local for tests: no account, no container, nothing left behind.
 
-DynamoDB Local is Amazon's own emulator, so the tests take its word on
-expressions and on capacity units. It comes from the npm package
-`amplify-dynamodb-simulator`, which carries the jar; it needs npm (once) and
-Java (every time). Both may be missing on a laptop, never in CI:
+DynamoDB Local is Amazon's own emulator, so the tests trust it on expressions and
+capacity units. Its jar is in the npm package `amplify-dynamodb-simulator`. It
+needs npm once and Java every time. Both may be missing on a laptop, but not in CI:
 
     try:
         with DynamoDBLocal() as server:
@@ -14,14 +13,14 @@ Java (every time). Both may be missing on a laptop, never in CI:
             raise
         pytest.skip(str(missing))
 
-The server is started through Jetty's own XML launcher, which the package
-includes, and not through the jar's `main`, for three reasons:
+The server is started by Jetty's XML launcher, which the package includes, not by
+the jar's `main`, for three reasons:
 
-* `main` listens on every network interface; here only on 127.0.0.1.
-* `main` must be told a port, which another process may take in the meantime;
-  here the kernel chooses it and the server says which one it got.
-* `main` outlives a killed parent; here the JVM exits when its standard input
-  ends, which happens however this process dies.
+* `main` listens on every network interface; this server only on 127.0.0.1.
+* `main` needs a port, which another process may take in the meantime; here the
+  kernel chooses the port and the server prints it.
+* `main` outlives a killed parent; this JVM exits when its standard input ends,
+  which happens however this process dies.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ _STOP_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.02
 _LOG_BYTES: Final = 65536
 
-# One line on standard output, the port, once requests are accepted. Then the
-# main thread reads standard input, which has nothing in it but its end.
+# It prints the port on one line once it accepts requests. Then the main thread
+# waits for the end of standard input.
 # The request handler's arguments are those of `-inMemory`: authority level 0,
 # in memory, no folder, one database per access key and region, no delays. The
 # empty argument after them is the default for cross-origin requests.
@@ -119,7 +118,7 @@ class Unavailable(Exception):  # noqa: N818 - a state of this machine, named as 
 
 
 def is_required() -> bool:
-    """Say whether a missing DynamoDB Local is an error (CI) or only a skip (a laptop)."""
+    """Return whether a missing DynamoDB Local is an error (CI), not a skip (a laptop)."""
     return (
         os.environ.get("CI", "").lower() in {"1", "true"}
         or os.environ.get("FRESHQ_REQUIRE_DYNAMODB_LOCAL") == "1"
@@ -127,7 +126,7 @@ def is_required() -> bool:
 
 
 def find_java() -> Path:
-    """Find the Java launcher: JAVA_HOME's first, as Java tools do, then PATH's.
+    """Find the Java launcher in JAVA_HOME, else on PATH.
 
     Raises:
         Unavailable: If there is neither.
@@ -144,15 +143,15 @@ def find_java() -> Path:
 def install(cache: Path = CACHE) -> Path:
     """Return the emulator's folder, fetching the pinned package the first time.
 
-    The folder appears by one rename, complete and verified. Of two processes
-    that fetch at once, the second finds the first one's folder and uses it.
+    One rename creates the folder, complete and verified. If two processes fetch
+    at once, the second uses the folder of the first.
 
     Args:
-        cache: The folder with one folder per version in it.
+        cache: The folder that has a folder per version.
 
     Raises:
-        Unavailable: If npm is missing, the package cannot be fetched, or it is
-            not the one that is pinned.
+        Unavailable: If npm is missing, or the package cannot be fetched or is not
+            the pinned one.
     """
     target = cache / VERSION
     if target.is_dir():
@@ -171,10 +170,10 @@ def install(cache: Path = CACHE) -> Path:
 
 
 def _fetch(folder: Path) -> Path:
-    """Have npm put the package's archive into the folder; run none of its scripts."""
+    """Fetch the package's archive with npm, running none of its scripts."""
     npm = shutil.which("npm")
     if npm is None:
-        message = "DynamoDB Local is not here yet, and `npm`, which fetches it, is not on PATH"
+        message = "DynamoDB Local is not installed, and `npm`, which fetches it, is not on PATH"
         raise Unavailable(message)
     command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--ignore-scripts", "--no-audit", "--no-fund"]
     options = ["--prefer-offline", "--fetch-retries=1", "--loglevel=error"]
@@ -203,7 +202,7 @@ def _fetch(folder: Path) -> Path:
 
 
 def _verify(archive: Path) -> None:
-    """Compare the archive with the integrity value pinned here, not with npm's."""
+    """Compare the archive with the integrity value pinned here."""
     with archive.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha512").digest()
     actual = f"sha512-{base64.b64encode(digest).decode()}"
@@ -213,7 +212,7 @@ def _verify(archive: Path) -> None:
 
 
 def _unpack(archive: Path, folder: Path) -> Path:
-    """Unpack the emulator, and only that, from the package's archive."""
+    """Unpack only the emulator from the package's archive."""
     prefix = "package/emulator/"
     with tarfile.open(archive) as package:
         members = [member for member in package.getmembers() if member.name.startswith(prefix)]
@@ -226,7 +225,7 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
 
 def _excerpt(text: str, limit: int = 400) -> str:
-    """Return a program's output, or its two ends, one of which has the reason."""
+    """Return a program's output, or its two ends if it is long."""
     text = text.strip() or "(no output)"
     return text if len(text) <= 2 * limit else f"{text[:limit]} [...] {text[-limit:]}"
 
@@ -234,16 +233,16 @@ def _excerpt(text: str, limit: int = 400) -> str:
 class DynamoDBLocal:
     """One DynamoDB Local in memory, on a free port of 127.0.0.1, for a `with` block.
 
-    Every access key and region sees its own, initially empty, set of tables,
-    so clients with different access keys share the server and nothing else.
+    Each access key and region has its own set of tables, empty at first. So
+    clients with different access keys share only the server.
     """
 
     def __init__(self, cache: Path = CACHE, start_seconds: float = _START_SECONDS) -> None:
-        """Remember the settings; nothing is fetched or started before `with`.
+        """Keep the settings; `with` fetches and starts the server.
 
         Args:
             cache: Where the package is kept.
-            start_seconds: How long the server may take to answer.
+            start_seconds: Time limit for its first answer.
         """
         self._cache = cache
         self._start_seconds = start_seconds
@@ -265,14 +264,14 @@ class DynamoDBLocal:
 
     @property
     def endpoint_url(self) -> str:
-        """What to give boto3 as `endpoint_url`."""
+        """The `endpoint_url` for boto3."""
         return f"http://{HOST}:{self.port}"
 
     def client(self, access_key: str = "local", region: str = REGION) -> DynamoDBClient:
-        """Make a client without proxies, and without retries, which would hide errors.
+        """Return a client without proxies, and without retries, which would hide errors.
 
         Args:
-            access_key: Letters and digits; with the region, it selects the set of tables.
+            access_key: Letters and digits; selects the set of tables, with the region.
             region: Any region's name.
         """
         client: DynamoDBClient = boto3.client(
@@ -295,8 +294,8 @@ class DynamoDBLocal:
         """Fetch the package if need be, start the server, and wait for its first answer.
 
         Raises:
-            Unavailable: If Java, npm or the download is missing, or the server
-                does not come up; the message has the end of its output.
+            Unavailable: If Java, npm or the download is missing, or the server does
+                not start; the message has the end of its output.
         """
         java = find_java()
         emulator = install(self._cache)
@@ -317,7 +316,7 @@ class DynamoDBLocal:
         self._cleanup.close()
 
     def _start(self, java: Path, emulator: Path, log: int) -> None:
-        """Start the server and learn its port; `log` is the open file for its output."""
+        """Start the server and read its port; `log` is the open file for its output."""
         with tempfile.TemporaryDirectory(prefix="dynamodb-local-") as folder:
             launcher = Path(folder) / "jetty.xml"  # read before the port is announced
             launcher.write_text(_JETTY_XML, encoding="utf-8")
@@ -331,7 +330,7 @@ class DynamoDBLocal:
                 self._process = subprocess.Popen(  # noqa: S603 - fixed arguments, no shell
                     command,
                     cwd=emulator,
-                    # Only `main` sends telemetry; switched off here all the same.
+                    # Only `main` sends telemetry, but turn it off anyway.
                     env={**os.environ, "DDB_LOCAL_TELEMETRY": "0"},
                     stdin=subprocess.PIPE,
                     stdout=log,
@@ -344,10 +343,10 @@ class DynamoDBLocal:
             self._port = self._wait_for_port(log)
 
     def _wait_for_port(self, log: int) -> int:
-        """Ask for an answer until there is one, the server is gone, or time is up."""
+        """Poll until the server answers, has ended, or the time is up."""
         deadline = time.monotonic() + self._start_seconds
         while True:
-            output = os.pread(log, _LOG_BYTES, 0)  # leaves the server's own position alone
+            output = os.pread(log, _LOG_BYTES, 0)  # does not move the server's position
             announced = re.search(rb"^(\d+)\n", output, re.MULTILINE)
             if announced and _answers(int(announced[1])):
                 return int(announced[1])
@@ -363,7 +362,7 @@ class DynamoDBLocal:
         raise Unavailable(message)
 
     def _stop(self) -> None:
-        """End the server: ask, then terminate its process group, then kill it."""
+        """Stop the server: close its input, then terminate its process group, then kill it."""
         process, self._process, self._port = self._process, None, None
         if process is None:
             return
@@ -380,16 +379,16 @@ class DynamoDBLocal:
 
 
 def stop_stream(client: DynamoDBClient, table: str) -> None:
-    """Have a table keep no stream, where a test does not read it.
+    """Turn off the stream of a table whose test does not read it.
 
-    DynamoDB Local keeps the records of all tables, deleted ones too, and the more there are the slower
-    every call is: 3 times slower after 6,000 writes.
+    DynamoDB Local keeps the stream records of all tables, deleted ones too, and each makes every call
+    slower: by a factor of 3 after 6,000 writes.
     """
     client.update_table(TableName=table, StreamSpecification={"StreamEnabled": False})
 
 
 def _answers(port: int) -> bool:
-    """List the tables: the first such request also loads the native database library."""
+    """List the tables. The first such request also loads the native database library."""
     connection = http.client.HTTPConnection(HOST, port, timeout=_STOP_SECONDS)
     try:
         connection.request(

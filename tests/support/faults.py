@@ -1,7 +1,7 @@
-"""Faults of DynamoDB and of the way to it, put in with botocore's own hooks.
+"""Faults of DynamoDB and of the network, injected by botocore's hooks.
 
-A hook sees every call of a client, those that a paginator makes included. Whoever must not be hit
-by a fault takes a client of its own.
+A hook sees every call of a client, including those of a paginator. To keep a call free of faults, use
+another client.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ AFTER: Final = "after-call"
 
 
 class Died(BaseException):
-    """The process is gone: nothing may catch this but the test."""
+    """The process died. Only the test catches this."""
 
 
 @contextmanager
 def hooked(
     client: DynamoDBClient, moment: str, hook: Callable[..., Any], operation: str = ""
 ) -> Iterator[None]:
-    """Run a hook at a moment of every call, or of every call of one operation."""
+    """Run a hook at a moment of every call, or every call of one operation."""
     event = f"{moment}.dynamodb" + (f".{operation}" if operation else "")
     name = uuid.uuid4().hex
     client.meta.events.register_first(event, hook, unique_id=name)
@@ -47,7 +47,7 @@ def hooked(
 
 @dataclass(eq=False)
 class Tally:
-    """Calls seen, by operation."""
+    """The operations of the calls seen."""
 
     operations: list[str] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ def counted(client: DynamoDBClient) -> Iterator[Tally]:
 
 @contextmanager
 def crash(client: DynamoDBClient, number: int) -> Iterator[None]:
-    """End the process when its call of this number was carried out."""
+    """Kill the process once its call of this number was carried out."""
     seen = 0
 
     def die(**_rest: Any) -> None:
@@ -83,7 +83,7 @@ def crash(client: DynamoDBClient, number: int) -> Iterator[None]:
 
 @contextmanager
 def replies_lost(client: DynamoDBClient, operation: str, times: int = 1) -> Iterator[None]:
-    """Break the connection after a call was carried out, where the SDK has given up retrying."""
+    """Break the connection after a call was carried out, past the retries of the SDK."""
     left = times
 
     def lose(**_rest: Any) -> None:
@@ -98,7 +98,7 @@ def replies_lost(client: DynamoDBClient, operation: str, times: int = 1) -> Iter
 
 @contextmanager
 def replies_lost_to_the_sdk(client: DynamoDBClient, operation: str, times: int = 1) -> Iterator[Tally]:
-    """Break the connection after a request was carried out, so that the SDK sends it again by itself."""
+    """Break the connection after a request was carried out, so that the SDK repeats it."""
     sent = Tally()
     session = URLLib3Session()
 
@@ -114,7 +114,7 @@ def replies_lost_to_the_sdk(client: DynamoDBClient, operation: str, times: int =
 
 @contextmanager
 def refused(client: DynamoDBClient, operation: str = "", *, code: str, let_pass: int = 0) -> Iterator[None]:
-    """Answer calls with an error, but for the first few."""
+    """Answer calls with an error, except the first few."""
     seen = 0
 
     def refuse(model: Any, **_rest: Any) -> None:
@@ -129,7 +129,7 @@ def refused(client: DynamoDBClient, operation: str = "", *, code: str, let_pass:
 
 @contextmanager
 def meanwhile(client: DynamoDBClient, operation: str, act: Callable[[], object]) -> Iterator[None]:
-    """Do something once, between a process's decision to make a call and the call itself."""
+    """Do something once, just before a call is sent."""
     done = False
 
     def interrupt(**_rest: Any) -> None:
@@ -144,7 +144,7 @@ def meanwhile(client: DynamoDBClient, operation: str, act: Callable[[], object])
 
 @contextmanager
 def halved(client: DynamoDBClient) -> Iterator[Tally]:
-    """Have batch calls carry out only the first half of what they are asked for, rounded up."""
+    """Make batch calls process only the first half of their entries, rounded up."""
     calls = Tally()
     left: dict[str, Any] = {}
 
@@ -170,10 +170,10 @@ def halved(client: DynamoDBClient) -> Iterator[Tally]:
 
 @contextmanager
 def lagging_indexes(client: DynamoDBClient, table: str) -> Iterator[Callable[[], None]]:
-    """Have the client's queries of an index see the table as it is now.
+    """Make the client's index queries see the table as it is now.
 
     Yields:
-        A function that lets the indexes catch up with the table.
+        A function that makes the indexes catch up with the table.
     """
     replica = f"{table}-then"
     create_table(client, replica)
@@ -193,14 +193,14 @@ def lagging_indexes(client: DynamoDBClient, table: str) -> Iterator[Callable[[],
 
 
 def items(client: DynamoDBClient, table: str) -> list[dict[str, Any]]:
-    """Return every item of a table, the store's own records included."""
+    """Return every item of a table, the store's own included."""
     pages = client.get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
     found = [dict(item) for page in pages for item in page["Items"]]
     return sorted(found, key=lambda item: str(item["taskId"]))
 
 
 def client_at(endpoint_url: str, attempts: int = 1) -> DynamoDBClient:
-    """Return a client of a local endpoint, as another process would have it."""
+    """Return a new client of a local endpoint, as another process has it."""
     client: DynamoDBClient = boto3.client(
         "dynamodb",
         endpoint_url=endpoint_url,

@@ -184,7 +184,10 @@ def test_an_error_names_the_path_and_nothing_is_made(
         (lambda t: t["sort_key"].update(attribute_name="when"), "keys cannot change"),
         (lambda t: t["sort_key"].update(attribute_type="string"), "'at' .* is of type N, not S"),
         (lambda t: t["indexes"][0].update(projection={"type": "KEYS_ONLY"}), "'queued-index': has keys"),
-        (lambda t: t["indexes"][1].update(index_name="local-two"), "local index can only be made together"),
+        (
+            lambda t: t["indexes"][1].update(index_name="local-two"),
+            "local index can only be created with its table",
+        ),
     ],
 )
 def test_what_cannot_change_is_refused_before_anything_is_changed(
