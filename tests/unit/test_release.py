@@ -1,0 +1,80 @@
+"""`make release`: what it refuses, and what it leaves behind, in a small repository."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from local.release import ReleaseError, check_ready, release, version_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "small"
+version = "1.2.3"
+description = "A package of one module."
+requires-python = ">=3.11"
+readme = "README.md"
+license = "MIT"
+"""
+
+
+def git(project: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
+    command = ["git", *identity, *arguments]
+    return subprocess.run(  # noqa: S603 - git, in a temporary folder
+        command, cwd=project, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "somebody")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "somebody@example.com")
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT, "utf-8")
+    (tmp_path / "README.md").write_text("# small\n", "utf-8")
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## [1.2.3]\n", "utf-8")
+    (tmp_path / ".gitignore").write_text("build/\n", "utf-8")
+    (tmp_path / "small.py").write_text("", "utf-8")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "small")
+    return tmp_path
+
+
+def test_a_release_builds_both_files_and_tags_the_version(project: Path) -> None:
+    out = project / "build" / "dist"
+    assert release(project, out) == "v1.2.3"
+    assert [file.name for file in sorted(out.iterdir())] == [
+        "small-1.2.3-py3-none-any.whl",
+        "small-1.2.3.tar.gz",
+    ]
+    assert git(project, "tag", "--list") == "v1.2.3"
+    with pytest.raises(ReleaseError, match=r"tag v1\.2\.3 exists"):
+        release(project, out)
+
+
+def test_a_dirty_tree_is_refused(project: Path) -> None:
+    (project / "small.py").write_text("x = 1\n", "utf-8")
+    with pytest.raises(ReleaseError, match=r"uncommitted changes.*\n.*small\.py"):
+        release(project, project / "build")
+    assert git(project, "tag", "--list") == ""
+
+
+def test_a_version_without_a_changelog_section_is_refused(project: Path) -> None:
+    with pytest.raises(ReleaseError, match=r"no section '## \[2\.0\.0\]'"):
+        check_ready(project, "2.0.0")
+
+
+def test_a_version_that_is_no_release_is_refused(project: Path) -> None:
+    (project / "pyproject.toml").write_text(PYPROJECT.replace("1.2.3", "1.2.3.dev1"), "utf-8")
+    with pytest.raises(ReleaseError, match=r"must be X\.Y\.Z, got '1\.2\.3\.dev1'"):
+        version_of(project)
