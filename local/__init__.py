@@ -1,1 +1,1 @@
-"""The application on this machine alone: an embedded AWS emulator, and the deployment to it."""
+"""The embedded AWS emulator, the demonstration on it, and the scripts behind make targets."""

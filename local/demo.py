@@ -1,4 +1,4 @@
-"""`make demo`: deploy to the embedded emulator, overload the queue on purpose, and show what became of it."""
+"""`make demo`: deploy to the embedded emulator, overload the queue, and show what became of every task."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from local.facts import (
     waits_of_done,
 )
 from local.history import read_changes, versions_by_task
-from local.picture import draw
+from local.live_view import live_view
 from local.pipeline_run import (
     PipelineRunError,
     compare_with_pipeline,
@@ -38,7 +38,7 @@ from local.pipeline_run import (
     fetch_archive,
     run_pipeline,
 )
-from local.watch import live_view
+from local.plot import draw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ CAPACITY: Final = 4
 TASK_SECONDS: Final = 0.5
 CAPACITY_PER_SECOND: Final = CAPACITY / TASK_SECONDS
 RATE_PER_SECOND: Final = OVERLOAD * CAPACITY_PER_SECOND
-# What is left when the load ends is served or stale after its max age; the rest is patience.
+# One max age after the load ends, every task is served or stale; the rest is a margin for slow machines.
 DRAIN_SECONDS: Final = MAX_AGE_SECONDS + 45
 FRAME_SECONDS: Final = 0.5
 WARM_UP_SECONDS: Final = 30
@@ -69,19 +69,21 @@ PARAMETERS: Final[dict[str, str | int]] = {
     "SettleSeconds": 5,
     "Archive": "on",
 }
-# What a shell expects of a command that Ctrl-C ended.
+# The exit status of a command that Ctrl-C ended, by convention of the shells.
 INTERRUPTED_STATUS: Final = 130
 FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep")
 
 
 @dataclass
-class Load:
-    """The load, offered in the background by invoking CreateTasks.
+class OfferedLoad:
+    """The load, which a background invocation of CreateTasks offers.
 
     Attributes:
-        answer: What CreateTasks answered.
-        error: Why it did not.
-        started: When the load began, in seconds since the epoch.
+        emulator: Where the function is.
+        function: Name of CreateTasks.
+        answer: The answer of CreateTasks.
+        error: Why CreateTasks failed; None if it did not.
+        started: When the load started, in seconds since the epoch.
     """
 
     emulator: Emulator
@@ -99,8 +101,8 @@ class Load:
 
     def _invoke(self) -> None:
         event = {"rate_per_second": RATE_PER_SECOND, "duration_seconds": LOAD_SECONDS}
-        patient = Config(read_timeout=LOAD_SECONDS * 3, retries={"total_max_attempts": 1})
-        client = boto3.client("lambda", config=patient, **self.emulator.connection)
+        config = Config(read_timeout=LOAD_SECONDS * 3, retries={"total_max_attempts": 1})
+        client = boto3.client("lambda", config=config, **self.emulator.connection)
         response = client.invoke(FunctionName=self.function, Payload=json.dumps(event))
         body = json.loads(response["Payload"].read())
         if response.get("FunctionError"):
@@ -110,7 +112,7 @@ class Load:
 
 
 class DemoError(RuntimeError):
-    """The demonstration did not go as it must."""
+    """The demonstration failed; the message says at what."""
 
 
 def main() -> int:
@@ -120,7 +122,7 @@ def main() -> int:
         with stop_on_signals():
             _demonstrate(console)
     except KeyboardInterrupt:
-        console.print("stopped; nothing is left running")
+        console.print("stopped; no process is left running")
         return INTERRUPTED_STATUS
     except (DemoError, DeployError, EmulatorError, PipelineRunError) as error:
         console.print(f"[red]demo failed:[/red] {error}", highlight=False)
@@ -137,7 +139,7 @@ def _demonstrate(console: Console) -> None:
             outputs = deploy(emulator, template, PARAMETERS)
         console.print(
             f"offering {RATE_PER_SECOND:g} tasks a second for {LOAD_SECONDS} s to a downstream that can do "
-            f"{CAPACITY_PER_SECOND:g} a second; a task is stale after {MAX_AGE_SECONDS} s"
+            f"{CAPACITY_PER_SECOND:g} a second; tasks are stale after {MAX_AGE_SECONDS} s"
         )
         queue = Queue.dynamodb(
             outputs["QueueTableName"],
@@ -145,14 +147,14 @@ def _demonstrate(console: Console) -> None:
             max_age_seconds=MAX_AGE_SECONDS,
         )
         _warm_up(emulator, outputs)
-        load = Load(emulator, outputs["CreateTasksFunctionName"])
+        load = OfferedLoad(emulator, outputs["CreateTasksFunctionName"])
         _watch(console, queue, load)
         ended = time.time()
         changes = list(
             read_changes(boto3.client("dynamodbstreams", **emulator.connection), outputs["QueueTableName"])
         )
         invocations = _invocations(emulator, outputs)
-        with console.status("waiting for the archive to have it all"):
+        with console.status("waiting until the archive is complete"):
             fetch_archive(emulator, outputs["ArchiveBucketName"], count_tasks_changes(changes), EVENTS)
     summary = _report(console, load, changes, ended, invocations)
     with console.status("running the data pipeline over the archived events (Spark)"):
@@ -162,7 +164,7 @@ def _demonstrate(console: Console) -> None:
 
 
 def _warm_up(emulator: Emulator, outputs: dict[str, str]) -> None:
-    """Have the functions started, as they are where there is traffic: ring once for an empty queue."""
+    """Ring once for an empty queue, so that all functions are warm, as under regular traffic."""
     boto3.client("sns", **emulator.connection).publish(
         TopicArn=outputs["TriggerTopicArn"], Message=Ring(reason="manual").model_dump_json()
     )
@@ -170,23 +172,23 @@ def _warm_up(emulator: Emulator, outputs: dict[str, str]) -> None:
     deadline = time.monotonic() + WARM_UP_SECONDS
     while not logs.describe_log_streams(logGroupName=outputs["ProcessTasksLogGroupName"])["logStreams"]:
         if time.monotonic() > deadline:
-            msg = f"no worker started within {WARM_UP_SECONDS} s of a ring; see {emulator.log}"
+            msg = f"no worker started within {WARM_UP_SECONDS} s after a ring; see {emulator.log}"
             raise DemoError(msg)
         time.sleep(FRAME_SECONDS)
 
 
-def _watch(console: Console, queue: Queue, load: Load) -> None:
-    """Offer the load and show the queue until nothing is left to be served."""
+def _watch(console: Console, queue: Queue, load: OfferedLoad) -> None:
+    """Offer the load and show the queue until nothing is left to serve."""
     thread = load.offer()
-    patience_ends = time.monotonic() + LOAD_SECONDS + DRAIN_SECONDS
+    give_up_at = time.monotonic() + LOAD_SECONDS + DRAIN_SECONDS
     with Live(console=console, refresh_per_second=4, transient=False) as live:
         while True:
             stats = queue.stats()
             live.update(live_view(stats, time.time() - load.started, LOAD_SECONDS, MAX_AGE_SECONDS))
             if not thread.is_alive() and stats.pending + stats.delayed + stats.taken == 0:
                 break
-            if time.monotonic() > patience_ends:
-                msg = f"after {LOAD_SECONDS + DRAIN_SECONDS} s there still is work: {stats}"
+            if time.monotonic() > give_up_at:
+                msg = f"tasks are still left after {LOAD_SECONDS + DRAIN_SECONDS} s: {stats}"
                 raise DemoError(msg)
             time.sleep(FRAME_SECONDS)
     if load.error is not None:
@@ -195,7 +197,7 @@ def _watch(console: Console, queue: Queue, load: Load) -> None:
 
 
 def _invocations(emulator: Emulator, outputs: dict[str, str]) -> dict[str, int]:
-    """Return how often each function was invoked: each invocation's log begins with a START line."""
+    """Count the invocations of each function by the START lines in its log."""
     client = boto3.client("logs", **emulator.connection)
     pages = client.get_paginator("filter_log_events")
     return {
@@ -209,7 +211,7 @@ def _invocations(emulator: Emulator, outputs: dict[str, str]) -> dict[str, int]:
 
 
 def summarize(
-    load: Load, lives: Sequence[Life], changes: Sequence[Change], invocations: dict[str, int]
+    load: OfferedLoad, lives: Sequence[Life], changes: Sequence[Change], invocations: dict[str, int]
 ) -> dict[str, Any]:
     """Return the figures of the demonstration."""
     fates = count_fates(lives)
@@ -235,11 +237,11 @@ def summarize(
 
 
 def _report(
-    console: Console, load: Load, changes: list[Change], now: float, invocations: dict[str, int]
+    console: Console, load: OfferedLoad, changes: list[Change], now: float, invocations: dict[str, int]
 ) -> dict[str, Any]:
     lives = lives_of(versions_by_task(changes), now)
     if not lives:
-        raise DemoError("the change stream holds no task; see the emulator's log")
+        raise DemoError("the change stream contains no task; see the emulator's log")
     summary = summarize(load, lives, changes, invocations)
     (FOLDER / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     picture = FOLDER / "picture.png"
@@ -271,10 +273,14 @@ def _table(summary: dict[str, Any]) -> Table:
 
 
 def _check(summary: dict[str, Any], lives: Sequence[Life]) -> None:
-    """Raise unless every task that was created has one fate."""
+    """Check that every created task has one fate.
+
+    Raises:
+        DemoError: The numbers differ.
+    """
     fates = sum(count_fates(lives).values())
     if fates != summary["created"]:
-        msg = f"{summary['created']} tasks were created, but {fates} have a fate"
+        msg = f"{summary['created']} tasks were created, but {fates} are accounted for"
         raise DemoError(msg)
 
 

@@ -1,4 +1,4 @@
-"""Build the application with SAM and deploy it, template.yaml as it is, to the emulator."""
+"""Build the application with SAM and deploy the unchanged template.yaml to the emulator."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
 STACK: Final = "freshq-local"
-# Starting a function's process holds the whole emulator up for half a second. Without a limit, a burst
-# of doorbells starts so many at once that no worker gets to work for half a minute. The emulator drops
-# what is above the limit, where Lambda would deliver it later.
+# Starting a function's process blocks the whole emulator for half a second. Without a limit, a burst of
+# rings starts so many processes that no worker runs for half a minute. The emulator drops rings above the
+# limit; Lambda would deliver them later.
 _LOCAL_VALUES: Final[Mapping[str, str | int]] = {"ReservedConcurrency": 3}
 _SOURCES: Final = ("template.yaml", "functions", "layers")
 _STAMP: Final = "sources.sha256"
@@ -33,7 +33,7 @@ _LINES_SHOWN: Final = 30
 
 
 class DeployError(RuntimeError):
-    """A build or a deployment failed; the message ends with what the tool said last."""
+    """A build or a deployment failed; the message ends with the last lines of the tool's output."""
 
 
 def runtime() -> str:
@@ -49,7 +49,7 @@ def architecture() -> str:
 def build(folder: Path, project: Path = PROJECT) -> Path:
     """Build the application for this interpreter and this machine.
 
-    Nothing is done if the folder holds a build of the same sources already.
+    Does nothing if the folder already contains a build of the same sources.
 
     Args:
         folder: Where the build goes.
@@ -85,7 +85,7 @@ def deploy(
     Args:
         emulator: A running emulator.
         template: The built template.
-        parameters: Parameters of the template that are not to have their local default.
+        parameters: Template parameters that replace the local defaults.
         project: Folder of samconfig.toml.
         stack: Name of the stack.
 
@@ -106,7 +106,7 @@ def deploy(
 
 
 def _complete(outputs: Mapping[str, str], reserved_concurrency: int, connection: Connection) -> None:
-    """Do what the template says and the emulator's CloudFormation passes over."""
+    """Apply settings of the template that the emulator's CloudFormation ignores."""
     boto3.client("dynamodb", **connection).update_time_to_live(
         TableName=outputs["QueueTableName"],
         TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"},
@@ -119,7 +119,7 @@ def _complete(outputs: Mapping[str, str], reserved_concurrency: int, connection:
 
 
 def _digest(project: Path) -> str:
-    """Return a digest of all that a build is made from."""
+    """Return a digest of everything that goes into a build."""
     digest = hashlib.sha256(f"{sys.version} {architecture()}".encode())
     for source in _SOURCES:
         for file in sorted([project / source, *(project / source).rglob("*")]):

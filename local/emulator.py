@@ -1,4 +1,4 @@
-"""An AWS emulator of one's own: started on a free port, stopped without a trace."""
+"""A private AWS emulator: it starts on a free port and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BACKLOG: Final = 1024
 _PROCESS: Final = Path(__file__).with_name("ministack_process.py")
 _STOP_SECONDS: Final = 1
 _HTTP_OK: Final = 200
-# What must not reach the emulator, its functions or its clients from the caller's environment.
+# Variables of the caller that must not reach the emulator, its functions or its clients.
 _FOREIGN: Final = ("AWS_", "FRESHQ_", "LAMBDA_", "MINISTACK_", "POWERTOOLS_", "PYTHON", "SAM_CLI_")
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -46,22 +46,21 @@ class Connection(TypedDict):
 class Emulator:
     """A running emulator, from the start to the end of a `with` block.
 
-    The functions have the rights that their roles give them, and no others. At the end of the
-    block, Ctrl-C included, the emulator's process group is ended, with every function process in
-    it, and its files are deleted. Should this process be killed, the group ends all the same and
-    only the files stay.
+    The functions have only the permissions of their roles. When the block ends, also by Ctrl-C, the
+    emulator's process group is killed, including every function process, and its files are deleted. If this
+    process is killed, the group ends too and only the files remain.
 
     Attributes:
-        log: The file that the emulator writes its log to.
-        endpoint_url: Where it answers.
+        log: The emulator's log file.
+        endpoint_url: The address of the emulator.
     """
 
     def __init__(self, log: Path, *, start_seconds: float = 60) -> None:
         """Prepare an emulator.
 
         Args:
-            log: File for its log, which is made anew.
-            start_seconds: How long its start may take.
+            log: File for its log; overwritten.
+            start_seconds: How long the start may take.
         """
         self.log = log
         self.endpoint_url = ""
@@ -71,14 +70,14 @@ class Emulator:
 
     @property
     def pid(self) -> int:
-        """Id of its process, and of the group of its function processes."""
+        """Id of its process, which is also the group of its function processes."""
         if self._process is None:
-            raise EmulatorError("the emulator does not run")
+            raise EmulatorError("the emulator is not running")
         return self._process.pid
 
     @property
     def connection(self) -> Connection:
-        """What `boto3.client` must be told beside the name of a service."""
+        """Arguments for `boto3.client`, besides the name of a service."""
         return {
             "endpoint_url": self.endpoint_url,
             "region_name": REGION,
@@ -88,7 +87,7 @@ class Emulator:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of a process whose AWS calls are to go to the emulator, and nowhere else."""
+        """The environment of a process whose AWS calls must go to the emulator and nowhere else."""
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -108,7 +107,7 @@ class Emulator:
         """Start the emulator and wait until it answers.
 
         Raises:
-            EmulatorError: It ended, or did not answer in time.
+            EmulatorError: It exited, or did not answer in time.
         """
         self._folder = Path(tempfile.mkdtemp(prefix="freshq-emulator-"))
         try:
@@ -153,7 +152,7 @@ class Emulator:
             "TMPDIR": str(temporary),
             "STATE_DIR": str(self._folder / "state"),
             "S3_DATA_DIR": str(self._folder / "s3"),
-            # Should there be a Docker, its containers are none of the emulator's business.
+            # Keep the emulator away from a Docker daemon, if there is one.
             "DOCKER_HOST": f"unix://{self._folder / 'no-docker'}",
         }
 
@@ -161,7 +160,7 @@ class Emulator:
         deadline = time.monotonic() + self._start_seconds
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
-                msg = f"the emulator ended as it started; end of {self.log}:\n{_tail(self.log)}"
+                msg = f"the emulator exited while starting; end of {self.log}:\n{_tail(self.log)}"
                 raise EmulatorError(msg)
             if _answers(f"{self.endpoint_url}/_ministack/ready"):
                 return
@@ -177,7 +176,7 @@ class Emulator:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads a group, and the group; return when all of it is gone."""
+    """Kill the process group that a process leads; return when all of it is gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
@@ -203,7 +202,7 @@ def _tail(file: Path) -> str:
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP leave a `with` block as Ctrl-C does, so that it cleans up behind itself."""
+    """Let SIGTERM and SIGHUP leave a `with` block as Ctrl-C does, so that it cleans up."""
     before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the demonstration shows, computed from the history of its tasks. Pure."""
+"""The figures of the demonstration, computed from the history of its tasks. Pure."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ if TYPE_CHECKING:
 
     from freshq import Task
 
-# A task that entered the index less than this before a claim need not have been visible to it.
+# Claims need not see tasks that entered the index less than this before.
 INDEX_LAG_SECONDS: Final = 1.0
-
-
-# The states of a task, not those of an application's record that is in no queue.
-OUTSIDE = (TaskStatus.UNDER_CONSTRUCTION, TaskStatus.READY)
-FATES = tuple(status for status in TaskStatus if status not in OUTSIDE)
+# States of an application's record in no queue; tasks never have them.
+UNQUEUED: Final = (TaskStatus.UNDER_CONSTRUCTION, TaskStatus.READY)
+FATES: Final = tuple(status for status in TaskStatus if status not in UNQUEUED)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TaskClaim:
     """One claim of a task.
 
     Attributes:
-        taken: When it was claimed, in seconds.
-        counted: Whether it was an attempt; a task given back untried was not run.
+        taken: When, in seconds since the epoch.
+        counted: Whether it counts as an attempt; a released task was not run.
     """
 
     taken: float
@@ -41,29 +39,29 @@ class Life:
     """A task from its put to its end.
 
     Attributes:
-        task_id: Its id.
-        created: When it was put, in seconds.
-        deadline: From when on it was stale.
-        runs: Its claims, in order.
-        fate: How it stood at the end.
-        ended: When it reached its fate: settled, or stale; None while it waits or runs.
+        task_id: The task.
+        created: When it was put, in seconds since the epoch.
+        deadline: From when it was stale, in seconds since the epoch.
+        claims: Its claims, in order.
+        fate: Its last state.
+        ended: When it was settled or went stale, in seconds since the epoch; None if it waits or runs.
     """
 
     task_id: str
     created: float
     deadline: float
-    runs: tuple[Run, ...]
+    claims: tuple[TaskClaim, ...]
     fate: TaskStatus
     ended: float | None
 
     @property
     def wait_seconds(self) -> float | None:
         """Time from the put to the first claim; None if it was never claimed."""
-        return self.runs[0].taken - self.created if self.runs else None
+        return self.claims[0].taken - self.created if self.claims else None
 
     def claimable_at(self, moment: float) -> bool:
-        """Return whether it waited at a moment, put long enough before to be visible."""
-        until = self.runs[0].taken if self.runs else self.deadline
+        """Return whether it waited at a moment (seconds since the epoch) and a claim could see it."""
+        until = self.claims[0].taken if self.claims else self.deadline
         return self.created + INDEX_LAG_SECONDS <= moment < min(until, self.deadline)
 
 
@@ -71,14 +69,14 @@ def life_of(versions: Sequence[Task], now: float) -> Life:
     """Return the life of a task from its versions, oldest first.
 
     Args:
-        versions: At least the first one.
-        now: The time to say its fate at, in seconds.
+        versions: At least one.
+        now: When to judge its fate, in seconds since the epoch.
     """
-    runs: list[Run] = []
+    claims: list[TaskClaim] = []
     for version, following in zip(versions, [*versions[1:], None], strict=True):
-        if version.status is TaskStatus.TAKEN and (not runs or runs[-1].taken != version.updated):
+        if version.status is TaskStatus.TAKEN and (not claims or claims[-1].taken != version.updated):
             released = following is not None and following.attempts < version.attempts
-            runs.append(Run(version.updated, counted=not released))
+            claims.append(TaskClaim(version.updated, counted=not released))
     first, last = versions[0], versions[-1]
     fate = last.status_at(now)
     ended = None
@@ -86,28 +84,28 @@ def life_of(versions: Sequence[Task], now: float) -> Life:
         ended = last.deadline
     elif fate not in (TaskStatus.PENDING, TaskStatus.TAKEN):
         ended = last.updated
-    return Life(first.task_id, first.created, last.deadline, tuple(runs), fate, ended)
+    return Life(first.task_id, first.created, last.deadline, tuple(claims), fate, ended)
 
 
 def lives_of(versions: Mapping[str, Sequence[Task]], now: float) -> list[Life]:
-    """Return the lives of all tasks, by creation time."""
+    """Return the lives of all tasks, ordered by creation time."""
     return sorted((life_of(of_task, now) for of_task in versions.values()), key=lambda life: life.created)
 
 
 def count_fates(lives: Iterable[Life]) -> dict[str, int]:
-    """Return how many tasks ended in which way."""
+    """Count the tasks by fate."""
     counts = Counter(life.fate for life in lives)
     return {status.value.lower(): counts[status] for status in FATES}
 
 
 def duplicates_run(lives: Iterable[Life]) -> int:
-    """Return how many attempts there were beyond the first of each task."""
-    return sum(max(0, sum(run.counted for run in life.runs) - 1) for life in lives)
+    """Count the attempts beyond the first of each task."""
+    return sum(max(0, sum(claim.counted for claim in life.claims) - 1) for life in lives)
 
 
 def newest_first_ratio(lives: Sequence[Life]) -> float | None:
-    """Return the share of claims at which no task that was newer by more than the index's lag waited."""
-    claims = [(run.taken, life) for life in lives for run in life.runs]
+    """Return the share of claims without an inversion, allowing for the index's lag; None without claims."""
+    claims = [(claim.taken, life) for life in lives for claim in life.claims]
     if not claims:
         return None
     in_order = sum(
@@ -120,7 +118,7 @@ def newest_first_ratio(lives: Sequence[Life]) -> float | None:
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:
-    """Return a percentile by linear interpolation; None of no values."""
+    """Return a percentile by linear interpolation; None if there are no values."""
     if not values:
         return None
     if len(values) == 1:
@@ -129,7 +127,7 @@ def percentile(values: Sequence[float], percent: int) -> float | None:
 
 
 def waits_of_done(lives: Iterable[Life]) -> list[float]:
-    """Return how long the tasks that succeeded had waited, in seconds."""
+    """Return the waits of the tasks that succeeded, in seconds."""
     return [
         life.wait_seconds
         for life in lives
@@ -138,7 +136,7 @@ def waits_of_done(lives: Iterable[Life]) -> list[float]:
 
 
 def goodput_per_second(lives: Iterable[Life], start: float, end: float) -> float:
-    """Return the successes a second between two moments."""
+    """Return successes per second between two instants (seconds since the epoch)."""
     done = sum(
         life.fate is TaskStatus.SUCCESS and life.ended is not None and start <= life.ended < end
         for life in lives

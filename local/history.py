@@ -1,4 +1,4 @@
-"""What happened to every task, read from the table's change stream."""
+"""The history of every task, read from the table's change stream."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ INDEXES: Final = (("pendingShard", "taskCreated"), ("dueShard", "dueAt"))
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of an item: as it was before and after; None where there was none."""
+    """One change of an item: its images before and after; None if there is none."""
 
     old: Image | None
     new: Image | None
 
     def task_before(self) -> Task | None:
-        """Return the task before the change, None if there was none or it is no task."""
+        """Return the task before the change; None if there was none, or the item is no task."""
         return decode(self.old) if self.old and is_task(self.old) else None
 
     def task_after(self) -> Task | None:
-        """Return the task after the change, None if there is none or it is no task."""
+        """Return the task after the change; None if there is none, or the item is no task."""
         return decode(self.new) if self.new and is_task(self.new) else None
 
     def write_units(self) -> int:
-        """Return what the change cost: the item, and each index that it entered, left or moved in."""
+        """Return its write units: for the item, and for each index that it entered, left or moved in."""
         item_bytes = max(_size_bytes(self.old), _size_bytes(self.new))
         units = -(-item_bytes // UNIT_BYTES)
         for partition, sort in INDEXES:
@@ -58,7 +58,7 @@ def _key(image: Image | None, partition: str, sort: str) -> tuple[str, str] | No
 
 
 def read_changes(client: DynamoDBStreamsClient, table: str) -> Iterator[Change]:
-    """Yield all changes that the stream of a table still holds, oldest first."""
+    """Yield all changes that are still in the stream of a table, oldest first."""
     for stream in client.list_streams(TableName=table)["Streams"]:
         description = client.describe_stream(StreamArn=stream["StreamArn"])["StreamDescription"]
         for shard in description["Shards"]:
@@ -84,7 +84,7 @@ def _image(image: Any) -> Image | None:  # noqa: ANN401 - the client's own form
 
 
 def versions_by_task(changes: Iterable[Change]) -> dict[str, list[Task]]:
-    """Return the versions of each task that was ever there, oldest first."""
+    """Return the versions of every task, oldest first."""
     versions: dict[str, list[Task]] = {}
     for change in changes:
         task = change.task_after()

@@ -1,8 +1,8 @@
 """The emulator's process, which `Emulator` starts: `python ministack_process.py SOCKET`.
 
-It differs from ministack's own command in two points. It serves a socket that its parent has
-bound, so that nobody can take the port in between. And it ends, with every function process that
-it started, as soon as its standard input ends: when its parent is gone, however that went.
+It differs from ministack's own command in two ways. It serves a socket that its parent has bound, so that no
+other process can take the port in between. And it kills itself and every function process when its standard
+input closes, so that nothing outlives the parent.
 """
 
 from __future__ import annotations

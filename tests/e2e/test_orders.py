@@ -80,7 +80,7 @@ def in_time(life: Life) -> bool:
 
 def slot_seconds(lives: Sequence[Life]) -> float:
     """Return how long a task occupied its slot: its run, and the time until the slot was taken again."""
-    done = [(life.runs[-1].taken, life.ended) for life in lives if life.ended is not None and life.runs]
+    done = [(life.claims[-1].taken, life.ended) for life in lives if life.ended is not None and life.claims]
     taken = sorted(start for start, _end in done)
     ended = sorted(end for _start, end in done)
     # While tasks wait, the k-th end makes room for the claim that follows the first ones.

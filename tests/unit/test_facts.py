@@ -1,4 +1,4 @@
-"""The demonstration's figures, from histories whose answers are known."""
+"""The figures of the demonstration, from histories with known answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from local.facts import (
     Life,
-    Run,
+    TaskClaim,
     count_fates,
     duplicates_run,
     goodput_per_second,
@@ -19,7 +19,7 @@ from local.facts import (
     waits_of_done,
 )
 from local.history import Change, read_changes, versions_by_task
-from local.picture import draw
+from local.plot import draw
 
 from freshq import Queue, Task, TaskStatus
 from tests.conftest import START, Clock, StoreUnderTest
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def life(created: float, *taken: float, fate: TaskStatus = TaskStatus.SUCCESS, **fields: Any) -> Life:
-    runs = tuple(Run(moment, counted=True) for moment in taken)
+    claims = tuple(TaskClaim(moment, counted=True) for moment in taken)
     values: dict[str, Any] = {"task_id": "a", "deadline": created + 10, "ended": None} | fields
-    return Life(created=created, runs=runs, fate=fate, **values)
+    return Life(created=created, claims=claims, fate=fate, **values)
 
 
 def history(*steps: str) -> list[Task]:
@@ -54,25 +54,25 @@ def history(*steps: str) -> list[Task]:
 
 
 class TestLife:
-    def test_a_task_that_is_done(self) -> None:
+    def test_a_completed_task(self) -> None:
         done = life_of(history("claim", "complete"), START + 50)
         assert (done.fate, done.wait_seconds, done.ended) == (TaskStatus.SUCCESS, 1.0, START + 2)
         assert duplicates_run([done]) == 0
 
-    def test_a_task_given_back_untried_was_not_run(self) -> None:
+    def test_a_released_task_was_not_run(self) -> None:
         done = life_of(history("claim", "release", "claim", "complete"), START + 50)
-        assert [run.counted for run in done.runs] == [False, True]
+        assert [claim.counted for claim in done.claims] == [False, True]
         assert duplicates_run([done]) == 0
 
     def test_a_task_whose_worker_died_was_run_twice(self) -> None:
         done = life_of(history("claim", "recover", "claim", "complete"), START + 50)
-        assert [run.counted for run in done.runs] == [True, True]
+        assert [claim.counted for claim in done.claims] == [True, True]
         assert duplicates_run([done]) == 1
 
-    def test_an_extended_lease_is_no_second_run(self) -> None:
+    def test_an_extended_lease_is_not_a_second_claim(self) -> None:
         versions = history("claim", "complete")
         extended = replace(versions[1], lease_until=START + 99)
-        assert len(life_of([versions[0], versions[1], extended, versions[2]], START + 50).runs) == 1
+        assert len(life_of([versions[0], versions[1], extended, versions[2]], START + 50).claims) == 1
 
     def test_a_task_that_is_never_claimed_is_shed_at_its_deadline(self) -> None:
         shed = life_of(history(), START + 200)
@@ -80,10 +80,10 @@ class TestLife:
         assert life_of(history(), START + 99).fate is TaskStatus.PENDING
 
 
-def test_the_newest_first_ratio_counts_claims_that_passed_over_a_newer_task() -> None:
+def test_the_newest_first_ratio_counts_claims_that_skipped_a_newer_task() -> None:
     old, new = life(0, 5), life(2, 6)
     assert newest_first_ratio([old, new]) == 0.5  # at 5, the newer one had waited for 3 s
-    assert newest_first_ratio([life(0, 5), life(2, 4)]) == 1.0  # it was taken before
+    assert newest_first_ratio([life(0, 5), life(2, 4)]) == 1.0  # it was claimed first
     assert newest_first_ratio([life(0, 5), life(4.5, 6)]) == 1.0  # the index may not show it yet
     assert newest_first_ratio([life(0, 5), life(0.5, 6)]) == 1.0  # newer by less than the lag
     assert newest_first_ratio([life(4, 5), life(-20, 30, deadline=40)]) == 1.0
@@ -105,7 +105,7 @@ def test_percentiles() -> None:
     assert percentile([float(value) for value in range(101)], 99) == pytest.approx(99)
 
 
-def test_the_history_is_read_from_the_stream_with_what_each_change_cost(
+def test_the_history_with_the_cost_of_each_change_is_read_from_the_stream(
     streamed_store: StoreUnderTest,
 ) -> None:
     import boto3  # noqa: PLC0415 - for a second client of the same server
@@ -136,7 +136,7 @@ def test_the_history_is_read_from_the_stream_with_what_each_change_cost(
     assert done.fate is TaskStatus.SUCCESS
 
 
-def test_the_picture_is_drawn(tmp_path: Path) -> None:
+def test_the_chart_is_drawn(tmp_path: Path) -> None:
     lives = [life(0, 1, ended=2), life(1, fate=TaskStatus.SHED), life(2, 3, fate=TaskStatus.FAILURE)]
     for ending, start in ((".png", b"\x89PNG"), (".svg", b"<svg")):
         file = tmp_path / f"picture{ending}"

@@ -1,4 +1,4 @@
-"""The demonstration's picture: wait of the tasks done, and fate of every task, over time."""
+"""The chart of the demonstration: waits of the successful tasks and the fate of every task, over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from local.facts import Life
 
-# Colours that differ in brightness too, so that they can be told apart in print and by everyone.
+# The colours also differ in brightness, so that everyone can distinguish them, also in print.
 COLOURS: Final = {
     TaskStatus.SUCCESS: "#1b7837",
     TaskStatus.SHED: "#c8c8c8",
@@ -43,7 +43,7 @@ def _fates(lives: Sequence[Life], start: float, capacity_per_second: float) -> a
                 title="second in which the task was put",
                 axis=alt.Axis(format="d", grid=False),
             ),
-            y=alt.Y("count():Q", title="tasks a second"),
+            y=alt.Y("count():Q", title="tasks per second"),
             color=alt.Color(
                 "fate:N",
                 scale=alt.Scale(domain=present, range=[COLOURS[status] for status in present]),
@@ -62,7 +62,7 @@ def _fates(lives: Sequence[Life], start: float, capacity_per_second: float) -> a
 
 
 def _limit(value: float, text: str) -> list[alt.Chart]:
-    """Return a dashed line across a chart, and what it stands for."""
+    """Return a dashed line across a chart, and its label."""
     data = alt.InlineData(values=[{"limit": value, "text": text}])
     line = alt.Chart(data).mark_rule(strokeDash=[6, 4], color=LIMIT_COLOUR).encode(y="limit:Q")
     label = (
@@ -75,9 +75,9 @@ def _limit(value: float, text: str) -> list[alt.Chart]:
 
 def _waits(lives: Sequence[Life], start: float, max_age_seconds: float) -> alt.LayerChart:
     rows = [
-        {"claimed": life.runs[0].taken - start, "wait": life.wait_seconds}
+        {"claimed": life.claims[0].taken - start, "wait": life.wait_seconds}
         for life in lives
-        if life.fate is TaskStatus.SUCCESS and life.runs
+        if life.fate is TaskStatus.SUCCESS and life.claims
     ]
     points = (
         alt.Chart(alt.InlineData(values=rows))
@@ -88,8 +88,8 @@ def _waits(lives: Sequence[Life], start: float, max_age_seconds: float) -> alt.L
         )
     )
     layers: alt.LayerChart = alt.LayerChart(
-        layer=[points, *_limit(max_age_seconds, "stale from here on")],
-        title="How long the tasks that were done had waited",
+        layer=[points, *_limit(max_age_seconds, "stale above this line")],
+        title="Waits of the tasks that succeeded",
         width=WIDTH,
         height=190,
     )
@@ -104,15 +104,15 @@ def draw(
     subtitle: str,
     file: Path,
 ) -> None:
-    """Draw the picture into a file; its ending says in which format (png, svg, html).
+    """Draw the chart into a file; the suffix chooses the format (png, svg, html).
 
     Args:
         lives: All tasks.
-        start: When the load began, in seconds.
-        max_age_seconds: From what age on a task was stale.
-        capacity_per_second: How many tasks a second can be served.
+        start: When the load started, in seconds since the epoch.
+        max_age_seconds: Age from which a task was stale.
+        capacity_per_second: Tasks per second that the downstream can serve.
         subtitle: One line below the title.
-        file: Where to write it.
+        file: Where to write.
     """
     title = alt.TitleParams(
         "freshq under three times the load it can serve", subtitle=subtitle, anchor="start", fontSize=17

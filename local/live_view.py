@@ -20,7 +20,7 @@ def _age(seconds: float | None) -> str:
 def live_view(
     stats: Stats, elapsed_seconds: float, load_seconds: float, max_age_seconds: float
 ) -> RenderableType:
-    """Return one frame: how far the load is, what waits and how old it is, what is done and shed."""
+    """Return one frame: progress of the load, the backlog and its ages, done and shed tasks."""
     phase = "offering load" if elapsed_seconds < load_seconds else "draining"
     frame = Table.grid(padding=(0, 2))
     for _ in range(2):
