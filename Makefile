@@ -40,7 +40,7 @@ FAST_aws := tests/unit/test_functions.py tests/unit/test_landing.py -k "not ever
 FAST_cli := tests/unit/test_cli.py tests/unit/test_cli_verbs.py
 FAST_template := tests/template
 FAST_local := tests/unit/test_facts.py tests/unit/test_release.py tests/unit/test_room_coverage.py
-FAST_pipeline := tests/pipeline/test_inversions.py tests/pipeline/test_moments.py
+FAST_pipeline := tests/pipeline/test_inversions.py tests/pipeline/test_by_second.py
 ROOMS := $(patsubst FAST_%,%,$(filter FAST_%,$(.VARIABLES)))
 
 test-room: setup ## Run the fast tests of one room: make test-room ROOM=queue
