@@ -29,7 +29,8 @@ HEAD: Final = """\
 
 `make coverage` writes this page: branch coverage of the fast tests (unit, contract and SQL), by room. It
 fails if `model`, `policy`, `queue` or `stores` is below 90 %. The total counts lines and branches together,
-as coverage.py does. The end-to-end, template and pipeline tests are not included.
+as coverage.py does. It needs DynamoDB Local, PostgreSQL and MariaDB, as the tests do. The end-to-end,
+template and pipeline tests are not included.
 
 | room | lines | branches | total |
 | --- | ---: | ---: | ---: |
