@@ -398,7 +398,9 @@ class TestLeases:
         assert [task.task_id for task in queue.list("FAILURE")] == ["A"]
         assert "lease expired in attempt 3 of 3" in found(queue, "A").error
 
-    def test_a_lapsed_consumer_changes_nothing(self, shipments: Shipments, queue: AttachedQueue) -> None:
+    def test_a_consumer_with_an_expired_lease_changes_nothing(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
         stale = in_work(queue)
         shipments.clock.advance(60)
         (fresh,) = shipments.queue().claim()
@@ -552,7 +554,7 @@ class TestFaults:
         queue.complete(claim)
         assert shipments.version("A") == 3
 
-    def test_empty_throttled_and_unreachable_are_told_apart(
+    def test_empty_throttled_and_unreachable_are_distinct(
         self, shipments: Shipments, queue: AttachedQueue
     ) -> None:
         assert queue.claim() == []

@@ -195,7 +195,7 @@ def _check(description: Item, attachment: Attachment) -> None:
         raise ValueError(msg)
     if types[attachment.key] != "S":
         msg = f"key: {attachment.key!r} of table {table!r} is of type {types[attachment.key]}; it must be S,"
-        raise ValueError(msg + " because freshq adds items of its own, with text ids, to the table")
+        raise ValueError(msg + " because freshq adds its own items with text ids")
     for definition in own_definitions(attachment):
         name, wanted = definition["AttributeName"], definition["AttributeType"]
         if types.get(name, wanted) != wanted:
