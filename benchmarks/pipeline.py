@@ -1,6 +1,6 @@
-"""The pipeline on a recording of millions of events, beside DuckDB and Polars from the same files.
+"""The pipeline, DuckDB and Polars on the same recording of millions of events.
 
-Both are oracles as well: every table must be DuckDB's to the row, and the tasks' outcomes Polars'.
+The results are compared too: all tables with DuckDB's, and the outcomes of the tasks with Polars'.
 
     python -m benchmarks.pipeline [--events N] [--out FILE]
 """
@@ -29,7 +29,7 @@ from tests.pipeline.oracle import differing_rows, make_tables, rows_that_differ,
 from benchmarks.lives import write_events
 from freshq_pipeline.report.page import write_report
 from freshq_pipeline.run.batch import execute
-from freshq_pipeline.run.request import Request
+from freshq_pipeline.run.request import RunRequest
 from freshq_pipeline.spark.session import spark_session
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import SECONDS
@@ -45,13 +45,13 @@ MASTER: Final = f"local[{THREADS}]"
 MEMORY: Final = "4g"
 EVENTS_A_FILE: Final = 32_000
 WARM_RUNS: Final = 3
-# Growth is shown by recordings of these shares of the whole one.
+# Growth is measured with recordings of these shares of the full one.
 SHARES: Final = (0.25, 0.5)
-MOST_TASKS: Final = 100_000
+MAX_TASKS: Final = 100_000
 
 
 def cold(events: Path, out: Path) -> dict[str, Any]:
-    """Run the command in a process of its own, and return its summary."""
+    """Run the command in a new process, and return its summary."""
     command = [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(events), "--out", str(out)]
     done = subprocess.run(  # noqa: S603 - no shell
         [*command, "--master", MASTER, "--memory", MEMORY, "--json"],
@@ -65,14 +65,14 @@ def cold(events: Path, out: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """The last of some runs in one session.
+    """The last of several runs in one session.
 
     Attributes:
-        seconds: How long it took.
-        parts_seconds: The same, by part.
-        growth: Seconds for a million events, by how many there were.
-        slowest_over_median: Of the tasks of the stage with the most work: 1 if all took as long.
-        peak_rss_mib: The most memory that Spark's Java held, in mebibytes; None where nobody tells.
+        seconds: Duration.
+        parts_seconds: Duration of each part.
+        growth: Seconds per million events, by number of events.
+        slowest_over_median: Slowest task over median task, in the stage with the most work.
+        peak_rss_mib: Peak memory of Spark's Java, in mebibytes; None if the system does not report it.
     """
 
     seconds: float
@@ -83,18 +83,18 @@ class Warm:
 
 
 def warm(recordings: dict[int, Path], out: Path) -> Warm:
-    """Run over each recording in one session, the longest first, the compiler of Java being slow at first.
+    """Run each recording in one session, the longest first, to warm up Java's compiler.
 
     Args:
-        recordings: The folders, by how many events are in them.
-        out: For the tables, deleted by the caller.
+        recordings: Folders by number of events.
+        out: Folder for the tables; the caller deletes it.
     """
     growth = {}
     with spark_session(MASTER, MEMORY) as spark:
         longest = max(recordings)
         for turn, events in enumerate([longest] * WARM_RUNS + sorted(recordings)[:-1]):
             folder = Folder(str(out / str(turn)))
-            request = Request(Folder(str(recordings[events])), folder)
+            request = RunRequest(Folder(str(recordings[events])), folder)
             seconds, summary = timed(lambda: execute(request, lambda: nullcontext(spark)))  # noqa: B023 - called here
             growth[events] = round(seconds * 1e6 / events, 1)
             if events == longest:
@@ -104,11 +104,11 @@ def warm(recordings: dict[int, Path], out: Path) -> Warm:
 
 
 def peak_rss_mib(spark: SparkSession) -> int | None:
-    """Return the most memory that Spark's Java ever held, in mebibytes; None where the system does not tell.
+    """Return the peak memory of Spark's Java in mebibytes, None if the system does not report it.
 
-    What the system says of all children would be no less than what this process held when it made them.
+    `RUSAGE_CHILDREN` would include the memory of this process at the time of the fork.
     """
-    java: Any = spark.sparkContext._jvm  # noqa: SLF001 - the number of its process has no public way out
+    java: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no public way to the process id
     status = Path(f"/proc/{java.java.lang.ProcessHandle.current().pid()}/status")
     if not status.exists():
         return None
@@ -117,15 +117,15 @@ def peak_rss_mib(spark: SparkSession) -> int | None:
 
 
 def slowest_over_median(spark: SparkSession) -> float:
-    """Return the time of the slowest task by that of the median one, in the stage with the most work."""
-    store = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 - its figures have no public way out
+    """Return the time of the slowest task over that of the median task, in the stage with the most work."""
+    store = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 - there is no public way to these figures
     stages = []
-    with suppress(Py4JJavaError):  # there is no further stage
+    with suppress(Py4JJavaError):  # no more stages
         for number in count(0):
             stage = store.lastStageAttempt(number)
             stages.append((stage.executorRunTime(), number, stage.attemptId()))
     _, number, attempt = max(stages)
-    tasks = store.taskList(number, attempt, MOST_TASKS)
+    tasks = store.taskList(number, attempt, MAX_TASKS)
     durations = sorted(tasks.apply(place).duration().get() for place in range(tasks.size()))
     slowest, median = float(durations[-1]), float(durations[len(durations) // 2])
     return round(slowest / median, 2)
@@ -133,12 +133,12 @@ def slowest_over_median(spark: SparkSession) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ByDuckdb:
-    """All tables by DuckDB, written as the pipeline writes them.
+    """All tables in DuckDB, written in the pipeline's format.
 
     Attributes:
-        seconds: How long it took to make and write all of them.
-        inversions_seconds: What of it went into finding the inversions.
-        folders: Of Parquet files, by table.
+        seconds: Time to make and write all tables.
+        inversions_seconds: Part of it for the inversions.
+        folders: Folder of Parquet files of each table.
     """
 
     seconds: float
@@ -147,12 +147,12 @@ class ByDuckdb:
 
 
 def by_duckdb(events: Path, oracle: duckdb.DuckDBPyConnection, out: Path) -> ByDuckdb:
-    """Make all tables on as many cores, with as much memory as the pipeline has.
+    """Make all tables with as many cores and as much memory as the pipeline.
 
     Args:
-        events: Where the recording is.
-        oracle: To an empty database.
-        out: Where the tables are written.
+        events: Folder with the recording.
+        oracle: A connection to an empty database.
+        out: Folder for the tables.
     """
     oracle.execute(f"set threads to {THREADS}; set memory_limit = '{MEMORY}b'")
     making_seconds, parts_seconds = timed(lambda: make_tables(oracle, f"{events}/*.gz"))
@@ -161,7 +161,7 @@ def by_duckdb(events: Path, oracle: duckdb.DuckDBPyConnection, out: Path) -> ByD
 
 
 def by_polars(events: Path) -> pl.DataFrame:
-    """Return outcome and wait of every task."""
+    """Return outcome and first claim of every task."""
     columns = {
         **dict.fromkeys(("event_id", "sequence", "task_id", "change", "status"), pl.String),
         **dict.fromkeys(("created_ms", "updated_ms", "stream_ms", "deadline_ms"), pl.Float64),
@@ -187,7 +187,7 @@ def by_polars(events: Path) -> pl.DataFrame:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return how long a function takes, in seconds, and what it returns."""
+    """Return the duration of a call in seconds, and its result."""
     start = time.perf_counter()
     value = work()
     return time.perf_counter() - start, value
@@ -196,7 +196,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 def main() -> None:
     """Measure, compare, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=2_000_000, help="how many (try 20000000)")
+    parser.add_argument("--events", type=int, default=2_000_000, help="number of events (try 20000000)")
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="freshq-bench-"))
@@ -208,7 +208,7 @@ def main() -> None:
     given.out.write_text(json.dumps(figures, indent=2) + "\n")
     sys.stdout.write(given.out.read_text())
     if figures["rows_that_differ"]:
-        sys.exit("the engines do not agree")
+        sys.exit("the engines disagree")
 
 
 def measure(folder: Path, wanted: int) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def measure(folder: Path, wanted: int) -> dict[str, Any]:
 def _compare(
     oracle: duckdb.DuckDBPyConnection, ours: dict[str, str], theirs: dict[str, str], tasks: str
 ) -> int:
-    """Return how many rows differ between the pipeline and the others: DuckDB's tables, Polars' tasks."""
+    """Return the number of rows that differ from DuckDB's tables and Polars' tasks."""
     off = sum(rows_that_differ(oracle, ours, theirs).values())
     shared = "select task_id, created_ms, first_taken_ms, outcome from"
     return off + differing_rows(

@@ -106,6 +106,6 @@ def compare_with_pipeline(seen: Mapping[str, Any], facts: Mapping[str, Any]) -> 
     if facts["tasks"] != seen["created"]:
         differences.append(f"created: {seen['created']} seen, {facts['tasks']} found")
     if facts["ledger_violations"]:
-        differences.append(f"{facts['ledger_violations']} tasks violate the ledger")
+        differences.append(f"{facts['ledger_violations']} ledger violations")
     if differences:
         raise PipelineRunError("the pipeline disagrees with the demonstration: " + "; ".join(differences))

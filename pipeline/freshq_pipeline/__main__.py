@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 
-from freshq_pipeline.errors import complain, missing_package
+from freshq.errors import MissingExtra, needs
+from freshq_pipeline.errors import EXTRA, FAILED_STATUS, complain
 
 
 def main() -> None:
     """Run the command with the process's arguments."""
     try:
-        from freshq_pipeline.cli import app  # noqa: PLC0415 - needs an extra
-    except ModuleNotFoundError as error:
-        failure = missing_package(error)
-        complain(str(failure))
-        sys.exit(failure.status)
+        with needs(EXTRA):
+            from freshq_pipeline.cli import app  # noqa: PLC0415 - an extra
+    except MissingExtra as error:
+        complain(str(error))
+        sys.exit(FAILED_STATUS)
     app()
 
 

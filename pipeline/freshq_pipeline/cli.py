@@ -23,10 +23,11 @@ from rich.progress import DownloadColumn, Progress
 from typer.core import TyperGroup
 from typing_extensions import override
 
+from freshq.errors import MissingExtra, needs
 from freshq.policy.order import Order
-from freshq_pipeline.errors import VIOLATION_STATUS, BadInput, PipelineError, complain, missing_package
+from freshq_pipeline.errors import EXTRA, FAILED_STATUS, VIOLATION_STATUS, BadInput, PipelineError, complain
 from freshq_pipeline.report.terminal import show_replay, show_summary
-from freshq_pipeline.run.request import Options, Request
+from freshq_pipeline.run.request import Options, RunRequest
 from freshq_pipeline.schemas import TABLES, Format, ddl
 
 if TYPE_CHECKING:
@@ -63,7 +64,10 @@ OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         {"help": "Ages at which tasks become stale (default: as recorded)."},
     ),
     "recorded_policy": ("--recorded-policy", {"help": "Order of service when the events were recorded."}),
-    "servers": ("--servers", {"help": "Tasks in progress at a time (default: estimated from the record)."}),
+    "servers": (
+        "--servers",
+        {"help": "Tasks in progress at a time (default: estimated from the events)."},
+    ),
     "seed": ("--seed", {"help": "Seed for drawing service times."}),
     "master": ("--master", {"help": "Where Spark runs.", "envvar": "FRESHQ_SPARK_MASTER"}),
     "memory": ("--memory", {"help": "Memory of the embedded Java.", "envvar": "FRESHQ_SPARK_MEMORY"}),
@@ -116,15 +120,12 @@ class OneLineErrors(TyperGroup):
     @override
     def invoke(self, ctx: Any) -> Any:  # the base class has a context of its own
         try:
-            return super().invoke(ctx)
-        except PipelineError as error:
-            failure = error
-        except OSError as error:
-            failure = PipelineError(str(error))
-        except ModuleNotFoundError as error:
-            failure = missing_package(error)
-        complain(str(failure))
-        raise typer.Exit(failure.status) from failure
+            with needs(EXTRA):
+                return super().invoke(ctx)
+        except (PipelineError, OSError, MissingExtra) as error:
+            complain(str(error))
+            status = error.status if isinstance(error, PipelineError) else FAILED_STATUS
+            raise typer.Exit(status) from error
 
 
 app = typer.Typer(
@@ -192,7 +193,7 @@ def run(
     from freshq_pipeline.run.batch import execute  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
 
-    request = Request(Folder(events), Folder(out), options)
+    request = RunRequest(Folder(events), Folder(out), options)
     summary = execute(request, spark.session)
     write_report(request.out)
     finish(summary, as_json=as_json)
@@ -222,7 +223,7 @@ def stream(
     if every_seconds is not None and not 0 < every_seconds < float("inf"):
         msg = f"every-seconds: must be greater than 0, got {every_seconds:g}"
         raise BadInput(msg)
-    request = Request(Folder(events), Folder(out), options)
+    request = RunRequest(Folder(events), Folder(out), options)
     with spark.session() as session:
         follow(session, request, Folder(checkpoint).uri, every_seconds, files_per_batch=files_per_batch)
     write_report(request.out)
@@ -247,7 +248,7 @@ def replay(
 
     grid = scenarios.grid()
     # A replay must not change how the current tables were made.
-    request = as_before(Request(Folder(events), Folder(out), Options(form)))
+    request = as_before(RunRequest(Folder(events), Folder(out), Options(form)))
     with spark.session() as session:
         summary = execute(request, lambda: nullcontext(session))
         tasks = session.read.schema(ddl(TABLES["tasks"])).parquet(summary["tables"]["tasks"])
@@ -261,7 +262,7 @@ def replay(
     check = result["check"]
     if not check["within"]:
         off = f"{check['difference_ratio']:.1%}"
-        complain(f"the replay of {check['policy']} differs from the record by {off}")
+        complain(f"the replay of {check['policy']} differs from the recording by {off}")
 
 
 @app.command()
@@ -334,11 +335,11 @@ def arguments(options: Options) -> list[str]:
 
 
 def finish(summary: dict[str, Any], *, as_json: bool) -> None:
-    """Print a summary, and exit with a status of its own if tasks violate the ledger."""
+    """Print a summary, and exit with `VIOLATION_STATUS` if it has ledger violations."""
     if as_json:
         typer.echo(json.dumps(summary))
     else:
         show_summary(summary)
     if summary["ledger_violations"]:
-        complain(f"{summary['ledger_violations']} tasks violate the ledger; see the table violations")
+        complain(f"{summary['ledger_violations']} ledger violations; see the table violations")
         raise typer.Exit(VIOLATION_STATUS)

@@ -11,12 +11,14 @@ VIOLATION_STATUS: Final = 4
 # A command that Ctrl-C ended, as a shell reports it.
 INTERRUPTED_STATUS: Final = 130
 
+# Installs what the command needs.
+EXTRA: Final = "pipeline"
 # Starts every line that the command prints to standard error.
 PREFIX: Final = "freshq-pipeline: "
 
 
 class PipelineError(Exception):
-    """Nothing was published; the message says why in one line.
+    """The command failed, and published nothing; the message says why in one line.
 
     Attributes:
         status: Exit status of the command.
@@ -32,7 +34,7 @@ class BadInput(PipelineError):  # noqa: N818 - it names the input, as ValueError
 
 
 class Interrupted(PipelineError):  # noqa: N818 - as KeyboardInterrupt
-    """Ctrl-C stopped the command, but not what it was following."""
+    """Ctrl-C stopped the command, but not the run that it follows."""
 
     status = INTERRUPTED_STATUS
 
@@ -40,15 +42,3 @@ class Interrupted(PipelineError):  # noqa: N818 - as KeyboardInterrupt
 def complain(text: str) -> None:
     """Print a line to standard error."""
     sys.stderr.write(f"{PREFIX}{text}\n")
-
-
-def missing_package(error: ModuleNotFoundError) -> PipelineError:
-    """Return the error for a package that is not installed.
-
-    Raises:
-        ModuleNotFoundError: `error` itself, if the module is part of freshq: that is a defect.
-    """
-    name = (error.name or "").partition(".")[0]
-    if name in ("", "freshq", "freshq_pipeline"):
-        raise error
-    return PipelineError(f"the package {name} is missing; install it: pip install 'freshq[pipeline]'")

@@ -1,7 +1,7 @@
 """`replay`: simulate the recorded load under other policies and capacities.
 
 The simulator runs the policy objects of the worker; Spark distributes the scenarios. As a check, the recorded
-policy is replayed too, and its result must be close to the record.
+policy is replayed too, and its result must be close to the recording.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Grid:
         capacities: Multiples of the recorded capacity.
         deadlines_seconds: Ages at which tasks become stale; None: the recorded deadlines.
         recorded: The order of service when the events were recorded.
-        servers: Tasks in progress at a time in the record; None: estimated from it.
+        servers: Tasks in progress at a time in the recording; None: estimated from it.
         seed: Seed for drawing service times.
     """
 
@@ -171,7 +171,7 @@ def busy_servers(
 
 
 def replay(spark: SparkSession, tasks: DataFrame, grid: Grid) -> dict[str, Any]:
-    """Return the result of each scenario, with the record and the check against it.
+    """Return the result of each scenario, with the recorded load and the check against it.
 
     Args:
         spark: The session.
@@ -233,7 +233,7 @@ def _record(record: Recorded) -> dict[str, Any]:
 
 
 def _check(record: Recorded, result: dict[str, Any]) -> dict[str, Any]:
-    """Return the difference between the replay of the recorded policy and the record."""
+    """Return the difference between the replay of the recorded policy and the recording."""
     difference = abs(result["served_in_time"] - record.in_time) / max(1, record.in_time)
     return {
         "policy": result["policy"],

@@ -129,7 +129,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "day": "string",  # of creation, UTC; null for the total
         "created": "bigint",
         **dict.fromkeys(OUTCOMES, "bigint"),
-        "difference": "bigint",  # created minus all outcomes
+        "difference": "bigint",  # created minus all fates
         "violations": "bigint",
     },
     "violations": {"task_id": "string", "life": "int", "day": "string", "problem": "string"},

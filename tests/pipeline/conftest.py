@@ -1,4 +1,4 @@
-"""One Spark for all tests, since it takes seconds to start."""
+"""One Spark session for all tests, because it takes seconds to start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from freshq_pipeline.run.batch import execute
-from freshq_pipeline.run.request import Options, Request
+from freshq_pipeline.run.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.session import spark_session
 from freshq_pipeline.storage.folder import Folder
@@ -24,7 +24,7 @@ Rows: TypeAlias = list[dict[str, Any]]
 Pipeline: TypeAlias = Callable[..., dict[str, Any]]
 
 
-# Py4J leaves the sockets over which rows come to be closed by the garbage collector.
+# Py4J leaves the sockets for rows open until garbage collection.
 SOCKETS = (
     "ignore:unclosed <socket:ResourceWarning",
     "ignore:.*socket.socket:pytest.PytestUnraisableExceptionWarning",
@@ -32,7 +32,7 @@ SOCKETS = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests of this folder pass in spite of Py4J's sockets."""
+    """Ignore the warnings about Py4J's sockets in this folder."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             for warning in SOCKETS:
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_sockets_left() -> Iterator[None]:
-    """Close Py4J's sockets here, not in the middle of a test that has nothing to do with them."""
+    """Close Py4J's sockets here, so that no unrelated test gets the warnings."""
     yield
     gc.collect()
 
@@ -49,7 +49,7 @@ def _no_sockets_left() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     with spark_session("local[2]", "1g") as session:
-        # For a handful of rows, to compile the plans takes longer than to interpret them.
+        # For a few rows, compiling plans takes longer than interpreting them.
         session.conf.set("spark.sql.codegen.wholeStage", "false")
         session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         session.conf.set("spark.sql.adaptive.enabled", "false")
@@ -65,16 +65,16 @@ def pipeline(spark: SparkSession) -> Pipeline:
         yield spark
 
     def call(events: Path, out: Path, form: Format = Format.LANDED, **options: Any) -> dict[str, Any]:
-        return execute(Request(Folder(str(events)), Folder(str(out)), Options(form, **options)), same)
+        return execute(RunRequest(Folder(str(events)), Folder(str(out)), Options(form, **options)), same)
 
     return call
 
 
 def uncompiled(folder: Path) -> dict[str, str]:
-    """Return the environment of a process whose Spark interprets its plans, as that of the tests does.
+    """Return environment variables that make Spark interpret plans, as in the tests.
 
     Args:
-        folder: Where its settings are written.
+        folder: New folder for the settings.
     """
     folder.mkdir()
     lines = ("spark.sql.codegen.wholeStage false", "spark.sql.codegen.factoryMode NO_CODEGEN")
@@ -83,7 +83,7 @@ def uncompiled(folder: Path) -> dict[str, str]:
 
 
 def table(summary: dict[str, Any], name: str, order: str) -> Rows:
-    """Return the rows of a table of a run, as DuckDB reads them."""
+    """Return the rows of a table of a run, read with DuckDB."""
     return query(f"select * from read_parquet('{summary['tables'][name]}/*.parquet') order by {order}")
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# A full minute, so that minutes and days in the tests are easy to tell.
+# The start of a minute and a day, which makes the expected values simple.
 START_SECONDS = 1_767_225_600
 RETENTION_SECONDS = 86_400
 TTL_IDENTITY = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
@@ -22,13 +22,13 @@ ARN = "arn:aws:dynamodb:eu-west-1:123456789012:table/QueueTable/stream/2026-01-0
 
 
 def ms(seconds: float) -> dict[str, str]:
-    """Return a moment of the recording as an attribute in milliseconds."""
+    """Return a time of the recording as an attribute in milliseconds."""
     return {"N": f"{(START_SECONDS + seconds) * 1000:.3f}"}
 
 
 @dataclass
 class Recording:
-    """What the stream of a table would hold; times are seconds from its start."""
+    """The stream of a table; times are seconds since its start."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     items: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Recording:
         return [event for record in self.records if (event := landed_event(record)) is not None]
 
     def kinesis(self) -> list[dict[str, Any]]:
-        """Return the records as Kinesis has them: in microseconds, without numbers."""
+        """Return the records as Kinesis has them: in microseconds, without sequence numbers."""
         return [_as_kinesis(record) for record in self.records]
 
     def _write(self, at: float, item: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ def _as_kinesis(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_lines(file: Path, rows: Iterable[Any]) -> None:
-    """Write one JSON object a line; what is text already is written as it is."""
+    """Write one JSON object per line; text is written unchanged."""
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
     data = "".join(line + "\n" for line in lines).encode()
@@ -131,11 +131,11 @@ def write_lines(file: Path, rows: Iterable[Any]) -> None:
 
 
 def small() -> Recording:
-    """Return lives with one of each outcome, and each way to lose time.
+    """Return lives with every outcome and every way to lose time.
 
-    As of its newest event (at 400 s): a succeeds at once; b retries, then succeeds; c dies; d is
-    cancelled; e waits past its deadline, and TTL removes it; f too, but is still there; g is deleted by
-    a client; h is shed by a rule; i loses its lease, and is taken again; j waits; k is in work.
+    As of its newest event (at 400 s): a succeeds at once; b retries, then succeeds; c fails; d is cancelled;
+    e waits past its deadline, and TTL removes it; f waits past its deadline, but is not removed; g is deleted
+    by a client; h is shed by overflow; i's lease expires, and it is claimed again; j waits; k is taken.
     """
     tape = Recording()
     tape.own_record(0)

@@ -1,4 +1,4 @@
-"""A folder in a bucket is what a folder on a disk is; S3 is the embedded emulator's."""
+"""Folders in a bucket behave like folders on a disk. S3 is the emulator's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Return a client of an S3 that PyArrow finds, too."""
+    """Return a client of an S3 that PyArrow also uses."""
     with (
         Emulator(tmp_path_factory.mktemp("emulator") / "log") as emulator,
         pytest.MonkeyPatch.context() as patch,
@@ -87,7 +87,7 @@ def test_landed_events_are_found(s3: Any, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_on_a_cluster_the_region_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_cluster_the_region_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", REGION)
     assert for_pyarrow("s3a://own/out") == "s3://own/out"
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")

@@ -1,4 +1,4 @@
-"""A short recording by seconds, against what is counted by hand."""
+"""A short recording in steps of seconds, compared with values counted by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NONE = float("nan")
 
 
 def recording(*tasks: tuple[float, float, float, str]) -> pd.DataFrame:
-    """Return tasks, each by when it was put, first claimed and ended, in seconds, and how it ended."""
+    """Return tasks, each given by its put, first claim and end in seconds, and its outcome."""
     frame = pd.DataFrame(tasks, columns=["created_ms", "first_taken_ms", "finished_ms", "outcome"])
     for name in ("created_ms", "first_taken_ms", "finished_ms"):
         frame[name] = START_MS + frame[name] * 1000
@@ -30,10 +30,10 @@ TASKS = recording(
 
 
 def column(name: str) -> list[Any]:
-    return list(by_second.of_tasks(TASKS, START_MS + 4000)[name])
+    return list(by_second.by_second(TASKS, START_MS + 4000)[name])
 
 
-def test_what_was_put_and_ended_in_each_second() -> None:
+def test_puts_and_ends_of_each_second() -> None:
     assert column("offered") == [3, 1, 1, 0]
     assert column("succeeded") == [1, 0, 0, 0]
     assert column("failed") == [0, 0, 0, 1]
@@ -41,27 +41,27 @@ def test_what_was_put_and_ended_in_each_second() -> None:
     assert column("shed") == [0, 0, 0, 1]
 
 
-def test_what_waits_for_its_first_claim_at_the_end_of_each_second() -> None:
+def test_tasks_waiting_for_their_first_claim_at_the_end_of_each_second() -> None:
     waiting = [{one["from_seconds"]: one["count"] for one in ages} for ages in column("backlog_by_age")]
     assert waiting == [{0: 2}, {0: 1, 1: 2}, {0: 1, 2: 1}, {1: 1}]
     assert [round(age, 3) for age in column("oldest_pending_seconds")] == [0.6, 1.6, 2.5, 1.4]
     assert [round(age, 3) for age in column("newest_pending_seconds")] == [0.5, 0.9, 0.4, 1.4]
 
 
-def test_how_long_what_was_first_claimed_had_waited() -> None:
+def test_waits_of_the_tasks_first_claimed_in_each_second() -> None:
     horizons = column("service_horizon_seconds")
     assert [None if pd.isna(age) else round(age, 3) for age in horizons] == [0.1, None, 2.1, None]
-    third = by_second.of_tasks(TASKS, START_MS + 4000)["wait_histogram"][2]
+    third = by_second.by_second(TASKS, START_MS + 4000)["wait_histogram"][2]
     assert abs(charts.percentiles([third])[0.5] - 2.1) < 0.05
 
 
-def test_a_longer_one_has_longer_steps_and_a_long_one_none() -> None:
-    at = by_second.of_tasks(TASKS, START_MS + 20 * 60_000)["at"]
+def test_longer_recordings_have_longer_steps_up_to_half_an_hour() -> None:
+    at = by_second.by_second(TASKS, START_MS + 20 * 60_000)["at"]
     assert (len(at), at[1] - at[0]) == (120, pd.Timedelta(seconds=10))
     assert by_second.is_short(TASKS, START_MS + 30 * 60_000)
     assert not by_second.is_short(TASKS, START_MS + 31 * 60_000)
     assert not by_second.is_short(TASKS.head(0), START_MS)
 
 
-def test_classes_of_age_are_named_by_where_they_begin() -> None:
+def test_age_classes_are_labelled_by_their_lower_bounds() -> None:
     assert charts.age_labels((0, 5, 60, 7200)) == ["under 5 s", "5 s", "1 min", "2 h and more"]

@@ -1,4 +1,4 @@
-"""The package, as it is uploaded, on a standalone master with two workers."""
+"""The uploaded package on a standalone master with two workers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.support.spark_cluster import QUICK_JAVA, SparkCluster
 if TYPE_CHECKING:
     from tests.pipeline.conftest import Pipeline
 
-# On a machine that may be busy: packing, unpacking on each worker, and a run.
+# For packing, unpacking on each worker, and a run, on a machine that may be busy.
 PATIENCE_SECONDS = 300
 SETTINGS = {
     "spark.executor.memory": "600m",
     "spark.sql.shuffle.partitions": "2",
-    # As in the session of the tests: for a handful of rows, plans are not worth compiling.
+    # As in the session of the tests: for a few rows, compiling plans takes longer than interpreting them.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.extraJavaOptions": QUICK_JAVA,
@@ -42,7 +42,7 @@ SETTINGS = {
 def test_a_cluster_makes_the_tables_of_an_embedded_run(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The interpreter without the packages of this environment: the package has to bring them.
+    # The interpreter without the packages of this environment, so that only the archive has them.
     bare = Path(sys.base_prefix) / "bin"
     monkeypatch.setenv("PATH", f"{bare}{os.pathsep}{os.environ['PATH']}")
     write_events(tmp_path / "in", 2000, files=4, seed=3)
@@ -53,7 +53,7 @@ def test_a_cluster_makes_the_tables_of_an_embedded_run(
         embedded = pipeline(tmp_path / "in", tmp_path / "embedded")
         package = packing.result()
     archive = package / ARCHIVE
-    # The driver runs on this machine, where nobody unpacks an archive for it.
+    # The driver runs on this machine, where Spark does not unpack the archive.
     with tarfile.open(archive) as packed:
         assert not [name for name in packed.getnames() if name.startswith("site-packages/pyspark")]
         packed.extractall(tmp_path / "environment", filter="data")
@@ -80,6 +80,6 @@ def test_a_cluster_makes_the_tables_of_an_embedded_run(
         name: rows_of(embedded, name) for name in TABLES
     }
     assert "vegaEmbed" in (tmp_path / "out/report.html").read_text()
-    # Both workers had a part in it.
+    # Both workers took part.
     work = [list((tmp_path / f"cluster/work{number}").glob("app-*/*")) for number in range(2)]
     assert all(work)

@@ -1,4 +1,4 @@
-"""Bad input is one line and status 2; a Java that is missing comes from a wheel."""
+"""Bad input is one line and status 2; a missing Java is replaced by the one in a wheel."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_bad_input(options: list[str], message: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_broken_ledger_has_its_own_status(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended:
         finish({"ledger_violations": 2}, as_json=True)
     assert ended.value.exit_code == VIOLATION_STATUS
-    assert "2 tasks violate the ledger" in capsys.readouterr().err
+    assert "2 ledger violations" in capsys.readouterr().err
 
 
 def test_a_java_that_does_not_start(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_java_that_does_not_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "told"),
+    ("log", "reason"),
     [
         ("", ""),
         ("WARNING: Using incubator modules\n", ""),
@@ -82,8 +82,8 @@ def test_a_java_that_does_not_start(tmp_path: Path) -> None:
         ('Exception in "main" E: no master\n\tat a.B(C.scala:1)\n', 'Exception in "main" E: no master'),
     ],
 )
-def test_why_java_did_not_start(log: str, told: str) -> None:
-    assert start_failure(log) == told
+def test_why_java_did_not_start(log: str, reason: str) -> None:
+    assert start_failure(log) == reason
 
 
 def test_bundled_java_through_its_launcher(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Known answers, whatever the changes were read from."""
+"""Known results, for every format."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_small_recording(form: Format, pipeline: Pipeline, tmp_path: Path) -> No
     rows = {row["task_id"]: row for row in table(summary, "tasks", "task_id")}
     assert {task: row["outcome"] for task, row in rows.items()} == OUTCOMES
     assert [rows[task]["shed_reason"] for task in "aefh"] == [None, "expired", "expired", "overflow"]
-    assert rows["e"]["finished_ms"] == START_MS + 110_000  # at its deadline, not when TTL came round
+    assert rows["e"]["finished_ms"] == START_MS + 110_000  # at its deadline, not when TTL removed it
     assert rows["e"]["removed_ms"] == START_MS + 300_000
     assert (rows["b"]["attempts"], rows["b"]["wait_seconds"], rows["b"]["run_seconds"]) == (2, 1.0, 4.0)
     assert (rows["i"]["lease_losses"], rows["i"]["run_seconds"]) == (1, 35.0)
@@ -62,7 +62,7 @@ def test_small_recording(form: Format, pipeline: Pipeline, tmp_path: Path) -> No
     assert workers["w1"] == {"worker": "w1", "claims": 4, "settles": 3, "lease_losses": 1}
     total = table(summary, "ledger", "day")[-1]
     assert (total["day"], total["created"], total["shed"], total["difference"]) == (None, 11, 3, 0)
-    if form is not Format.KINESIS:  # it alone has removals to the microsecond
+    if form is not Format.KINESIS:  # only Kinesis has removals to the microsecond
         landed = small().landed()
         write_lines(tmp_path / "sound.json", [*landed, *landed[3:8]])
         assert differing_from_duckdb(summary, tmp_path / "sound.json", tmp_path / "duckdb") == {}
@@ -73,12 +73,12 @@ def test_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path
     for at, task in enumerate("abc"):
         tape.put(at, task)
     tape.put(1.5, "other", priority=5)
-    tape.take(4, "b")  # c is newer, and waits
+    tape.take(4, "b")  # c is newer and waits
     tape.take(5, "c")
-    tape.take(6, "a")  # nothing newer of its level waits
+    tape.take(6, "a")  # no newer task of its level waits
     tape.settle(7, "a", "SUCCESS")
-    tape.change(8, "a", "PENDING")  # what succeeded cannot wait again
-    tape.remove(9, "b", by_ttl=True)  # what is in work must not vanish
+    tape.change(8, "a", "PENDING")  # a task that succeeded cannot wait again
+    tape.remove(9, "b", by_ttl=True)  # a task in progress must not disappear
     tape.put(1, "again", queue="two", max_age=5)
     tape.remove(9, "again", by_ttl=True)
     tape.put(9, "again", queue="two")
@@ -88,8 +88,8 @@ def test_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path
         tape.put(1, task, queue="three")
         tape.take(2, task)
         tape.settle(3, task, end)
-        tape.put(4, task, queue="three", max_age=2)  # over what is done
-        tape.put(7, task, queue="three")  # over what is stale
+        tape.put(4, task, queue="three", max_age=2)  # replaces a finished task
+        tape.put(7, task, queue="three")  # replaces a stale task
     tape.put(10, "lost", queue="two")
     tape.take(11, "lost")
     events = [event for event in tape.landed() if (event["task_id"], event["change"]) != ("lost", "INSERT")]
@@ -110,13 +110,13 @@ def test_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path
         "b": "lost while it was taken",
         "lost": "no creation recorded",
     }
-    # Also the task of which the record has no put is in its first life.
+    # A task without a recorded put is in its first life, too.
     assert {row["life"] for row in table(summary, "violations", "task_id")} == {1}
     assert table(summary, "ledger", "day")[-1]["difference"] == -1
     assert differing_from_duckdb(summary, tmp_path / "in/*.json", tmp_path / "duckdb") == {}
 
 
-def test_outcomes_at_an_earlier_moment(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_outcomes_at_an_earlier_time(pipeline: Pipeline, tmp_path: Path) -> None:
     write_lines(tmp_path / "in/a.json", small().landed())
     summary = pipeline(tmp_path / "in", tmp_path / "out", as_of_ms=START_MS + 23_000)
     rows = {row["task_id"]: row["outcome"] for row in table(summary, "tasks", "task_id")}
@@ -140,7 +140,7 @@ def ages(minute: dict[str, Any]) -> list[int]:
 
 
 def differing_from_duckdb(summary: dict[str, Any], files: Path, out: Path) -> dict[str, int]:
-    """Return how many rows of each table differ, of those in which any does."""
+    """Return the number of differing rows by table, without tables that do not differ."""
     with duckdb.connect() as oracle:
         make_tables(oracle, str(files))
         off = rows_that_differ(oracle, summary["tables"], write_tables(oracle, out))

@@ -1,4 +1,4 @@
-"""Tables in an Iceberg catalog, where Spark has one."""
+"""Tables in an Iceberg catalog of Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.pipeline.conftest import Pipeline
 
-# Not to be had from PyPI for Spark 4.1: iceberg-spark-runtime-4.1_2.13, from Apache.
+# Path of iceberg-spark-runtime-4.1_2.13 from Apache; PyPI has no jar for Spark 4.1.
 JAR = "FRESHQ_ICEBERG_JAR"
 
 
@@ -43,7 +43,7 @@ def test_a_catalog_that_cannot_be_loaded(spark: SparkSession) -> None:
 
 
 class Recorder:
-    """Stands for Spark with a catalog: writes down what is called, and with what."""
+    """A fake Spark with a catalog that records calls and their arguments."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -66,10 +66,10 @@ class Recorder:
 def test_every_table_is_replaced_in_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("freshq_pipeline.run.catalog.F.desc", lambda name: name)
     spark: Any = Recorder()
-    told = commit(spark, Folder(str(tmp_path)), "run1", "lake.freshq")
-    assert told["tables"] == {name: f"lake.freshq.{name}" for name in TABLES}
-    assert told["snapshots"] == dict.fromkeys(TABLES, 7)
-    assert [name for (name,) in spark.of("writeTo")] == list(told["tables"].values())
+    summary = commit(spark, Folder(str(tmp_path)), "run1", "lake.freshq")
+    assert summary["tables"] == {name: f"lake.freshq.{name}" for name in TABLES}
+    assert summary["snapshots"] == dict.fromkeys(TABLES, 7)
+    assert [name for (name,) in spark.of("writeTo")] == list(summary["tables"].values())
     assert [path for (path,) in spark.of("parquet")] == [f"{tmp_path}/runs/run1/{name}" for name in TABLES]
     assert spark.of("using") == [("iceberg",)] * len(TABLES)
     assert spark.of("tableProperty") == [("freshq.run-id", "run1")] * len(TABLES)

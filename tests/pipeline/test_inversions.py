@@ -1,4 +1,4 @@
-"""Claims out of turn, by whole arrays and by looking at every pair."""
+"""Claims out of turn, vectorized and by comparing every pair."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from hypothesis import strategies as st
 
 from freshq_pipeline.tables.inversions import out_of_turn
 
-MOMENT = st.integers(0, 12)
+TIME = st.integers(0, 12)
 
 
 @given(
-    st.lists(st.tuples(MOMENT, MOMENT), max_size=20),
-    st.lists(st.tuples(MOMENT, MOMENT, MOMENT), max_size=20),
+    st.lists(st.tuples(TIME, TIME), max_size=20),
+    st.lists(st.tuples(TIME, TIME, TIME), max_size=20),
 )
-def test_whole_arrays_find_what_every_pair_shows(
-    claims: list[tuple[int, int]], waits: list[tuple[int, int, int]]
-) -> None:
+def test_vectorized_equals_pairwise(claims: list[tuple[int, int]], waits: list[tuple[int, int, int]]) -> None:
     columns = [
         np.array([row[place] for row in rows], dtype=np.int64)
         for rows, width in ((claims, 2), (waits, 3))

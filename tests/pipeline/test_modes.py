@@ -1,4 +1,4 @@
-"""Batch, increments and a stream that is killed end with the same tables."""
+"""A batch, increments and a killed stream make the same tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.replay import Grid, replay
 from freshq_pipeline.report.page import write_report
 from freshq_pipeline.run.batch import as_before, plan
-from freshq_pipeline.run.request import Options, Request
+from freshq_pipeline.run.request import Options, RunRequest
 from freshq_pipeline.run.stream import stream
 from freshq_pipeline.schemas import TABLES, Format, ddl
 from freshq_pipeline.storage.folder import Folder
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Of a process that starts Spark on a busy machine.
+# For a process that starts Spark on a busy machine.
 PATIENCE_SECONDS = 200
 
 
@@ -55,13 +55,13 @@ def test_increments_equal_a_batch(
     first = (tmp_path / "out/_current.json").read_text()
     write_lines(tmp_path / "in/2.json.gz", events[:20])
     second = pipeline(tmp_path / "in", tmp_path / "out", keep_runs=1)
-    # Of two parts one was made, and they are gone. (The stream below reads several.)
+    # The two parts were rewritten as one. (The stream below reads several.)
     assert [part.name for part in (tmp_path / "out/silver").iterdir()] == [f"{second['run_id']}-all"]
     batch = pipeline(tmp_path / "in", tmp_path / "batch")
     assert without_names(second) == without_names(batch)
     assert second["events_duplicate"] == 8
     assert {name: rows_of(second, name) for name in TABLES} == {name: rows_of(batch, name) for name in TABLES}
-    # Nothing new: the same run is the current one, and the one before is gone.
+    # Without new files the current run stays; the earlier one was pruned.
     pointer = (tmp_path / "out/_current.json").read_text()
     assert pointer != first
     assert pipeline(tmp_path / "in", tmp_path / "out") == second
@@ -69,7 +69,7 @@ def test_increments_equal_a_batch(
     assert [run.name for run in (tmp_path / "out/runs").iterdir()] == [second["run_id"]]
 
 
-def test_what_cannot_be_read_is_put_aside(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_unusable_records_are_quarantined(pipeline: Pipeline, tmp_path: Path) -> None:
     events = [json.dumps(event) for event in small().landed()]
     write_lines(
         tmp_path / "in/whole.json.gz", [events[0] + events[1], "not json", "", '{"schema_version": 1}']
@@ -78,8 +78,8 @@ def test_what_cannot_be_read_is_put_aside(pipeline: Pipeline, tmp_path: Path) ->
     cut = tmp_path / "in/cut.json.gz"
     cut.write_bytes(cut.read_bytes()[:-40])
     summary = pipeline(tmp_path / "in", tmp_path / "out")
-    aside = (tmp_path / "out/quarantine" / summary["run_id"]).glob("*.json")
-    rows = [json.loads(line) for file in aside for line in file.read_text().splitlines()]
+    quarantined = (tmp_path / "out/quarantine" / summary["run_id"]).glob("*.json")
+    rows = [json.loads(line) for file in quarantined for line in file.read_text().splitlines()]
     found = {(row["file"].rsplit("/", 1)[-1], row["line"], row["reason"]) for row in rows}
     lost = next(line for name, line, _ in found if name == "cut.json.gz")
     assert found == {
@@ -87,7 +87,7 @@ def test_what_cannot_be_read_is_put_aside(pipeline: Pipeline, tmp_path: Path) ->
         ("whole.json.gz", 4, "no event_id"),
         ("cut.json.gz", lost, "truncated gzip"),
     }
-    # Both records of the line without a delimiter, and the lines before the cut.
+    # Both records of the line without a delimiter, and the lines before the truncation.
     assert summary["events_distinct"] == 2 + lost - 1
     assert summary["events_read"] == summary["events_distinct"] + 3
     assert not (tmp_path / "out/salvage").exists() or not list((tmp_path / "out/salvage").iterdir())
@@ -100,7 +100,7 @@ def test_what_cannot_be_read_is_put_aside(pipeline: Pipeline, tmp_path: Path) ->
         ({"eventID": "1"}, "Is the format right"),
     ],
 )
-def test_unfit_events_publish_nothing(
+def test_unusable_events_publish_nothing(
     line: dict[str, Any], message: str, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     write_lines(tmp_path / "in/a.json", [line])
@@ -137,18 +137,18 @@ def test_a_replay_keeps_the_options_of_the_run(pipeline: Pipeline, tmp_path: Pat
     write_lines(tmp_path / "in/a.json", small().landed())
     chosen: dict[str, Any] = {"as_of_ms": START_SECONDS * 1000 + 23_000, "index_lag_seconds": 2.0}
     summary = pipeline(tmp_path / "in", tmp_path / "out", **chosen)
-    plain = Request(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
+    plain = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
     again = as_before(plain)
     assert again == replace(plain, options=Options(**chosen))
     assert plan(again).new == []
-    # Another output has no options yet, and those of other events do not matter.
+    # Another output has no options yet, and options for other events do not apply.
     elsewhere = replace(plain, out=Folder(str(tmp_path / "new")))
     of_others = replace(plain, events=Folder(str(tmp_path)))
     assert (as_before(elsewhere), as_before(of_others)) == (elsewhere, of_others)
     assert summary["as_of_ms"] == chosen["as_of_ms"]
 
 
-def test_replay_of_what_happened_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
+def test_replay_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
     write_events(tmp_path / "in", 6000, files=2, seed=3)
     summary = pipeline(tmp_path / "in", tmp_path / "out")
     tasks = spark.read.schema(ddl(TABLES["tasks"])).parquet(summary["tables"]["tasks"])
@@ -179,15 +179,15 @@ def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeli
     environment = os.environ | uncompiled(tmp_path / "conf") | {"TMPDIR": str(tmp_path)}
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, env=environment)
     until = time.monotonic() + PATIENCE_SECONDS
-    # In mid-run: the second batch has written its events, but is not published.
+    # In the middle of a run: the second batch has written its events, but is not published.
     while len(list((tmp_path / "out").glob("silver/*"))) < 2 and time.monotonic() < until:
         assert killed.poll() is None
-        time.sleep(0.02)  # between looks
+        time.sleep(0.02)  # between polls
     os.killpg(killed.pid, signal.SIGKILL)  # Python and its Java
     assert killed.wait() == -signal.SIGKILL
     known = json.loads((tmp_path / "out/_current.json").read_text())
     assert len(known["files"]) < 3
-    request = Request(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
+    request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
     stream(spark, request, str(tmp_path / "checkpoint"))
     streamed = json.loads((tmp_path / "out/summary.json").read_text())
     batch = pipeline(tmp_path / "in", tmp_path / "batch")

@@ -1,4 +1,4 @@
-"""What the physical plans promise, whatever the data: no one partition, one shuffle by task, no Python."""
+"""Properties of the physical plans: no single partition, one shuffle by task, no Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 PARTITIONS = 3
 AS_OF_US = 1_767_225_600_000_000
 BY_TASK = re.compile(r"Exchange hashpartitioning\(task_id#\d+L?(, life#\d+)?, \d+\)")
-# Reading a plan takes a moment of the optimizer's time, and no data.
 ONE_PARTITION = "SinglePartition"
 PYTHON = ("Python", "Pandas", "InArrow")
 
@@ -36,7 +35,7 @@ def plan_of(table: DataFrame) -> str:
 
 @pytest.fixture
 def steps(spark: SparkSession, tmp_path: Path) -> DataFrame:
-    """Steps of a file: of no file at all the optimizer knows that nothing comes of it."""
+    """Steps of one file: without files the optimizer knows that the result is empty."""
     (tmp_path / "a.json").write_text("{}\n")
     events = spark.read.schema(ddl(EVENT)).json(str(tmp_path / "a.json"))
     return distinct_steps(events, PARTITIONS)
@@ -44,12 +43,12 @@ def steps(spark: SparkSession, tmp_path: Path) -> DataFrame:
 
 @pytest.fixture
 def written(spark: SparkSession, tmp_path: Path) -> DataFrame:
-    """The table of tasks as the others read it."""
+    """The table `tasks` as the other tables read it."""
     return spark.read.schema(ddl(TABLES["tasks"])).json(str(tmp_path / "a.json"))
 
 
 def test_one_shuffle_by_task(steps: DataFrame) -> None:
-    # Lives are aggregated in order, a hash of such wide rows being slower: within the same partitions.
+    # Lives are sorted for aggregation within the same partitions: hashing such wide rows is slower.
     for table, sorts in ((steps, 1), (lives(steps), 2)):
         plan = plan_of(table)
         assert len(BY_TASK.findall(plan)) == 1
@@ -57,16 +56,16 @@ def test_one_shuffle_by_task(steps: DataFrame) -> None:
         assert plan.count("Sort [task_id") == sorts
 
 
-def test_lives_are_not_shuffled_again_for_the_inverted(spark: SparkSession, steps: DataFrame) -> None:
+def test_lives_are_not_shuffled_again_for_inversions(spark: SparkSession, steps: DataFrame) -> None:
     threshold = "spark.sql.autoBroadcastJoinThreshold"
     before = str(spark.conf.get(threshold))
-    spark.conf.set(threshold, "-1")  # of millions of lives no side of the join is small
+    spark.conf.set(threshold, "-1")  # as with millions of lives, where neither side of the join is small
     try:
         plan = plan_of(tasks(lives(steps), inversions(steps, AS_OF_US), AS_OF_US, 0))
     finally:
         spark.conf.set(threshold, before)
     assert "SortMergeJoin" in plan
-    # By task and life only the inverted are spread, to be distinct; they then go to where the lives are.
+    # Only the inversions are shuffled: by task and life to be distinct, and then to the lives.
     assert len([life for life in BY_TASK.findall(plan) if life]) == 1
 
 
@@ -82,7 +81,7 @@ def test_nothing_runs_in_one_partition(steps: DataFrame, written: DataFrame) -> 
     for name, table in made.items():
         plan = plan_of(table)
         assert ONE_PARTITION not in plan, name
-        # Inversions are the one thing for which Spark has no operator.
+        # Spark has no operator for inversions.
         assert (name == "tasks") == any(word in plan for word in PYTHON), name
 
 

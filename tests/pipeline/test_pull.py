@@ -1,4 +1,4 @@
-"""Landed events come to this machine once, whole, and only what is new."""
+"""`pull` copies landed events once and completely."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def files(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text("utf-8") for path in found}
 
 
-def test_only_what_is_new_is_copied(s3: Any, tmp_path: Path) -> None:
+def test_only_new_objects_are_copied(s3: Any, tmp_path: Path) -> None:
     land(s3, "a", "b")
     s3.put_object(Bucket="landed", Key="errors/broken", Body=b"no event")
-    told: list[tuple[int, int]] = []
-    first = pull("landed", tmp_path, s3, lambda done, of: told.append((done, of)))
+    progress: list[tuple[int, int]] = []
+    first = pull("landed", tmp_path, s3, lambda done, of: progress.append((done, of)))
     assert (first.copied, first.known) == (2, 0)
     assert files(tmp_path) == {"a": "a\n", "b": "b\n"}
-    assert told[-1] == (4, 4)
+    assert progress[-1] == (4, 4)
     land(s3, "c")
     second = pull("landed", tmp_path, s3)
     assert (second.copied, second.known) == (1, 2)
     assert (tmp_path / "2026/11/21/08/c").read_text("utf-8") == "c\n"
 
 
-def test_what_was_cut_short_is_copied_again(s3: Any, tmp_path: Path) -> None:
+def test_a_truncated_copy_is_replaced(s3: Any, tmp_path: Path) -> None:
     land(s3, "a")
     pull("landed", tmp_path, s3)
     os.truncate(tmp_path / "2026/11/21/08/a", 1)
@@ -63,7 +63,7 @@ def test_what_was_cut_short_is_copied_again(s3: Any, tmp_path: Path) -> None:
     assert files(tmp_path) == {"a": "a\n"}
 
 
-def test_a_copy_that_fails_leaves_no_part_of_a_file(
+def test_a_failed_copy_leaves_no_partial_file(
     s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     land(s3, "a")
@@ -80,7 +80,7 @@ def test_a_copy_that_fails_leaves_no_part_of_a_file(
 
 
 def stacks(**outputs: str) -> Any:
-    """Return a client of a CloudFormation that has one stack, with these outputs."""
+    """Return a client of CloudFormation with one stack that has these outputs."""
     client = boto3.client("cloudformation")
     listed = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]
     stack = {"StackName": "s", "CreationTime": 0, "StackStatus": "CREATE_COMPLETE", "Outputs": listed}
@@ -107,7 +107,7 @@ def test_the_bucket_is_found_by_the_stack() -> None:
         bucket_of("s", no_stacks())
 
 
-def test_the_command_names_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_stack_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = no_stacks()
     monkeypatch.setattr("freshq_pipeline.cluster.pull.boto3.client", lambda _service: client)
     result = CliRunner().invoke(app, ["pull", "--stack", "s", "--out", str(tmp_path)])

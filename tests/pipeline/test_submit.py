@@ -1,4 +1,4 @@
-"""A run on EMR Serverless: started once, and its end told as `run` tells it."""
+"""A run on EMR Serverless: it starts once, and `submit` exits with its status."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def write_package(folder: Path, content: str) -> Path:
 
 
 class Application:
-    """EMR Serverless as far as a run needs it: the run goes through some states.
+    """A fake EMR Serverless with a run that goes through given states.
 
     Attributes:
         client: A boto3 client of it.
-        started: What the run was started with.
+        started: Arguments of StartJobRun.
     """
 
     def __init__(self, *states: str, details: str = "") -> None:
@@ -114,25 +114,25 @@ def put(client: Any, key: str, value: dict[str, Any]) -> None:
     client.put_object(Bucket="own", Key=key, Body=json.dumps(value).encode())
 
 
-def test_a_package_goes_there_once(s3: Any, package: Path) -> None:
-    told: list[tuple[int, int]] = []
-    assert upload("own", package, s3, lambda done, of: told.append((done, of))) == [
+def test_a_package_is_uploaded_once(s3: Any, package: Path) -> None:
+    progress: list[tuple[int, int]] = []
+    assert upload("own", package, s3, lambda done, of: progress.append((done, of))) == [
         "main.py",
         "environment.tar.gz",
     ]
-    assert told[-1] == (2, 2)
+    assert progress[-1] == (2, 2)
     assert upload("own", package, s3) == []
     write_package(package, "2")
     assert upload("own", package, s3) == ["main.py", "environment.tar.gz"]
     assert s3.get_object(Bucket="own", Key="job/main.py")["Body"].read() == b"2"
 
 
-def test_no_package_is_told_before_anything_is_started(s3: Any, tmp_path: Path) -> None:
+def test_a_missing_package_is_bad_input(s3: Any, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="make pipeline-package"):
         upload("own", tmp_path, s3)
 
 
-def test_a_call_that_is_tried_again_starts_one_run() -> None:
+def test_retries_of_a_call_start_one_run() -> None:
     client = boto3.client("emr-serverless")
     with Stubber(client) as stubber:
         expected = {
@@ -158,7 +158,7 @@ def test_a_call_that_is_tried_again_starts_one_run() -> None:
         start(stack, ["run"], ["spark.x=1 --conf y=2"], client)
 
 
-def test_another_stack_is_told() -> None:
+def test_another_stack_is_bad_input() -> None:
     with pytest.raises(BadInput, match=r"no output 'BucketName'.*pipeline/template.yaml"):
         deployed("s", stacks(ApplicationId="00app"))
 
@@ -198,30 +198,30 @@ class Ending(Application):
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "told"),
+    ("status", "message", "printed"),
     [
         (2, "freshq-pipeline: events: is empty", "freshq-pipeline: events: is empty\n"),
         (3, "freshq-pipeline: Spark failed", "the run 00run ended as FAILED: Spark failed\n"),
-        (4, "2 tasks", "2 tasks violate the ledger"),
+        (4, "2 tasks", "2 ledger violations"),
     ],
 )
 def test_the_exit_status_is_that_of_the_run(
-    status: int, message: str, told: str, command: Callable[..., Any], s3: Any
+    status: int, message: str, printed: str, command: Callable[..., Any], s3: Any
 ) -> None:
     put(s3, "out/summary.json", SUMMARY | {"ledger_violations": 2})
     ended = command(Ending(s3, {"status": status, "message": message}), [])
     assert ended.exit_code == status, ended.stderr
-    assert told in ended.stderr
+    assert printed in ended.stderr
 
 
 @pytest.mark.parametrize("state", ["FAILED", "CANCELLED"])
-def test_a_run_that_ended_without_a_word(state: str, command: Callable[..., Any]) -> None:
+def test_a_failed_run_without_a_verdict(state: str, command: Callable[..., Any]) -> None:
     ended = command(Application(state, details="out of memory"), [])
     assert ended.exit_code == 3
     assert f"ended as {state}: out of memory" in ended.stderr
 
 
-def test_a_run_that_left_nothing_is_no_success(s3: Any) -> None:
+def test_a_run_without_a_summary_is_a_failure(s3: Any) -> None:
     arguments = ["run", "--events", "s3://landed", "--out", "s3://own/other/"]
     run = {
         "jobRunId": "00run",
@@ -241,7 +241,7 @@ def test_ctrl_c_leaves_the_run_going(command: Callable[..., Any]) -> None:
     assert "cancel-job-run --application-id 00app --job-run-id 00run" in ended.stderr
 
 
-def test_no_wait_starts_and_leaves(command: Callable[..., Any]) -> None:
+def test_no_wait_only_starts_the_run(command: Callable[..., Any]) -> None:
     application = Application()
     ended = command(application, ["--no-wait", "--events", "s3://other/x/"])
     assert ended.exit_code == 0, ended.stderr
@@ -256,16 +256,14 @@ def test_no_wait_starts_and_leaves(command: Callable[..., Any]) -> None:
         (["--iceberg", "lake"], "iceberg: must be CATALOG.NAMESPACE"),
     ],
 )
-def test_what_makes_no_sense_starts_nothing(
-    options: list[str], message: str, command: Callable[..., Any]
-) -> None:
+def test_bad_options_start_nothing(options: list[str], message: str, command: Callable[..., Any]) -> None:
     application = Application()
     ended = command(application, options)
     assert (ended.exit_code, application.started) == (2, {})
     assert message in ended.stderr
 
 
-def test_a_refusal_is_told_in_one_line(command: Callable[..., Any]) -> None:
+def test_an_error_of_aws_is_one_line(command: Callable[..., Any]) -> None:
     application = Application()
     denied = ClientError({"Error": {"Code": "AccessDenied", "Message": "not you"}}, "StartJobRun")
 

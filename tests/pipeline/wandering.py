@@ -1,4 +1,4 @@
-"""Lives at random, with every verb and every kind of end, over hours and at the very edges of minutes."""
+"""Random lives with every verb and every end, over hours and at the boundaries of minutes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import random
 from tests.pipeline.recording import Recording, ms
 
 HOURS = 7
-# How long a task stays as it is, in seconds: many ends fall on edges of minutes, ages and deadlines.
+# Seconds between changes: many fall on boundaries of minutes, age classes and deadlines.
 STAYS = (0.0, 0.001, 1.0, 10.0, 59.999, 60.0, 300.0, 900.0, 3600.0, 4000.5)
 MAX_AGES = (10.0, 60.0, 600.0, 4000.0, 30_000.0)
 FROM_PENDING = ("take", "take", "take", "take", "cancel", "shed", "delay", "stay")
-FROM_TAKEN = ("succeed", "succeed", "fail", "retry", "release", "lapse", "renew", "hand over", "stay")
+FROM_TAKEN = ("succeed", "succeed", "fail", "retry", "release", "expire", "extend", "hand over", "stay")
 
 
 def wandering(tasks: int, seed: int) -> Recording:
-    """Return the lives of so many tasks, some of whose ids are used again."""
+    """Return the lives of a number of tasks; some ids are used again."""
     rng = random.Random(seed)
     tape = Recording()
     for number in range(tasks):
@@ -27,13 +27,13 @@ def wandering(tasks: int, seed: int) -> Recording:
 
 
 def _is_over(tape: Recording, task_id: str) -> bool:
-    """Return whether an id may be used again: its task is gone, or in a state that nothing leaves."""
+    """Return whether an id may be used again: its task is deleted or in a final state."""
     item = tape.items.get(task_id)
     return item is None or item["taskStatus"]["S"] in {"SUCCESS", "FAILURE", "CANCELLED", "SHED"}
 
 
 def _live(tape: Recording, rng: random.Random, task_id: str, at: float) -> float:
-    """Write one life, and return when it ended or was last heard of."""
+    """Write one life, and return the time of its last change."""
     tape.put(
         at, task_id, max_age=rng.choice(MAX_AGES), group=rng.choice((None, "red", "blue")),
         queue=rng.choice(("one", "two")), priority=rng.choice((0, 1)),
@@ -53,7 +53,7 @@ def _live(tape: Recording, rng: random.Random, task_id: str, at: float) -> float
 
 
 def _wait(tape: Recording, rng: random.Random, task_id: str, at: float) -> None:
-    """Let a task that waits be claimed, ended or put off."""
+    """Claim, end or delay a waiting task."""
     match rng.choice(FROM_PENDING):
         case "take":
             holder = f"w{rng.randrange(4)}:{at}" if rng.random() < 0.8 else f"{at}"
@@ -67,7 +67,7 @@ def _wait(tape: Recording, rng: random.Random, task_id: str, at: float) -> None:
 
 
 def _work(tape: Recording, rng: random.Random, task_id: str, at: float) -> None:
-    """Let a task that is in work be settled, given back, lost or held on to."""
+    """Settle, release, lose or extend a taken task."""
     attempts = int(tape.items[task_id]["attempts"]["N"])
     match rng.choice(FROM_TAKEN):
         case "succeed":
@@ -78,9 +78,9 @@ def _work(tape: Recording, rng: random.Random, task_id: str, at: float) -> None:
             tape.settle(at, task_id, "PENDING", notBefore=ms(at + 60))
         case "release":
             tape.settle(at, task_id, "PENDING", attempts={"N": str(attempts - 1)})
-        case "lapse":
+        case "expire":
             tape.settle(at, task_id, "PENDING")
-        case "renew":
+        case "extend":
             tape.change(at, task_id, "TAKEN", leaseUntil=ms(at + 60))
         case "hand over":
             tape.take(at, task_id, holder=f"w{rng.randrange(4)}:{at}")

@@ -196,6 +196,6 @@ def needs(extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in {"", "freshq"}:
+        if package in {"", "freshq", "freshq_pipeline"}:
             raise
         raise MissingExtra(package, extra) from error

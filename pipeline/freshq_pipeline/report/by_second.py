@@ -28,7 +28,7 @@ def is_short(tasks: pd.DataFrame, as_of_ms: int) -> bool:
     return bool(len(tasks)) and as_of_ms - tasks["created_ms"].min() <= SHORT_MS
 
 
-def of_tasks(tasks: pd.DataFrame, as_of_ms: int) -> pd.DataFrame:
+def by_second(tasks: pd.DataFrame, as_of_ms: int) -> pd.DataFrame:
     """Return one row per time step, with its start `at`.
 
     Args:

@@ -73,7 +73,7 @@ def _sections(out: Folder, summary: dict[str, Any], replayed: dict[str, Any] | N
     run_id, as_of_ms = summary["run_id"], summary["as_of_ms"]
     tasks = _read(out, run_id, "tasks", ["task_group", "shed_reason", *by_second.COLUMNS])
     if by_second.is_short(tasks, as_of_ms):
-        over_time, ages_seconds = by_second.of_tasks(tasks, as_of_ms), by_second.AGES_SECONDS
+        over_time, ages_seconds = by_second.by_second(tasks, as_of_ms), by_second.AGES_SECONDS
         waited = "Tasks waiting for their first claim, by age."
     else:
         over_time, ages_seconds = charts.binned(_read(out, run_id, "minutes")), AGES_SECONDS
@@ -109,7 +109,7 @@ def _sections(out: Folder, summary: dict[str, Any], replayed: dict[str, Any] | N
         sections.append(_replay(replayed))
     ledger = _read(out, run_id, "ledger").sort_values("day").fillna({"day": "total"})
     violations = _read(out, run_id, "violations").head(50)
-    sections.append(Section("Ledger", "Created = all outcomes; the difference must be 0.", table=ledger))
+    sections.append(Section("Ledger", "Created = all fates; the difference must be 0.", table=ledger))
     if len(violations):
         sections.append(
             Section("Violations", "The first 50 tasks that violate the ledger.", table=violations)
@@ -122,7 +122,7 @@ def _replay(replayed: dict[str, Any]) -> Section:
     verdict = "within" if check["within"] else "NOT within"
     text = (
         f"As a check, the recorded policy ({check['policy']}, {record['servers']} servers) was replayed: "
-        f"{check['served_in_time_replayed']:,} tasks in time, {check['served_in_time_recorded']:,} in the record. "
+        f"{check['served_in_time_replayed']:,} tasks in time, {check['served_in_time_recorded']:,} in the recording. "
         f"The difference of {check['difference_ratio']:.1%} is {verdict} {check['tolerance']:.0%}. "
         f"{record['service_times_imputed']:,} service times are imputed. {record['imputation']}"
     )

@@ -23,7 +23,7 @@ def show_replay(result: dict[str, Any]) -> None:
     """Print the scenarios of a replay."""
     table = Table(
         *("policy", "capacity", "stale at, s", "in time", "late", "shed", "p99 wait, s"),
-        title="what would have happened; the first row repeats the record",
+        title="what would have happened; the first row repeats the recording",
     )
     for row in result["scenarios"]:
         table.add_row(*_cells(row))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from freshq_pipeline.run.request import Request
+    from freshq_pipeline.run.request import RunRequest
     from freshq_pipeline.storage.folder import Folder
 
 # With more silver parts than this, a run rewrites them as one.
@@ -26,7 +26,7 @@ MAX_SILVER_PARTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """What a run has to do.
 
     Attributes:
@@ -40,7 +40,7 @@ class Plan:
     new: list[str]
 
 
-def as_before(request: Request) -> Request:
+def as_before(request: RunRequest) -> RunRequest:
     """Return the request with the options that made the current tables, if these are of the same events."""
     before = current(request.out)
     if before is None or before.events != request.events.uri:
@@ -48,7 +48,7 @@ def as_before(request: Request) -> Request:
     return replace(request, options=replace(request.options, **before.options))
 
 
-def plan(request: Request) -> Plan:
+def plan(request: RunRequest) -> RunPlan:
     """Find the files that no run has read yet.
 
     Raises:
@@ -64,14 +64,16 @@ def plan(request: Request) -> Plan:
     if before is not None and (before.events != request.events.uri or _changed(before, files)):
         before = None
     known = set() if before is None else before.files.keys()
-    return Plan(before, files, sorted(files.keys() - known))
+    return RunPlan(before, files, sorted(files.keys() - known))
 
 
 def _changed(before: State, files: dict[str, tuple[int, int]]) -> bool:
     return any(path in files and list(files[path]) != seen for path, seen in before.files.items())
 
 
-def execute(request: Request, session: Callable[[], AbstractContextManager[SparkSession]]) -> dict[str, Any]:
+def execute(
+    request: RunRequest, session: Callable[[], AbstractContextManager[SparkSession]]
+) -> dict[str, Any]:
     """Run, publish, and return the summary.
 
     Args:
@@ -87,10 +89,10 @@ def execute(request: Request, session: Callable[[], AbstractContextManager[Spark
         kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
         return kept
     with session() as spark:
-        return advance(spark, request, todo)
+        return execute_plan(spark, request, todo)
 
 
-def advance(spark: SparkSession, request: Request, todo: Plan) -> dict[str, Any]:
+def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan) -> dict[str, Any]:
     """Read the new files, compute all tables from all silver, publish them, and return the summary.
 
     Raises:
@@ -110,9 +112,9 @@ def advance(spark: SparkSession, request: Request, todo: Plan) -> dict[str, Any]
         raise
 
 
-def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> dict[str, Any]:
+def _work(spark: SparkSession, request: RunRequest, todo: RunPlan, state: State) -> dict[str, Any]:
     from freshq_pipeline.run import catalog  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.tables.gold import Choices, build  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.tables.gold import TableOptions, build  # noqa: PLC0415 - loads Spark
 
     out, options, watch = request.out, request.options, Stopwatch()
     if options.iceberg is not None:
@@ -122,8 +124,8 @@ def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> di
             _ingest(spark, request, todo, state)
     if len(state.silver) > MAX_SILVER_PARTS:
         _compact(spark, out, state)
-    choices = Choices(options.as_of_ms, options.index_lag_seconds)
-    figures = build(spark, out, state.silver, state.run_id, choices, watch.part)
+    table_options = TableOptions(options.as_of_ms, options.index_lag_seconds)
+    figures = build(spark, out, state.silver, state.run_id, table_options, watch.part)
     out.write_json(f"runs/{state.run_id}/{SECONDS}", watch.seconds)
     summary = summarize(state, figures, out)
     if options.iceberg is not None:
@@ -132,7 +134,7 @@ def _work(spark: SparkSession, request: Request, todo: Plan, state: State) -> di
     return summary
 
 
-def _ingest(spark: SparkSession, request: Request, todo: Plan, state: State) -> None:
+def _ingest(spark: SparkSession, request: RunRequest, todo: RunPlan, state: State) -> None:
     """Write the new files as a silver part, and add them to the state."""
     from freshq_pipeline.ingest.silver import ingest  # noqa: PLC0415 - loads Spark
 

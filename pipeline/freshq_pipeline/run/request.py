@@ -67,7 +67,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """What to run.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.run.batch import Plan, advance, plan
+from freshq_pipeline.run.batch import RunPlan, execute_plan, plan
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from freshq_pipeline.run.request import Request
+    from freshq_pipeline.run.request import RunRequest
 
 FILES_PER_BATCH: Final = 64
 
 
 def stream(
     spark: SparkSession,
-    request: Request,
+    request: RunRequest,
     checkpoint: str,
     every_seconds: float | None = None,
     published: Callable[[dict[str, Any]], None] = lambda _summary: None,
@@ -57,7 +57,7 @@ def stream(
         todo = plan(request)
         new = [path for path in todo.new if normalized(request.events.at(path)) in in_batch]
         if new:
-            published(advance(spark, request, Plan(todo.before, todo.files, new)))
+            published(execute_plan(spark, request, RunPlan(todo.before, todo.files, new)))
 
     paths = _paths(spark, request.events.uri, files_per_batch)
     writer = paths.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)

@@ -89,7 +89,7 @@ def spark_session(master: str = "local[*]", memory: str = "2g") -> Iterator[Spar
     if submitted():
         spark = builder.getOrCreate()
         try:
-            with _one_line_failure():
+            with _one_line_errors():
                 yield spark
         finally:
             spark.stop()
@@ -99,7 +99,7 @@ def spark_session(master: str = "local[*]", memory: str = "2g") -> Iterator[Spar
     try:
         spark = _embedded(builder, scratch, master, memory)
         try:
-            with _one_line_failure():
+            with _one_line_errors():
                 yield spark
         finally:
             spark.stop()
@@ -120,7 +120,7 @@ def _validate(master: str, memory: str) -> None:
 
 
 @contextmanager
-def _one_line_failure() -> Iterator[None]:
+def _one_line_errors() -> Iterator[None]:
     """Turn an error of Spark into a one-line PipelineError while Java, which holds its text, still runs."""
     from freshq_pipeline.spark.failures import SPARK_ERRORS, innermost_cause  # noqa: PLC0415 - slow to load
 

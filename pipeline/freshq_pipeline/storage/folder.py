@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileInfo:
     """A file of a listing.
 
     Attributes:
@@ -73,12 +73,12 @@ class Folder:
         """Return whether the folder itself exists."""
         return self._info("").type is fs.FileType.Directory
 
-    def files(self, path: str = "") -> list[Found]:
+    def files(self, path: str = "") -> list[FileInfo]:
         """Return all files below a path, sorted by path, without hidden ones."""
         chosen = fs.FileSelector(self._path(path), allow_not_found=True, recursive=True)
         skip = len(self._root) + 1
         found = [
-            Found(info.path[skip:], info.size or 0, info.mtime_ns or 0)
+            FileInfo(info.path[skip:], info.size or 0, info.mtime_ns or 0)
             for info in self._files.get_file_info(chosen)
             if info.type is fs.FileType.File
         ]

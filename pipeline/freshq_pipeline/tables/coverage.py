@@ -28,7 +28,7 @@ def minutes_covered(since_us: Column, until_us: Column, as_of_us: int) -> tuple[
     Args:
         since_us: Start of the interval.
         until_us: End of the interval; null if it is open.
-        as_of_us: End of the record.
+        as_of_us: End of the recording.
     """
     latest = as_of_us // MINUTE_US
     first = F.floor(since_us / MINUTE_US)

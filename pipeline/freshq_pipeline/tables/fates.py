@@ -1,4 +1,4 @@
-"""Number of tasks per outcome, day and group, from which ledger, groups and summary are computed."""
+"""Fates: tasks per outcome, day of creation and group. Ledger, groups and summary are computed from them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ PARALLEL_TABLES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class TableOptions:
     """Options that change the tables.
 
     Attributes:
@@ -69,7 +69,7 @@ def build(
     out: Folder,
     parts: list[str],
     run_id: str,
-    choices: Choices,
+    options: TableOptions,
     timed: Callable[[str], AbstractContextManager[None]],
 ) -> dict[str, Any]:
     """Write all tables of a run, and return their figures for the summary.
@@ -79,21 +79,21 @@ def build(
         out: Folder of silver and of the tables.
         parts: Names of the silver parts.
         run_id: Id of the run.
-        choices: Options that change the tables.
+        options: Options that change the tables.
         timed: Measures the duration of a block, given its name.
 
     Raises:
         BadInput: If there are no events.
     """
     events = read_silver(spark, out, parts)
-    if choices.as_of_ms is not None:
-        events = events.where(F.col("changed_us") <= choices.as_of_ms * 1000)
+    if options.as_of_ms is not None:
+        events = events.where(F.col("changed_us") <= options.as_of_ms * 1000)
     steps = distinct_steps(events, partitions_for(spark, out, parts)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with timed("steps"):
             seen = _extent(steps)
-        as_of_us = seen["until"] if choices.as_of_ms is None else choices.as_of_ms * 1000
-        lag_us = round(choices.index_lag_seconds * 1e6)
+        as_of_us = seen["until"] if options.as_of_ms is None else options.as_of_ms * 1000
+        lag_us = round(options.index_lag_seconds * 1e6)
         with timed("tasks"):
             inverted = inversions(steps, as_of_us, lag_us)
             every = _write(out, run_id, "tasks", tasks(lives(steps), inverted, as_of_us, seen["since"]))

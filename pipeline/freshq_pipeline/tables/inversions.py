@@ -31,7 +31,7 @@ def inversions(steps: DataFrame, as_of_us: int, index_lag_us: int = 0) -> DataFr
 
     Args:
         steps: From `distinct_steps`.
-        as_of_us: End of the record.
+        as_of_us: End of the recording.
         index_lag_us: Time after which a claimable task must be visible to claims.
     """
     level = ("queue", "priority")

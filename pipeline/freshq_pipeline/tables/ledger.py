@@ -1,4 +1,4 @@
-"""`ledger`: created = all outcomes, per day and in total. `violations`: the tasks that violate it."""
+"""`ledger`: created = all fates, per day and in total. `violations`: the tasks that violate it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def minutes(steps: DataFrame, tasks: DataFrame, as_of_us: int) -> DataFrame:
     Args:
         steps: From `distinct_steps`.
         tasks: The table `tasks`.
-        as_of_us: End of the record.
+        as_of_us: End of the recording.
     """
     waits = tasks.where("first_taken_ms is not null").select(
         _minute(_us("first_taken_ms")),
@@ -188,7 +188,7 @@ def _intervals(steps: DataFrame, as_of_us: int) -> DataFrame:
     until = F.least("until_us", F.when(F.col("waits"), F.col("created_us") + _in_us(upper[F.col("age")])))
     within = cut.withColumns({"since_us": since, "until_us": F.when(until <= as_of_us, until)})
     first, last = minutes_covered(F.col("since_us"), F.col("until_us"), as_of_us)
-    # Drop age classes that the task reaches after the interval or after the record.
+    # Drop age classes that the task reaches after the interval or after the recording.
     reached = (F.col("since_us") <= as_of_us) & F.coalesce(F.col("since_us") < F.col("until_us"), F.lit(True))
     return within.where(reached).select(
         "task_group", "age", "created_us", first.alias("first"), last.alias("last")

@@ -62,7 +62,7 @@ def _within_lives(events: DataFrame) -> DataFrame:
     """Return events with the previous state of the task, null if the event begins a life."""
     change = F.when(_put_over(), "INSERT").otherwise(F.col("change"))
     previous = {f"previous_{name}": F.when(change != "INSERT", F.col(f"before_{name}")) for name in _PREVIOUS}
-    # The first known event of a task begins its first life, even if the task is older than the record.
+    # The first known event of a task begins its first life, even if the task is older than the recording.
     begins = (change == "INSERT") | F.col("before_event_id").isNull()
     return events.withColumns(previous | {"change": change, "begins": begins})
 
@@ -115,10 +115,10 @@ def _with_following(events: DataFrame, by_task: WindowSpec) -> DataFrame:
 def _with_verbs(rows: DataFrame) -> DataFrame:
     """Return steps with the verb that caused them."""
     back = F.col("left") & ~F.col("removed") & (F.col("status") == "PENDING")
-    lapsed = F.coalesce(F.col("changed_us") >= F.col("previous_lease_until_us"), F.lit(False))
-    # A retry by a worker sets notBefore; the sweep of lapsed leases does not.
+    expired = F.coalesce(F.col("changed_us") >= F.col("previous_lease_until_us"), F.lit(False))
+    # A retry by a worker sets notBefore; the sweep of expired leases does not.
     failed = F.col("left") & ~F.col("removed") & (F.col("status") == "FAILURE")
-    lost = lapsed & ((back & F.col("not_before_us").isNull()) | failed)
+    lost = expired & ((back & F.col("not_before_us").isNull()) | failed)
     released = back & ~lost & (F.col("attempts") < F.col("previous_attempts"))
     held_us = F.greatest(F.col("changed_us") - F.col("held_since_us"), F.lit(0))
     return rows.select(

@@ -52,7 +52,7 @@ def tasks(lives: DataFrame, inversions: DataFrame, as_of_us: int, since_us: int)
         lives: From `lives`.
         inversions: `task_id` and `life` of the tasks that were claimed while a newer one waited.
         as_of_us: Time at which outcomes are determined.
-        since_us: Start of the record; for older tasks the creation may be missing.
+        since_us: Start of the recording; for older tasks the creation may be missing.
     """
     inverted = inversions.select("task_id", "life", F.lit(True).alias("inverted"))
     with_outcome = _with_outcome(lives, as_of_us).join(inverted, ["task_id", "life"], "left")
@@ -127,7 +127,7 @@ def problems(since_us: int) -> Column:
     """Return the ledger violations of a task, usually an empty list.
 
     Args:
-        since_us: Start of the record.
+        since_us: Start of the recording.
     """
     last = F.col("last")
     ended_by_ttl = F.col("removed_us").isNotNull() & last["ttl_removal"]

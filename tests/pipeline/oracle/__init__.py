@@ -1,8 +1,8 @@
-"""The same tables by DuckDB, from the same files, written down independently of the pipeline.
+"""The same tables in DuckDB, from the same files, implemented independently of the pipeline.
 
-Every table is a file of plain SQL over each task's list of changes (`changes.sql`); nothing is shared with
-the pipeline but the meaning of the columns. It knows landed events only, takes every line to be sound, and
-says the outcome at the newest event, without a lag of the index.
+Each table is a file of plain SQL over the changes of each task (`changes.sql`). It shares only the meaning of
+the columns with the pipeline. It reads only valid landed events, and determines outcomes at the newest event,
+without an index lag.
 """
 
 from tests.pipeline.oracle.comparison import differing_rows, rows_that_differ

@@ -1,4 +1,4 @@
--- One row for each change of a task: no copies, in order, beside the change before and the one after it.
+-- One row per change of a task, without duplicates, with the previous and the next change.
 create temp table changes as
 with delivered as (
   select distinct on (event_id) task_id, sequence, change, status, queue, "group" as task_group,
@@ -14,7 +14,7 @@ with delivered as (
     not_before_ms: 'double', priority: 'int', attempts: 'int', lease: 'varchar', worker: 'varchar'
   })
 ),
--- A life begins with an insert, or when a task that is over is put anew: only then is it created again.
+-- A life begins with an insert, or when a task that is over is replaced: only then is its creation time later.
 begun as (
   select *, change = 'INSERT' or coalesce(
       change = 'MODIFY' and status = 'PENDING' and created_us > lag(created_us) over task
@@ -38,7 +38,7 @@ placed as (
       over (task rows between unbounded preceding and 1 preceding) as claimed_us
   from begun window task as (partition by task_id order by sequence)
 ),
--- To hand a task from one lease to another ends the one and begins the other.
+-- A change from one lease to another ends one claim and begins another.
 ended as (
   select *, coalesce(before = 'TAKEN', false) and (claimed or removed or status <> 'TAKEN') as given_up,
     given_up and not removed and status = 'PENDING' as gone_back,
@@ -55,5 +55,5 @@ select *,
   case when given_up then greatest(at_us - claimed_us, 0) end as held_us
 from ended;
 
--- The end of the record.
+-- The end of the recording.
 set variable as_of_us = (select max(at_us) from changes)

@@ -1,4 +1,4 @@
-"""Whether two tables are the same, to the row."""
+"""Compare tables row by row."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
     import duckdb
 
-# Everything is compared exactly but what is computed in fractions, where the order of operations shows in the
-# last digits. A percentile of whole microseconds is a whole number of hundredths of one: nine decimals of a
-# second keep all of it. The index of successes for each offer sums quotients.
+# Columns with floating-point sums or quotients depend on the order of operations, so they are rounded. All
+# others are compared exactly. A percentile of whole microseconds is a multiple of a hundredth of a microsecond,
+# so nine decimals of a second suffice.
 DECIMALS: Final = {
     "wait_p50_seconds": 9,
     "wait_p90_seconds": 9,
@@ -23,12 +23,12 @@ DECIMALS: Final = {
 def rows_that_differ(
     connection: duckdb.DuckDBPyConnection, ours: Mapping[str, str], theirs: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return by table how many rows only one of two engines has, all columns compared.
+    """Return by table the number of rows that only one of two engines has, comparing all columns.
 
     Args:
-        connection: To any database.
+        connection: A connection to any database.
         ours: Folders of Parquet files, by table.
-        theirs: Likewise; these say which tables are compared.
+        theirs: Likewise, for the tables to compare.
 
     Raises:
         ValueError: If the columns of a table or their types differ.
@@ -44,14 +44,14 @@ def rows_that_differ(
 
 
 def comparable(connection: duckdb.DuckDBPyConnection, relation: str) -> str:
-    """Return the query of all columns of a relation, fractions rounded to the decimals that are compared."""
+    """Return a query for all columns of a relation, rounded as in `DECIMALS`."""
     names = connection.sql(f"from {relation}").columns
     rounded = (f"round({name}, {DECIMALS[name]}) as {name}" if name in DECIMALS else name for name in names)
     return f"select {', '.join(rounded)} from {relation}"
 
 
 def differing_rows(connection: duckdb.DuckDBPyConnection, one: str, other: str) -> int:
-    """Return how many rows two queries do not share."""
+    """Return the number of rows that only one of two queries returns."""
     row = connection.execute(
         f"select count(*) from (({one} except all {other}) union all ({other} except all {one}))"
     ).fetchone()

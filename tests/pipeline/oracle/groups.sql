@@ -1,4 +1,4 @@
--- The table `groups`: what each group offered and got. Jain's index is 1 if all have the same, 1/n if one has all.
+-- The table `groups`: offers and successes of each group. Jain's index is 1 if all are equal, 1/n if one has all.
 create temp table groups as
 with counted as (
   select task_group, count(*) as offered, count(*) filter (outcome = 'success') as succeeded,

@@ -1,4 +1,4 @@
--- The tasks that were ever claimed while a newer one of their queue and level waited to be claimed.
+-- Tasks that were claimed while a newer claimable one of their queue and level waited.
 create temp table inversions as
 with claims as (
   select task_id, life, queue, priority, at_us, created_us from changes where claimed
@@ -8,9 +8,9 @@ waits as (
     coalesce(least(next_us, deadline_us), getvariable('as_of_us') + 1) as until_us
   from changes where status = 'PENDING' and not removed and not_before_us is null
 ),
--- A task that waits from the moment of its put is newer than the claimed one, and waits already, if it was put
--- between that one's put and its claim. Of all that were, one still waits if the last to go does. (An end of the
--- frame of `1 preceding` is the same, and takes DuckDB four times as long.)
+-- A task that waits from its put is newer than the claimed one and waits already, if it was put between that one's
+-- put and its claim. One of these still waits if the wait that ends last has not ended. (Ending the frame at
+-- `1 preceding` is equivalent, and takes DuckDB four times as long.)
 moments as (
   select queue, priority, at_us as moment_us, created_us, null as until_us, task_id, life from claims
   union all
@@ -23,8 +23,8 @@ after_puts as (
     ) as last_us
   from moments
 ),
--- Other waits began when a task came back, or when its time had come. They are few, and lie beside the claims of
--- the same ten seconds.
+-- Other waits begin when a task returns or becomes due. They are few, and are joined with the claims of the same
+-- ten seconds.
 returns as (
   select queue, priority, created_us, since_us, until_us,
     unnest(range(since_us // 10_000_000, least(until_us, getvariable('as_of_us')) // 10_000_000 + 1)) as place

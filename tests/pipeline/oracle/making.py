@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 # The published tables.
 TABLES: Final = ("tasks", "minutes", "ledger", "violations", "groups", "workers")
-# In the order in which they need each other.
+# In the order of their dependencies.
 _STATEMENTS: Final = ("changes", "inversions", "tasks", "standing", *TABLES[1:])
 
 
 def make_tables(connection: duckdb.DuckDBPyConnection, files: str) -> dict[str, float]:
-    """Make all tables, and return how many seconds each statement took, by its name.
+    """Make all tables, and return the seconds that each statement took, by name.
 
     Args:
-        connection: To a database that has none of them yet.
-        files: Pattern of the paths of the files.
+        connection: A connection to an empty database.
+        files: Glob pattern of the files.
     """
     connection.execute("set variable files = $1", [files])
     seconds = {}
@@ -32,11 +32,11 @@ def make_tables(connection: duckdb.DuckDBPyConnection, files: str) -> dict[str, 
 
 
 def write_tables(connection: duckdb.DuckDBPyConnection, out: Path) -> dict[str, str]:
-    """Write all tables as Parquet, each into a folder of its own, and return the folders.
+    """Write all tables as Parquet, and return the folder of each.
 
     Args:
-        connection: To the database in which they were made.
-        out: Where the folders shall be.
+        connection: A connection to the database with the tables.
+        out: Parent of the folders.
     """
     folders = {name: out / name for name in TABLES}
     for name, folder in folders.items():

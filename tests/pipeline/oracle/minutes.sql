@@ -1,4 +1,4 @@
--- The table `minutes`: what happened in each minute to each group, and how things stood at its end.
+-- The table `minutes`: events per minute and group, and backlog and taken tasks at the end of the minute.
 create temp table minutes as
 with flows as (
   select at_us // 60_000_000 as minute, task_group, count(*) filter (claimed) as taken,
@@ -23,8 +23,8 @@ sheds as (
 ),
 waits as (
   select first_taken_us // 60_000_000 as minute, task_group, wait_us,
-    -- Each class is 2 % wider than the one before. Only the edge at 1 is so near to a whole number that rounding
-    -- could matter, and there the logarithm is exact.
+    -- Each class is 2 % wider than the previous one. Rounding could only matter at the bound 1, where the
+    -- logarithm is exact.
     ceil(ln(greatest(wait_us, 1)) / ln(1.02))::int as bucket
   from lives where first_taken_us is not null
 ),

@@ -1,5 +1,5 @@
--- What waited or was in work when a minute ended, that is at its last microsecond. The last minute ends with the
--- record.
+-- Tasks that waited or were taken at the end of a minute, that is at its last microsecond. The last minute ends
+-- with the recording.
 create temp table standing as
 with held as (
   select task_group, status = 'PENDING' as waits, created_us, at_us,

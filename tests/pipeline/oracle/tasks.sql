@@ -1,4 +1,4 @@
--- The table `tasks`, as `lives` with times in microseconds and then as it is published.
+-- The table `tasks`: first `lives` with times in microseconds, then as published.
 create temp table lives as
 with gathered as (
   select task_id, life, min(created_us) as created_us, bool_or(born or change = 'SNAPSHOT') as begun,
@@ -9,7 +9,7 @@ with gathered as (
     list(before || ' -> ' || status order by sequence) filter (illegal) as illegal_steps
   from changes group by task_id, life
 ),
--- What was removed is judged by what it was before.
+-- The outcome of a removed task depends on its last state.
 ended as (
   select task_id, life, queue, task_group, priority, deadline_us, attempts, shed_reason,
     case when removed then coalesce(before, status) else status end as status,
@@ -28,7 +28,7 @@ fated as (
       else lower(status) end as outcome
   from ended
 ),
--- What still waits is shed at its deadline, whenever TTL comes round.
+-- A task that still waits is shed at its deadline, whenever TTL removes it.
 finished as (
   select *, case
       when outcome in ('pending', 'taken') then null

@@ -1,6 +1,6 @@
--- The table `workers`. A lost lease is counted against who had it, and so is no settling.
+-- The table `workers`. A lost lease counts for its holder, and not as a settle.
 create temp table workers as
-with deeds as (
+with actions as (
   select worker, 1 as claims, 0 as settles, 0 as lease_losses from changes where claimed
   union all
   select before_worker, 0, 1, 0 from changes where given_up and not (lease_lost or removed or claimed)
@@ -9,4 +9,4 @@ with deeds as (
 )
 select worker, sum(claims)::bigint as claims, sum(settles)::bigint as settles,
   sum(lease_losses)::bigint as lease_losses
-from deeds group by worker
+from actions group by worker
