@@ -39,42 +39,34 @@ if TYPE_CHECKING:
     from freshq_pipeline.replay import Grid
 
 _KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
-# Each field of `Options`, `Scenarios` and `Spark` as an option: its name, and what help shows.
-OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "form": ("--format", {"help": "Format of the recorded changes."}),
-    "as_of_ms": (
-        "--as-of",
-        {"help": "Determine outcomes at this time, in epoch milliseconds (default: the newest event)."},
-    ),
-    "max_reject_ratio": ("--max-reject-ratio", {"help": "Share of the records that may be unusable."}),
-    "keep_runs": ("--keep-runs", {"help": "How many runs to keep."}),
-    "index_lag_seconds": (
-        "--index-lag-seconds",
-        {"help": "Time after which a new task must be visible to claims, for inversions."},
-    ),
-    "full_refresh": ("--full-refresh", {"help": "Read everything again, including what was read before."}),
-    "iceberg": (
-        "--iceberg",
-        {"help": "Also write the tables to this Iceberg catalog of Spark.", "metavar": "CATALOG.NAMESPACE"},
-    ),
-    "policies": ("--policies", {"help": "Orders of service."}),
-    "capacity": ("--capacity", {"help": "Multiples of the recorded capacity."}),
-    "deadline_seconds": (
-        "--deadline-seconds",
-        {"help": "Ages at which tasks become stale (default: as recorded)."},
-    ),
-    "recorded_policy": ("--recorded-policy", {"help": "Order of service when the events were recorded."}),
-    "servers": (
-        "--servers",
-        {"help": "Tasks in progress at a time (default: estimated from the events)."},
-    ),
-    "seed": ("--seed", {"help": "Seed for drawing service times."}),
-    "master": ("--master", {"help": "Where Spark runs.", "envvar": "FRESHQ_SPARK_MASTER"}),
-    "memory": ("--memory", {"help": "Memory of the embedded Java.", "envvar": "FRESHQ_SPARK_MEMORY"}),
+# What help shows for each field of `Options`, `Scenarios` and `Spark`, all of which are options.
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "form": {"help": "Format of the recorded changes."},
+    "as_of_ms": {
+        "help": "Determine outcomes at this time, in epoch milliseconds (default: the newest event)."
+    },
+    "max_reject_ratio": {"help": "Share of the records that may be unusable."},
+    "keep_runs": {"help": "How many runs to keep."},
+    "index_lag_seconds": {"help": "Time after which a new task must be visible to claims, for inversions."},
+    "full_refresh": {"help": "Read everything again, including what was read before."},
+    "iceberg": {
+        "help": "Also write the tables to this Iceberg catalog of Spark.",
+        "metavar": "CATALOG.NAMESPACE",
+    },
+    "policies": {"help": "Orders of service."},
+    "capacity": {"help": "Multiples of the recorded capacity."},
+    "deadline_seconds": {"help": "Ages at which tasks become stale (default: as recorded)."},
+    "recorded_policy": {"help": "Order of service when the events were recorded."},
+    "servers": {"help": "Tasks in progress at a time (default: estimated from the events)."},
+    "seed": {"help": "Seed for drawing service times."},
+    "master": {"help": "Where Spark runs.", "envvar": "FRESHQ_SPARK_MASTER"},
+    "memory": {"help": "Memory of the embedded Java.", "envvar": "FRESHQ_SPARK_MEMORY"},
 }
+# Options that are not named as their field.
+FLAGS: Final = {"form": "--format", "as_of_ms": "--as-of"}
 EventsOption = Annotated[str, typer.Option(help="Folder with the recorded changes, or s3://BUCKET/PREFIX.")]
 OutOption = Annotated[str, typer.Option(help="Folder for tables, summary and report.")]
-FormatOption = Annotated[Format, typer.Option("--format", help=OPTIONS["form"][1]["help"])]
+FormatOption = Annotated[Format, typer.Option(FLAGS["form"], **OPTIONS["form"])]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -170,10 +162,13 @@ def _options_of(group: Any, without: tuple[str, ...]) -> list[inspect.Parameter]
     options = []
     for one in fields(group):
         if one.name not in without:
-            flag, shown = OPTIONS[one.name]
-            option = typer.Option(one.default, flag, **shown)
+            option = typer.Option(one.default, _flag(one.name), **OPTIONS[one.name])
             options.append(inspect.Parameter(one.name, _KEYWORD, default=option, annotation=types[one.name]))
     return options
+
+
+def _flag(name: str) -> str:
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
 @app.callback()
@@ -326,7 +321,7 @@ def arguments(options: Options) -> list[str]:
     """Return options as arguments of `run`."""
     given: list[str] = []
     for one in fields(options):
-        flag, value = OPTIONS[one.name][0], getattr(options, one.name)
+        flag, value = _flag(one.name), getattr(options, one.name)
         if value is True:
             given.append(flag)
         elif value is not None and value is not False:

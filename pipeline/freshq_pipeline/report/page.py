@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 REPORT: Final = "report.html"
 REPLAY: Final = "replay.json"
+MAX_ROWS: Final = 20
+MAX_VIOLATIONS: Final = 50
 
 _STYLE: Final = """
 :root { color-scheme: light }
@@ -70,51 +72,45 @@ def _read(out: Folder, run_id: str, name: str, columns: list[str] | None = None)
 
 
 def _sections(out: Folder, summary: dict[str, Any], replayed: dict[str, Any] | None) -> list[Section]:
-    run_id, as_of_ms = summary["run_id"], summary["as_of_ms"]
+    run_id = summary["run_id"]
     tasks = _read(out, run_id, "tasks", ["task_group", "shed_reason", *by_second.COLUMNS])
-    if by_second.is_short(tasks, as_of_ms):
-        over_time, ages_seconds = by_second.by_second(tasks, as_of_ms), by_second.AGES_SECONDS
-        waited = "Tasks waiting for their first claim, by age."
-    else:
-        over_time, ages_seconds = charts.binned(_read(out, run_id, "minutes")), AGES_SECONDS
-        waited = "Waiting tasks, by age."
+    groups = _read(out, run_id, "groups").nlargest(MAX_ROWS, "offered")
+    workers = _read(out, run_id, "workers").nlargest(MAX_ROWS, "claims")
+    ledger = _read(out, run_id, "ledger").sort_values("day").fillna({"day": "total"})
+    violations = _read(out, run_id, "violations").head(MAX_VIOLATIONS)
     sections = [
-        Section(
-            "Fate of tasks over time",
-            "Tasks that ended, and tasks that were put (line).",
-            charts.fates(over_time),
-        ),
-        Section("Backlog by age", waited, charts.backlog(over_time, ages_seconds)),
-        Section(
-            "Waits",
-            "Time from the put to the first claim, at the time of that claim.",
-            charts.waits(over_time),
-        ),
-        Section(
-            "Freshness",
-            "Age of the oldest and the newest waiting task, and the greatest age at a claim.",
-            charts.freshness(over_time),
-        ),
+        *_over_time(out, summary, tasks),
         Section("Shed, by reason and group", "Tasks that were shed.", charts.shed(tasks)),
-        Section(
-            "Groups",
-            "Offers and successes of the largest groups.",
-            table=_read(out, run_id, "groups").nlargest(20, "offered"),
-        ),
-        Section(
-            "Workers", "The busiest workers.", table=_read(out, run_id, "workers").nlargest(20, "claims")
-        ),
+        Section("Groups", "Offers and successes of the largest groups.", table=groups),
+        Section("Workers", "The busiest workers.", table=workers),
+        Section("Ledger", "Created = all fates; the difference must be 0.", table=ledger),
     ]
     if replayed is not None:
-        sections.append(_replay(replayed))
-    ledger = _read(out, run_id, "ledger").sort_values("day").fillna({"day": "total"})
-    violations = _read(out, run_id, "violations").head(50)
-    sections.append(Section("Ledger", "Created = all fates; the difference must be 0.", table=ledger))
+        sections.insert(-1, _replay(replayed))
     if len(violations):
-        sections.append(
-            Section("Violations", "The first 50 tasks that violate the ledger.", table=violations)
-        )
+        text = f"The first {MAX_VIOLATIONS} tasks that violate the ledger."
+        sections.append(Section("Violations", text, table=violations))
     return [*sections, _quality(summary)]
+
+
+def _over_time(out: Folder, summary: dict[str, Any], tasks: pd.DataFrame) -> list[Section]:
+    """Return the charts over time, in steps of seconds if the recording is short."""
+    as_of_ms = summary["as_of_ms"]
+    if by_second.is_short(tasks, as_of_ms):
+        rows, ages_seconds = by_second.by_second(tasks, as_of_ms), by_second.AGES_SECONDS
+        waiting = "Tasks waiting for their first claim, by age."
+    else:
+        rows, ages_seconds = charts.binned(_read(out, summary["run_id"], "minutes")), AGES_SECONDS
+        waiting = "Waiting tasks, by age."
+    fates = "Tasks that ended, and tasks that were put (line)."
+    waits = "Time from the put to the first claim, at the time of that claim."
+    ages = "Age of the oldest and the newest waiting task, and the greatest age at a claim."
+    return [
+        Section("Fate of tasks over time", fates, charts.fates(rows)),
+        Section("Backlog by age", waiting, charts.backlog(rows, ages_seconds)),
+        Section("Waits", waits, charts.waits(rows)),
+        Section("Freshness", ages, charts.freshness(rows)),
+    ]
 
 
 def _replay(replayed: dict[str, Any]) -> Section:

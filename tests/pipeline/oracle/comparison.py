@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import duckdb
 
 # Columns with floating-point sums or quotients depend on the order of operations, so they are rounded. All
-# others are compared exactly. A percentile of whole microseconds is a multiple of a hundredth of a microsecond,
-# so nine decimals of a second suffice.
+# others are compared exactly. A percentile of whole microseconds is a multiple of a hundredth of one, so nine
+# decimals of a second suffice.
 DECIMALS: Final = {
     "wait_p50_seconds": 9,
     "wait_p90_seconds": 9,
