@@ -1,0 +1,273 @@
+"""What many processes did to one queue, as each of them wrote it down, and the rules that it must obey.
+
+A process writes a line before each call and another after it. When it is killed in between, the outcome of
+that call is unknown, and the checker assumes whatever breaks no rule. All processes run on one machine and
+use its clock, which is also the queue's.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq import FreshqError, RefusedError, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from freshq import Task
+
+OK: Final = "ok"
+REFUSED: Final = "refused"
+UNKNOWN: Final = "unknown"
+
+# The state that each verb leaves behind for good.
+ENDS: Final = {
+    "complete": TaskStatus.SUCCESS,
+    "fail": TaskStatus.FAILURE,
+    "cancel": TaskStatus.CANCELLED,
+}
+# Stands for the tasks of a claim that was never answered.
+NO_TASK: Final = ""
+SETTLING: Final = frozenset({"complete", "fail", "retry", "release"})
+# Two readings of one clock in two processes; far less than any lease in a soak.
+CLOCK_SLACK_SECONDS: Final = 0.002
+
+
+@dataclass(frozen=True)
+class Event:
+    """One call about one task.
+
+    Attributes:
+        process: Who made it.
+        verb: The method of the queue.
+        task_id: The task.
+        began: When the call was made, in seconds since the epoch.
+        ended: When it returned; infinite if it did not.
+        outcome: `OK`, `REFUSED`, or `UNKNOWN`: it failed or never returned, and may have been carried out.
+        token: The lease token of the claim that it made or used.
+        lease_until: Until when the claim holds the task, by a claim or an extension.
+        deadline: The task's deadline, where the call returned the task.
+    """
+
+    process: str
+    verb: str
+    task_id: str
+    began: float
+    ended: float
+    outcome: str
+    token: str | None = None
+    lease_until: float | None = None
+    deadline: float | None = None
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that a history breaks, and by what."""
+
+    rule: str
+    task_id: str
+    found: str
+
+    def __str__(self) -> str:
+        """Return it on one line."""
+        return f"{self.rule}: {self.task_id}: {self.found}"
+
+
+@dataclass
+class Journal:
+    """The file in which one process writes down its calls."""
+
+    path: Path
+    process: str
+    _number: int = 0
+
+    @contextmanager
+    def call(self, verb: str, *task_ids: str, token: str | None = None) -> Iterator[dict[str, Any]]:
+        """Write down a call: that it begins, and how it ended; the block may add to what is written."""
+        self._number += 1
+        head = {"number": self._number, "verb": verb, "ids": task_ids, "token": token, "at": time.time()}
+        self._write(head)
+        tail: dict[str, Any] = {"number": self._number, "outcome": UNKNOWN}
+        try:
+            yield tail
+            tail["outcome"] = OK
+        except FreshqError as error:
+            tail["outcome"] = REFUSED if isinstance(error, RefusedError) else UNKNOWN
+            raise
+        finally:
+            self._write(tail | {"at": time.time()})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        # One write of one line, and no buffer: a kill leaves whole lines.
+        with self.path.open("ab", buffering=0) as file:
+            file.write(json.dumps(line).encode() + b"\n")
+
+
+def read(paths: Iterable[Path]) -> list[Event]:
+    """Return the events of some journals, in the order in which they began."""
+    events: list[Event] = []
+    for path in paths:
+        lines = [
+            json.loads(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")
+        ]
+        tails = {line["number"]: line for line in lines if "outcome" in line}
+        heads = [line for line in lines if "verb" in line]
+        events += [event for head in heads for event in _events(path.stem, head, tails.get(head["number"]))]
+    return sorted(events, key=lambda event: event.began)
+
+
+def _events(process: str, head: Mapping[str, Any], tail: Mapping[str, Any] | None) -> Iterator[Event]:
+    ended = float("inf") if tail is None else tail["at"]
+    outcome = UNKNOWN if tail is None else tail["outcome"]
+    if head["verb"] == "claim" and outcome == UNKNOWN:
+        yield Event(process, "claim", NO_TASK, head["at"], ended, UNKNOWN)
+    for task_id in head["ids"]:
+        refused = tail is not None and task_id in tail.get("refused", ())
+        yield Event(
+            process,
+            head["verb"],
+            task_id,
+            head["at"],
+            ended,
+            REFUSED if refused else outcome,
+            head["token"],
+            lease_until=None if tail is None else tail.get("lease_until"),
+        )
+    for claim in () if tail is None else tail.get("claims", ()):
+        yield Event(process, head["verb"], began=head["at"], ended=ended, outcome=outcome, **claim)
+
+
+@dataclass
+class _Holding:
+    """What one claim says of who held the task when, for certain.
+
+    Attributes:
+        claim: The claim.
+        until: Up to when nobody else can have got the task.
+    """
+
+    claim: Event
+    until: float
+
+
+@dataclass
+class _Life:
+    """The events of one task, by what they are."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def of(self, *verbs: str, outcome: str = OK) -> list[Event]:
+        return [event for event in self.events if event.verb in verbs and event.outcome == outcome]
+
+    def holdings(self) -> list[_Holding]:
+        """Return the claims that were answered, each with the time for which it certainly held the task."""
+        found = []
+        for claim in self.of("claim"):
+            until = claim.lease_until or claim.ended
+            for event in self.events:
+                if event.token != claim.token or event is claim:
+                    continue
+                if event.verb == "extend" and event.outcome == OK and event.lease_until is not None:
+                    until = max(until, event.lease_until)
+            # A settling call may take effect from its beginning on, whatever its answer; so may one that
+            # takes the task from its holder.
+            ends = [
+                event.began
+                for event in self.events
+                if (event.verb in SETTLING and event.token == claim.token)
+                or (event.verb in ("cancel", "redrive") and event.ended >= claim.began)
+            ]
+            found.append(_Holding(claim, min([until - CLOCK_SLACK_SECONDS, *ends])))
+        return found
+
+
+def check(events: Sequence[Event], left: Mapping[str, Task]) -> list[Violation]:
+    """Return the rules that a history breaks.
+
+    Args:
+        events: What was done.
+        left: Every task in the queue at the end, by id.
+    """
+    lives: defaultdict[str, _Life] = defaultdict(_Life)
+    for event in events:
+        lives[event.task_id].events.append(event)
+    unanswered = lives.pop(NO_TASK, _Life()).of("claim", outcome=UNKNOWN)
+    found = [violation for task_id, life in lives.items() for violation in _of_life(task_id, life)]
+    for task_id, life in lives.items():
+        found += _of_end(task_id, life, left, len(unanswered))
+    known = {task_id for task_id, life in lives.items() if life.of("put") or life.of("put", outcome=UNKNOWN)}
+    found += [Violation("invented", task_id, "nobody put it") for task_id in left.keys() - known]
+    return found
+
+
+def _of_life(task_id: str, life: _Life) -> Iterator[Violation]:
+    yield from _one_holder(task_id, life)
+    yield from _no_stale_settlement(task_id, life)
+    yield from _no_claim_of_what_is_over(task_id, life)
+    for claim in life.of("claim"):
+        if claim.deadline is not None and claim.began > claim.deadline + CLOCK_SLACK_SECONDS:
+            yield Violation(
+                "stale claim", task_id, f"{claim.process} {claim.began - claim.deadline:.3f} s late"
+            )
+
+
+def _one_holder(task_id: str, life: _Life) -> Iterator[Violation]:
+    holdings = life.holdings()
+    for held in holdings:
+        for other in holdings:
+            inside = held.claim.ended <= other.claim.began and other.claim.ended <= held.until
+            if inside and other.claim.token != held.claim.token:
+                yield Violation(
+                    "two holders", task_id, f"{other.claim.process} claimed what {held.claim.process} held"
+                )
+
+
+def _no_stale_settlement(task_id: str, life: _Life) -> Iterator[Violation]:
+    began = {claim.token: claim.began for claim in life.of("claim")}
+    for settled in life.of(*SETTLING, "extend"):
+        own = began.get(settled.token)
+        for claim in life.of("claim"):
+            if (
+                own is not None
+                and own < claim.began
+                and claim.ended < settled.began
+                and claim.token != settled.token
+            ):
+                yield Violation(
+                    "stale settlement",
+                    task_id,
+                    f"{settled.process} could {settled.verb} what {claim.process} had claimed since",
+                )
+
+
+def _no_claim_of_what_is_over(task_id: str, life: _Life) -> Iterator[Violation]:
+    ends = life.of(*ENDS)
+    revivals = [event for event in life.events if event.verb == "redrive" and event.outcome != REFUSED]
+    for end in ends:
+        for later in [*life.of("claim"), *ends]:
+            revived = any(revival.began < later.ended and revival.ended > end.began for revival in revivals)
+            if later is not end and end.ended < later.began and not revived:
+                yield Violation("after the end", task_id, f"{later.verb} after {end.verb}")
+
+
+def _of_end(
+    task_id: str, life: _Life, left: Mapping[str, Task], unanswered_claims: int
+) -> Iterator[Violation]:
+    task = left.get(task_id)
+    if task is None:
+        if life.of("put"):
+            yield Violation("lost", task_id, "its put was answered, and it is gone")
+        return
+    ends = life.of(*ENDS)
+    doubtful = [event for event in life.events if event.outcome == UNKNOWN or event.verb == "redrive"]
+    if ends and not doubtful and task.status is not ENDS[ends[-1].verb]:
+        yield Violation("wrong end", task_id, f"{ends[-1].verb} was answered, and it is {task.status}")
+    claims = len(life.of("claim")) + unanswered_claims
+    if task.attempts > claims and not doubtful:
+        yield Violation("attempts", task_id, f"{task.attempts} counted, {claims} made")

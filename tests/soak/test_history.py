@@ -1,0 +1,190 @@
+"""The checker of histories sees each planted violation, and nothing in a history that is clean."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Queue, Task, TaskStatus
+from freshq.stores.base import Guard
+from freshq.stores.memory import MemoryStore
+from tests.soak.actors import Actor
+from tests.soak.history import OK, UNKNOWN, Event, Journal, check, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LEASE_SECONDS = 10.0
+
+
+def event(verb: str, at: float, by: str | None = None, **more: Any) -> Event:
+    """Return an event about task "t" that took a tenth of a second."""
+    given = {"process": "p", "task_id": "t", "outcome": OK} | more
+    return Event(verb=verb, began=at, ended=at + 0.1, token=by, **given)
+
+
+def claim(at: float, by: str, **more: Any) -> Event:
+    return event("claim", at, by, lease_until=at + LEASE_SECONDS, **more)
+
+
+def left(status: TaskStatus, attempts: int = 1) -> dict[str, Task]:
+    return {"t": Task("t", "default", status, 0, 0, 100, 200, "token", attempts=attempts)}
+
+
+def rules(events: list[Event], tasks: dict[str, Task]) -> list[str]:
+    return [violation.rule for violation in check(events, tasks)]
+
+
+def test_a_task_that_is_put_claimed_and_done_breaks_no_rule() -> None:
+    events = [event("put", 0), claim(1, "a"), event("complete", 2, by="a")]
+
+    assert rules(events, left(TaskStatus.SUCCESS)) == []
+
+
+def test_a_lease_that_expired_lets_the_next_holder_in() -> None:
+    events = [event("put", 0), claim(1, "a"), claim(12, "b"), event("complete", 13, by="b")]
+
+    assert rules(events, left(TaskStatus.SUCCESS, attempts=2)) == []
+
+
+def test_two_holders_at_a_time() -> None:
+    events = [event("put", 0), claim(1, "a"), claim(5, "b")]
+
+    assert rules(events, left(TaskStatus.TAKEN, attempts=2)) == ["two holders"]
+
+
+def test_an_extended_lease_still_holds() -> None:
+    extended = event("extend", 9, by="a", lease_until=30.0)
+    events = [event("put", 0), claim(1, "a"), extended, claim(20, "b")]
+
+    assert rules(events, left(TaskStatus.TAKEN, attempts=2)) == ["two holders"]
+
+
+def test_a_settlement_of_unknown_outcome_may_have_let_go() -> None:
+    events = [event("put", 0), claim(1, "a"), event("release", 2, by="a", outcome=UNKNOWN), claim(5, "b")]
+
+    assert rules(events, left(TaskStatus.TAKEN, attempts=1)) == []
+
+
+def test_a_stale_holder_settles() -> None:
+    events = [event("put", 0), claim(1, "a"), claim(12, "b"), event("retry", 13, by="a")]
+
+    assert rules(events, left(TaskStatus.PENDING, attempts=2)) == ["stale settlement"]
+
+
+def test_a_claim_of_what_is_done() -> None:
+    events = [event("put", 0), claim(1, "a"), event("complete", 2, by="a"), claim(15, "b")]
+
+    assert rules(events, left(TaskStatus.SUCCESS, attempts=2)) == ["after the end"]
+
+
+def test_a_claim_after_a_redrive_is_no_violation() -> None:
+    redriven = event("redrive", 3)
+    events = [event("put", 0), claim(1, "a"), event("fail", 2, by="a"), redriven, claim(15, "b")]
+
+    assert rules(events, left(TaskStatus.TAKEN)) == []
+
+
+def test_a_claim_past_the_deadline() -> None:
+    events = [event("put", 0), claim(1, "a", deadline=0.5)]
+
+    assert rules(events, left(TaskStatus.TAKEN)) == ["stale claim"]
+
+
+def test_a_put_that_is_lost() -> None:
+    assert rules([event("put", 0)], {}) == ["lost"]
+
+
+def test_a_put_of_unknown_outcome_may_be_lost() -> None:
+    assert rules([event("put", 0, outcome=UNKNOWN)], {}) == []
+
+
+def test_a_task_that_nobody_put() -> None:
+    assert rules([], left(TaskStatus.PENDING)) == ["invented"]
+
+
+def test_an_end_that_did_not_last() -> None:
+    events = [event("put", 0), claim(1, "a"), event("complete", 2, by="a")]
+
+    assert rules(events, left(TaskStatus.FAILURE)) == ["wrong end"]
+
+
+def test_an_attempt_that_nobody_made() -> None:
+    events = [event("put", 0), claim(1, "a")]
+
+    assert rules(events, left(TaskStatus.TAKEN, attempts=2)) == ["attempts"]
+
+
+def test_a_journal_that_ends_in_the_middle_of_a_call_is_read(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "a.jsonl", "a")
+    with journal.call("put", "t"):
+        pass
+    with pytest.raises(KeyboardInterrupt), journal.call("cancel", "t"):
+        raise KeyboardInterrupt
+    with journal.path.open("ab") as file:
+        file.write(b'{"number": 3, "verb": "touch", "ids": ["t"], "token": null, "at": 5}\n{"num')
+
+    assert [(each.verb, each.outcome) for each in read([journal.path])] == [
+        ("touch", UNKNOWN),
+        ("put", OK),
+        ("cancel", UNKNOWN),
+    ]
+
+
+class Forgetful(MemoryStore):
+    """Makes every change, whoever holds the task."""
+
+    def replace(self, task: Task, guard: Guard) -> Task:
+        current = self.get(task.task_id)
+        return super().replace(task, guard if current is None else Guard(current.status))
+
+
+class Generous(MemoryStore):
+    """Gives away tasks that somebody holds."""
+
+    def claim(self, request: Any) -> list[Task]:
+        for task in list(self.scan(request.queue)):
+            if task.status is TaskStatus.TAKEN:
+                super().replace(make_pending(task), Guard(TaskStatus.TAKEN, request_token=task.request_token))
+        return super().claim(request)
+
+
+def make_pending(task: Task) -> Task:
+    """Return a taken task as if its lease had expired."""
+    return replace(task, status=TaskStatus.PENDING, lease_token=None, lease_until=None)
+
+
+def act(actor: Actor) -> None:
+    for _ in range(700):
+        actor.act()
+
+
+@pytest.mark.parametrize(
+    ("store", "broken"),
+    [(MemoryStore, set()), (Forgetful, {"stale settlement"}), (Generous, {"two holders"})],
+)
+def test_random_verbs_on_a_broken_store_are_found_out(
+    store: type[MemoryStore], broken: set[str], tmp_path: Path
+) -> None:
+    queue = Queue(store(), lease_seconds=0.05, max_age_seconds=30, max_attempts=1000)
+    actors = [
+        Actor(queue, Journal(tmp_path / f"{number}.jsonl", str(number)), random.Random(number))
+        for number in range(3)
+    ]
+    threads = [
+        threading.Thread(target=lambda each=actor: [each.act() for _ in range(700)]) for actor in actors
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tasks = {task.task_id: task for task in queue.store.scan(queue.name)}
+
+    found = {violation.rule for violation in check(read(tmp_path.glob("*.jsonl")), tasks)}
+
+    assert broken <= found
+    assert found == set() or broken

@@ -1,0 +1,44 @@
+"""The house stays one that a newcomer can find their way in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGES = ("layers/freshq/freshq", "pipeline/freshq_pipeline")
+PROGRAMS = (*PACKAGES, "functions", "local", "benchmarks")
+
+MAX_NAMES = 12
+MAX_MODULE_LINES = 350
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_root_has_few_names(package: str) -> None:
+    names = {
+        path.stem
+        for path in (REPOSITORY / package).iterdir()
+        if not path.name.startswith("_") and (path.suffix == ".py" or path.is_dir())
+    }
+
+    assert len(names) <= MAX_NAMES, sorted(names)
+
+
+def test_modules_are_short() -> None:
+    lengths = {
+        path: len(path.read_text(encoding="utf-8").splitlines())
+        for program in PROGRAMS
+        for path in (REPOSITORY / program).rglob("*.py")
+    }
+
+    assert lengths
+    assert {path: lines for path, lines in lengths.items() if lines > MAX_MODULE_LINES} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_room_says_what_belongs_there(package: str) -> None:
+    rooms = [path.parent for path in (REPOSITORY / package).rglob("*.py") if path.name == "__init__.py"]
+
+    assert rooms
+    assert [room for room in rooms if not (room / "__init__.py").read_text().startswith('"""')] == []
