@@ -6,7 +6,7 @@ PYTHON ?= python3
 STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-room test-spark coverage check format lock release bench-capacity bench-pipeline bench-simulator bench-sql pipeline-package clean
+.PHONY: help setup demo test test-room test-spark coverage check format lock release soak bench-capacity bench-pipeline bench-simulator bench-sql pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,11 @@ ROOMS := $(patsubst FAST_%,%,$(filter FAST_%,$(.VARIABLES)))
 test-room: setup ## Run the fast tests of one room: make test-room ROOM=queue
 	@$(BIN)/python -m pytest --quiet $(or $(FAST_$(ROOM)),$(error ROOM must be one of: $(sort $(ROOMS))))
 
+# SOAK_SECONDS is for each store.
+SOAK_SECONDS ?= 300
+soak: setup ## Random verbs by processes that are killed and stopped; a checker reads their journals
+	@FRESHQ_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/soak
+
 test-spark: setup ## Run the data pipeline on a local Spark cluster, on the bundled Java, and on the newest Spark (some minutes)
 	@$(BIN)/python -m pytest -m cluster
 	@$(BIN)/python -m local.newest_spark
@@ -58,6 +63,7 @@ check: setup ## Lint, types, architecture, templates
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/lizard --languages python --CCN 10 --length 40 --warnings_only functions layers pipeline local benchmarks
 	$(BIN)/cfn-lint template.yaml pipeline/template.yaml
 
 format: setup ## Format the code
