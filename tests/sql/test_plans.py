@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.support.databases import Server
 
 TABLE: Final = "planned"
+FINISHED: Final = 16_000
 # More than the driver and the server need to keep a plan.
 OFTEN: Final = 20
 PATIENCE_SECONDS: Final = 20
@@ -60,6 +61,14 @@ def _scans(apart: sa.Engine, updated: int) -> tuple[int, int]:
     pytest.fail(f"PostgreSQL counted {row.n_tup_upd} updates in {PATIENCE_SECONDS} s, not {updated}")
 
 
+def _rows_read(apart: sa.Engine, updated: int) -> int:
+    """Return how many rows were read by an index, once this many updates are counted."""
+    _scans(apart, updated)
+    query = sa.text("SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = :table")
+    with apart.connect() as connection:
+        return int(connection.execute(query.bindparams(table=TABLE)).scalar_one())
+
+
 def _one(queue: Queue) -> int:
     claims = queue.claim()
     for claim in claims:
@@ -93,6 +102,28 @@ def test_no_claim_reads_the_whole_table(
     # The making of its indexes reads the table a few times.
     assert by_reading_all < OFTEN / 2
     assert by_index >= 2 * done
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("take", [_one, _batch])
+def test_no_claim_reads_the_finished_rows_of_a_table_without_statistics(
+    queue: Queue, apart: sa.Engine, take: Callable[[Queue], int], groups: int
+) -> None:
+    columns = "task_id, queue, status, created_us, updated_us, deadline_us, expires, request_token, put_token"
+    finished = "'done-' || n, 'default', 'SUCCESS', 1, 1, 1, 2000000000, 'token', 'token'"
+    with apart.begin() as connection:
+        connection.execute(
+            sa.text(
+                f"INSERT INTO {TABLE} ({columns}, priority, attempts, due_us, payload) "  # noqa: S608 - the test's own
+                f"SELECT {finished}, 0, 1, 2000000000000000, '1' FROM generate_series(1, {FINISHED}) AS n"
+            )
+        )
+    tasks = [{"payload": n, "task_id": f"task-{n}", "group": f"tenant-{n % groups}"} for n in range(20)]
+    queue.put_many(tasks)
+    queue.put_many(tasks)
+    done = take(queue)
+    queue.close()
+    assert _rows_read(apart, 2 * done) < FINISHED / 10
 
 
 def test_a_handlers_own_statements_are_planned_as_usual(queue: Queue) -> None:

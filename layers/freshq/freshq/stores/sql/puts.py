@@ -52,7 +52,7 @@ class PutStatements(Statements):
     @cached_property
     def put_tokens(self) -> sa.Select[Any]:
         """The put tokens of some tasks, by id."""
-        return sa.select(self.tasks.c.task_id, self.tasks.c.put_token).where(self.in_queue, self.listed)
+        return sa.select(self.tasks.c.task_id, self.tasks.c.put_token).where(self.in_queue_by_id, self.listed)
 
     @cached_property
     def lock(self) -> sa.Select[Any]:

@@ -83,7 +83,7 @@ class SettleStatements(Statements):
     @cached_property
     def finish_listed(self) -> sa.Update:
         """End several held tasks, where an UPDATE returns nothing."""
-        return sa.update(self.tasks).where(self.in_queue, self.listed, *self._held).values(self._end)
+        return sa.update(self.tasks).where(self.in_queue_by_id, self.listed, *self._held).values(self._end)
 
     @cached_property
     def finish_many(self) -> PreparedStatement:
@@ -94,7 +94,7 @@ class SettleStatements(Statements):
         else:
             values = sa.func.json_each(sa.bindparam("many_ids")).table_valued("value")
             among = task_id.in_(sa.select(values.c.value))
-        update = sa.update(self.tasks).where(self.in_queue, among, *self._held).values(self._end)
+        update = sa.update(self.tasks).where(self.in_queue_by_id, among, *self._held).values(self._end)
         return self.prepared(update.returning(task_id))
 
 

@@ -67,6 +67,17 @@ class Statements:
         return (self.tasks.c.task_id == sa.bindparam("of_task_id"), self.in_queue)
 
     @cached_property
+    def in_queue_by_id(self) -> sa.ColumnElement[bool]:
+        """As `in_queue`, for tasks given by their ids.
+
+        Without statistics PostgreSQL would look them up by their queue, and read all of its rows. It can use
+        no index for this condition, so it looks up the ids.
+        """
+        if self.dialect.name != "postgresql":
+            return self.in_queue
+        return self.tasks.c.queue.concat(sa.literal_column("''")) == sa.bindparam("of_queue")
+
+    @cached_property
     def listed(self) -> sa.ColumnElement[bool]:
         """The id of the task is one of `ids`."""
         return self.tasks.c.task_id.in_(sa.bindparam("ids", expanding=True))
