@@ -52,7 +52,7 @@ class TestTransaction:
 
     @pytest.mark.parametrize(
         ("outcome", "state", "attempts"),
-        [(Retry(5, "later"), "delayed", 1), (Reject("never"), "failure", 1), (Busy(), "pending", 0)],
+        [(Retry(delay_seconds=5), "delayed", 1), (Reject("never"), "failure", 1), (Busy(), "pending", 0)],
     )
     def test_an_outcome_is_no_error(
         self, queue: Queue, effects: sa.Engine, outcome: Exception, state: str, attempts: int

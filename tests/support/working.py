@@ -147,3 +147,29 @@ class FailingStore(MemoryStore):
             self.changes_that_fail -= 1
             raise Unreachable("no answer")
         return super().replace(task, guard)
+
+
+class Outage(MemoryStore):
+    """A store that answers no claim, no change and no read while `down` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = threading.Event()
+        self.refused = Counter[str]()
+
+    def _answer(self, call: str) -> None:
+        if self.down.is_set():
+            self.refused[call] += 1
+            raise Unreachable("no answer")
+
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        self._answer("claim")
+        return super().claim(request)
+
+    def replace(self, task: Task, guard: Guard) -> Task:
+        self._answer("replace")
+        return super().replace(task, guard)
+
+    def get(self, task_id: str) -> Task | None:
+        self._answer("get")
+        return super().get(task_id)

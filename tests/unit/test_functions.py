@@ -331,12 +331,13 @@ class TestProcessTasks:
         answer = application.invoke("process_tasks", ring())
         assert (answer["claimed"], answer["tail_call"]) == (0, False)
 
+    @nothing_to_measure
     def test_a_pass_that_fails_frees_its_slot(
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         application.queue.put("work")
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:leave_the_process")
-        with pytest.raises(SystemExit):
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:never_awaited")
+        with pytest.raises(ValueError, match=r"^runner: is an async function"):
             application.invoke("process_tasks", ring())
         assert not pass_slots(application).all_taken()
 
@@ -537,6 +538,6 @@ def pull_the_switch(task: Any) -> str:
     return str(task.task_id)
 
 
-def leave_the_process(task: Any) -> None:
-    """Be a runner that exits."""
-    raise SystemExit(task.task_id)
+async def never_awaited(task: Any) -> None:
+    """Be a runner that a worker refuses."""
+    del task

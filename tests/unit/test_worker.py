@@ -42,7 +42,7 @@ class TestOutcomes:
 
     def test_retry_waits_as_long_as_it_says(self) -> None:
         def runner(task: Task) -> None:
-            raise Retry(delay_seconds=500, error=f"no luck with {task.payload}")
+            raise Retry("no luck with " + task.payload, delay_seconds=500)
 
         queue, report, task, _ = self.run_one(runner)
         assert (task.status, task.error) == (TaskStatus.PENDING, "no luck with work")
@@ -235,7 +235,7 @@ class TestFailingStore:
         queue = Queue(FailingStore(claims_that_fail=1000))
         queue.put("work")
         with pytest.raises(Unreachable):
-            work_off(queue, lambda task: task.payload)
+            work_off(queue, lambda task: task.payload, give_up_seconds=0.5)
 
     def test_settling_is_retried_while_the_lease_lasts(self) -> None:
         queue = Queue(FailingStore(changes_that_fail=2))
@@ -262,6 +262,7 @@ class TestFailingStore:
         ({"idle_exit_seconds": float("nan")}, "idle_exit_seconds: "),
         ({"drain_seconds": -1}, "drain_seconds: "),
         ({"max_run_seconds": 0}, "max_run_seconds: "),
+        ({"give_up_seconds": -1}, "give_up_seconds: "),
         ({"observer": object()}, "observer: "),
         ({"limit": 5}, "limit: "),
         ({"colour": "red"}, "colour: unknown field; .* concurrency, "),
@@ -360,7 +361,7 @@ class TestSharedLimits:
         queue.put_many([{"payload": number} for number in range(50)])
 
         def runner(_task: Task) -> None:
-            raise Retry(delay_seconds=0, error="down")
+            raise Retry("down", delay_seconds=0)
 
         report = work_off(queue, runner, retry_budget=RetryBudget(fraction=0.2, reserve=5))
         assert report.outcomes[Outcome.RETRIED] <= 5 + 0.2 * 50

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Outcome, Queue, Worker
-from freshq.worker import worker
+from freshq import LeaseLost, Outcome, Queue, Worker
+from freshq.stores.memory import MemoryStore
+from freshq.worker import leases, worker
 from freshq.worker.leases import LeaseRenewal
 from freshq.worker.runs import TaskRuns
+from freshq.worker.settle import too_late_to_run
 from tests.support.working import (
     PATIENCE_SECONDS,
     FailingStore,
@@ -26,6 +28,7 @@ from tests.support.working import (
 
 if TYPE_CHECKING:
     from freshq import Claim, Task
+    from freshq.stores.base import ClaimRequest
     from tests.conftest import Clock
 
 
@@ -70,7 +73,10 @@ class TestLeases:
             return extend(claim, seconds)
 
         monkeypatch.setattr(queue, "extend", noted)
-        LeaseRenewal(queue, runs, 1.0, None, lambda *_: None).renew()
+        monkeypatch.setattr(leases, "MAX_EXTENSIONS", 1)
+        renewal = LeaseRenewal(queue, runs, 1.0, None, lambda *_: None)
+        renewal.renew()
+        renewal.wait()
         release.set()
         assert extended == [claims[index].task.task_id for index in (1, 2, 0)]
         assert {run.claim.lease_until for run in runs.running} <= {clock.now + 20}
@@ -211,3 +217,55 @@ class TestMaxRunSeconds:
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
         )
         assert done.stdout.strip() == "['a']"
+
+
+class Stalling(MemoryStore):
+    """A store whose next claim answers four seconds after it took the tasks."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock, self.stalls = clock, 1
+
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        tasks = super().claim(request)
+        if tasks and self.stalls:
+            self.stalls -= 1
+            self._clock.advance(4)
+        return tasks
+
+
+class TestTooLate:
+    """What a stalled claim returns is looked at once more before its run starts."""
+
+    def test_a_task_past_its_deadline_is_shed_and_not_run(self, clock: Clock) -> None:
+        queue, ran = Queue(Stalling(clock), clock=clock, lease_seconds=60), list[str]()
+        queue.put("live", task_id="live")
+        queue.put("stale", task_id="stale", max_age_seconds=3.5)
+        report = work_off(queue, lambda task: ran.append(task.task_id), observer=(observer := Quiet()))
+        assert ran == ["live"]
+        assert report.outcomes[Outcome.SHED] == report.outcomes[Outcome.SUCCEEDED] == 1
+        assert ("stale", Outcome.SHED, "the deadline passed") in observer.settlements
+        stats = queue.stats()
+        assert (stats.shed, stats.success, stats.taken) == (1, 1, 0)
+        assert stats.shed_by_reason == {"expired": 1}
+
+    def test_a_task_whose_lease_expired_is_not_run_under_it(self, clock: Clock) -> None:
+        queue, attempts = Queue(Stalling(clock), clock=clock, lease_seconds=3), list[int]()
+        queue.put("work", task_id="a")
+        report = work_off(queue, lambda task: attempts.append(task.attempts), concurrency=1)
+        assert attempts == [1]  # by a second claim: the first spent no attempt
+        assert report.claimed == 2
+        assert report.outcomes[Outcome.LEASE_LOST] == report.outcomes[Outcome.SUCCEEDED] == 1
+
+    def test_a_task_that_another_worker_has_by_now_is_left_to_it(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=3)
+        queue.put("work", task_id="a")
+        (lost,) = queue.claim()
+        clock.advance(4)
+        (held,) = queue.claim()
+        settlement = too_late_to_run(queue, lost)
+        assert settlement is not None
+        with pytest.raises(LeaseLost):
+            settlement.settle()
+        assert too_late_to_run(queue, held) is None
+        assert lease_of(queue) == held.lease_until

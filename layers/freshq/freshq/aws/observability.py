@@ -62,6 +62,7 @@ METRIC_OF_OUTCOME: Final = {
     Outcome.FAILED: "TasksFailed",
     Outcome.RETRIED: "TasksRetried",
     Outcome.RELEASED: "TasksReleased",
+    Outcome.SHED: "TasksShedBeforeRun",
     Outcome.LEASE_LOST: "LeasesLost",
     Outcome.UNSETTLED: "TasksUnsettled",
 }

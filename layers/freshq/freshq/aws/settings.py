@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # The part of `settle_seconds` that is kept for the tail call and the last log lines.
 TAIL_SECONDS: Final = 1.0
+# A pass whose store does not answer for this time fails, so that alarms see it; the sweep starts the next.
+GIVE_UP_SECONDS: Final = 10.0
 PREFIX = "FRESHQ_"
 
 Positive = Annotated[float, Field(gt=0)]
@@ -212,5 +214,6 @@ class WorkerSettings(WakeUpSettings):
             retry_budget=budget,
             idle_exit_seconds=self.idle_exit_seconds,
             drain_seconds=self.settle_seconds - TAIL_SECONDS,
+            give_up_seconds=GIVE_UP_SECONDS,
             observer=observer,
         )

@@ -5,6 +5,8 @@ Returning means success. Any other exception means retry.
 
 from __future__ import annotations
 
+from freshq.model.checks import checked_seconds
+
 
 class Retry(Exception):  # noqa: N818 - an outcome, not an error
     """Try the task again later.
@@ -13,9 +15,24 @@ class Retry(Exception):  # noqa: N818 - an outcome, not an error
         delay_seconds: Delay before the next attempt; None for the queue's backoff.
     """
 
-    def __init__(self, delay_seconds: float | None = None, error: str | None = None) -> None:
-        """Set when to try again, and why this attempt failed."""
-        super().__init__(error or "the runner asked for a retry")
+    def __init__(self, reason: str | None = None, *, delay_seconds: float | None = None) -> None:
+        """Say why this attempt failed, and when to try again.
+
+        Args:
+            reason: Why it failed; the task keeps it as its error.
+            delay_seconds: Delay before the next attempt; None for the queue's backoff.
+
+        Raises:
+            TypeError: If the reason is not a text, such as a delay that was not passed by name.
+            ValueError: If the delay is not a number of seconds, 0 or more.
+        """
+        given: object = reason
+        if given is not None and not isinstance(given, str):
+            msg = f"reason: must be a string, got {type(given).__name__}; pass a delay as delay_seconds=..."
+            raise TypeError(msg)
+        if delay_seconds is not None:
+            delay_seconds = checked_seconds("delay_seconds", delay_seconds)
+        super().__init__(reason or "the runner asked for a retry")
         self.delay_seconds = delay_seconds
 
 

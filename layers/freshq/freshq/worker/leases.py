@@ -1,4 +1,4 @@
-"""Lease renewal: in its own thread, whatever the claim loop waits for."""
+"""Lease renewal: in threads of its own, whatever the claim loop waits for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
-from freshq.errors import LeaseLost, StoreError
+from freshq.errors import LeaseLost
 from freshq.worker.runs import in_thread
 
 if TYPE_CHECKING:
@@ -22,12 +22,15 @@ logger = logging.getLogger(__name__)
 # A lease is extended when less than this part of it is left, and checked at least twice within that time.
 RENEW_BELOW: Final = 0.5
 CHECK_EVERY: Final = RENEW_BELOW / 2
+# Extensions at a time: one slow call must not cost the other runs their leases.
+MAX_EXTENSIONS: Final = 16
 
 
 class LeaseRenewal:
     """Extends the leases of running tasks; abandons runs that exceed their time limit.
 
-    A context manager: the thread lives as long as the block.
+    One thread looks for what is due, earliest expiry first; each extension has a thread of its own, up to
+    `MAX_EXTENSIONS` at a time. A context manager: the threads live as long as the block.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class LeaseRenewal:
         self._on_overrun = on_overrun
         self._stopped = threading.Event()
         self._thread: Future[None] | None = None
+        self._free = threading.Semaphore(MAX_EXTENSIONS)
+        self._extensions: dict[TaskRun, Future[None]] = {}
 
     def __enter__(self) -> Self:
         self._thread = in_thread("freshq-leases", self._renew_until_stopped)
@@ -72,9 +77,11 @@ class LeaseRenewal:
     def _renew_until_stopped(self) -> None:
         while not self._stopped.wait(self._pause_seconds):
             self.renew()
+        self.wait()
 
     def renew(self) -> None:
         """Check every run once, the lease that expires first before the others."""
+        self._extensions = {run: ended for run, ended in self._extensions.items() if not ended.done()}
         for run in sorted(self._runs.running, key=lambda run: run.claim.lease_until):
             if self._stopped.is_set():
                 return
@@ -84,12 +91,28 @@ class LeaseRenewal:
                 if self._runs.abandon(run):
                     self._on_overrun(run, run_seconds)
             elif run.claim.lease_until - now < RENEW_BELOW * self._queue.lease_seconds:
-                self._extend(run)
+                self._begin_extension(run)
+
+    def wait(self) -> None:
+        """Wait for the extensions under way."""
+        for ended in self._extensions.values():
+            ended.result()
+
+    def _begin_extension(self, run: TaskRun) -> None:
+        """Extend a lease in a thread, unless one does; wait until there are less than `MAX_EXTENSIONS`."""
+        if run in self._extensions:
+            return
+        while not self._free.acquire(timeout=self._pause_seconds):
+            if self._stopped.is_set():
+                return
+        self._extensions[run] = in_thread("freshq-extend", lambda: self._extend(run))
 
     def _extend(self, run: TaskRun) -> None:
         try:
             run.claim = self._queue.extend(run.claim, self._queue.lease_seconds)
         except LeaseLost:
             pass  # settled meanwhile, or lost: then the run reports it when it settles
-        except StoreError:
+        except Exception:
             logger.warning("could not extend the lease of task %s", run.claim.task.task_id, exc_info=True)
+        finally:
+            self._free.release()

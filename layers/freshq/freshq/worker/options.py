@@ -28,6 +28,7 @@ class WorkerOptions(TypedDict, total=False):
     idle_exit_seconds: float | None
     drain_seconds: float | None
     max_run_seconds: float | None
+    give_up_seconds: float | None
     observer: Observer | None
 
 
@@ -47,6 +48,8 @@ class WorkerConfig(BaseModel):
         drain_seconds: Maximum time to wait for running tasks at the end; None: until they are done.
         max_run_seconds: Stop extending the lease of a task that runs longer; None: extend it while the
             task runs.
+        give_up_seconds: End the run with the error if the store does not answer claims for this time; None:
+            wait for as long as it takes.
         observer: Receives what happens; None for the log.
     """
 
@@ -63,6 +66,7 @@ class WorkerConfig(BaseModel):
     idle_exit_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
     drain_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
     max_run_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
+    give_up_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
     observer: Observer | None = None
 
     def observer_or_log(self) -> Observer:

@@ -29,6 +29,7 @@ class ClaimPause:
         """
         self.failed_claims = 0
         self._busy_runs = 0
+        self._failing_since = 0.0
         self._uniform = uniform
         self._until = 0.0
 
@@ -37,8 +38,15 @@ class ClaimPause:
         """Whether it is too early to claim."""
         return time.monotonic() < self._until
 
+    @property
+    def outage_seconds(self) -> float:
+        """Time since the first of the failed claims; 0 if the last claim did not fail."""
+        return time.monotonic() - self._failing_since if self.failed_claims else 0.0
+
     def claim_failed(self) -> None:
         """Pause because the store did not answer."""
+        if not self.failed_claims:
+            self._failing_since = time.monotonic()
         self.failed_claims += 1
         self._begin(CLAIM_BACKOFF, self.failed_claims)
 

@@ -17,12 +17,18 @@ logger = logging.getLogger(__name__)
 
 
 class Outcome(StrEnum):
-    """How one run of a task ended."""
+    """How one claim of a task ended.
+
+    RELEASED: the runner was busy. SHED: the deadline passed before the run could start; the task returned
+    unchanged and counts as shed by its deadline. LEASE_LOST: the lease expired before the run started or
+    ended. UNSETTLED: the run ended, but the store did not answer; the task returns when its lease expires.
+    """
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     RETRIED = "retried"
     RELEASED = "released"
+    SHED = "shed"
     LEASE_LOST = "lease_lost"
     UNSETTLED = "unsettled"
 

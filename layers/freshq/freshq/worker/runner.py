@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -36,3 +37,23 @@ def load_runner(name: str) -> Runner:
         raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
     runner: Runner = function
     return runner
+
+
+def checked_runner(runner: object) -> Runner:
+    """Return a runner that a worker can call.
+
+    Raises:
+        ValueError: If it is not callable, or is `async def`, whose coroutine nobody would await.
+    """
+    if not callable(runner):
+        msg = f"runner: must be a function that takes a task, got {type(runner).__name__}"
+        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+    # An object with an async `__call__` is not a coroutine function itself.
+    if any(_is_async(each) for each in (runner, runner.__call__)):
+        msg = "runner: is an async function; pass a function, such as lambda task: asyncio.run(run(task))"
+        raise ValueError(msg)
+    return runner
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)

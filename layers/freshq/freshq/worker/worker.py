@@ -13,8 +13,9 @@ from freshq.worker.leases import LeaseRenewal
 from freshq.worker.options import parse_worker_options
 from freshq.worker.pause import ClaimPause
 from freshq.worker.report import Outcome, RunReport
+from freshq.worker.runner import checked_runner
 from freshq.worker.runs import TaskRuns
-from freshq.worker.settle import settle_until, settlement_of
+from freshq.worker.settle import settle_until_lost, settlement_of, too_late_to_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,14 +26,13 @@ if TYPE_CHECKING:
     from freshq.worker.options import WorkerConfig, WorkerOptions
     from freshq.worker.runner import Runner
     from freshq.worker.runs import TaskRun
+    from freshq.worker.settle import Settlement
 
     # A condition, a time in seconds since the epoch, or None: only `Worker.stop` ends the run.
     Until: TypeAlias = Callable[[], bool] | float | None
 
 logger = logging.getLogger(__name__)
 
-# Failed claims in a row after which the worker gives up.
-CLAIM_TRIES: Final = 4
 # Overrunning threads after which the worker stops: each keeps its memory and whatever else it holds.
 MAX_OVERRUNNING: Final = 32
 
@@ -48,6 +48,10 @@ class Worker:
     last one. Python cannot stop a thread: a run that hangs continues until it returns, in parallel with the
     next attempt, and cannot settle once its lease has expired. Set timeouts on the runner's own calls; the
     limit is for what they miss. The threads do not keep the process alive.
+
+    An outage of the store does not end the worker, unless it lasts for `give_up_seconds`: it claims with
+    backoff, and runs that ended settle when the store is back. Whatever a runner raises ends only the
+    attempt; an unexpected exception is logged with its traceback, so keep secrets out of its text.
     """
 
     def __init__(self, queue: BaseQueue, runner: Runner, **options: Unpack[WorkerOptions]) -> None:
@@ -59,10 +63,10 @@ class Worker:
             **options: See `freshq.worker.options.WorkerConfig`.
 
         Raises:
-            ValueError: If an option is wrong.
+            ValueError: If an option is wrong, or the runner is not callable or `async def`.
         """
         self._queue = queue
-        self._runner = runner
+        self._runner = checked_runner(runner)
         self._config = parse_worker_options(options)
         self._capacity = Capacity(queue, self._config)
         self._stopping = threading.Event()
@@ -85,7 +89,7 @@ class Worker:
             are still running, since only the end of the process ends their threads.
 
         Raises:
-            StoreError: If claims kept failing, after the running tasks were settled.
+            StoreError: If claims failed for `give_up_seconds`, after waiting for the running tasks.
         """
         run = _WorkerRun(self._queue, self._runner, self._config, self._capacity, self._wake)
         try:
@@ -127,6 +131,7 @@ class _WorkerRun:
             queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
         )
         self._last_work = time.monotonic()
+        self._draining = threading.Event()
 
     def work(self, ended: Callable[[], bool]) -> None:
         """Claim, run and settle tasks until the end; then wait for those still running."""
@@ -134,10 +139,11 @@ class _WorkerRun:
             try:
                 self._serve(ended)
             finally:
+                self._draining.set()
                 self._drain()
 
     def _serve(self, ended: Callable[[], bool]) -> None:
-        while not ended() and not self._too_many_overrunning():
+        while not self._has_ended(ended) and not self._too_many_overrunning():
             for claim in self._claim():
                 self._capacity.started()
                 self._runs.start(claim, self._queue.now(), self._run_and_settle)
@@ -146,20 +152,24 @@ class _WorkerRun:
                 return
             self._wait(self._capacity.pause_seconds(len(self._runs.running), self._config.poll_seconds))
 
+    def _has_ended(self, ended: Callable[[], bool]) -> bool:
+        """Return whether the run is to end; a condition that asks a store that is down is asked again."""
+        try:
+            return ended()
+        except StoreError as error:
+            if not self._pause.active:
+                self._store_failed(error)
+            return False
+
     def _claim(self) -> list[Claim]:
-        """Claim what can start now, unless a pause is on; tolerate a store that fails a few times."""
+        """Claim what can start now, unless a pause is on."""
         if self._pause.active:
             return []
         try:
             limit = self._capacity.available(len(self._runs.running))
             claims = self._queue.claim(limit) if limit > 0 else []
-        except StoreError:
-            self._pause.claim_failed()
-            if self._pause.failed_claims >= CLAIM_TRIES:
-                raise
-            logger.warning(
-                "claim failed, try %d of %d", self._pause.failed_claims, CLAIM_TRIES, exc_info=True
-            )
+        except StoreError as error:
+            self._store_failed(error)
             return []
         self._pause.claim_answered()
         self.report.claimed += len(claims)
@@ -169,19 +179,36 @@ class _WorkerRun:
             self._observer.switched(switch)
         return claims
 
+    def _store_failed(self, error: StoreError) -> None:
+        """Pause before the next claim; raise the error if the outage has lasted for `give_up_seconds`."""
+        self._pause.claim_failed()
+        give_up_seconds = self._config.give_up_seconds
+        if give_up_seconds is not None and self._pause.outage_seconds >= give_up_seconds:
+            raise error
+        logger.warning(
+            "claim %d failed, %.1f s without an answer, trying again: %s",
+            self._pause.failed_claims,
+            self._pause.outage_seconds,
+            error,
+            exc_info=error if self._pause.failed_claims == 1 else None,
+        )
+
     def _run_and_settle(self, run: TaskRun) -> Outcome:
         """Run one task and settle it, in the thread of the run."""
         claim = run.claim
-        if claim.task.attempts == 1:
-            self._capacity.first_attempt()
         started = time.monotonic()
-        settlement = settlement_of(self._queue, claim, self._runner, self._capacity.may_retry)
+        settlement = too_late_to_run(self._queue, claim) or self._ran(claim)
         run_seconds = time.monotonic() - started
         if settlement.downstream_ok is not None:
             self._capacity.ended(downstream_ok=settlement.downstream_ok)
-        outcome = settle_until(run.claim.lease_until, self._queue, claim, settlement.settle)
+        outcome = settle_until_lost(run, self._queue, settlement.settle, draining=self._draining.is_set)
         self._observer.settled(claim, outcome, run_seconds, settlement.error)
         return outcome
+
+    def _ran(self, claim: Claim) -> Settlement:
+        if claim.task.attempts == 1:
+            self._capacity.first_attempt()
+        return settlement_of(self._queue, claim, self._runner, self._capacity.may_retry)
 
     def _wait(self, seconds: float) -> None:
         """Wait until a run ends, a slot is freed or the time is over; count the runs that ended."""

@@ -1,0 +1,180 @@
+"""Workers while the store does not answer, or answers slowly."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Outcome, Queue, Unreachable, Worker
+from freshq.policy.retry import Backoff
+from freshq.stores.memory import MemoryStore
+from freshq.worker import leases, pause, settle
+from tests.support.working import PATIENCE_SECONDS, Outage, Quiet, lease_of, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from freshq import RunReport, Task
+    from freshq.stores.base import Guard
+    from tests.conftest import Clock
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pause, "CLAIM_BACKOFF", Backoff(0.02, 0.05))
+    monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.02, 0.05))
+
+
+class Running:
+    """A worker in a thread, whose runs last until they are released."""
+
+    def __init__(self, queue: Queue, concurrency: int) -> None:
+        self.release, self.started = threading.Event(), Counter[str]()
+        self.observer = Quiet()
+        options: dict[str, Any] = {"concurrency": concurrency, "poll_seconds": 0.01}
+        self.worker = Worker(queue, self._run, observer=self.observer, **options)
+        self.report: RunReport | None = None
+        self.thread = threading.Thread(target=self._work)
+
+    def _work(self) -> None:
+        self.report = self.worker.run()
+
+    def _run(self, task: Task) -> None:
+        self.started[task.task_id] += 1
+        assert self.release.wait(PATIENCE_SECONDS)
+
+    def ended(self) -> RunReport:
+        self.worker.stop()
+        self.thread.join(PATIENCE_SECONDS)
+        assert self.report is not None
+        return self.report
+
+
+@contextmanager
+def working(queue: Queue, concurrency: int, tasks: int = 4) -> Iterator[Running]:
+    """Start a worker and some tasks that run until they are released."""
+    queue.put_many([{"payload": 0, "task_id": str(number)} for number in range(tasks)])
+    work = Running(queue, concurrency)
+    work.thread.start()
+    try:
+        wait_until(lambda: work.started.total() == tasks)
+        yield work
+    finally:
+        work.release.set()
+        work.worker.stop()
+        work.thread.join(PATIENCE_SECONDS)
+
+
+def leases_of(queue: Queue, tasks: int = 4) -> set[float]:
+    return {lease_of(queue, str(number)) for number in range(tasks)}
+
+
+class TestOutage:
+    def test_of_thirty_seconds_costs_no_lease_and_no_task(self, clock: Clock) -> None:
+        store = Outage()
+        queue = Queue(store, clock=clock, lease_seconds=60)
+        with working(queue, concurrency=5) as work:
+            clock.advance(25)
+            store.down.set()
+            clock.advance(30)
+            wait_until(lambda: store.refused["claim"] >= 8 and store.refused["replace"] >= 8)
+            store.down.clear()
+            wait_until(lambda: leases_of(queue) == {clock.now + 60})
+            queue.put("late", task_id="late")
+            work.release.set()
+            wait_until(lambda: queue.stats().success == 5)
+            assert work.ended().outcomes[Outcome.SUCCEEDED] == 5
+        assert set(work.started.values()) == {1}
+
+    def test_runs_that_end_in_an_outage_longer_than_their_leases_settle_afterwards(
+        self, clock: Clock
+    ) -> None:
+        store = Outage()
+        queue = Queue(store, clock=clock, lease_seconds=20)
+        with working(queue, concurrency=4) as work:
+            store.down.set()
+            work.release.set()
+            clock.advance(30)
+            wait_until(lambda: store.refused["get"] >= 4)
+            store.down.clear()
+            wait_until(lambda: len(work.observer.settlements) == 4)
+            assert queue.stats().success == 4
+
+    def test_a_worker_that_drains_in_an_outage_ends_with_its_leases(self, clock: Clock) -> None:
+        store = Outage()
+        queue = Queue(store, clock=clock, lease_seconds=20)
+        with working(queue, concurrency=4) as work:
+            store.down.set()
+            work.worker.stop()
+            work.release.set()
+            wait_until(lambda: store.refused["replace"] >= 4)
+            clock.advance(30)
+            assert work.ended().outcomes[Outcome.UNSETTLED] == 4
+
+    def test_it_ends_the_worker_after_give_up_seconds(self) -> None:
+        store = Outage()
+        store.down.set()
+        with pytest.raises(Unreachable):
+            Worker(Queue(store), lambda task: task, poll_seconds=0.01, give_up_seconds=0.3).run()
+        assert store.refused["claim"] >= 4
+
+    def test_a_condition_that_asks_the_store_is_asked_again(self) -> None:
+        store = Outage()
+        queue = Queue(store)
+        queue.put("work", task_id="a")
+        asked = [Unreachable("no answer"), Unreachable("no answer")]
+
+        def done() -> bool:
+            if asked:
+                raise asked.pop()
+            return queue.stats().success == 1
+
+        report = Worker(queue, lambda _task: None, poll_seconds=0.01).run(until=done)
+        assert report.outcomes[Outcome.SUCCEEDED] == 1
+        assert asked == []
+
+
+class SlowChanges(MemoryStore):
+    """A store whose changes wait for each other, a number at a time, or for ever."""
+
+    def __init__(self, together: int) -> None:
+        super().__init__()
+        self.barrier = threading.Barrier(together, timeout=PATIENCE_SECONDS)
+        self.slow = threading.Event()
+        self.hangs: str | None = None
+        self.answer = threading.Event()
+
+    def replace(self, task: Task, guard: Guard) -> Task:
+        if task.task_id == self.hangs:
+            assert self.answer.wait(PATIENCE_SECONDS)
+        elif self.slow.is_set():
+            self.barrier.wait()
+        return super().replace(task, guard)
+
+
+class TestRenewal:
+    def test_leases_are_extended_many_at_a_time(self, clock: Clock) -> None:
+        store = SlowChanges(together=leases.MAX_EXTENSIONS)
+        queue = Queue(store, clock=clock, lease_seconds=20)
+        tasks = 2 * leases.MAX_EXTENSIONS
+        with working(queue, concurrency=tasks, tasks=tasks):
+            store.slow.set()
+            clock.advance(15)
+            wait_until(lambda: leases_of(queue, tasks) == {clock.now + 20})
+            store.slow.clear()
+
+    def test_an_extension_that_hangs_costs_no_other_run_its_lease(self, clock: Clock) -> None:
+        store = SlowChanges(together=1)
+        queue = Queue(store, clock=clock, lease_seconds=20)
+        with working(queue, concurrency=4):
+            store.hangs = "2"
+            for _ in range(3):
+                clock.advance(15)
+                wait_until(lambda: clock.now + 20 in leases_of(queue))
+                wait_until(lambda: {lease_of(queue, task) for task in "013"} == {clock.now + 20})
+            store.answer.set()
+            wait_until(lambda: leases_of(queue) == {clock.now + 20})

@@ -1,0 +1,202 @@
+"""Tasks and runners that end their own attempt, and never the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Outcome, Queue, Reject, Retry, TaskStatus, Worker
+from freshq.policy.retry import Backoff
+from tests.support.working import Quiet, work_off
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from freshq import Task
+
+AT_ONCE = Backoff(1e-9, 1e-9)
+
+
+class MuteError(Exception):
+    """An exception without a readable text."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+class MuteReject(Reject):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+class Broken(dict[str, int]):
+    """A result that cannot be read."""
+
+    def items(self) -> Any:
+        raise KeyError("items")
+
+
+class Interrupting(dict[str, int]):
+    def items(self) -> Any:
+        raise KeyboardInterrupt
+
+
+def raising(make: Callable[[], BaseException]) -> Callable[[Task], Any]:
+    def runner(task: Task) -> Any:
+        if task.payload == "poison":
+            raise make()
+        return task.payload
+
+    return runner
+
+
+def returning(result: object) -> Callable[[Task], Any]:
+    return lambda task: result if task.payload == "poison" else task.payload
+
+
+def poisoned(runner: Callable[[Task], Any]) -> Task:
+    """Run a poisonous task before a good one; return it as it ended."""
+    queue = Queue.memory(max_attempts=2, backoff=AT_ONCE)
+    queue.put("good", task_id="good")
+    queue.put("poison", task_id="poison")
+    report = work_off(queue, runner, concurrency=1, observer=Quiet())
+    good, poison = queue.get("good"), queue.get("poison")
+    assert good is not None
+    assert poison is not None
+    assert good.status is TaskStatus.SUCCESS
+    assert report.outcomes[Outcome.SUCCEEDED] == report.outcomes[Outcome.FAILED] == 1
+    assert poison.status is TaskStatus.FAILURE
+    return poison
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: Retry("503", delay_seconds=0), "503"),
+        (lambda: Retry(-1), "TypeError: reason: must be a string, got int"),  # type: ignore[arg-type]
+        (lambda: Retry(delay_seconds=-1), "ValueError: delay_seconds: "),
+        (lambda: Retry(delay_seconds=float("nan")), "ValueError: delay_seconds: "),
+        (lambda: Retry(delay_seconds=float("inf")), "ValueError: delay_seconds: "),
+        (lambda: Retry(delay_seconds=timedelta(1)), "ValueError: delay_seconds: "),  # type: ignore[arg-type]
+        (lambda: Retry(delay_seconds="5"), "ValueError: delay_seconds: "),  # type: ignore[arg-type]
+        (asyncio.CancelledError, "CancelledError: "),
+        (lambda: SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt, "KeyboardInterrupt: "),
+        (GeneratorExit, "GeneratorExit: "),
+        (StopIteration, "StopIteration: "),
+        (MuteError, "MuteError: its text cannot be read"),
+        (lambda: ValueError("lone \ud800"), "ValueError: lone ?"),
+    ],
+)
+def test_whatever_a_runner_raises_ends_only_its_attempts(
+    make: Callable[[], BaseException], error: str
+) -> None:
+    task = poisoned(raising(make))
+    assert (task.error or "").startswith(error)
+    assert task.attempts == 2
+
+
+def test_a_reject_without_a_readable_text_is_a_dead_letter() -> None:
+    task = poisoned(raising(lambda: MuteReject("never")))
+    assert (task.error, task.attempts) == ("its text cannot be read", 1)
+
+
+@pytest.mark.parametrize("delay_seconds", [float("nan"), "soon", -5])
+def test_a_delay_that_was_changed_afterwards_is_a_failed_attempt(delay_seconds: Any) -> None:
+    def changed() -> Retry:
+        retry = Retry("later")
+        retry.delay_seconds = delay_seconds
+        return retry
+
+    task = poisoned(raising(changed))
+    assert (task.error or "").startswith("later; delay_seconds: must be a number of seconds")
+
+
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [
+        (Broken(a=1), "result: KeyError: 'items'"),
+        (Interrupting(a=1), "result: KeyboardInterrupt: "),
+        ({1, 2}, "result: not a JSON value"),
+        ({"a": {"b": object()}}, "result: not a JSON value"),
+    ],
+)
+def test_a_result_that_cannot_be_stored_is_a_dead_letter(result: object, error: str) -> None:
+    task = poisoned(returning(result))
+    assert (task.error or "").startswith(error)
+    assert task.attempts == 1
+
+
+def test_an_unexpected_exception_leaves_a_traceback_without_the_payload(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = Queue.memory(max_attempts=1)
+    queue.put({"card": "4111"}, task_id="a")
+
+    def deep_inside() -> None:
+        raise LookupError("no such customer")
+
+    def runner(_task: Task) -> None:
+        deep_inside()
+
+    work_off(queue, runner)
+    assert "the runner failed on task a" in caplog.text
+    assert "in deep_inside" in caplog.text
+    assert "4111" not in caplog.text
+
+
+def test_an_error_of_the_queue_itself_leaves_the_task_unsettled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = Queue.memory()
+    queue.put_many([{"payload": 1}, {"payload": 2}])
+    complete, broken = queue.complete, [True]
+
+    def break_once(*arguments: Any) -> Task:
+        if broken:
+            raise AssertionError(broken.pop())
+        return complete(*arguments)
+
+    monkeypatch.setattr(queue, "complete", break_once)
+    report = work_off(queue, lambda _task: None, concurrency=1)
+    assert report.outcomes[Outcome.UNSETTLED] == report.outcomes[Outcome.SUCCEEDED] == 1
+    assert "cannot be settled" in caplog.text
+
+
+async def is_async(task: Task) -> None:
+    del task
+
+
+class AsyncCall:
+    async def __call__(self, task: Task) -> None:
+        del task
+
+
+class AsyncMethod:
+    async def run(self, task: Task) -> None:
+        del task
+
+
+async def generates(task: Task) -> Any:
+    yield task
+
+
+@pytest.mark.parametrize(
+    ("runner", "message"),
+    [
+        (None, "must be a function that takes a task, got NoneType"),
+        ("orders:run", "must be a function that takes a task, got str"),
+        (is_async, "is an async function"),
+        (functools.partial(is_async), "is an async function"),
+        (AsyncCall(), "is an async function"),
+        (AsyncMethod().run, "is an async function"),
+        (generates, "is an async function"),
+    ],
+)
+def test_a_runner_that_cannot_be_called_is_refused(runner: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^runner: {message}"):
+        Worker(Queue.memory(), runner)
