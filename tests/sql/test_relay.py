@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from freshq import PutIncomplete, Queue, StoreError, TaskStatus
+from freshq import BacklogLimit, PutIncomplete, Queue, RefusedError, StoreError, TaskStatus, WhenFull
 from freshq.cli.main import app
 from freshq.feeds.relay import Relay
 from freshq.stores.memory import MemoryStore
@@ -25,6 +25,18 @@ run = CliRunner().invoke
 
 def target(store: StoreUnderTest, **options: Any) -> Queue:
     return Queue(MemoryStore(), clock=store.clock, **options)
+
+
+class Pauses(threading.Event):
+    """An event that notes how long it is waited for, and returns at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout or 0.0)
+        return self.is_set()
 
 
 class TestRelay:
@@ -77,23 +89,78 @@ class TestRelay:
         assert counts(source.stats()) == {"success": 6}
         assert counts(destination.stats()) == {"pending": 4, "success": 2}
 
-    def test_a_task_that_the_destination_does_not_accept_stays(
+    def test_an_outage_of_the_destination_spends_no_attempt(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It lasts for more batches than a task has attempts."""
+        source, destination = store.queue(max_attempts=3), target(store)
+        source.put_many([{"payload": number, "task_id": str(number)} for number in range(6)])
+        insert, refused = destination.store.insert, [StoreError("down") for _ in range(8)]
+
+        def down(*arguments: Any, **options: Any) -> Any:
+            if refused:
+                raise refused.pop()
+            return insert(*arguments, **options)
+
+        monkeypatch.setattr(destination.store, "insert", down)
+        stop = Pauses()
+        assert Relay(source, destination, batch=4).run(stop, until_empty=True) == 6
+        bounds = (1, 2, 4, 8, 16, 30, 30, 30)
+        assert all(most / 2 <= pause <= most for pause, most in zip(stop.seconds, bounds, strict=True))
+        assert counts(source.stats()) == {"success": 6}
+        assert counts(destination.stats()) == {"pending": 6}
+        assert {known(source, name).attempts for name in "012345"} == {1}
+        assert caplog.text.count("tasks return to the source") == 8
+
+    def test_an_overloaded_destination_spends_no_attempt(self, store: StoreUnderTest) -> None:
+        source = store.queue(max_attempts=1)
+        destination = target(store, backlog=BacklogLimit(2, WhenFull.REFUSE_NEWEST))
+        source.put_many([{"payload": number, "task_id": str(number)} for number in range(3)])
+        Relay(source, destination).move()
+        assert counts(source.stats()) == {"success": 2, "pending": 1}
+        for claim in destination.claim(limit=2):
+            destination.complete(claim)
+        Relay(source, destination).move()
+        assert counts(source.stats()) == {"success": 3}
+
+    @pytest.mark.parametrize("refusal", [ValueError("too large"), RefusedError("not this one")])
+    def test_one_refused_task_does_not_refuse_its_batch(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+    ) -> None:
+        source, destination = store.queue(max_attempts=2), target(store)
+        source.put_many([{"payload": number, "task_id": str(number)} for number in range(9)])
+        put_many = destination.put_many
+
+        def refuse_one(tasks: list[dict[str, Any]]) -> list[Receipt]:
+            if any(task["task_id"] == "5" for task in tasks):
+                raise refusal
+            return put_many(tasks)
+
+        monkeypatch.setattr(destination, "put_many", refuse_one)
+        relay = Relay(source, destination)
+        assert relay.run(threading.Event(), until_empty=True) == 8
+        assert counts(source.stats()) == {"success": 8, "delayed": 1}
+        assert payloads(destination.claim(limit=9)) == [8, 7, 6, 4, 3, 2, 1, 0]
+        store.clock.advance(300)
+        relay.move()
+        task = known(source, "5")
+        assert (task.status, task.error) == (TaskStatus.FAILURE, str(refusal))
+
+    def test_a_destination_that_fails_between_the_halves_is_not_asked_for_each_task(
         self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         source, destination = store.queue(), target(store)
-        source.put("work", task_id="a")
+        source.put_many([{"payload": number} for number in range(64)])
+        calls = list[int]()
 
-        def refuse(*_arguments: object) -> list[object]:
-            raise StoreError("down")
+        def fail(tasks: list[dict[str, Any]]) -> list[Receipt]:
+            calls.append(len(tasks))
+            raise ValueError("too large") if len(tasks) == 64 else StoreError("down")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(destination.store, "insert", refuse)
-            assert Relay(source, destination).move() == 1
-        task = known(source, "a")
-        assert (task.status, task.error) == (TaskStatus.PENDING, "down")
-        store.clock.advance(300)
+        monkeypatch.setattr(destination, "put_many", fail)
         Relay(source, destination).move()
-        assert payloads(destination.claim()) == ["work"]
+        assert calls == [64, 32]
+        assert counts(source.stats()) == {"pending": 64}
 
     def test_the_rest_of_a_partial_batch_is_put_again(
         self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
@@ -108,8 +175,7 @@ class TestRelay:
         with monkeypatch.context() as patch:
             patch.setattr(destination, "put_many", put_two)
             Relay(source, destination).move()
-        assert [known(source, name).error for name in "012"] == [None, None, "throttled"]
-        store.clock.advance(300)
+        assert [known(source, name).attempts for name in "012"] == [1, 1, 0]
         Relay(source, destination).move()
         assert counts(destination.stats()) == {"pending": 3}
 
