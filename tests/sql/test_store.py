@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import sqlalchemy as sa
 
-from freshq import LeaseLost, Order, PutOutcome, Queue, StoreError, TableMissing, TaskStatus, Unreachable
+from freshq import (
+    LeaseLost,
+    Order,
+    PutIncomplete,
+    PutOutcome,
+    Queue,
+    Receipt,
+    StoreError,
+    TableMissing,
+    TaskStatus,
+    Unreachable,
+)
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.clock import DatabaseClock
@@ -22,8 +33,9 @@ from tests.support.readings import counts, ids, known, payloads, total
 from tests.support.verbs import VERBS, prepared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from freshq import Claim
     from tests.conftest import StoreUnderTest
     from tests.support.databases import Server
 
@@ -317,6 +329,89 @@ class TestLostReply:
         assert record is not None
         assert store.write_record("q", "r", {"n": 3}, record.version)
         assert not store.write_record("q", "r", {"n": 4}, record.version)
+
+
+class TestLostReplyOfAPut:
+    """A put was committed, its reply was lost, and others acted before it is sent again."""
+
+    @pytest.fixture
+    def meanwhile(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+        """Return a function that sets what happens between the two tries of the next call."""
+        retried = database.Database._retried
+
+        def set_act(act: Callable[[], object]) -> None:
+            def twice(_self: Any, run: Any) -> Any:
+                monkeypatch.setattr(database.Database, "_retried", retried)
+                run(1)
+                act()
+                return run(2)
+
+            monkeypatch.setattr(database.Database, "_retried", twice)
+
+        return set_act
+
+    def test_an_update_that_ran_meanwhile_does_not_run_again(
+        self, queue: Queue, meanwhile: Callable[[Callable[[], object]], None]
+    ) -> None:
+        queue.put("old", "a")
+        meanwhile(lambda: [queue.complete(claim) for claim in queue.claim()])
+        assert queue.put("new", "a", on_conflict="update").outcome is PutOutcome.UPDATED
+        assert (counts(queue.stats()), known(queue, "a").payload) == ({"success": 1}, "new")
+
+    def test_nor_one_that_is_held(
+        self, queue: Queue, meanwhile: Callable[[Callable[[], object]], None]
+    ) -> None:
+        queue.put("old", "a")
+        claims: list[Claim] = []
+        meanwhile(lambda: claims.extend(queue.claim()))
+        assert queue.put("new", "a", on_conflict="update").outcome is PutOutcome.UPDATED
+        assert queue.complete(claims[0]).payload == "new"
+
+    def test_nor_one_that_another_put_replaced(
+        self, queue: Queue, meanwhile: Callable[[Callable[[], object]], None]
+    ) -> None:
+        queue.put("old", "a")
+        meanwhile(lambda: queue.put("newest", "a", on_conflict="update"))
+        assert queue.put("new", "a", on_conflict="update").outcome is PutOutcome.UPDATED
+        assert known(queue, "a").payload == "newest"
+
+    def test_a_new_task_that_was_updated_meanwhile_was_created(
+        self, queue: Queue, meanwhile: Callable[[Callable[[], object]], None]
+    ) -> None:
+        meanwhile(lambda: queue.put("new", "a", on_conflict="update"))
+        assert queue.put("old", "a", on_conflict="update").outcome is PutOutcome.CREATED
+        assert known(queue, "a").payload == "new"
+
+
+class TestBatchesThatFail:
+    @pytest.fixture
+    def third_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Make the third batch fail for good after its commit."""
+        insert, batches = SqlStore._insert_batch, iter(range(1, 100))
+
+        def fail(store: Any, rows: Any) -> list[bool]:
+            added = insert(store, rows)
+            if next(batches) == 3:
+                raise Unreachable("the reply was lost")
+            return added
+
+        monkeypatch.setattr(SqlStore, "_insert_batch", fail)
+
+    @pytest.mark.usefixtures("third_fails")
+    def test_the_error_says_what_is_in_and_a_repetition_doubles_nothing(self, queue: Queue) -> None:
+        tasks = [{"payload": number} for number in range(2_000)]
+        with pytest.raises(PutIncomplete, match="1000 of 2000 tasks were not written") as caught:
+            queue.put_many(tasks)
+        entries = list(zip(caught.value.task_ids, caught.value.receipts, strict=True))
+        assert all(isinstance(entry, Receipt | Unreachable) for _id, entry in entries)
+        again = [
+            task | {"task_id": task_id}
+            for task, (task_id, entry) in zip(tasks, entries, strict=True)
+            if isinstance(entry, StoreError)
+        ]
+        outcomes = [receipt.outcome for receipt in queue.put_many(again)]
+        assert outcomes == [PutOutcome.DUPLICATE] * 500 + [PutOutcome.CREATED] * 500
+        assert total(queue) == 2_000
 
 
 class TestClock:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 class FreshqError(Exception):
@@ -156,16 +156,19 @@ class PutIncomplete(StoreError):  # noqa: N818 - names the outcome
 
     Attributes:
         receipts: For each task, in order: its receipt, or the error.
+        task_ids: The id of each task, in order. Put a failed task again under this id: it may be in,
+            with only the reply lost.
     """
 
-    def __init__(self, receipts: list[object]) -> None:
+    def __init__(self, receipts: list[object], task_ids: Sequence[str] = ()) -> None:
         """Keep the outcome of every task of the batch."""
         failed = [entry for entry in receipts if isinstance(entry, Exception)]
         super().__init__(
             f"{len(failed)} of {len(receipts)} tasks were not written; first error: {failed[0]}. "
-            "Put the failed ones again: with the same task_id none is created twice"
+            "Put the failed ones again: with the same task_id (see `task_ids`) none is created twice"
         )
         self.receipts = receipts
+        self.task_ids = list(task_ids)
 
 
 class MissingExtra(FreshqError, ImportError):  # noqa: N818 - names the outcome

@@ -10,7 +10,7 @@ from freshq.errors import FreshqError, PutIncomplete, TableMissing
 from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from freshq.model.task import Task
 
@@ -57,8 +57,12 @@ class Claim:
         return self.task.attempts > 1
 
 
-def receipts_of(outcomes: list[Receipt | FreshqError]) -> list[Receipt]:
+def receipts_of(outcomes: list[Receipt | FreshqError], task_ids: Sequence[str]) -> list[Receipt]:
     """Return the receipts of a put.
+
+    Args:
+        outcomes: For each task, in order: its receipt, or the error.
+        task_ids: The ids of the tasks.
 
     Raises:
         FreshqError: If a task has no receipt. This is the task's own error if it is the only task or if
@@ -67,7 +71,7 @@ def receipts_of(outcomes: list[Receipt | FreshqError]) -> list[Receipt]:
     errors = [outcome for outcome in outcomes if isinstance(outcome, FreshqError)]
     if errors:
         nothing_written = len(outcomes) == 1 or isinstance(errors[0], TableMissing)
-        raise errors[0] if nothing_written else PutIncomplete(list(outcomes))
+        raise errors[0] if nothing_written else PutIncomplete(list(outcomes), task_ids)
     return [outcome for outcome in outcomes if isinstance(outcome, Receipt)]
 
 

@@ -119,7 +119,8 @@ class Putting(Verbs):
             [
                 rejection or _outcome(task, results[index])
                 for index, (task, rejection) in enumerate(zip(tasks, rejections, strict=True))
-            ]
+            ],
+            [task.task_id for task in tasks],
         )
 
     def _rejections(self, tasks: Sequence[Task], now: float) -> list[Overloaded | None]:

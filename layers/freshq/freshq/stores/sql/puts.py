@@ -10,8 +10,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from typing_extensions import override
 
-from freshq.stores.conflicts import CREATED, DUPLICATE, UPDATED, put_over
+from freshq.errors import StoreError
+from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
 from freshq.stores.sql.part import Part
+from freshq.stores.sql.put_tokens import outcome_of, remember
 from freshq.stores.sql.rows import row_of, task_of
 from freshq.stores.sql.statements import Statements
 
@@ -51,12 +53,12 @@ class PutStatements(Statements):
 
     @cached_property
     def put_tokens(self) -> sa.Select[Any]:
-        """The put tokens of some tasks, by id."""
+        """The puts that some tasks remember, by id."""
         return sa.select(self.tasks.c.task_id, self.tasks.c.put_token).where(self.in_queue_by_id, self.listed)
 
     @cached_property
     def lock(self) -> sa.Select[Any]:
-        """One task with its put token, locked until the transaction ends."""
+        """One task with the puts that it remembers, locked until the transaction ends."""
         return sa.select(*self.columns, self.tasks.c.put_token).where(*self.this_task).with_for_update()
 
     @cached_property
@@ -110,11 +112,22 @@ class Puts(Part):
     @override
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
         rows = [row_of(task) for task in tasks]
-        added: list[bool] = []
-        for start in range(0, len(rows), BATCH_ROWS):
-            added += self._insert_batch(rows[start : start + BATCH_ROWS])
+        if len(rows) <= BATCH_ROWS:
+            added: list[bool | FreshqError] = [*self._insert_batch(rows)]
+        else:
+            added = self._insert_batches(rows)
         self._put_signal.notify()
-        return list(added)
+        return added
+
+    def _insert_batches(self, rows: list[dict[str, Any]]) -> list[bool | FreshqError]:
+        """Insert the rows by batches until one fails; its rows and those after it get the error."""
+        added: list[bool | FreshqError] = []
+        try:
+            for start in range(0, len(rows), BATCH_ROWS):
+                added += self._insert_batch(rows[start : start + BATCH_ROWS])
+        except StoreError as error:
+            added += [error] * (len(rows) - len(added))
+        return added
 
     def _insert_batch(self, rows: list[dict[str, Any]]) -> list[bool]:
         if len(rows) > 1:
@@ -169,15 +182,17 @@ class Puts(Part):
 
     def _added(self, connection: sa.Connection, rows: list[dict[str, Any]]) -> list[bool]:
         """Return for each row whether this put made it, also when an earlier try did."""
-        tokens: dict[str, str] = {}
+        remembered: dict[str, str] = {}
         ids = [row["task_id"] for row in rows]
         for start in range(0, len(ids), BATCH_ROWS):
             found = connection.execute(
                 self.put_sql.put_tokens,
                 {"of_queue": rows[0]["queue"], "ids": ids[start : start + BATCH_ROWS]},
             )
-            tokens |= {row.task_id: row.put_token for row in found}
-        return [tokens.get(row["task_id"]) == row["put_token"] for row in rows]
+            remembered |= {row.task_id: row.put_token for row in found}
+        return [
+            outcome_of(row["request_token"], remembered.get(row["task_id"], "")) == CREATED for row in rows
+        ]
 
     def _put_over(
         self, connection: sa.Connection, task: Task, row: dict[str, Any], on_conflict: OnConflict
@@ -188,12 +203,12 @@ class Puts(Part):
         if found is None:  # deleted a moment ago
             return CREATED if self._insert(connection, [row])[0] else DUPLICATE
         current = task_of(found)
-        if current.request_token == task.request_token:  # by an earlier try whose reply was lost
-            return CREATED if found.put_token == row["put_token"] else UPDATED
+        earlier = outcome_of(task.request_token, found.put_token)
+        if earlier is not None:  # the reply to an earlier try was lost
+            return earlier
         outcome = put_over(current, task, on_conflict)
         if outcome == DUPLICATE:
             return DUPLICATE
-        # An update keeps the put token of the task: that tells it from a new task.
-        new = row | ({"put_token": found.put_token} if outcome == UPDATED else {})
+        new = row | {"put_token": remember(task.request_token, outcome, found.put_token)}
         connection.execute(self.put_sql.overwrite, new | where | {"of_request_token": current.request_token})
         return outcome

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.model.new_task import json_text
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ShedReason
+from freshq.stores.conflicts import CREATED
+from freshq.stores.sql.put_tokens import remember
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +123,7 @@ def row_of(task: Task) -> dict[str, Any]:
         "task_id": task.task_id,
         "queue": task.queue,
         "task_group": task.group,
-        "put_token": task.request_token,
+        "put_token": remember(task.request_token, CREATED),
         "payload": json_text(task.payload),
     }
 

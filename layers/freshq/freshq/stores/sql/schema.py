@@ -31,7 +31,7 @@ class Schema:
         metadata: All of them.
         tasks: One row per task. `line` is set only while the task is claimable: its priority level, one
             digit, then its group. `due_us` is when the task needs attention: its lease or delay ends,
-            its deadline passes, or its retention is over. `put_token` names the put that made it.
+            its deadline passes, or its retention is over. `put_token` names the puts that wrote it last.
         records: Small records that the processes of a queue share, as JSON.
         counts: Numbers to which the processes of a queue add.
         migrations: The migrations that were applied.
