@@ -34,6 +34,7 @@ from freshq.stores.dynamodb.tables.attachment import (
     Attachment,
     attach_table,
     index_definitions,
+    open_attachment,
     own_definitions,
     plan_attachment,
 )
@@ -79,12 +80,12 @@ class Shipments:
             **({"BillingMode": "PAY_PER_REQUEST"} | options),
         )
 
-    def create_attached(self) -> None:
+    def create_attached(self, **index_options: Any) -> None:
         """Make a table as it is once it was attached, which takes DynamoDB Local two seconds."""
         attachment = Attachment(self.table, "id")
         on_demand = {"BillingModeSummary": {"BillingMode": "PAY_PER_REQUEST"}}
         definitions: Any = [{"AttributeName": "id", "AttributeType": "S"}]
-        indexes: Any = index_definitions(attachment, on_demand)
+        indexes: Any = [index | index_options for index in index_definitions(attachment, on_demand)]
         self.client.create_table(
             TableName=self.table,
             BillingMode="PAY_PER_REQUEST",
@@ -666,6 +667,23 @@ class TestAttaching:
         table.add("A")
         table.queue().enqueue("A")
         assert ids(table.queue().claim()) == ["A"]
+
+    def test_an_index_of_keys_only_still_works(self, client: DynamoDBClient) -> None:
+        """Tables were attached so before the index had the deadlines."""
+        shipments = Shipments(client)
+        shipments.create_attached(Projection={"ProjectionType": "KEYS_ONLY"})
+        stored = open_attachment(shipments.table, client, "id", 1)[0]
+        assert not stored.has_deadlines
+        shipments.add("A", "B")
+        queue = shipments.queue()
+        queue.enqueue("A", max_age_seconds=5)
+        queue.enqueue("B")
+        shipments.clock.advance(10)
+        with metered(client) as meter:
+            assert ids(queue.claim()) == ["B"]
+        assert meter.calls["DescribeTable"] == 0
+        assert queue.stats(approximate=True).pending == 0
+        assert found(queue, "A").status is TaskStatus.SHED
 
     def test_a_table_that_is_not_attached(self, client: DynamoDBClient) -> None:
         table = Shipments(client)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Stats
-from freshq.stores.dynamodb.items import LEASE_PREFIX, decode_if_task, seconds
+from freshq.stores.dynamodb.items import LEASE_PREFIX, decode_if_task
 from freshq.stores.dynamodb.leases import ahead_ids, is_lease_record, task_ids_of
-from freshq.stores.dynamodb.queries import due_query, ids_of, pending_query
+from freshq.stores.dynamodb.queries import (
+    LiveTasks,
+    claimable_pages,
+    due_query,
+    ids_of,
+    pending_query,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
@@ -42,29 +49,41 @@ class ApproximateCounts:
             created_after: Tasks created at or before this time are stale.
         """
         partitions = self._keyspace.pending_partitions(self._queue, lines)
-        ends = [end for partition in partitions for end in self._ends(partition, created_after)]
+        live = LiveTasks(created_after, now if self._keyspace.has_deadlines else None)
+        ends = [end for partition in partitions for end in self._ends(partition, live)]
         delayed, lease_ids = self._due()
+        counted = [self._count(("pending", "shed"), live.query(name)) for name in partitions]
+        stale = [pending_query(name, "<=", created_after) for name in partitions]
         return Stats(
-            pending=sum(self._count("pending", name, ">", created_after) for name in partitions),
+            pending=sum(pending for pending, _ in counted),
             delayed=delayed,
             taken=len(self._taken(lease_ids)),
-            shed=sum(self._count("shed", name, "<=", created_after) for name in partitions),
+            shed=sum(shed for _, shed in counted)
+            + sum(self._count(("shed",), arguments)[0] for arguments in stale),
             oldest_pending_seconds=max(0.0, now - min(ends)) if ends else None,
             newest_pending_seconds=max(0.0, now - max(ends)) if ends else None,
             bounded=self._bounded,
         )
 
-    def _ends(self, partition: str, created_after: float) -> list[float]:
+    def _ends(self, partition: str, live: LiveTasks) -> list[float]:
         """Return the creation times of the oldest and the newest claimable task; empty if none is."""
-        query = pending_query(partition, ">", created_after) | {"Limit": 1}
-        pages = [self._calls.query(query | {"ScanIndexForward": forward}) for forward in (True, False)]
-        return [seconds(item["taskCreated"]) for page in pages for item in page["Items"]]
+        both = [
+            chain.from_iterable(claimable_pages(self._calls, partition, live, 1, newest_first=newest_first))
+            for newest_first in (False, True)
+        ]
+        return [created for found in both for created, _task_id in islice(found, 1)]
 
-    def _count(self, field: str, partition: str, relation: str, created: float) -> int:
-        page = self._calls.query(pending_query(partition, relation, created) | {"Select": "COUNT"})
+    def _count(self, fields: Collection[str], arguments: Item) -> tuple[int, int]:
+        """Return how many tasks are on one page of a query, and how many its filter left out.
+
+        Args:
+            fields: The counts that are lower bounds if there are more pages.
+            arguments: Arguments of the query.
+        """
+        page = self._calls.query(arguments | {"Select": "COUNT"})
         if "LastEvaluatedKey" in page:
-            self._bounded[field] = "at least"
-        return int(page["Count"])
+            self._bounded |= dict.fromkeys(fields, "at least")
+        return int(page["Count"]), int(page["ScannedCount"] - page["Count"])
 
     def _due(self) -> tuple[int, list[str]]:
         """Return the number of delayed tasks, and the ids of the lease records."""

@@ -60,7 +60,11 @@ class AttachedDynamoDBStore(TableStore):
             client: A low-level boto3 client.
         """
         check_table_name(attachment.table)
-        super().__init__(TableCalls(client, attachment.table, attachment.names), attachment.shards)
+        super().__init__(
+            TableCalls(client, attachment.table, attachment.names),
+            attachment.shards,
+            has_deadlines=attachment.has_deadlines,
+        )
         self._attachment = attachment
 
     @override

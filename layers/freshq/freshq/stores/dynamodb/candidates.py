@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from freshq.stores.base import ClaimRequest
     from freshq.stores.dynamodb.line_records import LineRecords
+    from freshq.stores.dynamodb.queries import LiveTasks
     from freshq.stores.dynamodb.waiting import WaitingTasks
     from freshq.stores.lines import Line
 
@@ -56,7 +57,7 @@ class Candidates:
         newest_first = request.orders.newest_first(
             line,
             request.now,
-            lambda: self.waiting.oldest_created(request.queue, request.created_after, [line]),
+            lambda: self.waiting.oldest(request.queue, self._live(), [line]),
         )
         sign = -1 if newest_first else 1
         shards = [
@@ -70,11 +71,15 @@ class Candidates:
         if not found:
             self.lines.found_empty(request.queue, line)
 
+    def _live(self) -> LiveTasks:
+        request = self.request
+        return self.waiting.live(request.created_after, request.deadline_after)
+
     def _shard(self, partition: str, *, newest_first: bool) -> Iterator[tuple[float, str]]:
         pages = queries.claimable_pages(
             self.waiting.calls,
             partition,
-            self.request.created_after,
+            self._live(),
             self.request.limit,
             newest_first=newest_first,
         )

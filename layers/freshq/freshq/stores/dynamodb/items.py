@@ -32,10 +32,13 @@ class Keyspace:
         shards: Partitions of each line and of the due index.
         is_attached: Whether the table is an application's. Then changes of a record are counted, the due
             index lists dead letters, and records never expire.
+        has_deadlines: Whether the status index has the deadlines. An index that was attached by keys only
+            has none; there the condition of each claim finds what is stale.
     """
 
     shards: int
     is_attached: bool = False
+    has_deadlines: bool = True
 
     def shard_of(self, item_id: str) -> int:
         """Return the shard of an item, by a hash that is the same in every process."""

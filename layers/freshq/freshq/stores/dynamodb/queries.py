@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -17,35 +18,71 @@ if TYPE_CHECKING:
 # Keys read beyond those wanted, for tasks that others take first. Thirty keys of about 110 bytes still cost
 # one half read unit, the minimum of a query.
 LOOKAHEAD_KEYS: Final = 19
+# Pages that a claim reads of a partition.
+MAX_PAGES: Final = 4
+# Keys on the page that follows one of mostly stale tasks, and on those after that. The last is about the
+# megabyte that DynamoDB reads at most for one query.
+LARGER_PAGES_KEYS: Final = (1_000, 8_000)
 # Entries of the due index handled at a time.
 DUE_PAGE_KEYS: Final = 25
 
 
+@dataclass(frozen=True, slots=True)
+class LiveTasks:
+    """The tasks of a line that are not stale.
+
+    Attributes:
+        created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
+        deadline_after: Tasks with a deadline at or before this time are stale; None if that is not asked,
+            or the index does not have the deadlines.
+    """
+
+    created_after: float
+    deadline_after: float | None = None
+
+    def query(self, partition: str) -> Item:
+        """Return the arguments of a query of them in a partition of the status index."""
+        arguments = pending_query(partition, ">", self.created_after)
+        if self.deadline_after is not None:
+            arguments["FilterExpression"] = "#deadline > :deadlineAfter"
+            arguments["ExpressionAttributeValues"][":deadlineAfter"] = milliseconds(self.deadline_after)
+        return arguments
+
+
 def claimable_pages(
-    calls: TableCalls, partition: str, created_after: float, limit: int, *, newest_first: bool
+    calls: TableCalls, partition: str, live: LiveTasks, limit: int, *, newest_first: bool
 ) -> Iterator[list[tuple[float, str]]]:
-    """Yield the creation times and ids of the tasks of a partition that are not stale, page by page.
+    """Yield the creation times and ids of live tasks of a partition, page by page.
+
+    The number of pages is bounded. A page on which most tasks are stale is followed by a larger one.
 
     Args:
         calls: Calls to the table.
         partition: The partition of the status index.
-        created_after: Tasks created at or before this time are stale.
+        live: Which tasks are live.
         limit: How many tasks are wanted. Pages are read as needed.
         newest_first: Which end comes first.
     """
-    arguments = pending_query(partition, ">", created_after) | {
+    arguments = live.query(partition) | {
         "ScanIndexForward": not newest_first,
         "Limit": limit + LOOKAHEAD_KEYS,
     }
-    for page in _pages(calls, arguments):
+    larger = iter(LARGER_PAGES_KEYS)
+    for _ in range(MAX_PAGES):
+        page = calls.query(arguments)
         yield [(seconds(item["taskCreated"]), item["taskId"]["S"]) for item in page["Items"]]
+        if "LastEvaluatedKey" not in page:
+            return
+        arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+        if 2 * page["Count"] < page["ScannedCount"]:
+            arguments["Limit"] = max(arguments["Limit"], next(larger, LARGER_PAGES_KEYS[-1]))
 
 
 def oldest_claimable(
-    calls: TableCalls, partition: str, created_after: float, limit: int
+    calls: TableCalls, partition: str, live: LiveTasks, limit: int
 ) -> Iterator[tuple[float, str]]:
     """Yield what `claimable_pages` finds, one by one, oldest first."""
-    return chain.from_iterable(claimable_pages(calls, partition, created_after, limit, newest_first=False))
+    return chain.from_iterable(claimable_pages(calls, partition, live, limit, newest_first=False))
 
 
 def pending_query(partition: str, relation: str, created: float) -> Item:

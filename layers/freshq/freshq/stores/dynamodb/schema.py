@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 STATUS_INDEX: Final = "status-created-index"
 DUE_INDEX: Final = "due-index"
+# Beside its keys the status index has this, so that a query passes over tasks stale by their own max age.
+STATUS_INDEX_ATTRIBUTE: Final = "deadline"
 TTL_ATTRIBUTE: Final = "ttl"
 # A waiter polls every second, for 2 minutes at most.
 WAITER_CONFIG: Final[WaiterConfigTypeDef] = {"Delay": 1, "MaxAttempts": 120}
@@ -40,7 +42,10 @@ def table_definition(table: str) -> CreateTableInputTypeDef:
                     {"AttributeName": "pendingShard", "KeyType": "HASH"},
                     {"AttributeName": "taskCreated", "KeyType": "RANGE"},
                 ],
-                "Projection": {"ProjectionType": "KEYS_ONLY"},
+                "Projection": {
+                    "ProjectionType": "INCLUDE",
+                    "NonKeyAttributes": [STATUS_INDEX_ATTRIBUTE],
+                },
             },
             {
                 "IndexName": DUE_INDEX,

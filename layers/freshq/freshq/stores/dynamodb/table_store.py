@@ -40,12 +40,13 @@ class TableStore(Store):
     Subclasses decide how tasks are put, read and deleted.
     """
 
-    def __init__(self, calls: TableCalls, shards: int) -> None:
+    def __init__(self, calls: TableCalls, shards: int, *, has_deadlines: bool = True) -> None:
         """Use a table.
 
         Args:
             calls: Calls to it.
             shards: Partitions of each line and of the due index.
+            has_deadlines: Whether its status index has the deadlines.
 
         Raises:
             ValueError: If the number of shards is wrong.
@@ -54,7 +55,7 @@ class TableStore(Store):
             msg = f"shards: must be a whole number from 1 to {MAX_SHARDS}, got {shards!r}"
             raise ValueError(msg)
         self._calls = calls
-        self._keyspace = Keyspace(shards, is_attached=calls.names.is_attached)
+        self._keyspace = Keyspace(shards, is_attached=calls.names.is_attached, has_deadlines=has_deadlines)
         self._control = ControlRecords(calls)
         self._lines = LineRecords(calls, self._control)
         self._waiting = WaitingTasks(calls, self._keyspace, self._lines)

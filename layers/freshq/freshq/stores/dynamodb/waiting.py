@@ -44,20 +44,19 @@ class WaitingTasks:
                 counts[line[1]] += queries.count_live(self.calls, partition, created_after, at_most)
         return dict(counts)
 
-    def oldest_created(
-        self, queue: str, created_after: float, lines: Iterable[Line] | None = None
-    ) -> float | None:
-        """Return the creation time of the oldest claimable task; None if there is none.
+    def live(self, created_after: float, deadline_after: float) -> queries.LiveTasks:
+        """Return which tasks are live, by their deadlines too if the index has them."""
+        return queries.LiveTasks(created_after, deadline_after if self.keyspace.has_deadlines else None)
 
-        Args:
-            queue: Name of the queue.
-            created_after: Tasks created at or before this time are stale.
-            lines: Where to look; None for all lines of the queue.
-        """
-        if lines is None:
-            lines = self.lines.all_lines(queue, created_after)
+    def oldest_created(self, queue: str, created_after: float) -> float | None:
+        """Return the creation time of the oldest task within the queue's max age; None if there is none."""
+        lines = self.lines.all_lines(queue, created_after)
+        return self.oldest(queue, queries.LiveTasks(created_after), lines)
+
+    def oldest(self, queue: str, live: queries.LiveTasks, lines: Iterable[Line]) -> float | None:
+        """Return the creation time of the oldest live task of some lines; None if there is none."""
         oldest = (
-            next(queries.oldest_claimable(self.calls, partition, created_after, 1), None)
+            next(queries.oldest_claimable(self.calls, partition, live, 1), None)
             for partition in self.keyspace.pending_partitions(queue, lines)
         )
         return min((entry[0] for entry in oldest if entry is not None), default=None)
@@ -84,8 +83,9 @@ class WaitingTasks:
         return [task for task in tasks if task and task.status is TaskStatus.PENDING and not task.delayed]
 
     def _oldest_ids(self, queue: str, lines: Iterable[Line], created_after: float, count: int) -> list[str]:
+        live = queries.LiveTasks(created_after)
         partitions = [
-            queries.oldest_claimable(self.calls, partition, created_after, count)
+            queries.oldest_claimable(self.calls, partition, live, count)
             for partition in self.keyspace.pending_partitions(queue, lines)
         ]
         return [task_id for _created, task_id in islice(heapq.merge(*partitions), count)]

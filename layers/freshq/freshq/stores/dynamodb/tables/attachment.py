@@ -12,7 +12,12 @@ from freshq.policy.order import Order
 from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
 from freshq.stores.dynamodb.items import new_request_token
 from freshq.stores.dynamodb.names import KEY, Item, Names
-from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX, table_definition
+from freshq.stores.dynamodb.schema import (
+    DUE_INDEX,
+    STATUS_INDEX,
+    STATUS_INDEX_ATTRIBUTE,
+    table_definition,
+)
 from freshq.stores.dynamodb.tables.changes import POLL_SECONDS, TableChanges, index_names, is_on_demand
 
 if TYPE_CHECKING:
@@ -39,12 +44,14 @@ class Attachment:
         key: Its hash key.
         order: Default order of its queues.
         shards: Partitions of each line and of the due index.
+        has_deadlines: Whether its status index has the deadlines, as written when it was attached.
     """
 
     table: str
     key: str
     order: Order = Order.FIFO
     shards: int = 1
+    has_deadlines: bool = False
 
     @property
     def names(self) -> Names:
@@ -123,7 +130,9 @@ def attach_table(
     _check_unchanged(read_attachment(client, attachment.table, attachment.key), attachment)
     for index in index_definitions(attachment, description):
         changes.add_index(index, _definitions(attachment, index))
-    _write_record(client, attachment)
+    _write_record(
+        client, replace(attachment, has_deadlines=_has_deadlines(changes.description(), attachment))
+    )
 
 
 def read_attachment(client: DynamoDBClient, table: str, key: str) -> Attachment | None:
@@ -145,7 +154,8 @@ def read_attachment(client: DynamoDBClient, table: str, key: str) -> Attachment 
         raise ValueError(msg + " (a table with a range key cannot be attached)") from error
     if item is None or "order" not in item:
         return None
-    return Attachment(table, key, Order(item["order"]["S"]), int(item["shards"]["N"]))
+    has_deadlines = item.get("hasDeadlines", {}).get("BOOL", False)
+    return Attachment(table, key, Order(item["order"]["S"]), int(item["shards"]["N"]), has_deadlines)
 
 
 def open_attachment(
@@ -178,8 +188,19 @@ def _write_record(client: DynamoDBClient, attachment: Attachment) -> None:
             KEY: {"S": ATTACH_RECORD},
             "order": {"S": attachment.order.value},
             "shards": {"N": str(attachment.shards)},
+            "hasDeadlines": {"BOOL": attachment.has_deadlines},
             "requestToken": {"S": new_request_token()},
         }
+    )
+
+
+def _has_deadlines(description: Item, attachment: Attachment) -> bool:
+    """Return whether the status index has the deadlines: one that was attached earlier may have keys only."""
+    names = attachment.names
+    projections = {index["IndexName"]: index["Projection"] for index in description["GlobalSecondaryIndexes"]}
+    projected = projections[names.index(STATUS_INDEX)]
+    return projected["ProjectionType"] == "ALL" or (
+        names.attribute(STATUS_INDEX_ATTRIBUTE) in projected.get("NonKeyAttributes", [])
     )
 
 
@@ -232,6 +253,10 @@ def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
     """Return the indexes as arguments of CreateTable, with the throughput of the table."""
     names = attachment.names
     throughput = {} if is_on_demand(description) else {"ProvisionedThroughput": _throughput(description)}
+    deadlines = {
+        "ProjectionType": "INCLUDE",
+        "NonKeyAttributes": [names.attribute(STATUS_INDEX_ATTRIBUTE)],
+    }
     return [
         {
             "IndexName": names.index(name),
@@ -239,12 +264,12 @@ def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
                 {"AttributeName": names.attribute(hash_key), "KeyType": "HASH"},
                 {"AttributeName": names.attribute(range_key), "KeyType": "RANGE"},
             ],
-            "Projection": {"ProjectionType": "KEYS_ONLY"},
+            "Projection": projection,
             **throughput,
         }
-        for name, hash_key, range_key in (
-            (STATUS_INDEX, "pendingShard", "taskCreated"),
-            (DUE_INDEX, "dueShard", "dueAt"),
+        for name, hash_key, range_key, projection in (
+            (STATUS_INDEX, "pendingShard", "taskCreated", deadlines),
+            (DUE_INDEX, "dueShard", "dueAt", {"ProjectionType": "KEYS_ONLY"}),
         )
     ]
 

@@ -1,0 +1,95 @@
+"""Tasks that are stale by their own max age, on DynamoDB: the query passes over them, in bounded pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Order
+from freshq.stores.dynamodb.items import Keyspace, encode
+from freshq.stores.dynamodb.queries import MAX_PAGES
+from tests.support.faults import AFTER, hooked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from tests.conftest import StoreUnderTest
+
+STALE = 3_000
+
+
+@contextmanager
+def calls_of(client: DynamoDBClient) -> Iterator[Counter[str]]:
+    """Count the calls of a client by operation."""
+    counts: Counter[str] = Counter()
+
+    def count(model: Any, **_rest: Any) -> None:
+        counts[model.name] += 1
+
+    with hooked(client, AFTER, count):
+        yield counts
+
+
+def put_copies(table: StoreUnderTest, task_id: str, count: int, step_seconds: float) -> None:
+    """Write copies of a task, each created a step later or earlier, with the calls of a bulk load."""
+    assert table.client is not None
+    assert table.table is not None
+    task = table.queue().get(task_id)
+    assert task is not None
+    copies = [
+        replace(task, task_id=f"{task_id}-{number}", created=task.created + number * step_seconds)
+        for number in range(1, count + 1)
+    ]
+    for start in range(0, count, 25):
+        batch = copies[start : start + 25]
+        requests: list[Any] = [{"PutRequest": {"Item": encode(copy, Keyspace(1))}} for copy in batch]
+        table.client.batch_write_item(RequestItems={table.table: requests})
+
+
+@pytest.mark.parametrize(("order", "step_seconds"), [(Order.LIFO, 0.001), (Order.FIFO, -0.001)])
+def test_a_claim_passes_over_thousands_of_stale_tasks_in_a_few_calls(
+    table_store: StoreUnderTest, dynamodb_local: DynamoDBClient, order: Order, step_seconds: float
+) -> None:
+    table, client = table_store, dynamodb_local
+    table.queue().put("stale", task_id="stale", max_age_seconds=5)
+    table.queue().put("live", task_id="live")
+    put_copies(table, "stale", STALE, step_seconds)
+    table.clock.advance(10)
+    queue = table.queue(order=order)
+    with calls_of(client) as calls:
+        claims = queue.claim(limit=1)
+    assert [claim.task.payload for claim in claims] == ["live"]
+    assert calls["Query"] <= MAX_PAGES
+    # The control record, the lease record and the claim itself.
+    assert calls.total() <= MAX_PAGES + 3
+    assert queue.claim(limit=1) == []
+
+
+def test_approximate_stats_count_stale_tasks_as_shed(table: StoreUnderTest) -> None:
+    queue = table.queue()
+    queue.put_many([{"payload": number, "max_age_seconds": 5} for number in range(30)])
+    table.clock.advance(2)
+    queue.put("live")
+    table.clock.advance(8)
+    stats = queue.stats(approximate=True)
+    assert (stats.pending, stats.shed) == (1, 30)
+    assert stats.oldest_pending_seconds == stats.newest_pending_seconds == 8
+
+
+def test_a_line_of_nothing_but_stale_tasks_is_read_in_few_pages(
+    table: StoreUnderTest, client: DynamoDBClient
+) -> None:
+    queue = table.queue()
+    queue.put("stale", task_id="stale", max_age_seconds=5)
+    put_copies(table, "stale", 300, 0.001)
+    table.clock.advance(10)
+    with calls_of(client) as calls:
+        assert queue.claim(limit=10) == []
+    assert calls["UpdateItem"] == 0
+    assert calls["Query"] <= 2 * MAX_PAGES
