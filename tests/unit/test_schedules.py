@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import islice, product, takewhile
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from freshq import Queue, StoreError
+from freshq import BacklogLimit, Queue, StoreError, WhenFull
 from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
@@ -66,6 +66,64 @@ class TestCron:
             Cron("* * * * *", zone)
 
 
+LORD_HOWE = ZoneInfo("Australia/Lord_Howe")
+
+
+class TestHalfHourShift:
+    """Lord Howe's clocks change by half an hour: 02:00 is 02:30 in spring, and 01:30 in autumn."""
+
+    @pytest.fixture(params=[(10, 4), (4, 5)], ids=["spring", "autumn"])
+    def minutes(self, request: pytest.FixtureRequest) -> list[tuple[float, datetime]]:
+        """Return every minute of the day, as an instant and as local clocks show it."""
+        month, day = request.param
+        start = datetime(2026, month, day, tzinfo=LORD_HOWE).timestamp()
+        local = [(start + 60 * n, datetime.fromtimestamp(start + 60 * n, LORD_HOWE)) for n in range(1530)]
+        return [(instant, shown) for instant, shown in local if shown.day == day]
+
+    def ticks(self, expression: str, minutes: list[tuple[float, datetime]]) -> list[float]:
+        found = Cron(expression, "Australia/Lord_Howe").ticks(minutes[0][0] - 1)
+        return list(takewhile(lambda tick: tick <= minutes[-1][0], found))
+
+    def test_a_time_fires_once_at_its_first_instant_or_after_the_gap(
+        self, minutes: list[tuple[float, datetime]]
+    ) -> None:
+        first: dict[tuple[int, int], float] = {}
+        for instant, shown in minutes:
+            first.setdefault((shown.hour, shown.minute), instant)
+        for hour, minute in product(range(24), range(60)):
+            expected = first.get((hour, minute), first.get((2, 30)))
+            assert self.ticks(f"{minute} {hour} * * *", minutes) == [expected], (hour, minute)
+
+    @pytest.mark.parametrize("step", [1, 7, 10, 30])
+    def test_minutes_follow_real_time_in_each_hour(
+        self, minutes: list[tuple[float, datetime]], step: int
+    ) -> None:
+        for hour in range(24):
+            expected = [at for at, shown in minutes if shown.hour == hour and shown.minute % step == 0]
+            assert self.ticks(f"*/{step} {hour} * * *", minutes) == expected, hour
+
+    def test_hours_follow_real_time_at_each_minute(self, minutes: list[tuple[float, datetime]]) -> None:
+        for minute in range(60):
+            expected = [instant for instant, shown in minutes if shown.minute == minute]
+            assert self.ticks(f"{minute} * * * *", minutes) == expected, minute
+
+    def test_ticks_are_the_same_from_wherever_they_are_asked(
+        self, minutes: list[tuple[float, datetime]]
+    ) -> None:
+        every = self.ticks("*/10 * * * *", minutes)
+        cron = Cron("*/10 * * * *", "Australia/Lord_Howe")
+        for instant, _shown in minutes[:300]:
+            assert next(cron.ticks(instant + 0.25)) == next(tick for tick in every if tick > instant)
+
+    def test_a_year_with_ticks_far_apart(self) -> None:
+        start = datetime(2026, 1, 1, tzinfo=LORD_HOWE).timestamp()
+        found = islice(Cron("0 */12 1 */3 *", "Australia/Lord_Howe").ticks(start - 1), 9)
+        shown = [f"{datetime.fromtimestamp(tick, LORD_HOWE):%m-%d %H:%M}" for tick in found]
+        days = [f"{month:02}-01" for month in (1, 4, 7, 10)]
+        expected = [f"{day} {hour}" for day in days for hour in ("00:00", "12:00")]
+        assert shown == [*expected, "01-01 00:00"]
+
+
 class TestEvery:
     def test_at_the_multiples_of_the_interval(self) -> None:
         assert list(islice(Every(0.25).ticks(10.1), 3)) == [10.25, 10.5, 10.75]
@@ -75,6 +133,21 @@ class TestEvery:
     def test_a_wrong_interval(self, seconds: Any) -> None:
         with pytest.raises(ValueError, match=r"^seconds: "):
             Every(seconds)
+
+
+class Advance(threading.Event):
+    """Advances a clock instead of waiting, for a number of rounds."""
+
+    def __init__(self, clock: Clock, rounds: int) -> None:
+        super().__init__()
+        self.clock, self.rounds, self.waits = clock, rounds, list[float]()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout or 0.0)
+        self.clock.advance(timeout or 0.0)
+        if len(self.waits) == self.rounds:
+            self.set()
+        return self.is_set()
 
 
 class TestScheduler:
@@ -146,6 +219,13 @@ class TestScheduler:
             Schedule.of("", Every(1), 1)
         with pytest.raises(ValueError, match=r"^catch_up: "):
             Schedule.of("m", Every(1), 1, catch_up=0)
+        with pytest.raises(ValueError, match=r"^priority: "):
+            Schedule.of("m", Every(1), 1, priority=99)
+
+    @pytest.mark.parametrize("argument", ["on_conflict", "task_id", "connection", "at", "colour"])
+    def test_what_would_differ_for_each_tick_or_free_its_id_is_refused(self, argument: str) -> None:
+        with pytest.raises(ValueError, match=f"^{argument}: cannot be set for a schedule; use only delay_"):
+            Schedule.of("m", Every(1), 1, **{argument: "update"})  # type: ignore[arg-type]
 
     def test_run_retries_while_the_store_does_not_answer(
         self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -175,7 +255,54 @@ class TestScheduler:
         node.run(stop := Stop())
         assert stop.waits == [1.0, 45.0]
         assert total(queue) == 1
-        assert "could not fire schedules" in caplog.text
+        assert "schedule m: could not fire" in caplog.text
+
+    def test_the_trouble_of_one_schedule_is_its_own(
+        self, queue: Queue, clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It is retried with backoff, and logged once for each of its ticks."""
+        clock.now = 60.0 * round(START / 60)
+        broken = [True]
+
+        def fails(_instant: datetime) -> str:
+            if broken:
+                raise LookupError("no such report")
+            return "mended"
+
+        schedules = [
+            Schedule.of("raises", Every(60), fails),
+            Schedule.of("no-json", Every(60), lambda _instant: object()),
+            Schedule.of("fine", Every(60), "work"),
+        ]
+        node = Scheduler(queue, schedules)
+        node.fire()
+        stop = Advance(clock, rounds=7)
+        clock.advance(60)
+        node.run(stop)
+        assert stop.waits[:5] == [1, 2, 4, 8, 16]
+        fired = [task.payload for task in queue.list()]
+        assert fired == ["work"] * 2
+        for name in ("raises", "no-json"):
+            assert caplog.text.count(f"schedule {name}: could not fire") == 2
+        assert caplog.text.count("skipped missed tick raises@") == 1
+        assert "LookupError: no such report" in caplog.text
+        assert "payload: " in caplog.text
+        broken.clear()
+        with pytest.raises(ValueError, match="payload: "):
+            node.fire()
+        assert "mended" in [task.payload for task in queue.list()]
+
+    def test_an_overloaded_queue_delays_a_tick(self, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+        queue = Queue(MemoryStore(), clock=clock, backlog=BacklogLimit(1, WhenFull.REFUSE_NEWEST))
+        node = Scheduler(queue, [Schedule.of("m", Every(60), "tick")])
+        node.fire()
+        queue.put("in the way")
+        clock.advance(60)
+        stop = Advance(clock, rounds=3)
+        node.run(stop)
+        assert "schedule m: could not fire" in caplog.text
+        queue.complete(queue.claim()[0])
+        assert node.fire() == 1
 
     def test_without_schedules_there_is_no_tick(self, queue: Queue) -> None:
         node = Scheduler(queue, [])

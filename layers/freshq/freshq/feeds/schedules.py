@@ -1,8 +1,4 @@
-"""Recurring tasks: by a cron expression in a time zone, or at an interval.
-
-Ticks are instants, each after the one before. So no tick fires twice when the clocks go back, and none is
-lost when they go forward.
-"""
+"""Recurring tasks: one for each tick of a schedule."""
 
 from __future__ import annotations
 
@@ -10,18 +6,20 @@ import hashlib
 import logging
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from freshq.errors import StoreError, needs
-from freshq.model.checks import checked_count, checked_seconds
+from freshq.errors import StoreError
+from freshq.feeds.ticks import Cron, Every
+from freshq.model.checks import checked_count
+from freshq.model.new_task import parse_new_task
+from freshq.policy.retry import Backoff
 from freshq.queue.shared.records import change_record
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from freshq.queue.base import BaseQueue
 
@@ -32,95 +30,13 @@ DEFAULT_CATCH_UP: Final = 1
 # Maximum number of missed ticks to process at a time.
 MAX_MISSED: Final = 10_000
 LONGEST_SLEEP_SECONDS: Final = 60.0
+# Before the next try of a schedule that failed, unless a tick comes first.
+RETRY_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=LONGEST_SLEEP_SECONDS)
+# The arguments of put that may be the same for each tick. `on_conflict` is not: it would free the id of a
+# tick whose task is over, and another node would fire the tick again.
+ARGUMENTS: Final = ("delay_seconds", "group", "max_age_seconds", "priority")
 
-
-@dataclass(frozen=True)
-class Cron:
-    """Fires at the times of a cron expression in a time zone.
-
-    A time that is skipped in spring fires right after the change; one that is repeated in autumn fires once.
-    Expressions with `*` in the hour or the minute follow real time.
-
-    Attributes:
-        expression: Five fields, as in Debian's crontab(5).
-        zone: Name of the time zone, such as "Europe/Berlin".
-    """
-
-    expression: str
-    zone: str = "UTC"
-
-    def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            ValueError: If one is wrong.
-            MissingExtra: If the extra `cron` is not installed.
-        """
-        self._tzinfo()
-        self._moments(datetime.now(UTC))
-
-    def _tzinfo(self) -> tzinfo:
-        try:
-            return ZoneInfo(self.zone)
-        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
-            msg = f"zone: {self.zone!r:.60} is not a time zone; use a name such as Europe/Berlin"
-            raise ValueError(msg) from error
-
-    def _moments(self, start: datetime) -> Iterator[datetime]:
-        """Return the moments of the expression after `start`.
-
-        Raises:
-            ValueError: If it is not a cron expression.
-            MissingExtra: If the package that reads it is not installed.
-        """
-        with needs("cron"):
-            from cronsim import CronSim, CronSimError  # noqa: PLC0415 - an extra
-        try:
-            moments: Iterator[datetime] = CronSim(self.expression, start)
-        except (CronSimError, AttributeError, TypeError) as error:
-            msg = f"expression: {self.expression!r} is not a cron expression ({error})"
-            raise ValueError(msg) from error
-        return moments
-
-    def ticks(self, after: float) -> Iterator[float]:
-        """Yield the ticks after a time, in order, in seconds since the epoch."""
-        last = after
-        for moment in self._moments(datetime.fromtimestamp(after, self._tzinfo())):
-            instant = moment.timestamp()
-            if instant > last:
-                yield instant
-                last = instant
-
-
-@dataclass(frozen=True)
-class Every:
-    """Fires at the multiples of an interval since the epoch, which are the same on every machine.
-
-    Attributes:
-        seconds: The interval.
-    """
-
-    seconds: float
-
-    def __post_init__(self) -> None:
-        """Check the interval.
-
-        Raises:
-            ValueError: If it is less than a millisecond.
-        """
-        checked_seconds("seconds", self.seconds, above_zero=True)
-        if self.seconds < 1e-3:  # noqa: PLR2004 - said in the message
-            msg = f"seconds: must be 0.001 or more, got {self.seconds!r}"
-            raise ValueError(msg)
-
-    def ticks(self, after: float) -> Iterator[float]:
-        """Yield the ticks after a time, in order, in seconds since the epoch."""
-        number = math.floor(after / self.seconds)
-        while True:
-            number += 1
-            instant = round(number * self.seconds, 6)
-            if instant > after:
-                yield instant
+__all__ = ["Cron", "Every", "Schedule", "Scheduler"]
 
 
 @dataclass(frozen=True)
@@ -131,7 +47,7 @@ class Schedule:
         name: Unique among the schedules of the queue, and never to be reused: it is part of task ids.
         when: When it fires.
         payload: Returns the payload for a tick, given its instant.
-        arguments: Other arguments of the put.
+        arguments: Other arguments of the put: some of `ARGUMENTS`.
         catch_up: Number of missed ticks that fire late: the latest ones.
     """
 
@@ -159,7 +75,7 @@ class Schedule:
             payload: The payload: any JSON value, or a function that returns one, given the instant of the
                 tick in UTC.
             catch_up: Number of missed ticks that fire late.
-            **arguments: Other arguments of the put, such as `priority` and `group`.
+            **arguments: Other arguments of the put: `priority`, `group`, `delay_seconds`, `max_age_seconds`.
 
         Raises:
             ValueError: If an argument is wrong.
@@ -168,6 +84,11 @@ class Schedule:
             msg = f"name: must be a non-empty text, got {name!r}"
             raise ValueError(msg)
         checked_count("catch_up", catch_up, at_most=MAX_MISSED)
+        for argument in arguments:
+            if argument not in ARGUMENTS:
+                msg = f"{argument}: cannot be set for a schedule; use only {', '.join(ARGUMENTS)}"
+                raise ValueError(msg)
+        parse_new_task({"payload": None, **arguments})
         work = payload if callable(payload) else (lambda _instant: payload)
         return cls(name, when, work, arguments, catch_up)
 
@@ -205,6 +126,8 @@ class Scheduler:
                 raise ValueError(msg)
         self._queue = queue
         self._schedules = schedules
+        self._failed_rounds = 0
+        self._quiet_until: dict[str, float] = {}
 
     def fire(self) -> int:
         """Put the tasks of the ticks since the last call on any node.
@@ -215,9 +138,23 @@ class Scheduler:
             How many tasks this call put.
 
         Raises:
-            StoreError: If the store did not answer; the next call fires the rest.
+            Exception: The first error, after each schedule had its turn: a StoreError, Overloaded, or what a
+                payload function raised. The next call fires the rest.
         """
-        return sum(self._fire(schedule) for schedule in self._schedules)
+        fired, errors = self._fire_each()
+        for error in errors.values():
+            raise error
+        return fired
+
+    def _fire_each(self) -> tuple[int, dict[str, Exception]]:
+        """Fire all schedules; return how many tasks were put, and the errors by schedule."""
+        fired, errors = 0, dict[str, Exception]()
+        for schedule in self._schedules:
+            try:
+                fired += self._fire(schedule)
+            except Exception as error:  # noqa: BLE001 - one schedule's trouble; the others have their turn
+                errors[schedule.name] = error
+        return fired, errors
 
     def _fire(self, schedule: Schedule) -> int:
         now = self._queue.now()
@@ -227,8 +164,11 @@ class Scheduler:
             return 0
         due = takewhile(lambda tick: tick <= now, schedule.when.ticks(last))
         missed = list(islice(due, MAX_MISSED))
-        for dropped in missed[: -schedule.catch_up]:
-            logger.warning("schedule %s: skipped missed tick %s", schedule.name, schedule.task_id(dropped))
+        dropped = missed[: -schedule.catch_up]
+        for tick in dropped:
+            logger.warning("schedule %s: skipped missed tick %s", schedule.name, schedule.task_id(tick))
+        if dropped:
+            self._advance_mark(schedule, dropped[-1])  # if the next one fails, they are not skipped again
         fired = 0
         for tick in missed[-schedule.catch_up :]:
             fired += self._put(schedule, tick)
@@ -259,15 +199,34 @@ class Scheduler:
         return min((tick for tick in coming if tick is not None), default=None)
 
     def run(self, stop: threading.Event) -> None:
-        """Fire ticks until stopped. Errors of the store are logged, and the ticks are fired later."""
+        """Fire ticks until stopped.
+
+        A schedule that fails, because of the store, an overloaded queue or its payload function, is tried
+        again with backoff until `catch_up` newer ticks take its place. Each tick is logged once.
+        """
         while not stop.is_set():
-            try:
-                self.fire()
-                tick = self.next_tick()
-                wait_seconds = LONGEST_SLEEP_SECONDS if tick is None else tick - self._queue.now()
-            except StoreError:
-                logger.warning(
-                    "queue %s: could not fire schedules; retrying", self._queue.name, exc_info=True
-                )
-                wait_seconds = 1.0
-            stop.wait(min(LONGEST_SLEEP_SECONDS, max(0.001, wait_seconds)))
+            stop.wait(min(LONGEST_SLEEP_SECONDS, max(0.001, self._fire_and_log())))
+
+    def _fire_and_log(self) -> float:
+        """Fire all schedules and log their errors; return for how many seconds to wait."""
+        _, errors = self._fire_each()
+        self._failed_rounds = self._failed_rounds + 1 if errors else 0
+        waits = [LONGEST_SLEEP_SECONDS]
+        if errors:
+            waits.append(RETRY_BACKOFF.delay_seconds(self._failed_rounds, 1.0))
+        try:
+            now, tick = self._queue.now(), self.next_tick()
+        except StoreError:  # a database's clock that was never read
+            logger.warning("queue %s: no schedule can fire; retrying", self._queue.name, exc_info=True)
+            return min(waits)
+        self._log(errors, now)
+        if tick is not None:
+            waits.append(tick - now)
+        return min(waits)
+
+    def _log(self, errors: Mapping[str, Exception], now: float) -> None:
+        for schedule in self._schedules:
+            error = errors.get(schedule.name)
+            if error is not None and now >= self._quiet_until.get(schedule.name, -math.inf):
+                logger.error("schedule %s: could not fire; retrying", schedule.name, exc_info=error)
+                self._quiet_until[schedule.name] = next(schedule.when.ticks(now), math.inf)
