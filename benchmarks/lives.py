@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from freshq.policy.rules import OverloadRules
-from freshq.simulate import Burst, Source, run
+from freshq.simulate import Burst, Source, simulate_load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,7 @@ class _Tape:
             service_mean_seconds=SERVICE_SECONDS, burst=burst, groups=GROUPS, seed=seed,
         )  # fmt: skip
         self._load = source.load()
-        self._run = run(self._load, OverloadRules(deadline_seconds), SERVERS, seed)
+        self._run = simulate_load(self._load, OverloadRules(deadline_seconds), SERVERS, seed)
         self._rng = rng
 
     def lines(self) -> Iterator[str]:

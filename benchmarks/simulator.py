@@ -13,7 +13,7 @@ from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.policy.shedding import BacklogLimit
-from freshq.simulate import Load, Source, run
+from freshq.simulate import Load, Source, simulate_load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,7 @@ def load_at(load: float, *, groups: bool) -> Load:
 def tasks_per_second(load: Load, rules: OverloadRules) -> float:
     """Return how many tasks a second one run takes."""
     started = time.perf_counter()
-    run(load, rules, SERVERS)
+    simulate_load(load, rules, SERVERS)
     return len(load) / (time.perf_counter() - started)
 
 

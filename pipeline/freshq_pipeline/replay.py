@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules
-from freshq.simulate import Load, run, summarize
+from freshq.simulate import Load, simulate_load, summarize
 from freshq_pipeline.errors import BadInput
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _scenario(record: Recorded, row: dict[str, Any], seed: int) -> dict[str, Any
     deadline_seconds = row["deadline_seconds"]
     servers = max(1, round(record.servers * row["capacity"]))
     rules = OverloadRules(deadline_seconds or record.usual_deadline_seconds, Order(row["policy"]))
-    result = asdict(summarize(run(record.load(deadline_seconds), rules, servers, seed)))
+    result = asdict(summarize(simulate_load(record.load(deadline_seconds), rules, servers, seed)))
     del result["by_group"], result["recovery_seconds"]
     named = {name: row[name] for name in ("policy", "capacity", "deadline_seconds")}
     return named | {"servers": servers} | result

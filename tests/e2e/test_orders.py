@@ -13,7 +13,7 @@ from local.facts import Life, lives_of
 
 from freshq import Order, Task, TaskStatus
 from freshq.policy.rules import OverloadRules
-from freshq.simulate import Load, run, summarize
+from freshq.simulate import Load, simulate_load, summarize
 from tests.e2e.conftest import Deployment, wait_until
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def predicted(order: Order, lives: Sequence[Life], priorities: Sequence[int]) ->
         levels=bytes(priorities),
         groups=[],
     )
-    return summarize(run(load, OverloadRules(DEADLINE_SECONDS, order), SERVERS)).served_in_time
+    return summarize(simulate_load(load, OverloadRules(DEADLINE_SECONDS, order), SERVERS)).served_in_time
 
 
 def test_goodput_is_what_the_simulator_predicts(stacks: dict[Order, Deployment]) -> None:

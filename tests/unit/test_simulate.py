@@ -10,11 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshq.policy.order import Order, OrderPolicy
+from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.policy.shedding import BacklogLimit, ShedReason, WhenFull
-from freshq.simulate import Arrivals, Burst, Load, Run, Service, Source, read_trace, run, summarize
+from freshq.simulate import (
+    ArrivalProcess,
+    Burst,
+    Load,
+    ServiceDistribution,
+    Simulation,
+    Source,
+    read_trace,
+    simulate_load,
+    summarize,
+)
 from tests.support.slow_queue import SlowQueue
 
 if TYPE_CHECKING:
@@ -46,7 +56,7 @@ def loads(draw: st.DrawFn) -> Load:
     )
 
 
-def started(done: Run) -> dict[int, float]:
+def started(done: Simulation) -> dict[int, float]:
     """Return when each task that was served started."""
     return {task: start for task, start in enumerate(done.starts) if done.fates[task] in (1, 2)}
 
@@ -70,21 +80,7 @@ def test_it_serves_what_a_plain_reading_of_the_policy_serves(
         level = [task for task in fit if (load.levels[task] if load.levels else 0) == top]
         return (level[-1] if order.newest_first else level[0]) if level else None
 
-    done = run(load, OverloadRules(DEADLINE_SECONDS, order, ReserveRule(reserve)), servers)
-    assert started(done) == SlowQueue(load, pick, [0.0] * servers).run()
-
-
-@given(loads(), st.integers(1, 3))
-@settings(max_examples=200)
-def test_adaptive_serves_what_its_policy_says(load: Load, servers: int) -> None:
-    load = Load(load.created, load.service, array("d", [c + 10.0 for c in load.created]), 20.0)
-    policy = OrderPolicy(Order.ADAPTIVE, DEADLINE_SECONDS)
-
-    def pick(now: float, live: Sequence[int]) -> int:
-        policy.observe(now, now - load.created[live[0]])
-        return live[-1] if policy.newest_first else live[0]
-
-    done = run(load, OverloadRules(DEADLINE_SECONDS, Order.ADAPTIVE), servers)
+    done = simulate_load(load, OverloadRules(DEADLINE_SECONDS, order, ReserveRule(reserve)), servers)
     assert started(done) == SlowQueue(load, pick, [0.0] * servers).run()
 
 
@@ -116,7 +112,7 @@ rules = st.one_of(
 def test_every_task_has_one_fate_and_no_rule_is_broken(
     load: Load, policy: OverloadRules, servers: int
 ) -> None:
-    done = run(load, policy, servers)
+    done = simulate_load(load, policy, servers)
     result = summarize(done)
     assert 0 not in done.fates
     shed = sum(result.shed_by_reason.values())
@@ -135,7 +131,7 @@ def test_a_backlog_is_never_longer_than_allowed(load: Load, when_full: WhenFull)
     # With services longer than the load, what is served later waited at its end.
     endless = Load(load.created, array("d", [1e6] * len(load)), array("d", [1e9] * len(load)), 20.0)
     limit = BacklogLimit(3, when_full)
-    result = summarize(run(endless, OverloadRules(1e8, Order.FIFO, backlog=limit), 1))
+    result = summarize(simulate_load(endless, OverloadRules(1e8, Order.FIFO, backlog=limit), 1))
     assert result.offered - result.shed_by_reason[ShedReason.OVERFLOW] <= 4
 
 
@@ -143,7 +139,7 @@ def test_no_server() -> None:
     load = Source(1.0, 10.0, DEADLINE_SECONDS).load()
     for servers in (0, 10**9):
         with pytest.raises(ValueError, match="servers: must be from 1"):
-            run(load, OverloadRules(DEADLINE_SECONDS), servers)
+            simulate_load(load, OverloadRules(DEADLINE_SECONDS), servers)
 
 
 # --- loads
@@ -152,21 +148,25 @@ def test_no_server() -> None:
 def test_the_same_seed_gives_the_same_load_and_run() -> None:
     source = Source(20.0, 100.0, DEADLINE_SECONDS, groups={"a": 1, "b": 3}, priorities={0: 9, 9: 1})
     assert source.load() == source.load()
-    again = [summarize(run(source.load(), OverloadRules(10.0, door=Door()), 5, seed=3)) for _ in range(2)]
+    again = [
+        summarize(simulate_load(source.load(), OverloadRules(10.0, door=Door()), 5, seed=3)) for _ in range(2)
+    ]
     assert again[0] == again[1]
 
 
 def test_arrivals_do_not_depend_on_the_service_times() -> None:
     exp, det = (
-        Source(20.0, 50.0, DEADLINE_SECONDS, service=kind).load() for kind in (Service.EXP, Service.DET)
+        Source(20.0, 50.0, DEADLINE_SECONDS, service=kind).load()
+        for kind in (ServiceDistribution.EXP, ServiceDistribution.DET)
     )
     assert exp.created == det.created
 
 
 @pytest.mark.parametrize(
-    ("kind", "variation"), [(Service.EXP, 1.0), (Service.DET, 0.0), (Service.LOGNORMAL, 1.72)]
+    ("kind", "variation"),
+    [(ServiceDistribution.EXP, 1.0), (ServiceDistribution.DET, 0.0), (ServiceDistribution.LOGNORMAL, 1.72)],
 )
-def test_service_times_have_their_mean_and_variation(kind: Service, variation: float) -> None:
+def test_service_times_have_their_mean_and_variation(kind: ServiceDistribution, variation: float) -> None:
     times = Source(100.0, 1000.0, DEADLINE_SECONDS, service=kind, service_mean_seconds=0.5).load().service
     mean = sum(times) / len(times)
     assert mean == pytest.approx(0.5, rel=0.03)
@@ -175,8 +175,8 @@ def test_service_times_have_their_mean_and_variation(kind: Service, variation: f
     )
 
 
-@pytest.mark.parametrize("arrivals", list(Arrivals))
-def test_a_burst_multiplies_the_rate_while_it_lasts(arrivals: Arrivals) -> None:
+@pytest.mark.parametrize("arrivals", list(ArrivalProcess))
+def test_a_burst_multiplies_the_rate_while_it_lasts(arrivals: ArrivalProcess) -> None:
     source = Source(100.0, 100.0, DEADLINE_SECONDS, arrivals, burst=Burst.parse("10@40+20"))
     counts = [0, 0, 0]
     for created in source.load().created:
@@ -185,7 +185,7 @@ def test_a_burst_multiplies_the_rate_while_it_lasts(arrivals: Arrivals) -> None:
 
 
 def test_deterministic_arrivals_are_even() -> None:
-    load = Source(4.0, 2.0, DEADLINE_SECONDS, Arrivals.DETERMINISTIC).load()
+    load = Source(4.0, 2.0, DEADLINE_SECONDS, ArrivalProcess.DETERMINISTIC).load()
     assert list(load.created) == [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75]
 
 
@@ -236,7 +236,7 @@ def test_a_file_says_when_what_arrives(tmp_path: Path) -> None:
         json.dumps({"at_seconds": 1000.0, "max_age_seconds": 99.0, "group": "a"}),
         json.dumps({"at_seconds": 1020, "group": "b"}),
     )
-    load = read_trace(file, DEADLINE_SECONDS, service=Service.DET, service_mean_seconds=0.5)
+    load = read_trace(file, DEADLINE_SECONDS, service=ServiceDistribution.DET, service_mean_seconds=0.5)
     assert list(load.created) == [0.0, 7.5, 20.0]
     assert list(load.service) == [0.5, 2.0, 0.5]
     assert list(load.deadline) == [10.0, 12.5, 30.0]
@@ -244,7 +244,7 @@ def test_a_file_says_when_what_arrives(tmp_path: Path) -> None:
     assert load.groups == ["a", None, "b"]
     assert load.duration_seconds == pytest.approx(20.0)
     assert len(read_trace(file, DEADLINE_SECONDS, duration_seconds=20.0)) == 2
-    assert summarize(run(load, OverloadRules(DEADLINE_SECONDS, fair=True), 1)).by_group.keys() == {
+    assert summarize(simulate_load(load, OverloadRules(DEADLINE_SECONDS, fair=True), 1)).by_group.keys() == {
         "",
         "a",
         "b",
@@ -290,7 +290,7 @@ def test_the_measures_of_a_run_done_by_hand() -> None:
     """One server, 4 s a task, deadline 5 s: the first in time, the second started at 4 is late."""
     created = array("d", [0.0, 1.0, 2.0])
     load = Load(created, array("d", [4.0] * 3), array("d", [start + 5 for start in created]), 8.0)
-    result = summarize(run(load, OverloadRules(5.0, Order.FIFO), 1))
+    result = summarize(simulate_load(load, OverloadRules(5.0, Order.FIFO), 1))
     assert (result.served_in_time, result.served_late) == (1, 1)
     assert result.shed_by_reason[ShedReason.EXPIRED] == 1
     assert result.shed_ratio == pytest.approx(1 / 3)
@@ -305,8 +305,8 @@ def test_recovery_is_counted_from_the_end_of_the_burst() -> None:
     burst = Burst(2.0, 100.0, 50.0)
     created = array("d", [float(second) for second in range(400)])
     load = Load(created, array("d", [1.0] * 400), array("d", [start + 5 for start in created]), 400.0)
-    done = Run(load, 1, bytearray([1] * 100 + [3] * 80 + [1] * 220), array("d", created))
+    done = Simulation(load, 1, bytearray([1] * 100 + [3] * 80 + [1] * 220), array("d", created))
     # The first 50 in a row of which 45 did well begin with the last 5 that did not.
     assert summarize(done, burst).recovery_seconds == 180 - 5 - 150
-    never = Run(load, 1, bytearray([1] * 100 + [3] * 300), array("d", created))
+    never = Simulation(load, 1, bytearray([1] * 100 + [3] * 300), array("d", created))
     assert summarize(never, burst).recovery_seconds is None

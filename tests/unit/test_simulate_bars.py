@@ -11,7 +11,7 @@ from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.policy.shedding import BacklogLimit, Codel, ShedReason
-from freshq.simulate import Burst, Load, Result, Service, Source, run, summarize
+from freshq.simulate import Burst, Load, Result, ServiceDistribution, Source, simulate_load, summarize
 from tests.support.queueing import erlang_c
 from tests.support.slow_queue import SlowQueue
 
@@ -22,14 +22,16 @@ WELL_ABOVE_CAPACITY = (2.0, 3.0, 5.0, 10.0)
 
 
 @cache
-def load(rho: float, deadline: float, service: Service = Service.EXP) -> Load:
+def load(rho: float, deadline: float, service: ServiceDistribution = ServiceDistribution.EXP) -> Load:
     # 30,000 tasks done: goodput is good to 0.006 at exponential service.
     return Source(rho * SERVERS, 3000.0, deadline, service=service, seed=7).load()
 
 
 @cache
-def measured(rules: OverloadRules, rho: float, service: Service = Service.EXP) -> Result:
-    return summarize(run(load(rho, rules.deadline_seconds, service), rules, SERVERS))
+def measured(
+    rules: OverloadRules, rho: float, service: ServiceDistribution = ServiceDistribution.EXP
+) -> Result:
+    return summarize(simulate_load(load(rho, rules.deadline_seconds, service), rules, SERVERS))
 
 
 def freshest(order: Order, deadline: float) -> OverloadRules:
@@ -40,9 +42,11 @@ def freshest(order: Order, deadline: float) -> OverloadRules:
 
 
 @pytest.mark.parametrize("order", [Order.LIFO, Order.ADAPTIVE])
-@pytest.mark.parametrize("service", list(Service))
+@pytest.mark.parametrize("service", list(ServiceDistribution))
 @pytest.mark.parametrize("rho", ABOVE_CAPACITY)
-def test_goodput_at_a_deadline_of_ten_service_times(order: Order, service: Service, rho: float) -> None:
+def test_goodput_at_a_deadline_of_ten_service_times(
+    order: Order, service: ServiceDistribution, rho: float
+) -> None:
     assert measured(freshest(order, 10.0), rho, service).goodput_ratio >= 0.97
 
 
@@ -60,22 +64,22 @@ def test_goodput_at_a_deadline_of_three_service_times(order: Order, rho: float) 
 
 
 @pytest.mark.parametrize("order", [Order.LIFO, Order.ADAPTIVE])
-@pytest.mark.parametrize("service", list(Service))
+@pytest.mark.parametrize("service", list(ServiceDistribution))
 @pytest.mark.parametrize("rho", WELL_ABOVE_CAPACITY)
-def test_p99_wait_is_a_tenth_of_the_deadline(order: Order, service: Service, rho: float) -> None:
+def test_p99_wait_is_a_tenth_of_the_deadline(order: Order, service: ServiceDistribution, rho: float) -> None:
     wait_seconds = measured(freshest(order, 10.0), rho, service).wait_p99_seconds
     assert wait_seconds is not None
     assert wait_seconds <= 1.0
 
 
 @pytest.mark.parametrize("order", [Order.LIFO, Order.ADAPTIVE])
-@pytest.mark.parametrize("service", list(Service))
+@pytest.mark.parametrize("service", list(ServiceDistribution))
 @pytest.mark.parametrize("rho", [0.5, 0.95, *ABOVE_CAPACITY])
-def test_wasted_work(order: Order, service: Service, rho: float) -> None:
+def test_wasted_work(order: Order, service: ServiceDistribution, rho: float) -> None:
     """At most 2 %; of lognormal times, beyond what no queue can avoid: those longer than the deadline."""
     times = load(rho, 10.0, service).service
     hopeless = math.fsum(time for time in times if time > 10.0) / math.fsum(times)
-    allowed = 0.02 + (hopeless if service is Service.LOGNORMAL else 0.0)
+    allowed = 0.02 + (hopeless if service is ServiceDistribution.LOGNORMAL else 0.0)
     assert measured(freshest(order, 10.0), rho, service).wasted_ratio <= allowed
 
 
@@ -84,14 +88,14 @@ def test_wasted_work(order: Order, service: Service, rho: float) -> None:
 def test_recovery_after_a_minute_of_ten_times_the_load(order: Order, seed: int) -> None:
     burst = Burst(10.0, 200.0, 60.0)
     tasks = Source(0.8 * SERVERS, 400.0, 10.0, burst=burst, seed=seed).load()
-    seconds = summarize(run(tasks, freshest(order, 10.0), SERVERS), burst).recovery_seconds
+    seconds = summarize(simulate_load(tasks, freshest(order, 10.0), SERVERS), burst).recovery_seconds
     assert seconds is not None
     assert seconds <= 10.0
 
 
 def test_high_levels_do_not_notice_the_overload() -> None:
     tasks = Source(30.0, 2000.0, 10.0, priorities={9: 0.7, 0: 2.3}, seed=4).load()
-    done = run(tasks, OverloadRules(10.0, Order.PRIORITY), SERVERS)
+    done = simulate_load(tasks, OverloadRules(10.0, Order.PRIORITY), SERVERS)
     fates = [fate for fate, level in zip(done.fates, tasks.levels, strict=True) if level == 9]
     assert fates.count(1) / len(fates) >= 0.999
 
@@ -112,7 +116,7 @@ def test_fifo_needs_codel_or_a_bounded_backlog(rho: float, means: str) -> None:
 def test_the_reserve_keeps_fifo_alive_when_every_service_takes_the_same() -> None:
     """An estimate a little too low would let each task end a little too late."""
     fifo = OverloadRules(10.0, Order.FIFO, P90)
-    assert measured(fifo, 10.0, Service.DET).goodput_ratio >= 0.97
+    assert measured(fifo, 10.0, ServiceDistribution.DET).goodput_ratio >= 0.97
 
 
 def test_the_door_keeps_the_goodput_and_most_of_the_load_out() -> None:
@@ -143,7 +147,7 @@ def test_trap_codel_fed_from_lifo_dequeues_collapses() -> None:
     trap = SlowQueue(tasks, pick, [0.0] * SERVERS)  # type: ignore[arg-type]
     trap.run()
     trapped = trap.in_time() / len(tasks) * 2.0
-    sound = summarize(run(tasks, freshest(Order.ADAPTIVE, 10.0), SERVERS)).goodput_ratio
+    sound = summarize(simulate_load(tasks, freshest(Order.ADAPTIVE, 10.0), SERVERS)).goodput_ratio
     assert trapped < 0.6
     assert sound > 0.97
 
@@ -156,7 +160,7 @@ def test_trap_cannot_be_configured_by_accident(order: Order) -> None:
 
 def test_trap_a_reserve_that_outgrows_the_deadline_does_not_stop_the_queue() -> None:
     tasks = Source(5.0, 500.0, 10.0, service_mean_seconds=12.0, seed=1).load()
-    assert summarize(run(tasks, freshest(Order.LIFO, 10.0), SERVERS)).goodput_ratio > 0.5
+    assert summarize(simulate_load(tasks, freshest(Order.LIFO, 10.0), SERVERS)).goodput_ratio > 0.5
 
 
 # --- fairness
@@ -164,7 +168,12 @@ def test_trap_a_reserve_that_outgrows_the_deadline_does_not_stop_the_queue() -> 
 
 @cache
 def quiet(
-    rules: OverloadRules, servers: int, share: float, *, flooded: bool, service: Service = Service.EXP
+    rules: OverloadRules,
+    servers: int,
+    share: float,
+    *,
+    flooded: bool,
+    service: ServiceDistribution = ServiceDistribution.EXP,
 ) -> tuple[float, float]:
     """Return how a group fares that offers a share of the capacity, alone or beside 20 times the capacity.
 
@@ -181,7 +190,7 @@ def quiet(
         tasks = Source(
             rate, seconds, rules.deadline_seconds, service=service, groups=groups, seed=seed
         ).load()
-        done = run(tasks, rules, servers)
+        done = simulate_load(tasks, rules, servers)
         kinds = zip(tasks.groups, done.fates, done.starts, tasks.created, strict=True)
         waits += [start - at for group, fate, start, at in kinds if group == "quiet" and fate == 1]
         offered += list(tasks.groups).count("quiet")
@@ -193,9 +202,12 @@ def fair(order: Order, deadline: float = 30.0) -> OverloadRules:
 
 
 @pytest.mark.parametrize("order", [Order.LIFO, Order.ADAPTIVE])
-@pytest.mark.parametrize(("service", "share"), [(Service.EXP, 0.2), (Service.EXP, 0.4), (Service.DET, 0.2)])
+@pytest.mark.parametrize(
+    ("service", "share"),
+    [(ServiceDistribution.EXP, 0.2), (ServiceDistribution.EXP, 0.4), (ServiceDistribution.DET, 0.2)],
+)
 def test_a_quiet_group_waits_at_most_twice_as_long_beside_a_flood(
-    order: Order, service: Service, share: float
+    order: Order, service: ServiceDistribution, share: float
 ) -> None:
     alone, _ = quiet(fair(order), 1, share, flooded=False, service=service)
     flooded, in_time = quiet(fair(order), 1, share, flooded=True, service=service)
@@ -228,7 +240,7 @@ def test_capacity_is_shared_max_min() -> None:
     """Offering 0.2, 0.5 and 2 times the capacity, the groups get 0.2, 0.4 and 0.4 of it."""
     groups = {"small": 0.2, "medium": 0.5, "large": 2.0}
     tasks = Source(27.0, 2000.0, 10.0, groups=groups, seed=5).load()
-    by_group = summarize(run(tasks, fair(Order.LIFO, 10.0), SERVERS)).by_group
+    by_group = summarize(simulate_load(tasks, fair(Order.LIFO, 10.0), SERVERS)).by_group
     shares = {name: result.served_in_time / (SERVERS * 2000.0) for name, result in by_group.items()}
     assert shares == {
         name: pytest.approx(share, abs=0.015)
@@ -239,7 +251,8 @@ def test_capacity_is_shared_max_min() -> None:
 def test_jain_index_of_equal_groups() -> None:
     tasks = Source(50.0, 500.0, 10.0, groups={str(n): 1.0 + n for n in range(8)}, seed=5).load()
     done = [
-        group.served_in_time for group in summarize(run(tasks, fair(Order.LIFO), SERVERS)).by_group.values()
+        group.served_in_time
+        for group in summarize(simulate_load(tasks, fair(Order.LIFO), SERVERS)).by_group.values()
     ]
     assert sum(done) ** 2 / (len(done) * sum(count**2 for count in done)) >= 0.95
 
@@ -247,7 +260,7 @@ def test_jain_index_of_equal_groups() -> None:
 def test_a_noisy_group_gives_way_first_when_the_backlog_is_full() -> None:
     tasks = Source(31.0, 500.0, 10.0, groups={"quiet": 1.0, "flood": 30.0}, seed=6).load()
     rules = OverloadRules(10.0, backlog=BacklogLimit(50, group_share=0.5), fair=True)
-    result = summarize(run(tasks, rules, SERVERS))
+    result = summarize(simulate_load(tasks, rules, SERVERS))
     assert result.shed_by_reason[ShedReason.GROUP] > 0
     assert result.shed_by_reason[ShedReason.OVERFLOW] == 0
     assert result.by_group["quiet"].served_in_time == result.by_group["quiet"].offered

@@ -14,7 +14,7 @@ from freshq.cli.main import app
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules
 from freshq.policy.shedding import ShedReason
-from freshq.simulate import Source, policies, run, summarize, sweep
+from freshq.simulate import Source, load_sweep, policies, simulate_load, summarize
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def test_json_has_the_results_of_the_library() -> None:
     assert printed["shed_by_reason"].keys() == set(ShedReason)
     assert printed["shed_by_reason"]["reserve"] > 0
     plain = measures("--rate", "30", "--duration", "100", "--order", "fifo", "--seed", "5")
-    result = summarize(run(Source(30.0, 100.0, 10.0, seed=5).load(), rules, 10))
+    result = summarize(simulate_load(Source(30.0, 100.0, 10.0, seed=5).load(), rules, 10))
     assert plain["goodput_ratio"] == result.goodput_ratio
 
 
@@ -179,7 +179,7 @@ def test_a_standard_policy_is_plotted_once(tmp_path: Path) -> None:
 
 
 def test_all_policies_of_a_sweep_see_the_same_arrivals() -> None:
-    cells = list(sweep(policies(10.0, 2), 2, duration_seconds=20.0))
+    cells = list(load_sweep(policies(10.0, 2), 2, duration_seconds=20.0))
     by_load: dict[float, set[int]] = {}
     for cell in cells:
         by_load.setdefault(cell.load, set()).add(cell.result.offered)

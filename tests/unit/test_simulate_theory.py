@@ -11,8 +11,8 @@ import pytest
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules, ReserveRule
 from freshq.policy.shedding import BacklogLimit, WhenFull
-from freshq.simulate import Result, Service, Source, run, summarize, waits_in_time
-from freshq.simulate.lines import Ledger
+from freshq.simulate import Result, ServiceDistribution, Source, simulate_load, summarize, waits_in_time
+from freshq.simulate.fates import Fates
 from tests.support.queueing import (
     assert_agrees,
     erlang_c,
@@ -29,12 +29,16 @@ NO_DEADLINE = 1e9
 
 
 def results(
-    rules: OverloadRules, rate: float, tasks: int, servers: int = 1, service: Service = Service.EXP
+    rules: OverloadRules,
+    rate: float,
+    tasks: int,
+    servers: int = 1,
+    service: ServiceDistribution = ServiceDistribution.EXP,
 ) -> list[Result]:
     """Return the result for each seed."""
     deadline = rules.deadline_seconds
     sources = (Source(rate, tasks / rate, deadline, service=service, seed=seed) for seed in SEEDS)
-    return [summarize(run(source.load(), rules, servers)) for source in sources]
+    return [summarize(simulate_load(source.load(), rules, servers)) for source in sources]
 
 
 @cache
@@ -44,7 +48,7 @@ def moments(order: Order, rho: float, servers: int, tasks: int) -> tuple[list[fl
     rate = rho * servers
     for seed in SEEDS:
         load = Source(rate, tasks / rate, NO_DEADLINE, seed=seed).load()
-        waits = waits_in_time(run(load, OverloadRules(NO_DEADLINE, order), servers))
+        waits = waits_in_time(simulate_load(load, OverloadRules(NO_DEADLINE, order), servers))
         first.append(statistics.fmean(waits))
         second.append(math.fsum(wait * wait for wait in waits) / len(waits))
     return first, second
@@ -61,7 +65,7 @@ def test_loss_of_mm1_with_a_deadline(rho: float, deadline: float) -> None:
 
 @pytest.mark.parametrize("rho", [0.8, 0.95, 1.5, 3.0])
 def test_loss_of_md1_with_a_deadline(rho: float) -> None:
-    done = results(OverloadRules(5.0, Order.FIFO), rho, 20_000, service=Service.DET)
+    done = results(OverloadRules(5.0, Order.FIFO), rho, 20_000, service=ServiceDistribution.DET)
     assert_agrees([result.shed_ratio for result in done], md1_patience_loss(rho, 5.0), within=0.3)
 
 
@@ -106,12 +110,12 @@ def test_wait_under_lifo_above_capacity_is_a_busy_period(rho: float) -> None:
     means = []
     for seed in SEEDS:
         load = Source(10 * rho, 1000.0, 100.0, seed=seed).load()
-        done = run(load, OverloadRules(100.0), 10)
+        done = simulate_load(load, OverloadRules(100.0), 10)
         # What is still fresh when nothing arrives any more is worked off after long waits: left out here.
         waits = [
             start - created
             for start, created, fate in zip(done.starts, load.created, done.fates, strict=True)
-            if fate == Ledger.IN_TIME and start < load.duration_seconds
+            if fate == Fates.IN_TIME and start < load.duration_seconds
         ]
         means.append(statistics.fmean(waits))
     assert_agrees(means, 1 / (10 * rho - 10), within=0.15)
@@ -157,7 +161,7 @@ def test_levels_are_served_from_the_top() -> None:
     served: dict[int, list[float]] = {level: [] for level in offered}
     for seed in SEEDS:
         load = Source(20.0, 1500.0, 10.0, priorities=offered, seed=seed).load()
-        done = run(load, OverloadRules(10.0, Order.PRIORITY), 10)
+        done = simulate_load(load, OverloadRules(10.0, Order.PRIORITY), 10)
         for level, shares in served.items():
             fates = (fate for fate, own in zip(done.fates, load.levels, strict=True) if own == level)
             shares.append(sum(fate in {1, 2} for fate in fates) / (10 * load.duration_seconds))

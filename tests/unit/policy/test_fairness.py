@@ -1,82 +1,94 @@
-"""Whose turn it is."""
+"""Which group has the next turn."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from freshq.policy.fairness import GroupTurns
+from freshq.stores.lines import LineTurns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def served(turns: GroupTurns, groups: Sequence[str | None], count: int) -> list[str | None]:
+    """Let groups that always have work take turns; return which had them."""
+    taken = []
+    for _ in range(count):
+        group = turns.next_group(groups)
+        turns.record(group)
+        taken.append(group)
+    return taken
 
 
 @given(st.integers(1, 7), st.integers(0, 60))
 def test_groups_that_always_have_work_take_turns(groups: int, turns: int) -> None:
-    rotation = GroupTurns([str(group) for group in range(groups)], half_life=10)
+    names = [str(group) for group in range(groups)]
     expected = [str(turn % groups) for turn in range(turns)]
-    assert [rotation.next() for _ in range(turns)] == expected
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(["add", "discard", "next"]), st.sampled_from("abcd")), max_size=200)
-)
-def test_only_groups_with_work_are_served(steps: list[tuple[str, str]]) -> None:
-    turns, working = GroupTurns(half_life=3), set[str]()
-    for verb, group in steps:
-        if verb == "add":
-            turns.add(group)
-            working.add(group)
-        elif verb == "discard":
-            turns.discard(group)
-            working.discard(group)
-        elif working:
-            assert turns.next() in working
-        assert len(turns) == len(working)
-
-
-def test_nobody_has_work() -> None:
-    turns = GroupTurns(["a"])
-    turns.discard("a")
-    with pytest.raises(LookupError, match="no group"):
-        turns.next()
+    assert served(GroupTurns(half_life=10), names, turns) == expected
 
 
 def test_a_quiet_group_is_served_at_once_and_for_some_tasks_in_a_row() -> None:
-    turns = GroupTurns(["flood"])
-    for _ in range(1000):
-        turns.next()
-    turns.add("quiet")
-    assert [turns.next() for _ in range(20)] == ["quiet"] * 20
+    turns = GroupTurns()
+    served(turns, ["flood"], 1000)
+    assert served(turns, ["flood", "quiet"], 20) == ["quiet"] * 20
 
 
 def test_a_group_that_begins_to_flood_does_not_starve_the_others_for_long() -> None:
-    turns = GroupTurns(["old"], half_life=100)
-    for _ in range(5000):
-        turns.next()
-    turns.add("new")
-    served = Counter(turns.next() for _ in range(400))
-    assert 100 <= served["old"] <= 200
-    served = Counter(turns.next() for _ in range(400))
-    assert served["old"] == served["new"] == 200
+    turns = GroupTurns(half_life=100)
+    served(turns, ["old"], 5000)
+    first = Counter(served(turns, ["old", "new"], 400))
+    assert 100 <= first["old"] <= 200
+    assert Counter(served(turns, ["old", "new"], 400)) == {"old": 200, "new": 200}
 
 
 def test_what_a_group_does_not_use_goes_to_the_others() -> None:
-    turns = GroupTurns(["a", "b", "idle"])
-    turns.discard("idle")
-    assert Counter(turns.next() for _ in range(100)) == {"a": 50, "b": 50}
+    turns = GroupTurns()
+    served(turns, ["a", "b", None], 3)
+    assert Counter(served(turns, ["a", "b"], 100)) == {"a": 50, "b": 50}
 
 
 def test_groups_of_long_ago_are_forgotten() -> None:
     turns = GroupTurns(half_life=1)
     for number in range(1000):
-        turns.add(str(number))
-        turns.next()
-        turns.discard(str(number))
-    assert len(turns._served) < 100
-    assert len(turns._queue) < 100
+        served(turns, [str(number)], 1)
+    assert len(turns) < 100
 
 
-def test_a_senseless_half_life() -> None:
+def test_scaling_does_not_change_whose_turn_it_is() -> None:
+    scaled, plain = GroupTurns(half_life=3), GroupTurns(half_life=3)
+    names = ["a", "b", "c"]
+    served(scaled, ["b"], 150)  # past the largest weight
+    served(plain, ["b"], 60)
+    assert served(scaled, names, 50) == served(plain, names, 50)
+
+
+def test_half_life_must_be_a_turn_or_more() -> None:
     with pytest.raises(ValueError, match="half_life"):
         GroupTurns(half_life=0)
+
+
+# --- as the stores use it
+
+
+@given(st.lists(st.lists(st.sampled_from("abcd"), min_size=1, unique=True), max_size=60))
+def test_claims_of_a_store_take_the_turns_of_the_policy(working: list[list[str]]) -> None:
+    """Each claim sees other groups with work, as under churn."""
+    turns, lines = GroupTurns(), LineTurns()
+    for groups in working:
+        (claimed,) = islice(lines.interleave(0, {group: iter([group]) for group in groups}), 1)
+        assert [claimed] == served(turns, groups, 1)
+
+
+def test_a_group_without_candidates_uses_no_turn() -> None:
+    lines = LineTurns()
+    lines.record(0, "b", 2)
+    found = lines.interleave(0, {"a": iter(()), "b": iter(["b1", "b2"]), "c": iter(["c1", "c2", "c3"])})
+    assert list(found) == ["c1", "c2", "b1", "c3", "b2"]
+    assert list(lines.interleave(1, {"b": iter(["b1"]), "c": iter(["c1"])})) == ["b1", "c1"]

@@ -1,6 +1,8 @@
-"""The orders, and when an adaptive one turns round."""
+"""The orders, and when an adaptive one switches."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 from hypothesis import given
@@ -9,17 +11,17 @@ from hypothesis import strategies as st
 from freshq.policy.order import Order, OrderPolicy, OrderSwitch
 
 DEADLINE_SECONDS = 10.0
-ages = st.none() | st.floats(min_value=0, max_value=20)
+ages = st.none() | st.integers(0, 80).map(lambda quarters: quarters / 4)
 
 
 @pytest.mark.parametrize(
     ("order", "newest_first"), [(Order.LIFO, True), (Order.PRIORITY, True), (Order.FIFO, False)]
 )
-def test_a_fixed_order_never_turns(order: Order, newest_first: bool) -> None:  # noqa: FBT001 - a case
+def test_a_fixed_order_never_switches(order: Order, newest_first: bool) -> None:  # noqa: FBT001 - a case
     policy = OrderPolicy(order, DEADLINE_SECONDS)
     assert order.newest_first is policy.newest_first is newest_first
-    assert not policy.adaptive
-    assert policy.observe(1.0, 9.9) is None
+    assert policy.next_look == math.inf
+    assert policy.observe(10.0, 0.1) is None
     assert policy.newest_first is newest_first
 
 
@@ -28,19 +30,29 @@ def test_adaptive_is_not_an_answer_by_itself() -> None:
         _ = Order.ADAPTIVE.newest_first
 
 
-def test_adaptive_turns_at_its_thresholds_and_says_so() -> None:
+def test_adaptive_switches_at_its_thresholds_and_says_so() -> None:
     policy = OrderPolicy(Order.ADAPTIVE, DEADLINE_SECONDS)
-    assert policy.adaptive
+    assert policy.next_look == -math.inf
     assert not policy.newest_first
-    assert policy.observe(1.0, 4.0) is None
-    assert policy.observe(2.0, 4.1) == OrderSwitch(2.0, newest_first=True, oldest_age_seconds=4.1)
-    assert policy.observe(3.0, 2.0) is None
-    assert policy.observe(4.0, 1.9) == OrderSwitch(4.0, newest_first=False, oldest_age_seconds=1.9)
+    assert policy.observe(14.0, 10.0) is None
+    assert policy.observe(14.5, 10.0) == OrderSwitch(14.5, newest_first=True, oldest_age_seconds=4.5)
+    assert policy.observe(16.0, 14.0) is None
+    assert policy.observe(16.5, 15.0) == OrderSwitch(16.5, newest_first=False, oldest_age_seconds=1.5)
+
+
+@pytest.mark.parametrize(("deadline_seconds", "look_seconds"), [(10.0, 0.2), (3600.0, 1.0)])
+def test_adaptive_looks_at_the_oldest_task_at_intervals(deadline_seconds: float, look_seconds: float) -> None:
+    policy = OrderPolicy(Order.ADAPTIVE, deadline_seconds)
+    assert policy.unused
+    policy.observe(100.0, 99.0)
+    assert (policy.next_look, policy.unused) == (100.0 + look_seconds, False)
+    policy.observe(101.0, None)
+    assert policy.unused, "an empty line may be forgotten"
 
 
 def test_an_empty_line_is_young() -> None:
     policy = OrderPolicy(Order.ADAPTIVE, DEADLINE_SECONDS)
-    policy.observe(1.0, 5.0)
+    policy.observe(1.0, -4.0)
     assert policy.observe(2.0, None) == OrderSwitch(2.0, newest_first=False, oldest_age_seconds=0.0)
 
 
@@ -49,7 +61,7 @@ def test_adaptive_has_hysteresis(observed: list[float | None]) -> None:
     policy = OrderPolicy(Order.ADAPTIVE, DEADLINE_SECONDS)
     for now, age in enumerate(observed):
         before = policy.newest_first
-        switch = policy.observe(now, age)
+        switch = policy.observe(float(now), None if age is None else now - age)
         seconds = age or 0.0
         assert (switch is not None) is (policy.newest_first is not before)
         if 2.0 <= seconds <= 4.0:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from freshq.policy.order import Order
+from freshq.policy.reserve import FixedReserve, QuantileReserve
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
-from freshq.policy.shedding import BacklogLimit, Codel, FixedReserve, QuantileReserve
+from freshq.policy.shedding import BacklogLimit, Codel
 
 CODEL = CodelRule(0.5, 1.0)
 

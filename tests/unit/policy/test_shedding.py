@@ -1,4 +1,4 @@
-"""Reserve, CoDel and the bounded backlog."""
+"""CoDel, the bounded backlog, and what is too late."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from freshq.policy.order import Order
 from freshq.policy.shedding import (
     BacklogLimit,
     Codel,
-    FixedReserve,
-    QuantileReserve,
     ShedReason,
     Victim,
     WhenFull,
@@ -27,40 +25,6 @@ from freshq.policy.shedding import (
 )
 def test_too_late(deadline: float, reason: ShedReason | None) -> None:
     assert too_late(10.0, deadline, reserve_seconds=2.0) is reason
-
-
-def test_a_fixed_reserve_stays() -> None:
-    reserve = FixedReserve(2.0)
-    reserve.observe(100.0)
-    assert reserve.seconds == 2.0
-
-
-def test_a_quantile_reserve_follows_the_service_times() -> None:
-    reserve = QuantileReserve(0.9, deadline_seconds=100.0)
-    for _ in range(QuantileReserve.LEAST - 1):
-        reserve.observe(1.0)
-    assert reserve.seconds == 0.0
-    reserve.observe(1.0)
-    assert 1.0 <= reserve.seconds <= 1.05
-    for _ in range(2000):
-        reserve.observe(3.0)
-    assert 3.0 <= reserve.seconds <= 3.15 * 1.001
-
-
-def test_a_quantile_reserve_never_closes_the_queue() -> None:
-    reserve = QuantileReserve(0.9, deadline_seconds=10.0)
-    for _ in range(1000):
-        reserve.observe(60.0)
-    assert reserve.seconds == 5.0
-
-
-def test_a_quantile_reserve_can_be_shared_between_workers() -> None:
-    seasoned, new = (QuantileReserve(0.9, deadline_seconds=100.0) for _ in range(2))
-    for _ in range(200):
-        seasoned.observe(2.0)
-    new.sketch.merge(seasoned.sketch.counts())
-    new.refresh()
-    assert new.seconds == seasoned.seconds > 2.0
 
 
 # --- CoDel

@@ -1,22 +1,27 @@
-"""In which order waiting tasks are served."""
+"""The order in which waiting tasks are served."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-# Shares of the deadline. Newest first above 0.4: what is older would reach the head too late to be worth
-# a slot. Oldest first again below 0.2: half of it, so that the order does not flap on the boundary.
+# Shares of the deadline. Above 0.4 the newest goes first: an older task would reach the head too late to
+# be worth a slot. Below 0.2 the oldest goes first again: half of it, so that the order does not flap.
 LIFO_ABOVE: Final = 0.4
 FIFO_BELOW: Final = 0.2
+# How often an adaptive order looks at the oldest task of a line. At least every second; not more often
+# than this, because a look costs a query.
+LOOKS_PER_DEADLINE: Final = 50
+LONGEST_LOOK_SECONDS: Final = 1.0
 
 
 class Order(StrEnum):
-    """Order of service within a priority level; levels are always drained from high to low.
+    """Order of service within a priority level. Levels are always drained from high to low.
 
-    PRIORITY is LIFO by another name: it says that the levels are what matters. ADAPTIVE is FIFO while
-    work is young and LIFO while it is not; `OrderPolicy` tells which.
+    PRIORITY is LIFO under another name, for queues where the levels are what matters. ADAPTIVE is FIFO
+    while work is young and LIFO while it is not; see `OrderPolicy`.
     """
 
     LIFO = "lifo"
@@ -38,12 +43,12 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OrderSwitch:
-    """An adaptive order turned round.
+    """A switch of an adaptive order.
 
     Attributes:
         at: When, in seconds.
-        newest_first: What it is from then on.
-        oldest_age_seconds: Age of the oldest live task that made it turn; 0 if there was none.
+        newest_first: The order from then on.
+        oldest_age_seconds: Age of the oldest live task that caused it; 0 if no task waited.
     """
 
     at: float
@@ -52,19 +57,20 @@ class OrderSwitch:
 
 
 class OrderPolicy:
-    """Tells which end of the line is served, for one line of tasks: a level, or a group within it.
+    """Decides which end of one line is served first.
 
     An adaptive order looks at the age of the oldest live task, never at the age of what is dequeued:
-    newest first, that one always looks fresh, and would call off the very order that made it so
+    newest first, a dequeued task always looks fresh and would end the very order that made it so
     (load-shedding notes, finding 3). Facebook's "Fail at Scale" (ACM Queue 13(8), 2015) switches on
     the same evidence, a queue that has not been empty for a while.
 
     Attributes:
         newest_first: Which end is served now.
-        adaptive: Whether `observe` needs to be called at all; looking at the oldest task costs a query.
+        next_look: When to call `observe` again, in seconds; infinite for an order that never switches.
     """
 
-    __slots__ = ("_fifo_below_seconds", "_lifo_above_seconds", "adaptive", "newest_first")
+    __slots__ = ("_adaptive", "_fifo_below_seconds", "_lifo_above_seconds", "_look_seconds", "newest_first",
+                 "next_look")  # fmt: skip
 
     def __init__(
         self,
@@ -76,13 +82,13 @@ class OrderPolicy:
         """Start with the order; an adaptive one starts oldest first.
 
         Args:
-            order: What was chosen.
+            order: Order of the queue.
             deadline_seconds: Age at which a task is stale, greater than 0.
             lifo_above: Share of the deadline above which an adaptive order serves the newest first.
             fifo_below: Share of the deadline below which it serves the oldest first again.
 
         Raises:
-            ValueError: If the deadline or the shares make no sense.
+            ValueError: If the deadline or a share is out of range.
         """
         if not deadline_seconds > 0:
             msg = f"deadline_seconds: must be greater than 0, got {deadline_seconds}"
@@ -90,26 +96,34 @@ class OrderPolicy:
         if not 0 < fifo_below < lifo_above < 1:
             msg = "fifo_below, lifo_above: need 0 < fifo_below < lifo_above < 1, got "
             raise ValueError(msg + f"{fifo_below}, {lifo_above}")
-        self.adaptive = order is Order.ADAPTIVE
-        self.newest_first = False if self.adaptive else order.newest_first
+        self._adaptive = order is Order.ADAPTIVE
         self._lifo_above_seconds = lifo_above * deadline_seconds
         self._fifo_below_seconds = fifo_below * deadline_seconds
+        self._look_seconds = min(LONGEST_LOOK_SECONDS, deadline_seconds / LOOKS_PER_DEADLINE)
+        self.newest_first = False if self._adaptive else order.newest_first
+        self.next_look = -math.inf if self._adaptive else math.inf
 
-    def observe(self, now: float, oldest_age_seconds: float | None) -> OrderSwitch | None:
-        """Take note of the oldest live task; return the switch if the order turned round.
+    @property
+    def unused(self) -> bool:
+        """Whether it is as it was at the start, so that it need not be kept."""
+        return self.next_look == -math.inf
+
+    def observe(self, now: float, oldest_created: float | None) -> OrderSwitch | None:
+        """Record a look at the oldest live task; return the switch, if the order switched.
 
         Args:
             now: Current time in seconds.
-            oldest_age_seconds: Its age; None if no live task waits.
+            oldest_created: When that task was created, in seconds; None if no live task waits.
         """
-        if not self.adaptive:
+        if not self._adaptive:
             return None
-        age_seconds = oldest_age_seconds or 0.0
+        age_seconds = 0.0 if oldest_created is None else now - oldest_created
         if self.newest_first:
-            turned = age_seconds < self._fifo_below_seconds
+            switches = age_seconds < self._fifo_below_seconds
         else:
-            turned = age_seconds > self._lifo_above_seconds
-        if not turned:
-            return None
-        self.newest_first = not self.newest_first
-        return OrderSwitch(now, self.newest_first, age_seconds)
+            switches = age_seconds > self._lifo_above_seconds
+        if switches:
+            self.newest_first = not self.newest_first
+        empty = oldest_created is None and not self.newest_first
+        self.next_look = -math.inf if empty else now + self._look_seconds
+        return OrderSwitch(now, self.newest_first, age_seconds) if switches else None

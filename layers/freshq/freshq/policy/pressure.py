@@ -1,131 +1,36 @@
-"""How hard a queue is pressed, what a producer is told about it, and when the door closes."""
+"""How overloaded a queue is, what a producer learns about it, and when admission control rejects tasks."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from freshq.policy.order import LIFO_ABOVE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
-# A producer is told to come back after this share of the deadline at the soonest, and this multiple of
-# it at the latest.
+    from freshq.policy.flow import Flow
+
+# Bounds of the time after which a producer should retry, as multiples of the deadline.
 SOONEST_RETRY: Final = 0.1
 LATEST_RETRY: Final = 10.0
-# The flow is measured over the last deadline, but no longer ago than a producer would wait for news.
-LONGEST_WINDOW_SECONDS: Final = 60.0
-# The least time that a rate is taken over, when counting has just begun.
-SHORTEST_WINDOW_SECONDS: Final = 1.0
-
-
-def flow_window_seconds(deadline_seconds: float) -> float:
-    """Return over how long the flow of a queue is measured."""
-    return min(deadline_seconds, LONGEST_WINDOW_SECONDS)
-
-
-class WindowCounter:
-    """Counts events over a sliding window of time with two numbers.
-
-    The last whole window counts for the part of it that the sliding window still covers, as if its
-    events were spread evenly. The two numbers are also what a store can keep for many producers.
-    """
-
-    __slots__ = ("_before", "_count", "_since", "_started", "window_seconds")
-
-    def __init__(self, window_seconds: float, now: float) -> None:
-        """Start with nothing.
-
-        Args:
-            window_seconds: Length of the window, greater than 0.
-            now: Current time in seconds.
-        """
-        if not window_seconds > 0:
-            msg = f"window_seconds: must be greater than 0, got {window_seconds}"
-            raise ValueError(msg)
-        self.window_seconds = window_seconds
-        self._started = self._since = now
-        self._count = self._before = 0.0
-
-    def add(self, now: float, count: float = 1.0) -> None:
-        """Count events at `now` (seconds)."""
-        if now >= self._since + self.window_seconds:
-            self._roll(now)
-        self._count += count
-
-    def total(self, now: float) -> float:
-        """Return how many events the window that ends at `now` has."""
-        if now >= self._since + self.window_seconds:
-            self._roll(now)
-        into = max(0.0, (now - self._since) / self.window_seconds)
-        return self._count + self._before * (1.0 - into)
-
-    def rate(self, now: float) -> float:
-        """Return events a second; at the beginning over the time that there was."""
-        observed_seconds = min(self.window_seconds, now - self._started)
-        return self.total(now) / observed_seconds if observed_seconds > 0 else 0.0
-
-    def _roll(self, now: float) -> None:
-        windows = math.floor((now - self._since) / self.window_seconds)
-        self._before = self._count if windows == 1 else 0.0
-        self._count = 0.0
-        self._since += windows * self.window_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """What went through a queue lately, a second.
-
-    Attributes:
-        offered: Tasks that were to be put, the refused ones included.
-        served: Tasks that were done, in time or not.
-        served_in_time: Tasks that were done in time.
-        turned_away: Tasks shed for another reason than their age or the door: overflow, group, codel.
-    """
-
-    offered: float
-    served: float
-    served_in_time: float
-    turned_away: float = 0.0
-
-
-def flow_between(
-    window_seconds: float, into_seconds: float, current: Mapping[str, float], before: Mapping[str, float]
-) -> Flow:
-    """Return the flow over the window that ends now, from counts by whole windows.
-
-    The window before counts for the part that is still covered, as in `WindowCounter`. If it counted
-    nothing, counting began in the current one, and the rates are over what has passed of that.
-
-    Args:
-        window_seconds: Length of a window.
-        into_seconds: How much of the current one has passed.
-        current: Counts of the current window, by the names of the fields of `Flow`.
-        before: Counts of the window before.
-    """
-    covered = 1.0 - into_seconds / window_seconds
-    observed_seconds = window_seconds
-    if not any(before.values()):
-        observed_seconds = min(window_seconds, max(into_seconds, SHORTEST_WINDOW_SECONDS))
-    rates = {
-        field.name: (current.get(field.name, 0) + covered * before.get(field.name, 0)) / observed_seconds
-        for field in fields(Flow)
-    }
-    return Flow(**rates)
+# How often the door measures the pressure. At least every second.
+DOOR_LOOKS_PER_DEADLINE: Final = 10
+LONGEST_LOOK_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """The answer to a producer.
+    """How overloaded a queue is, as reported to producers.
 
     Attributes:
-        offered_per_second: Tasks that were to be put.
-        served_per_second: Tasks that were done.
-        probability_in_time: Chance of a task that is put now to be served in time, from 0 to 1.
+        offered_per_second: Tasks put, including rejected ones.
+        served_per_second: Tasks done.
+        probability_in_time: Chance that a task put now is served in time, from 0 to 1.
         overloaded: Whether more is offered than can be served.
-        retry_after_seconds: When to try again, different for everyone; None unless overloaded.
+        retry_after_seconds: When to try again, jittered; None unless overloaded.
     """
 
     offered_per_second: float
@@ -136,14 +41,14 @@ class Pressure:
 
 
 def assess(flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float, uniform: float) -> Pressure:
-    """Return how hard the queue is pressed.
+    """Return how overloaded the queue is.
 
-    It is overloaded while the oldest live task is older than 0.4 of the deadline, or tasks are turned
-    away. Then a new task's chance is the share of the load that is served in time; else it is 1. What
-    the door refuses is no evidence of overload: it would keep the door closed by itself.
+    It is overloaded while the oldest live task is older than 0.4 of the deadline, or tasks are shed
+    early. Then a new task's chance is the share of the load that is served in time; else it is 1. What
+    the door rejects is no evidence of overload: it would keep the door closed.
 
-    Backlog over capacity is no estimate of the wait here: newest first, a task does not wait for what
-    came before it. The retry spreads the excess of one deadline over the time that its service takes.
+    Backlog over capacity does not estimate the wait here: newest first, a task does not wait for older
+    ones. The retry spreads the excess of one deadline over the time that serving it takes.
 
     Args:
         flow: What went through lately.
@@ -152,7 +57,7 @@ def assess(flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float
         uniform: A random number from [0, 1), for the jitter.
     """
     old = oldest_age_seconds is not None and oldest_age_seconds > LIFO_ABOVE * deadline_seconds
-    overloaded = old or flow.turned_away > 0
+    overloaded = old or flow.shed_early > 0
     chance = 1.0
     retry_after_seconds = None
     if overloaded:
@@ -166,12 +71,12 @@ def assess(flow: Flow, oldest_age_seconds: float | None, deadline_seconds: float
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Refuses new work beyond a multiple of capacity, before it costs a write.
+    """Admission control by load: rejects new work beyond a multiple of capacity, before it costs a write.
 
     The client-side throttle of the SRE book ("Handling Overload"), on the producers' side of a queue:
-    of the load offered, `multiple` times what is served is let in, the rest is refused at random, as
-    every task's chance is the same. It refuses nothing unless the queue is overloaded, so that a queue
-    that served nothing for a while, because the downstream was down, is not locked for ever.
+    `multiple` times the served rate is admitted, the rest is rejected at random, because every task's
+    chance is the same. It rejects nothing unless the queue is overloaded. So a queue that served nothing
+    for a while, because the downstream was down, is not locked for ever.
 
     Attributes:
         multiple: Of the served rate, 1 or more; with 2 there is always work to choose from.
@@ -185,8 +90,56 @@ class Door:
             msg = f"door: must be a multiple of the capacity of 1 or more, got {self.multiple}"
             raise ValueError(msg)
 
-    def refusal_probability(self, pressure: Pressure) -> float:
-        """Return which share of the new work to refuse: max(0, 1 - multiple * served / offered)."""
+    def rejection_probability(self, pressure: Pressure) -> float:
+        """Return the share of new work to reject: max(0, 1 - multiple * served / offered)."""
         if not pressure.overloaded or pressure.offered_per_second <= 0:
             return 0.0
         return max(0.0, 1.0 - self.multiple * pressure.served_per_second / pressure.offered_per_second)
+
+
+class DoorControl:
+    """Rejects tasks at the door, by the pressure it saw at its last look.
+
+    Attributes:
+        next_look: When to call `look` again, in seconds.
+    """
+
+    __slots__ = ("_door", "_look_seconds", "_rejection", "_retry_after_seconds", "next_look")
+
+    # A look has no jitter; each rejected task gets its own.
+    LOOK_UNIFORM: Final = 0.5
+
+    def __init__(self, door: Door, deadline_seconds: float) -> None:
+        """Start open.
+
+        Args:
+            door: The rule.
+            deadline_seconds: Age at which tasks of the queue are stale.
+        """
+        self._door = door
+        self._look_seconds = min(LONGEST_LOOK_SECONDS, deadline_seconds / DOOR_LOOKS_PER_DEADLINE)
+        self._rejection = 0.0
+        self._retry_after_seconds = 0.0
+        self.next_look = -math.inf
+
+    def look(self, now: float, pressure: Pressure) -> None:
+        """Set which share is rejected until the next look.
+
+        Args:
+            now: Current time in seconds.
+            pressure: Of now, assessed with `LOOK_UNIFORM`.
+        """
+        # In this order: another thread that sees the rejection sees its time, too.
+        self._retry_after_seconds = pressure.retry_after_seconds or 0.0
+        self._rejection = self._door.rejection_probability(pressure)
+        self.next_look = now + self._look_seconds
+
+    def rejects(self, uniform: Callable[[], float]) -> float | None:
+        """Return after how many seconds a rejected task may be put again; None to admit it.
+
+        Args:
+            uniform: Draws a random number from [0, 1).
+        """
+        if not self._rejection or uniform() >= self._rejection:
+            return None
+        return self._retry_after_seconds * (0.5 + uniform())

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.pressure import Door  # noqa: TC001 - part of a dataclass
-from freshq.policy.shedding import BacklogLimit, Codel, FixedReserve, QuantileReserve, Reserve
+from freshq.policy.reserve import FixedReserve, QuantileReserve, Reserve
+from freshq.policy.shedding import BacklogLimit, Codel
 
 if TYPE_CHECKING:
     from freshq.policy.quantile import QuantileSketch

@@ -1,26 +1,28 @@
-"""Which tasks are given up, and why. Every one of them has a reason, and is counted under it."""
+"""Which tasks are shed, and why: by age, by CoDel, or by a bounded backlog."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from freshq.policy.order import Order
-from freshq.policy.quantile import QuantileSketch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
+
+# Most rounds in which one claim sheds by CoDel; each round finds the next head of the line.
+MAX_CODEL_ROUNDS: Final = 50
 
 
 class ShedReason(StrEnum):
-    """Why a task was not done.
+    """Why a task was shed. Every shed task has one reason, and is counted under it.
 
-    EXPIRED: its deadline passed while it waited. RESERVE: a claim passed it over, because what was left
-    until its deadline was shorter than the time that a task takes. OVERFLOW: the backlog was full.
-    GROUP: the backlog was full, and its group held more than its share. CODEL: it had waited for more
-    than twice CoDel's target. DOOR: it was refused before it was put.
+    EXPIRED: its deadline passed while it waited. RESERVE: a claim skipped it because less time was left
+    than a task takes. OVERFLOW: the backlog was full. GROUP: the backlog was full, and its group held
+    more than its share. CODEL: it had waited more than twice CoDel's target. DOOR: admission control
+    rejected it.
     """
 
     EXPIRED = "expired"
@@ -32,7 +34,7 @@ class ShedReason(StrEnum):
 
 
 def too_late(now: float, deadline: float, reserve_seconds: float) -> ShedReason | None:
-    """Return why a task must not be claimed, None if there is time enough.
+    """Return why a task must not be claimed; None if enough time is left.
 
     Args:
         now: Current time in seconds.
@@ -44,130 +46,19 @@ def too_late(now: float, deadline: float, reserve_seconds: float) -> ShedReason 
     return ShedReason.RESERVE if deadline <= now + reserve_seconds else None
 
 
-# --- deadline with a reserve
-
-
-class Reserve(Protocol):
-    """How much time a task must still have when it is claimed.
-
-    Without a reserve FIFO above capacity serves every task at the edge of its deadline, too late. With
-    a reserve r its goodput is the share of services that take no longer than r: C * F(r).
-
-    Attributes:
-        seconds: The reserve now.
-    """
-
-    seconds: float
-
-    def observe(self, service_seconds: float) -> None:
-        """Take note of how long a task took, whether in time or not."""
-
-
-class FixedReserve:
-    """The same reserve at all times; 0 for none."""
-
-    __slots__ = ("seconds",)
-
-    def __init__(self, seconds: float) -> None:
-        """Keep the reserve in seconds, 0 or more."""
-        self.seconds = seconds
-
-    def observe(self, service_seconds: float) -> None:
-        """Do nothing."""
-
-
-class QuantileReserve:
-    """A quantile of the recent service times, at most half of the deadline.
-
-    The bound matters: a service that becomes slower than the deadline would otherwise raise the reserve
-    above it, nothing would be claimed again, and nothing observed that could bring the reserve down.
-    """
-
-    __slots__ = ("_cap_seconds", "_new", "_quantile", "_refresh_at", "seconds", "sketch")
-
-    # There is no reserve before so many services, and it is worked out anew after so many more each.
-    LEAST: Final = 20
-    EVERY: Final = 100
-
-    def __init__(
-        self, quantile: float, deadline_seconds: float, sketch: QuantileSketch | None = None
-    ) -> None:
-        """Start with no reserve, or with what is known.
-
-        Args:
-            quantile: Share of the tasks that shall find time enough, such as 0.9.
-            deadline_seconds: Age at which a task is stale.
-            sketch: Service times that are known already.
-        """
-        self.seconds = 0.0
-        self.sketch = sketch or QuantileSketch()
-        self._quantile = quantile
-        self._cap_seconds = deadline_seconds / 2
-        self._new: list[float] = []
-        self._refresh_at = self.LEAST
-        if self.sketch.total >= self.LEAST:
-            self.refresh()
-
-    def observe(self, service_seconds: float) -> None:
-        """Take note of how long a task took."""
-        self._new.append(service_seconds)
-        if len(self._new) >= self._refresh_at:
-            self.refresh()
-
-    def refresh(self) -> None:
-        """Work out the reserve anew."""
-        self.sketch.add(self._new)
-        self._new.clear()
-        self._refresh_at = self.EVERY
-        self.seconds = min(self._cap_seconds, self.sketch.quantile(self._quantile) or 0.0)
-
-
-# A reserve that was in force in so many separate times is remembered for each of them.
-MOST_SPANS: Final = 50
-
-
-class ReserveSpans:
-    """The times in which claims left tasks waiting because of the reserve.
-
-    A task that goes stale leaves no trace of its own: nothing is written for it. It was shed by the
-    reserve if a claim passed it over in its last moments, and by its age alone if none did.
-    """
-
-    def __init__(self, spans: Iterable[Sequence[float]] = ()) -> None:
-        """Take spans as `extended` returned them: first claim, last claim, largest reserve; in seconds."""
-        self._spans = [tuple(span) for span in spans]
-
-    def extended(self, now: float, reserve_seconds: float) -> list[tuple[float, ...]]:
-        """Return the spans after one more claim, the oldest ones dropped beyond `MOST_SPANS`."""
-        spans = list(self._spans)
-        if spans and now - spans[-1][1] <= reserve_seconds:
-            first, last, largest = spans.pop()
-            spans.append((first, max(now, last), max(largest, reserve_seconds)))
-        else:
-            spans.append((now, now, reserve_seconds))
-        return spans[-MOST_SPANS:]
-
-    def reason(self, deadline: float) -> ShedReason:
-        """Return why a task that waited until its deadline (seconds) was shed."""
-        for first, last, reserve_seconds in self._spans:
-            if first < deadline and last >= deadline - reserve_seconds:
-                return ShedReason.RESERVE
-        return ShedReason.EXPIRED
-
-
 # --- CoDel, for FIFO
 
 
 class Codel:
-    """Sheds what waited long while the whole queue is slow, by the rule of Facebook's folly.
+    """Sheds tasks that waited long while every wait is long, by the rule of Facebook's folly.
 
-    While the shortest wait of an interval is above the target, the queue is overloaded, and what waited
-    for more than twice the target is shed. That is `folly/executors/Codel.cpp`, explained in "Fail at
-    Scale" (ACM Queue 13(8), 2015). RFC 8289 speeds up its drops with the square root of their number
-    instead: made for senders that slow down, and too slow for those that do not.
+    While the shortest wait of an interval is above the target, the queue is overloaded, and tasks that
+    waited more than twice the target are shed. That is `folly/executors/Codel.cpp`, explained in "Fail
+    at Scale" (ACM Queue 13(8), 2015). RFC 8289 instead speeds up its drops with the square root of their
+    number; that is made for senders that slow down, and too slow for those that do not.
 
-    Only for FIFO: the newest task always looks fresh, so that under LIFO the shortest wait says that
-    there is no overload, whatever waits below.
+    Only for FIFO: the newest task always looks fresh. Under LIFO the shortest wait never shows overload,
+    whatever waits below.
 
     Attributes:
         overloaded: Whether the last whole interval was slow.
@@ -180,8 +71,8 @@ class Codel:
 
         Args:
             target_seconds: Shortest wait that is still good, such as a twentieth of the deadline.
-            interval_seconds: How long the shortest wait is looked for, twice the wake-up latency or more.
-            order: The order of the queue that it is for.
+            interval_seconds: Over which the shortest wait is taken; twice the wake-up latency or more.
+            order: Order of the queue.
 
         Raises:
             ValueError: If the order is not FIFO, or a time is not positive.
@@ -201,17 +92,17 @@ class Codel:
 
     @property
     def longest_wait_seconds(self) -> float:
-        """The wait above which tasks are shed now; a store can make it part of its key condition."""
+        """The wait above which tasks are shed now."""
         return 2 * self._target_seconds if self.overloaded else math.inf
 
     def sheds(self, now: float, waited_seconds: float) -> bool:
-        """Return whether the task at the head of the line is to be shed.
+        """Return whether to shed the task at the head of the line.
 
-        The first of an interval is never shed: one task that arrives now and then is no queue.
+        The first task of an interval is never shed: an occasional task is no queue.
 
         Args:
             now: Current time in seconds.
-            waited_seconds: How long it has waited; oldest first.
+            waited_seconds: How long the task has waited.
         """
         if now >= self._interval_ends:
             self.overloaded = self._shortest > self._target_seconds
@@ -226,7 +117,7 @@ class Codel:
 
 
 class WhenFull(StrEnum):
-    """What gives way when the backlog is full."""
+    """What to shed when the backlog is full."""
 
     DROP_OLDEST = "drop-oldest"
     REFUSE_NEWEST = "refuse-newest"
@@ -242,12 +133,12 @@ class Victim(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A task that has to go.
+    """One task to shed.
 
     Attributes:
-        reason: What it is counted as.
-        victim: Which one.
-        group: Of which group, for OLDEST_OF_GROUP.
+        reason: Why.
+        victim: Which task.
+        group: Its group, for OLDEST_OF_GROUP.
     """
 
     reason: ShedReason
@@ -257,13 +148,13 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class BacklogLimit:
-    """A bound on how many tasks wait.
+    """A bound on the number of waiting tasks.
 
     Attributes:
-        max_waiting: How many live tasks may wait, 1 or more.
-        when_full: What gives way.
-        group_share: Above which share of the backlog a group is noisy: when the backlog is full, the
-            noisiest group gives way first, its oldest task before others; None: groups do not matter.
+        max_waiting: Most live tasks that may wait, 1 or more.
+        when_full: What to shed.
+        group_share: A group with more than this share of the backlog is noisy. When the backlog is full,
+            the oldest task of the noisiest group is shed first. None: groups do not matter.
     """
 
     max_waiting: int
@@ -280,11 +171,12 @@ class BacklogLimit:
             raise ValueError(msg)
 
     def eviction(self, waiting: int, by_group: Mapping[str | None, int]) -> Eviction | None:
-        """Return which task has to go, None if none has.
+        """Return which task to shed; None if the backlog is within its bound.
 
         Args:
-            waiting: How many live tasks wait, the newcomer included.
-            by_group: How many of each group; only looked at if `group_share` is set.
+            waiting: Number of live tasks that wait, including the newcomer.
+            by_group: Number of these by group; only used if `group_share` is set. Of two groups that are
+                equally noisy, the first is shed.
         """
         if waiting <= self.max_waiting:
             return None

@@ -11,8 +11,7 @@ from freshq.model.answers import Claim, held_task
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
-from freshq.policy.order import Order
-from freshq.policy.shedding import ShedReason
+from freshq.policy.shedding import MAX_CODEL_ROUNDS, ShedReason
 from freshq.queue.core import Verbs
 from freshq.queue.polling import poll
 from freshq.stores.base import ClaimRequest, ConflictError, Guard
@@ -29,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 # Far more than one process can start at once; its lease record must fit into one item.
 MAX_CLAIM: Final = 1000
-# Of claims that CoDel gave up; each finds the next head of the line.
-MAX_CODEL_ROUNDS: Final = 50
 
 
 class Claiming(Verbs):
@@ -106,13 +103,13 @@ class Claiming(Verbs):
                 exc_info=True,
             )
         else:
-            self._core.meter.turned_away(now, 1)
+            self._core.meter.shed_early(now, 1)
 
     def _shed_version(self, task: Task) -> Task | None:
         """Return the shed version of a task that was just claimed; None if it is to be run."""
         if not self._core.codel.sheds(task, task.updated):
             return None
-        self._core.meter.turned_away(task.updated, 1)
+        self._core.meter.shed_early(task.updated, 1)
         return self._core.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
 
     def poll(
@@ -218,7 +215,7 @@ class Claiming(Verbs):
         request = self._request(limit, lease_seconds)
         tasks = self._core.store.claim(request)
         reserve_seconds = request.deadline_after - request.now
-        self._note_passed_over(request, reserve_seconds, short=len(tasks) < limit)
+        self._note_skipped(request, reserve_seconds, short=len(tasks) < limit)
         return [Claim(task, task.lease_token or "", request.lease_until) for task in tasks]
 
     def _request(self, limit: int, lease_seconds: float) -> ClaimRequest:
@@ -239,14 +236,10 @@ class Claiming(Verbs):
             tokens=[f"{self._core.config.worker_name}:{new_token()}" for _ in range(limit)],
         )
 
-    def _note_passed_over(self, request: ClaimRequest, reserve_seconds: float, *, short: bool) -> None:
-        """Take note of live tasks that this claim would have taken but for the reserve.
-
-        Oldest first they come before all others; else only a claim that found too little tells.
-        """
-        if not self._core.reserve.note_due(request.now, reserve_seconds):
-            return
-        if short or self._core.config.order is Order.FIFO:
-            oldest = self._core.store.oldest_created(self.name, request.created_after - reserve_seconds)
-            if oldest is not None and (short or oldest <= request.created_after):
-                self._core.reserve.passed_over(request.now, reserve_seconds)
+    def _note_skipped(self, request: ClaimRequest, reserve_seconds: float, *, short: bool) -> None:
+        """Record live tasks that this claim would have taken but for the reserve."""
+        reserve = self._core.reserve
+        if reserve.look_due(request.now, reserve_seconds, short=short):
+            live_after = request.now - self._core.config.max_age_seconds
+            oldest = self._core.store.oldest_created(self.name, live_after)
+            reserve.note_skipped(request.now, reserve_seconds, oldest, request.created_after, short=short)

@@ -131,7 +131,7 @@ class Putting(Verbs):
         for index, rejection in zip(admitted, by_backlog, strict=True):
             rejections[index] = rejection
         for rejection in filter(None, rejections):
-            self._core.meter.refused(now, ShedReason(rejection.reason), 1)
+            self._core.meter.turned_away(now, ShedReason(rejection.reason), 1)
         return rejections
 
     def _make_room(self, created: int, now: float) -> None:

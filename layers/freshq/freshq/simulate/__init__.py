@@ -1,29 +1,29 @@
-"""A discrete-event simulator over the policy objects that the worker uses.
+"""A discrete-event simulator that runs the policy objects of the queue.
 
-`Source` describes a load, or `read_trace` reads one; `run` serves it under `OverloadRules`; `summarize`
-measures what came out. `sweep` does so for several policies over a range of loads.
+`Source` describes a load, or `read_trace` reads one. `simulate_load` serves it under `OverloadRules`, and
+`summarize` measures the outcome. `load_sweep` does so for several policies over a range of loads.
 """
 
-from freshq.simulate.engine import Run, run
-from freshq.simulate.load import Arrivals, Burst, Load, Service, Source
+from freshq.simulate.engine import Simulation, simulate_load
+from freshq.simulate.load import ArrivalProcess, Burst, Load, ServiceDistribution, Source
+from freshq.simulate.load_sweep import Cell, load_sweep, policies
 from freshq.simulate.results import GroupResult, Result, summarize, waits_in_time
-from freshq.simulate.sweep import Cell, policies, sweep
 from freshq.simulate.trace import read_trace
 
 __all__ = [
-    "Arrivals",
+    "ArrivalProcess",
     "Burst",
     "Cell",
     "GroupResult",
     "Load",
     "Result",
-    "Run",
-    "Service",
+    "ServiceDistribution",
+    "Simulation",
     "Source",
+    "load_sweep",
     "policies",
     "read_trace",
-    "run",
+    "simulate_load",
     "summarize",
-    "sweep",
     "waits_in_time",
 ]

@@ -21,14 +21,14 @@ MAX_TASKS: Final = 10_000_000
 LOGNORMAL_SIGMA: Final = 1.0
 
 
-class Arrivals(StrEnum):
+class ArrivalProcess(StrEnum):
     """How tasks arrive when they are not read from a file."""
 
     POISSON = "poisson"
     DETERMINISTIC = "deterministic"
 
 
-class Service(StrEnum):
+class ServiceDistribution(StrEnum):
     """How service times are distributed: exponential, all the same, or lognormal with sigma 1."""
 
     EXP = "exp"
@@ -120,8 +120,8 @@ class Source:
     rate_per_second: float
     duration_seconds: float
     deadline_seconds: float
-    arrivals: Arrivals = Arrivals.POISSON
-    service: Service = Service.EXP
+    arrivals: ArrivalProcess = ArrivalProcess.POISSON
+    service: ServiceDistribution = ServiceDistribution.EXP
     service_mean_seconds: float = 1.0
     burst: Burst | None = None
     groups: Mapping[str, float] = field(default_factory=dict)
@@ -181,11 +181,11 @@ def positive(name: str, value: float) -> None:
         raise ValueError(msg)
 
 
-def services(service: Service, mean_seconds: float, count: int, rng: Random) -> array[float]:
+def services(service: ServiceDistribution, mean_seconds: float, count: int, rng: Random) -> array[float]:
     """Draw `count` service times."""
-    if service is Service.DET:
+    if service is ServiceDistribution.DET:
         return array("d", [mean_seconds]) * count
-    if service is Service.EXP:
+    if service is ServiceDistribution.EXP:
         return array("d", _exponential(mean_seconds, count, rng))
     mu = math.log(mean_seconds) - LOGNORMAL_SIGMA**2 / 2
     return array("d", [rng.lognormvariate(mu, LOGNORMAL_SIGMA) for _ in range(count)])
@@ -196,9 +196,9 @@ def _exponential(mean: float, count: int, rng: Random) -> list[float]:
     return [-mean * log(1.0 - random()) for _ in range(count)]
 
 
-def _arrivals(kind: Arrivals, rate: float, start: float, end: float, rng: Random) -> array[float]:
+def _arrivals(kind: ArrivalProcess, rate: float, start: float, end: float, rng: Random) -> array[float]:
     """Return the times in [start, end) at which tasks arrive."""
-    if kind is Arrivals.DETERMINISTIC:
+    if kind is ArrivalProcess.DETERMINISTIC:
         count = max(0, math.ceil((end - start) * rate - 1e-9))
         return array("d", [start + index / rate for index in range(count)])
     times = array("d")

@@ -10,13 +10,13 @@ from math import ceil
 from operator import add, ge, sub
 from typing import TYPE_CHECKING, Final
 
-from freshq.simulate.lines import Ledger
+from freshq.simulate.fates import Fates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from freshq.policy.shedding import ShedReason
-    from freshq.simulate.engine import Run
+    from freshq.simulate.engine import Simulation
     from freshq.simulate.load import Burst
 
 # Recovered: of so many tasks that arrived one after another, this share of the usual was served in time.
@@ -78,7 +78,7 @@ class Result:
     by_group: dict[str, GroupResult] = field(default_factory=dict)
 
 
-def summarize(run: Run, burst: Burst | None = None) -> Result:
+def summarize(run: Simulation, burst: Burst | None = None) -> Result:
     """Return the measures of a run.
 
     Args:
@@ -87,7 +87,7 @@ def summarize(run: Run, burst: Burst | None = None) -> Result:
     """
     load, fates = run.load, run.fates
     offered = len(load)
-    in_time, late = _mask(fates, Ledger.IN_TIME), _mask(fates, Ledger.LATE)
+    in_time, late = _mask(fates, Fates.IN_TIME), _mask(fates, Fates.LATE)
     waits = waits_in_time(run)
     ends = map(add, compress(run.starts, in_time), compress(load.service, in_time))
     in_window = sum(map(partial(ge, load.duration_seconds), ends))
@@ -95,7 +95,7 @@ def summarize(run: Run, burst: Burst | None = None) -> Result:
     worked_seconds = sum(compress(load.service, in_time)) + wasted_seconds
     arrived_seconds = sum(load.service)
     capacity = run.servers * load.duration_seconds
-    by_reason = {reason: fates.count(code) for reason, code in Ledger.FATES.items()}
+    by_reason = {reason: fates.count(code) for reason, code in Fates.SHED.items()}
     return Result(
         goodput_ratio=_ratio(in_window * _ratio(arrived_seconds, offered), capacity),
         load=_ratio(arrived_seconds, capacity),
@@ -113,9 +113,9 @@ def summarize(run: Run, burst: Burst | None = None) -> Result:
     )
 
 
-def waits_in_time(run: Run) -> list[float]:
+def waits_in_time(run: Simulation) -> list[float]:
     """Return the waits of the tasks served in time, ascending, in seconds."""
-    in_time = _mask(run.fates, Ledger.IN_TIME)
+    in_time = _mask(run.fates, Fates.IN_TIME)
     return sorted(map(sub, compress(run.starts, in_time), compress(run.load.created, in_time)))
 
 
@@ -133,7 +133,7 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _by_group(run: Run) -> dict[str, GroupResult]:
+def _by_group(run: Simulation) -> dict[str, GroupResult]:
     """Return the measures of each group, by name."""
     load = run.load
     offered: dict[str, int] = {}
@@ -141,7 +141,7 @@ def _by_group(run: Run) -> dict[str, GroupResult]:
     for group, fate, start, created in zip(load.groups, run.fates, run.starts, load.created, strict=False):
         name = "" if group is None else group
         offered[name] = offered.get(name, 0) + 1
-        if fate == Ledger.IN_TIME:
+        if fate == Fates.IN_TIME:
             waits.setdefault(name, []).append(start - created)
     results = {}
     for name in sorted(offered):
@@ -150,7 +150,7 @@ def _by_group(run: Run) -> dict[str, GroupResult]:
     return results
 
 
-def _recovery_seconds(run: Run, burst: Burst) -> float | None:
+def _recovery_seconds(run: Simulation, burst: Burst) -> float | None:
     """Return how long after the burst the first of `RECOVERY_TASKS` tasks in a row arrived that did well.
 
     That is, of which `RECOVERY_SHARE` times as many were served in time as of the tasks that were stale
@@ -158,15 +158,15 @@ def _recovery_seconds(run: Run, burst: Burst) -> float | None:
     """
     load = run.load
     before = bisect_left(load.deadline, burst.start)
-    usual = _ratio(run.fates[:before].count(Ledger.IN_TIME), before) if before else 1.0
+    usual = _ratio(run.fates[:before].count(Fates.IN_TIME), before) if before else 1.0
     enough = RECOVERY_SHARE * usual * RECOVERY_TASKS
     first = bisect_left(load.created, burst.end)
     good = 0
     for task in range(first, len(load)):
-        good += run.fates[task] == Ledger.IN_TIME
+        good += run.fates[task] == Fates.IN_TIME
         start = task - RECOVERY_TASKS + 1
         if start >= first:
             if good >= enough:
                 return load.created[start] - burst.end
-            good -= run.fates[start] == Ledger.IN_TIME
+            good -= run.fates[start] == Fates.IN_TIME
     return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from freshq.model.task import MAX_PRIORITY
-from freshq.simulate.load import MAX_TASKS, Load, Service, positive, services
+from freshq.simulate.load import MAX_TASKS, Load, ServiceDistribution, positive, services
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def read_trace(
     file: Path,
     deadline_seconds: float,
     duration_seconds: float | None = None,
-    service: Service = Service.EXP,
+    service: ServiceDistribution = ServiceDistribution.EXP,
     service_mean_seconds: float = 1.0,
     seed: int = 1,
 ) -> Load:
@@ -49,7 +49,7 @@ def read_trace(
     Args:
         file: The file, JSON lines.
         deadline_seconds: Age at which a task is stale, unless its line says less.
-        duration_seconds: Arrivals from then on are left out; None: all are taken.
+        duration_seconds: ArrivalProcess from then on are left out; None: all are taken.
         service: Distribution of the service times that are not in the file.
         service_mean_seconds: Mean of these.
         seed: Of these.
@@ -65,7 +65,7 @@ def read_trace(
         positive("duration_seconds", duration_seconds)
         arrivals = [arrival for arrival in arrivals if arrival.at_seconds - start < duration_seconds]
     else:
-        # Arrivals are counted up to and with the last, so that a single one has a duration, too.
+        # ArrivalProcess are counted up to and with the last, so that a single one has a duration, too.
         duration_seconds = math.nextafter(arrivals[-1].at_seconds - start, math.inf)
     rng = Random(f"{seed}/services")  # noqa: S311 - a simulation
     drawn = services(service, service_mean_seconds, len(arrivals), rng)

@@ -1,16 +1,16 @@
-"""The lines in which tasks wait: which end is served, and whose turn it is. Thread-safe.
+"""What the claimers of one process share: the order of each line, and whose turn it is. Thread-safe.
 
-A line is a group within a priority level. The stores ask these objects while they look for tasks to
-claim; what they decide by is `freshq.policy`.
+A line is a group within a priority level. Stores ask these objects while they look for tasks to claim;
+the decisions are those of `freshq.policy`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from freshq.policy.fairness import ServedLately
+from freshq.policy.fairness import GroupTurns
 from freshq.policy.order import Order, OrderPolicy
 
 if TYPE_CHECKING:
@@ -21,84 +21,83 @@ if TYPE_CHECKING:
 Line: TypeAlias = tuple[int, str | None]
 _Candidate = TypeVar("_Candidate")
 
-# An adaptive order looks at the oldest task of a line so often in a deadline, but not less than every
-# second: a look costs a query.
-LOOKS_PER_DEADLINE: Final = 50
-LONGEST_LOOK_SECONDS: Final = 1.0
-
 
 class LineOrders:
-    """Which end of each line is served, by one order for all of them."""
+    """Which end of each line is served, under one order for all lines."""
 
     def __init__(self, order: Order, deadline_seconds: float) -> None:
         """Start with no line known.
 
         Args:
-            order: The order of the queue.
+            order: Order of the queue.
             deadline_seconds: Age at which its tasks are stale.
         """
         self._order = order
         self._deadline_seconds = deadline_seconds
-        self._look_seconds = min(LONGEST_LOOK_SECONDS, deadline_seconds / LOOKS_PER_DEADLINE)
         self._lock = threading.Lock()
         self._policies: dict[Line, OrderPolicy] = {}
-        self._next_look: dict[Line, float] = {}
+        # Lines whose oldest task is being read, without the lock.
+        self._looking: set[Line] = set()
         self._switches: list[OrderSwitch] = []
 
     def newest_first(self, line: Line, now: float, oldest_created: Callable[[], float | None]) -> bool:
-        """Return whether the newest task of a line is to be served first.
+        """Return whether to serve the newest task of a line first.
 
         Args:
             line: The line.
             now: Current time in seconds.
-            oldest_created: Looks when the oldest live task of the line was created; None if it is empty.
+            oldest_created: Reads when the oldest live task of the line was created; None if it is empty.
         """
         if self._order is not Order.ADAPTIVE:
             return self._order.newest_first
         with self._lock:
-            if now < self._next_look.get(line, now):
-                return self._policies[line].newest_first
+            policy = self._policies.get(line) or OrderPolicy(self._order, self._deadline_seconds)
+            if now < policy.next_look or line in self._looking:
+                return policy.newest_first
+            self._looking.add(line)
+        try:
             created = oldest_created()
-            policy = self._policies.setdefault(line, OrderPolicy(self._order, self._deadline_seconds))
-            switch = policy.observe(now, None if created is None else now - created)
-            if switch is not None:
-                self._switches.append(switch)
-            if created is None and not policy.newest_first:
-                self._forget(line)
-                return False
-            self._next_look[line] = now + self._look_seconds
-            return policy.newest_first
+            with self._lock:
+                self._observe(line, policy, now, created)
+        finally:
+            with self._lock:
+                self._looking.discard(line)
+        return policy.newest_first
 
-    def _forget(self, line: Line) -> None:
-        """Keep nothing of an empty line that serves as one that was never seen."""
-        self._policies.pop(line, None)
-        self._next_look.pop(line, None)
+    def _observe(self, line: Line, policy: OrderPolicy, now: float, oldest_created: float | None) -> None:
+        switch = policy.observe(now, oldest_created)
+        if switch is not None:
+            self._switches.append(switch)
+        if policy.unused:
+            self._policies.pop(line, None)
+        else:
+            self._policies[line] = policy
 
     def take_switches(self) -> list[OrderSwitch]:
-        """Return the times that a line turned round since the last call."""
+        """Return the order switches since the last call."""
         with self._lock:
             switches, self._switches = self._switches, []
         return switches
 
 
 class LineTurns:
-    """Lets the groups of a level take turns, remembering who was served lately."""
+    """Lets the groups of each level take turns."""
 
     def __init__(self) -> None:
-        """Start with nobody served."""
+        """Start with no group served."""
         self._lock = threading.Lock()
-        self._served: defaultdict[int, ServedLately] = defaultdict(ServedLately)
+        self._levels: defaultdict[int, GroupTurns] = defaultdict(GroupTurns)
 
     def record(self, level: int, group: str | None, count: int) -> None:
-        """Remember turns that a group had while it was the only one."""
+        """Count turns that a group used while it was the only one with work."""
         with self._lock:
             for _ in range(count):
-                self._served[level].record(group)
+                self._levels[level].record(group)
 
     def interleave(
         self, level: int, lines: Mapping[str | None, Iterator[_Candidate]]
     ) -> Iterator[_Candidate]:
-        """Yield the candidates of a level, one group after the other; within a group in its own order.
+        """Yield the candidates of a level in the order of turns; within a group in its own order.
 
         Args:
             level: The priority level.
@@ -107,11 +106,11 @@ class LineTurns:
         working = dict(lines)
         while working:
             with self._lock:
-                group = min(working, key=self._served[level].__getitem__)
+                group = self._levels[level].next_group(working)
             candidate = next(working[group], None)
             if candidate is None:
                 del working[group]
                 continue
             with self._lock:
-                self._served[level].record(group)
+                self._levels[level].record(group)
             yield candidate

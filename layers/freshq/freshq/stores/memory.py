@@ -15,7 +15,8 @@ from typing_extensions import override
 
 from freshq.model.lifecycle import new_token
 from freshq.model.task import Task, TaskStatus
-from freshq.policy.shedding import ReserveSpans, too_late
+from freshq.policy.reserve import ReserveSpans
+from freshq.policy.shedding import too_late
 from freshq.stores.base import ConflictError, Guard, SharedRecord, Stats, Store
 from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
 from freshq.stores.tally import tally

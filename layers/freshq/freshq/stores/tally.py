@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from freshq.model.task import Task
-    from freshq.policy.shedding import ReserveSpans
+    from freshq.policy.reserve import ReserveSpans
 
 
 def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans) -> Stats:

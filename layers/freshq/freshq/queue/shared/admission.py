@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from freshq.errors import Overloaded
-from freshq.policy.pressure import Pressure, assess
+from freshq.policy.pressure import DoorControl, assess
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq.model.task import Task
+    from freshq.policy.pressure import Pressure
     from freshq.policy.rules import OverloadRules
     from freshq.queue.shared.flow import FlowMeter
     from freshq.stores.base import Store
-
-# How often the door measures the pressure: this often per deadline, and at least every second.
-DOOR_LOOKS: Final = 10
-LONGEST_LOOK_SECONDS: Final = 1.0
 
 
 class PressureGauge:
@@ -62,13 +59,9 @@ class AdmissionControl:
             uniform: Draws a random number from [0, 1).
         """
         self._gauge = gauge
-        self._door = rules.door
-        self._look_seconds = min(LONGEST_LOOK_SECONDS, rules.deadline_seconds / DOOR_LOOKS)
+        self._door = None if rules.door is None else DoorControl(rules.door, rules.deadline_seconds)
         self._uniform = uniform
         self._looking = threading.Lock()
-        self._next_look = 0.0
-        self._refusal = 0.0
-        self._pressure: Pressure | None = None
 
     def rejection(self, task: Task, now: float) -> Overloaded | None:
         """Return why a task is rejected; None if it is admitted.
@@ -76,17 +69,15 @@ class AdmissionControl:
         Raises:
             StoreError: If the pressure could not be measured. The next call tries again.
         """
-        if self._door is None:
+        door = self._door
+        if door is None:
             return None
-        if now >= self._next_look and self._looking.acquire(blocking=False):
+        if now >= door.next_look and self._looking.acquire(blocking=False):
             try:
-                self._pressure = self._gauge.pressure(now, 0.5)
-                self._refusal = self._door.refusal_probability(self._pressure)
-                self._next_look = now + self._look_seconds
+                door.look(now, self._gauge.pressure(now, DoorControl.LOOK_UNIFORM))
             finally:
                 self._looking.release()
-        if self._pressure is None or self._uniform() >= self._refusal:
+        retry_after_seconds = door.rejects(self._uniform)
+        if retry_after_seconds is None:
             return None
-        # A look has no jitter; each rejected task gets its own.
-        retry_after_seconds = (self._pressure.retry_after_seconds or 0.0) * (0.5 + self._uniform())
         return Overloaded(task.task_id, ShedReason.DOOR, retry_after_seconds)

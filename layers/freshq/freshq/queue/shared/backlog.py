@@ -140,7 +140,7 @@ class BacklogBound:
             for task in self._store.oldest_tasks(self._queue, now - self._deadline_seconds, count, groups):
                 shed += self._shed(task, eviction, now)
         if shed:
-            self._meter.turned_away(now, shed)
+            self._meter.shed_early(now, shed)
 
     def _shed(self, task: Task, eviction: Eviction, now: float) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""The reserve of a queue: how long its tasks take, as all its workers saw it."""
+"""The reserve of a queue, as all its workers learn it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
 from freshq.policy.quantile import QuantileSketch
-from freshq.policy.shedding import ReserveSpans
+from freshq.policy.reserve import LearnedReserve, ReserveSpans, SkippedTasks
 from freshq.queue.shared.records import change_record
 
 if TYPE_CHECKING:
@@ -21,86 +21,77 @@ logger = logging.getLogger(__name__)
 
 SERVICE: Final = "service-times"
 SPANS: Final = "reserve-spans"
-# What workers saw is brought together so often: a read and a write for each of them.
-SYNC_SECONDS: Final = 5.0
-# More than a process sees between two times; beyond, the oldest are dropped.
-MOST_KEPT: Final = 5000
 
 
 class SharedReserve:
-    """The time that a task must still have to be claimed. Thread-safe.
+    """The time that a task must have left to be claimed. Thread-safe.
 
-    A fixed reserve is in the rules. A running quantile is learnt by all workers together: each brings
-    the service times it saw, and takes over what the others saw; a new process begins with that.
+    A fixed reserve is in the rules. A quantile is learnt by all workers together: each adds the service
+    times it saw to a shared record, and continues with what all of them saw.
     """
 
     def __init__(self, store: Store, queue: str, rules: OverloadRules) -> None:
-        """Know nothing yet.
+        """Start with nothing learnt.
 
         Args:
-            store: Where the shared record is.
+            store: Where the shared records are.
             queue: Name of the queue.
-            rules: Say how the reserve is found.
+            rules: How the reserve is found.
         """
         self._store = store
         self._queue = queue
-        self._rules = rules
         self._lock = threading.Lock()
-        self._reserve = rules.new_reserve()
-        self._learns = rules.reserve.quantile is not None
-        self._seen: list[float] = []
-        self._sync_at = 0.0
-        self._spans_at = 0.0
+        self._reserve = LearnedReserve(rules.new_reserve)
+        self._skipped = SkippedTasks(rules.order)
 
     def observe(self, service_seconds: float) -> None:
-        """Take note of how long a task took."""
-        if not self._learns:
-            return
+        """Record how long a task took."""
         with self._lock:
             self._reserve.observe(service_seconds)
-            self._seen = [*self._seen[-MOST_KEPT:], service_seconds]
 
     def seconds(self, now: float) -> float:
-        """Return the reserve, after what other workers saw if that is due."""
-        if self._learns and now >= self._sync_at:
+        """Return the reserve, after a sync with other workers if one is due."""
+        if now >= self._reserve.next_sync:
             self.sync(now)
         return self._reserve.seconds
 
     def sync(self, now: float) -> None:
-        """Bring together what this process and others saw; if the store does not answer, next time."""
+        """Merge what this process and others saw; if the store does not answer, at the next sync."""
         with self._lock:
-            self._sync_at = now + SYNC_SECONDS
-            seen, self._seen = self._seen, []
+            seen = self._reserve.begin_sync(now)
         merged = QuantileSketch()
 
         def add(values: Mapping[str, Any]) -> dict[str, Any] | None:
-            merged.clear()
-            merged.merge({int(index): weight for index, weight in values.get("counts", {}).items()})
-            merged.add(seen)
-            counts = {str(index): round(weight, 6) for index, weight in merged.counts().items()}
-            return {"counts": counts} if seen else None
+            nonlocal merged
+            shared = {int(index): weight for index, weight in values.get("counts", {}).items()}
+            merged = LearnedReserve.merged(shared, seen)
+            counts = LearnedReserve.shared_counts(merged)
+            return {"counts": {str(index): weight for index, weight in counts.items()}} if seen else None
 
         try:
             written = change_record(self._store, self._queue, SERVICE, add)
         except StoreError:
-            logger.warning("service times of queue %r were not shared", self._queue, exc_info=True)
+            logger.warning("queue %r: could not share service times", self._queue, exc_info=True)
             written = False
         with self._lock:
-            if not written:
-                self._seen = [*seen, *self._seen]
-                return
-            self._reserve = self._rules.new_reserve(merged)
+            if written:
+                self._reserve.end_sync(merged)
+            else:
+                self._reserve.abort_sync(seen)
 
-    def note_due(self, now: float, reserve_seconds: float) -> bool:
-        """Return whether it is time to look again for tasks that claims leave because of the reserve."""
-        return reserve_seconds > 0 and now >= self._spans_at
+    def look_due(self, now: float, reserve_seconds: float, *, short: bool) -> bool:
+        """Return whether to call `note_skipped` after a claim; see `SkippedTasks.look_due`."""
+        return self._skipped.look_due(now, reserve_seconds, short=short)
 
-    def passed_over(self, now: float, reserve_seconds: float) -> None:
-        """Take note that a claim left tasks waiting because of the reserve.
+    def note_skipped(
+        self, now: float, reserve_seconds: float, oldest: float | None, created_after: float, *, short: bool
+    ) -> None:
+        """Record whether a claim skipped tasks because of the reserve; see `SkippedTasks.found`.
 
-        That is how a stale task is told to have been shed by the reserve, not by its age alone.
+        The record shows later whether a stale task was shed by the reserve or by its age alone.
         """
-        self._spans_at = now + reserve_seconds / 2
+        if not self._skipped.found(now, reserve_seconds, oldest, created_after, short=short):
+            return
 
         def extend(values: Mapping[str, Any]) -> dict[str, Any]:
             return {"spans": ReserveSpans(values.get("spans", ())).extended(now, reserve_seconds)}
@@ -108,10 +99,10 @@ class SharedReserve:
         try:
             change_record(self._store, self._queue, SPANS, extend)
         except StoreError:
-            logger.warning("reserve of queue %r was not noted", self._queue, exc_info=True)
+            logger.warning("queue %r: could not record the reserve", self._queue, exc_info=True)
 
     def spans(self) -> ReserveSpans:
-        """Return when claims left tasks waiting because of the reserve.
+        """Return when claims skipped tasks because of the reserve.
 
         Raises:
             StoreError: If the store did not answer.

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from freshq.cli.command import is_given
 from freshq.cli.commands.simulate.options import SimulateOptions
-from freshq.simulate import Arrivals, picture, policies, run, summarize, sweep
+from freshq.simulate import ArrivalProcess, load_sweep, plot, policies, simulate_load, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,14 +47,14 @@ def simulate(context: typer.Context, options: SimulateOptions) -> None:
         ValueError: If an option is wrong.
     """
     if options.plot is not None:
-        picture.check(options.plot)
+        plot.check(options.plot)
     if options.sweep:
         _refuse_options_that_sweep_ignores(context, options)
         cells = _sweep(options, {})
         _print_cells(cells, as_json=options.as_json)
     else:
         rules = options.rules()
-        result = run(options.load(), rules, options.servers, options.seed)
+        result = simulate_load(options.load(), rules, options.servers, options.seed)
         _print_result(summarize(result, options.parsed_burst()), as_json=options.as_json)
         cells = [] if options.plot is None else _sweep(options, {"as given": rules})
     if options.plot is not None:
@@ -75,10 +75,10 @@ def _sweep(options: SimulateOptions, more: dict[str, OverloadRules]) -> list[Cel
     standard = policies(options.deadline_seconds, options.servers)
     own = {name: rules for name, rules in more.items() if rules not in standard.values()}
     return list(
-        sweep(
+        load_sweep(
             {**standard, **own},
             options.servers,
-            arrivals=Arrivals.POISSON if options.file is not None else Arrivals(options.arrivals),
+            arrivals=ArrivalProcess.POISSON if options.file is not None else ArrivalProcess(options.arrivals),
             service=options.service,
             service_mean_seconds=options.service_mean,
             duration_seconds=options.duration,
@@ -92,7 +92,7 @@ def _plot(options: SimulateOptions, cells: Sequence[Cell], file: Path) -> None:
         f"{options.servers} servers, service {options.service.value} with a mean of "
         f"{options.service_mean:g} s, deadline {options.deadline_seconds:g} s"
     )
-    picture.draw(cells, options.deadline_seconds, subtitle, file)
+    plot.draw(cells, options.deadline_seconds, subtitle, file)
     typer.echo(f"plotted: {file}", err=True)
 
 

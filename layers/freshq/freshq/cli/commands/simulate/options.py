@@ -14,7 +14,7 @@ from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.policy.shedding import BacklogLimit, WhenFull
-from freshq.simulate import Arrivals, Burst, Load, Service, Source, read_trace
+from freshq.simulate import ArrivalProcess, Burst, Load, ServiceDistribution, Source, read_trace
 
 DEFAULT_DURATION_SECONDS: Final = 1000.0
 
@@ -32,10 +32,10 @@ class SimulateOptions:
             help='poisson, deterministic, or FILE.jsonl with one object such as {"at_seconds": 0.5} per line.'
         ),
     ] = "poisson"
-    rate: Annotated[float | None, load_option(help="Arrivals per second.")] = None
+    rate: Annotated[float | None, load_option(help="ArrivalProcess per second.")] = None
     groups: Annotated[
         str | None,
-        load_option(help="Arrivals per second by group, such as quiet=1,flood=200; instead of --rate."),
+        load_option(help="ArrivalProcess per second by group, such as quiet=1,flood=200; instead of --rate."),
     ] = None
     priorities: Annotated[
         str | None, load_option(help="Shares of the tasks by priority level, such as 0=0.9,9=0.1.")
@@ -48,7 +48,9 @@ class SimulateOptions:
         load_option(help="Seconds during which tasks arrive; by default 1000, or all of the file."),
     ] = None
     servers: Annotated[int, load_option(help="Number of tasks that can run at a time.")] = 10
-    service: Annotated[Service, load_option(help="Distribution of service times.")] = Service.EXP
+    service: Annotated[ServiceDistribution, load_option(help="Distribution of service times.")] = (
+        ServiceDistribution.EXP
+    )
     service_mean: Annotated[float, load_option(help="Mean service time in seconds.")] = 1.0
     seed: Annotated[int, load_option(help="The same seed gives the same result.")] = 1
 
@@ -90,7 +92,7 @@ class SimulateOptions:
     @property
     def file(self) -> Path | None:
         """The file of arrivals; None if arrivals are random."""
-        return None if self.arrivals in set(Arrivals) else Path(self.arrivals)
+        return None if self.arrivals in set(ArrivalProcess) else Path(self.arrivals)
 
     def rules(self) -> OverloadRules:
         """Return the policy.
@@ -144,7 +146,7 @@ class SimulateOptions:
             rate_per_second=sum(groups.values()) if self.rate is None else self.rate,
             duration_seconds=DEFAULT_DURATION_SECONDS if self.duration is None else self.duration,
             deadline_seconds=self.deadline_seconds,
-            arrivals=Arrivals(self.arrivals),
+            arrivals=ArrivalProcess(self.arrivals),
             service=self.service,
             service_mean_seconds=self.service_mean,
             burst=self.parsed_burst(),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from freshq.policy.order import Order
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.policy.shedding import BacklogLimit
-from freshq.simulate.engine import run
-from freshq.simulate.load import Arrivals, Service, Source
+from freshq.simulate.engine import simulate_load
+from freshq.simulate.load import ArrivalProcess, ServiceDistribution, Source
 from freshq.simulate.results import Result, summarize
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Cell:
     """One policy under one load.
 
     Attributes:
-        policy: Its name in the sweep.
+        policy: Its name in the load sweep.
         load: Service time offered, for each second of a server.
         result: What was measured.
     """
@@ -36,7 +36,7 @@ class Cell:
 
 
 def policies(deadline_seconds: float, servers: int) -> dict[str, OverloadRules]:
-    """Return the policies that a sweep compares, by name.
+    """Return the policies that a load sweep compares, by name.
 
     CoDel's target is a twentieth of the deadline, its interval a tenth. The bounded backlog is one
     waiting task for each server.
@@ -54,12 +54,12 @@ def policies(deadline_seconds: float, servers: int) -> dict[str, OverloadRules]:
     }
 
 
-def sweep(
+def load_sweep(
     compared: Mapping[str, OverloadRules],
     servers: int,
     *,
-    arrivals: Arrivals = Arrivals.POISSON,
-    service: Service = Service.EXP,
+    arrivals: ArrivalProcess = ArrivalProcess.POISSON,
+    service: ServiceDistribution = ServiceDistribution.EXP,
     service_mean_seconds: float = 1.0,
     duration_seconds: float | None = None,
     seed: int = 1,
@@ -88,4 +88,4 @@ def sweep(
         )
         tasks = source.load()
         for name, rules in compared.items():
-            yield Cell(name, load, summarize(run(tasks, rules, servers, seed)))
+            yield Cell(name, load, summarize(simulate_load(tasks, rules, servers, seed)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.simulate.sweep import LOADS
+from freshq.simulate.load_sweep import LOADS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import altair as alt
 
-    from freshq.simulate.sweep import Cell
+    from freshq.simulate.load_sweep import Cell
 
 SUFFIXES: Final = (".png", ".svg", ".html")
 WIDTH: Final = 640

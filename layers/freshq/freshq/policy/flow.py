@@ -1,0 +1,128 @@
+"""What goes through a queue, counted by windows of time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The flow is measured over the last deadline, but no longer than a producer would wait for news.
+LONGEST_WINDOW_SECONDS: Final = 60.0
+# The shortest time over which a rate is taken, when counting has just begun.
+SHORTEST_WINDOW_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What went through a queue lately, in tasks per second.
+
+    Attributes:
+        offered: Tasks put, including those that admission control rejected.
+        served: Tasks done, in time or not.
+        served_in_time: Tasks done in time.
+        shed_early: Waiting tasks shed before their deadline: overflow, group, codel.
+    """
+
+    offered: float
+    served: float
+    served_in_time: float
+    shed_early: float = 0.0
+
+
+FLOW_NAMES: Final = tuple(field.name for field in fields(Flow))
+
+
+def flow_window_seconds(deadline_seconds: float) -> float:
+    """Return the window over which the flow of a queue is measured, in seconds."""
+    return min(deadline_seconds, LONGEST_WINDOW_SECONDS)
+
+
+def flow_between(
+    window_seconds: float, into_seconds: float, current: Mapping[str, float], before: Mapping[str, float]
+) -> Flow:
+    """Return the flow over the window that ends now, from counts by whole windows.
+
+    The window before counts for the part that is still covered, as if its events were spread evenly. If
+    it counted nothing, counting began in the current one, and rates are over the part of it that has
+    passed.
+
+    Args:
+        window_seconds: Length of a window.
+        into_seconds: How much of the current one has passed.
+        current: Counts of the current window, by the names of the fields of `Flow`.
+        before: Counts of the window before.
+    """
+    covered = 1.0 - into_seconds / window_seconds
+    observed_seconds = window_seconds
+    if not any(before.values()):
+        observed_seconds = min(window_seconds, max(into_seconds, SHORTEST_WINDOW_SECONDS))
+    rates = ((current.get(name, 0) + covered * before.get(name, 0)) / observed_seconds for name in FLOW_NAMES)
+    return Flow(*rates)
+
+
+class FlowCounter:
+    """Counts tasks by whole windows of time.
+
+    Two windows are enough for the flow, and are what a store keeps for many processes.
+
+    Attributes:
+        window_seconds: Length of a window.
+    """
+
+    __slots__ = ("_windows", "window_seconds")
+
+    def __init__(self, deadline_seconds: float) -> None:
+        """Start with nothing counted.
+
+        Args:
+            deadline_seconds: Age at which tasks of the queue are stale.
+        """
+        self.window_seconds = flow_window_seconds(deadline_seconds)
+        self._windows: dict[int, Counter[str]] = {}
+
+    def window(self, now: float) -> int:
+        """Return the number of the window that `now` (seconds) is in."""
+        return math.floor(now / self.window_seconds)
+
+    def counts(self, window: int) -> Counter[str]:
+        """Return the counts of a window, to be added to."""
+        counts = self._windows.get(window)
+        if counts is None:
+            counts = self._windows[window] = Counter()
+        return counts
+
+    def offered(self, now: float, count: int = 1) -> None:
+        """Count tasks that were put, including rejected ones."""
+        self.counts(math.floor(now / self.window_seconds))["offered"] += count
+
+    def served(self, now: float, *, in_time: bool) -> None:
+        """Count a task that was done."""
+        counts = self.counts(math.floor(now / self.window_seconds))
+        counts["served"] += 1
+        if in_time:
+            counts["served_in_time"] += 1
+
+    def shed_early(self, now: float, count: int = 1) -> None:
+        """Count waiting tasks that were shed before their deadline."""
+        self.counts(math.floor(now / self.window_seconds))["shed_early"] += count
+
+    def take(self) -> dict[int, Counter[str]]:
+        """Return the counts by window, and start again with nothing."""
+        windows, self._windows = self._windows, {}
+        return windows
+
+    def flow(self, now: float) -> Flow:
+        """Return the flow at `now` (seconds) from these counts alone; forget windows that are over."""
+        number = self.window(now)
+        current, before = self.counts(number), self.counts(number - 1)
+        self._windows = {number - 1: before, number: current}
+        return self.between(now, current, before)
+
+    def between(self, now: float, current: Mapping[str, float], before: Mapping[str, float]) -> Flow:
+        """Return the flow at `now` (seconds) from the counts of its window and the one before."""
+        into_seconds = now - self.window(now) * self.window_seconds
+        return flow_between(self.window_seconds, into_seconds, current, before)

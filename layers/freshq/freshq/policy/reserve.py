@@ -1,0 +1,249 @@
+"""The reserve: how much time a task must have left to be claimed, and which tasks it shed."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from freshq.policy.order import Order
+from freshq.policy.quantile import QuantileSketch
+from freshq.policy.shedding import ShedReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+# How often a process shares the service times it saw: a read and a write each.
+SYNC_SECONDS: Final = 5.0
+# Most service times kept between two syncs; the oldest are dropped.
+MOST_KEPT: Final = 5000
+# Shared weights are rounded to this many digits, so that the record stays small.
+WEIGHT_DIGITS: Final = 6
+# Most spans of time for which `ReserveSpans` remembers the reserve.
+MOST_SPANS: Final = 50
+
+
+class Reserve(Protocol):
+    """How much time a task must have left to be claimed.
+
+    Without a reserve, FIFO above capacity serves every task at the edge of its deadline, too late. With
+    a reserve r its goodput is the share of services that take no longer than r: C * F(r).
+
+    Attributes:
+        seconds: The reserve now.
+    """
+
+    seconds: float
+
+    def observe(self, service_seconds: float) -> None:
+        """Record how long a task took, in time or not."""
+
+
+class FixedReserve:
+    """A constant reserve; 0 for none."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        """Keep the reserve in seconds, 0 or more."""
+        self.seconds = seconds
+
+    def observe(self, service_seconds: float) -> None:
+        """Do nothing."""
+
+
+class QuantileReserve:
+    """A quantile of the recent service times, at most half of the deadline.
+
+    The bound matters: a service that becomes slower than the deadline would otherwise raise the reserve
+    above it. Nothing would be claimed again, and nothing observed that could lower the reserve.
+    """
+
+    __slots__ = ("_cap_seconds", "_new", "_quantile", "_refresh_at", "seconds", "sketch")
+
+    # The reserve is 0 before this many services, and is updated after each further batch.
+    LEAST: Final = 20
+    EVERY: Final = 100
+
+    def __init__(
+        self, quantile: float, deadline_seconds: float, sketch: QuantileSketch | None = None
+    ) -> None:
+        """Start with no reserve, or with what is known.
+
+        Args:
+            quantile: Share of the tasks that should find enough time, such as 0.9.
+            deadline_seconds: Age at which a task is stale.
+            sketch: Service times that are known already.
+        """
+        self.seconds = 0.0
+        self.sketch = sketch or QuantileSketch()
+        self._quantile = quantile
+        self._cap_seconds = deadline_seconds / 2
+        self._new: list[float] = []
+        self._refresh_at = self.LEAST
+        if self.sketch.total >= self.LEAST:
+            self.refresh()
+
+    def observe(self, service_seconds: float) -> None:
+        """Record how long a task took."""
+        self._new.append(service_seconds)
+        if len(self._new) >= self._refresh_at:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Update the reserve."""
+        self.sketch.add(self._new)
+        self._new.clear()
+        self._refresh_at = self.EVERY
+        self.seconds = min(self._cap_seconds, self.sketch.quantile(self._quantile) or 0.0)
+
+
+class LearnedReserve:
+    """The reserve of a queue as one of its processes knows it.
+
+    All processes learn a quantile together: each collects the service times it sees, and at each sync
+    merges them into the shared counts and continues with those. A fixed reserve learns nothing.
+
+    A sync is `begin_sync`, `merged` with the shared counts, then `end_sync`; or `abort_sync`.
+
+    Attributes:
+        next_sync: When the next sync is due, in seconds; infinite for a fixed reserve.
+    """
+
+    __slots__ = ("_new_reserve", "_reserve", "_seen", "next_sync")
+
+    def __init__(self, new_reserve: Callable[[QuantileSketch | None], Reserve]) -> None:
+        """Start with nothing seen.
+
+        Args:
+            new_reserve: Makes the reserve, from the service times that are known.
+        """
+        self._new_reserve = new_reserve
+        self._reserve = new_reserve(None)
+        self._seen: deque[float] = deque(maxlen=MOST_KEPT)
+        self.next_sync = math.inf if isinstance(self._reserve, FixedReserve) else -math.inf
+
+    @property
+    def learns(self) -> bool:
+        """Whether it follows the service times."""
+        return self.next_sync < math.inf
+
+    @property
+    def seconds(self) -> float:
+        """The reserve now."""
+        return self._reserve.seconds
+
+    def observe(self, service_seconds: float) -> None:
+        """Record how long a task took."""
+        if self.learns:
+            self._reserve.observe(service_seconds)
+            self._seen.append(service_seconds)
+
+    def begin_sync(self, now: float) -> list[float]:
+        """Return the service times seen since the last sync; `now` is in seconds."""
+        self.next_sync = now + SYNC_SECONDS
+        seen = list(self._seen)
+        self._seen.clear()
+        return seen
+
+    @staticmethod
+    def merged(shared: Mapping[int, float], seen: Iterable[float]) -> QuantileSketch:
+        """Return what all processes saw: the shared counts, and what this process adds."""
+        sketch = QuantileSketch()
+        sketch.merge(shared)
+        sketch.add(seen)
+        return sketch
+
+    @staticmethod
+    def shared_counts(sketch: QuantileSketch) -> dict[int, float]:
+        """Return what to share of a merged sketch, without what has faded to nothing."""
+        rounded = ((index, round(weight, WEIGHT_DIGITS)) for index, weight in sketch.counts().items())
+        return {index: weight for index, weight in rounded if weight}
+
+    def end_sync(self, sketch: QuantileSketch) -> None:
+        """Continue with what all processes saw."""
+        self._reserve = self._new_reserve(sketch)
+
+    def abort_sync(self, seen: Iterable[float]) -> None:
+        """Keep what could not be shared for the next sync."""
+        self._seen = deque([*seen, *self._seen], maxlen=MOST_KEPT)
+
+
+class SkippedTasks:
+    """Finds out when claims skip live tasks because of the reserve.
+
+    Oldest first, such tasks precede all others. Otherwise only a claim that came up short shows them.
+    """
+
+    __slots__ = ("_next_look", "_oldest_first")
+
+    def __init__(self, order: Order) -> None:
+        """Look after every claim at first.
+
+        Args:
+            order: Order of the queue.
+        """
+        self._oldest_first = order is Order.FIFO
+        self._next_look = -math.inf
+
+    def look_due(self, now: float, reserve_seconds: float, *, short: bool) -> bool:
+        """Return whether to look at the oldest live task after a claim.
+
+        Args:
+            now: Time of the claim, in seconds.
+            reserve_seconds: Its reserve.
+            short: Whether it found fewer tasks than it asked for.
+        """
+        return reserve_seconds > 0 and now >= self._next_look and (short or self._oldest_first)
+
+    def found(
+        self, now: float, reserve_seconds: float, oldest: float | None, created_after: float, *, short: bool
+    ) -> bool:
+        """Return whether the claim skipped tasks; then the next look is half a reserve later.
+
+        Args:
+            now: Time of the claim, in seconds.
+            reserve_seconds: Its reserve.
+            oldest: When the oldest live task was created, in seconds; None if no live task waits.
+            created_after: The claim skipped tasks created at or before this time, in seconds.
+            short: Whether it found fewer tasks than it asked for.
+        """
+        if oldest is None or not (short or oldest <= created_after):
+            return False
+        self._next_look = now + reserve_seconds / 2
+        return True
+
+
+class ReserveSpans:
+    """The times in which claims skipped tasks because of the reserve.
+
+    A task that goes stale leaves no trace: nothing is written for it. The reserve shed it if a claim
+    skipped it in its last moments; otherwise its age alone did.
+    """
+
+    __slots__ = ("_spans",)
+
+    def __init__(self, spans: Iterable[Sequence[float]] = ()) -> None:
+        """Take spans as `extended` returns them: first claim, last claim, largest reserve; in seconds."""
+        self._spans = [tuple(span) for span in spans]
+
+    def __len__(self) -> int:
+        """Return how many spans there are."""
+        return len(self._spans)
+
+    def extended(self, now: float, reserve_seconds: float) -> list[tuple[float, ...]]:
+        """Return the spans after one more claim, without the oldest beyond `MOST_SPANS`."""
+        spans = list(self._spans)
+        if spans and now - spans[-1][1] <= reserve_seconds:
+            first, last, largest = spans.pop()
+            spans.append((first, max(now, last), max(largest, reserve_seconds)))
+        else:
+            spans.append((now, now, reserve_seconds))
+        return spans[-MOST_SPANS:]
+
+    def reason(self, deadline: float) -> ShedReason:
+        """Return why a task that waited until its deadline (seconds) was shed."""
+        for first, last, reserve_seconds in self._spans:
+            if first < deadline and last >= deadline - reserve_seconds:
+                return ShedReason.RESERVE
+        return ShedReason.EXPIRED

@@ -1,0 +1,53 @@
+"""The flow, counted by windows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from freshq.policy.flow import Flow, FlowCounter, flow_between, flow_window_seconds
+
+
+def test_the_window_is_the_deadline_or_a_minute() -> None:
+    assert flow_window_seconds(10.0) == FlowCounter(10.0).window_seconds == 10.0
+    assert flow_window_seconds(3600.0) == 60.0
+
+
+def test_a_steady_stream_is_counted_exactly() -> None:
+    counter = FlowCounter(10.0)
+    for tick in range(1, 1001):
+        now = tick / 8
+        counter.offered(now)
+        counter.served(now, in_time=tick % 2 == 0)
+        if tick % 8 == 0:
+            counter.shed_early(now, 2)
+    flow = counter.flow(125.0)
+    assert flow.offered == flow.served == pytest.approx(8.0, rel=0.02)
+    assert flow.served_in_time == pytest.approx(4.0, rel=0.03)
+    assert flow.shed_early == pytest.approx(2.0, abs=0.25)
+    assert counter.flow(150.0) == Flow(0.0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("into_seconds", "rate"), [(0.0, 20.0), (0.5, 20.0), (4.0, 5.0), (10.0, 2.0)])
+def test_at_the_beginning_rates_are_over_the_time_that_has_passed(into_seconds: float, rate: float) -> None:
+    assert flow_between(10.0, into_seconds, {"offered": 20}, {}).offered == rate
+    assert flow_between(10.0, into_seconds, {"offered": 20}, {"served": 0}).offered == rate
+
+
+@given(st.floats(0, 1), st.integers(0, 1000), st.integers(1, 1000))
+def test_rates_never_exceed_what_two_windows_counted(covered: float, current: int, before: int) -> None:
+    flow = flow_between(3.0, 3.0 * covered, {"offered": current}, {"offered": before})
+    assert current - 1e-6 <= flow.offered * 3.0 <= current + before + 1e-6
+
+
+def test_counts_may_be_taken_and_given_back() -> None:
+    counter = FlowCounter(10.0)
+    counter.offered(5.0, 3)
+    counter.offered(15.0, 4)
+    windows = counter.take()
+    assert windows == {0: {"offered": 3}, 1: {"offered": 4}}
+    assert counter.take() == {}
+    counter.offered(15.0)
+    counter.counts(1).update(windows[1])
+    assert counter.flow(20.0) == counter.between(20.0, {}, {"offered": 5})

@@ -1,0 +1,162 @@
+"""The reserve, what several workers learn together, and which tasks it shed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from freshq.policy.order import Order
+from freshq.policy.quantile import QuantileSketch
+from freshq.policy.reserve import (
+    MOST_KEPT,
+    MOST_SPANS,
+    FixedReserve,
+    LearnedReserve,
+    QuantileReserve,
+    ReserveSpans,
+    SkippedTasks,
+)
+from freshq.policy.rules import OverloadRules, ReserveRule
+from freshq.policy.shedding import ShedReason
+
+
+def test_a_fixed_reserve_stays() -> None:
+    reserve = FixedReserve(2.0)
+    reserve.observe(100.0)
+    assert reserve.seconds == 2.0
+
+
+def test_a_quantile_reserve_follows_the_service_times() -> None:
+    reserve = QuantileReserve(0.9, deadline_seconds=100.0)
+    for _ in range(QuantileReserve.LEAST - 1):
+        reserve.observe(1.0)
+    assert reserve.seconds == 0.0
+    reserve.observe(1.0)
+    assert 1.0 <= reserve.seconds <= 1.05
+    for _ in range(2000):
+        reserve.observe(3.0)
+    assert 3.0 <= reserve.seconds <= 3.15 * 1.001
+
+
+def test_a_quantile_reserve_never_closes_the_queue() -> None:
+    reserve = QuantileReserve(0.9, deadline_seconds=10.0)
+    for _ in range(1000):
+        reserve.observe(60.0)
+    assert reserve.seconds == 5.0
+
+
+def test_a_quantile_reserve_can_be_shared_between_workers() -> None:
+    seasoned, new = (QuantileReserve(0.9, deadline_seconds=100.0) for _ in range(2))
+    for _ in range(200):
+        seasoned.observe(2.0)
+    new.sketch.merge(seasoned.sketch.counts())
+    new.refresh()
+    assert new.seconds == seasoned.seconds > 2.0
+
+
+# --- learnt together
+
+P90 = OverloadRules(100.0, reserve=ReserveRule(quantile=0.9))
+
+
+def synced(reserve: LearnedReserve, shared: dict[int, float], now: float) -> dict[int, float]:
+    """Let a process share what it saw; return the shared counts after it."""
+    seen = reserve.begin_sync(now)
+    merged = reserve.merged(shared, seen)
+    reserve.end_sync(merged)
+    return reserve.shared_counts(merged) if seen else shared
+
+
+def test_a_fixed_reserve_learns_nothing() -> None:
+    reserve = LearnedReserve(OverloadRules(10.0, reserve=ReserveRule(2.0)).new_reserve)
+    for _ in range(100):
+        reserve.observe(5.0)
+    assert (reserve.learns, reserve.next_sync, reserve.seconds) == (False, math.inf, 2.0)
+
+
+def test_workers_learn_together() -> None:
+    one, other = (LearnedReserve(P90.new_reserve) for _ in range(2))
+    for _ in range(15):
+        one.observe(1.0)
+        other.observe(1.0)
+    assert one.seconds == other.seconds == 0.0
+    shared = synced(one, {}, 0.0)
+    assert one.seconds == 0.0
+    assert one.next_sync == 5.0
+    shared = synced(other, shared, 1.0)
+    assert 1.0 <= other.seconds <= 1.05
+    assert synced(one, shared, 5.0) == shared
+    assert one.seconds == other.seconds
+
+
+def test_what_could_not_be_shared_is_kept_in_order() -> None:
+    reserve = LearnedReserve(P90.new_reserve)
+    for seconds in range(MOST_KEPT):
+        reserve.observe(float(seconds))
+    seen = reserve.begin_sync(0.0)
+    assert len(seen) == MOST_KEPT
+    reserve.observe(0.5)
+    reserve.abort_sync(seen)
+    assert reserve.begin_sync(5.0) == [*map(float, range(1, MOST_KEPT)), 0.5]
+
+
+def test_shared_counts_are_short() -> None:
+    sketch = QuantileSketch(half_life=1)
+    sketch.add([1.0, *[100.0] * 30])
+    assert list(LearnedReserve.shared_counts(sketch).values()) == [pytest.approx(1.0)]
+
+
+# --- skipped tasks
+
+
+@pytest.mark.parametrize(
+    ("order", "short", "due"),
+    [
+        (Order.FIFO, False, True),
+        (Order.FIFO, True, True),
+        (Order.LIFO, False, False),
+        (Order.LIFO, True, True),
+    ],
+)
+def test_which_claims_show_skipped_tasks(order: Order, short: bool, due: bool) -> None:  # noqa: FBT001 - a case
+    assert SkippedTasks(order).look_due(0.0, 1.0, short=short) is due
+    assert not SkippedTasks(order).look_due(0.0, 0.0, short=short)
+
+
+def test_a_claim_that_skipped_tasks_is_noted_twice_a_reserve() -> None:
+    skipped = SkippedTasks(Order.FIFO)
+    assert not skipped.found(10.0, 4.0, None, 5.0, short=True)
+    assert not skipped.found(10.0, 4.0, 5.1, 5.0, short=False)
+    assert skipped.look_due(10.0, 4.0, short=False)
+    assert skipped.found(10.0, 4.0, 5.0, 5.0, short=False)
+    assert not skipped.look_due(11.9, 4.0, short=False)
+    assert skipped.look_due(12.0, 4.0, short=False)
+
+
+def spans_of(*claims: tuple[float, float]) -> ReserveSpans:
+    spans = ReserveSpans()
+    for now, reserve_seconds in claims:
+        spans = ReserveSpans(spans.extended(now, reserve_seconds))
+    return spans
+
+
+def test_the_reserve_shed_what_a_claim_skipped_in_its_last_moments() -> None:
+    spans = spans_of((100.0, 10.0), (108.0, 10.0), (150.0, 5.0))
+    assert len(spans) == 2
+    reasons = {deadline: spans.reason(deadline) for deadline in (99.0, 101.0, 118.0, 119.0, 151.0, 155.1)}
+    assert reasons == {
+        99.0: ShedReason.EXPIRED,
+        101.0: ShedReason.RESERVE,
+        118.0: ShedReason.RESERVE,
+        119.0: ShedReason.EXPIRED,
+        151.0: ShedReason.RESERVE,
+        155.1: ShedReason.EXPIRED,
+    }
+
+
+@given(st.lists(st.floats(0, 1000), max_size=200).map(sorted))
+def test_spans_are_bounded(times: list[float]) -> None:
+    assert len(spans_of(*((now, 0.5) for now in times))) <= MOST_SPANS

@@ -1,0 +1,242 @@
+"""The simulator against the queue itself: every single task has the same fate, at the same time.
+
+A real `Queue.memory` serves a load under a virtual clock: arrivals, ends of services and claims are
+discrete events. The simulator serves the same load. Both run the objects of `freshq.policy`; what is
+compared here is all that lies around them.
+
+What a simulated load leaves out, and the scenarios therefore do, too:
+
+- Two arrivals at one instant. The queue stamps the second a microsecond later, to keep their order.
+- Times below a microsecond, the resolution of the queue's clock. The times here are multiples of 1/64 s.
+- Time before the run. The windows of the flow start with the run; a queue's start with the epoch.
+- More than one process, failed attempts, delays and leases that expire.
+- Max ages shorter than the queue's together with a backlog limit: a put raises IllegalTransition when the
+  task to evict is past its own deadline but not past the queue's max age.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from freshq import Overloaded, Queue, TaskStatus
+from freshq.policy.order import Order
+from freshq.policy.pressure import Door
+from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from freshq.policy.shedding import BacklogLimit, WhenFull
+from freshq.simulate import Load, simulate_load
+from freshq.simulate.fates import Fates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from freshq import Claim
+    from freshq.policy.order import OrderSwitch
+
+TICK: Final = 1 / 64
+DEADLINES_SECONDS: Final = (4.0, 10.0, 100.0)
+# Longer than any run here.
+LONG_SECONDS: Final = 1e6
+SCENARIOS_EACH: Final = 12
+
+
+@dataclass
+class RealRun:
+    """A real queue that serves a load with some servers.
+
+    Attributes:
+        load: The tasks.
+        rules: The policy.
+        servers: Number of servers.
+        now: The virtual time.
+        starts: When each task that was served started, in the order of service.
+        fates: For each task that is over, its fate.
+    """
+
+    load: Load
+    rules: OverloadRules
+    servers: int
+    now: float = 0.0
+    starts: dict[int, float] = field(default_factory=dict)
+    fates: dict[int, str] = field(default_factory=dict)
+    switches: list[OrderSwitch] = field(default_factory=list)
+    shed_by_reason: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Open the queue."""
+        rules = self.rules
+        self._queue = Queue.memory(
+            order=rules.order,
+            max_age_seconds=rules.deadline_seconds,
+            reserve=rules.reserve,
+            codel=rules.codel,
+            backlog=rules.backlog,
+            door=rules.door,
+            lease_seconds=LONG_SECONDS,
+            retention_seconds=LONG_SECONDS,
+            clock=lambda: self.now,
+            rng=Random("1/door"),
+        )
+        self._idle = self.servers
+        self._busy: list[tuple[float, int, Claim]] = []
+
+    def serve(self) -> None:
+        """Let every task arrive and be served; then see what became of the others."""
+        for task, created in enumerate(self.load.created):
+            self._complete_until(created)
+            self.now = created
+            self._put(task)
+            self._claim()
+        self._complete_until(LONG_SECONDS)
+        self.now = LONG_SECONDS / 2
+        stats = self._queue.stats()
+        self.shed_by_reason = stats.shed_by_reason
+        for task in range(len(self.load)):
+            if task not in self.fates:
+                self.fates[task] = self._fate_of(task)
+        self.switches = self._queue.take_order_switches()
+
+    def _put(self, task: int) -> None:
+        load = self.load
+        try:
+            self._queue.put(
+                None,
+                task_id=f"{task:06}",
+                priority=load.levels[task] if load.levels else 0,
+                group=load.groups[task] if load.groups else None,
+                max_age_seconds=load.deadline[task] - load.created[task],
+            )
+        except Overloaded as overloaded:
+            self.fates[task] = overloaded.reason
+
+    def _complete_until(self, until: float) -> None:
+        """Let every service end that ends by a time; each server that is free claims again."""
+        while self._busy and self._busy[0][0] <= until:
+            self.now = self._busy[0][0]
+            freed = 0
+            while self._busy and self._busy[0][0] == self.now:
+                _end, task, claim = heappop(self._busy)
+                done = self._queue.complete(claim)
+                self.fates[task] = "in-time" if done.updated <= done.deadline else "late"
+                freed += 1
+            for _ in range(freed):
+                self._idle += 1
+                self._claim()
+
+    def _claim(self) -> None:
+        while self._idle and (claims := self._queue.claim()):
+            (claim,) = claims
+            task = int(claim.task.task_id)
+            self.starts[task] = self.now
+            heappush(self._busy, (self.now + self.load.service[task], task, claim))
+            self._idle -= 1
+
+    def _fate_of(self, number: int) -> str:
+        task = self._queue.get(f"{number:06}")
+        assert task is not None
+        assert task.status is TaskStatus.SHED
+        return task.shed_reason or self._queue._core.reserve.spans().reason(task.deadline)
+
+
+def random_load(rng: Random, deadline_seconds: float, servers: int, **kinds: Any) -> Load:
+    """Return a load with calm and busy times.
+
+    Args:
+        rng: Source of the draws.
+        deadline_seconds: Age at which a task is stale, unless it has a shorter one.
+        servers: Number of servers.
+        kinds: `groups`, `levels`: how many; `own_ages`: whether tasks have max ages of their own.
+    """
+    service_mean = deadline_seconds / rng.choice((4, 10, 20))
+    created, now = array("d"), TICK
+    for _phase in range(rng.randint(1, 4)):
+        rate = rng.choice((0.4, 0.9, 1.2, 2.0, 5.0, 30.0)) * servers / service_mean
+        for _ in range(rng.randint(5, 60)):
+            now += max(TICK, round(rng.expovariate(rate) / TICK) * TICK)
+            created.append(now)
+        now += rng.choice((0.0, 0.0, 0.5, 1.5)) * deadline_seconds
+    count = len(created)
+    even = rng.random() < 0.3
+    service = (service_mean if even else rng.expovariate(1 / service_mean) for _ in range(count))
+    ages = (deadline_seconds, deadline_seconds / 2, deadline_seconds / 16) if kinds["own_ages"] else ()
+    names = [None, "a", "b", "c", "d"][: kinds["groups"]]
+    weights = [rng.choice((1, 1, 8)) for _ in names]
+    return Load(
+        created=created,
+        service=array("d", [max(TICK, round(seconds / TICK) * TICK) for seconds in service]),
+        deadline=array("d", [start + rng.choice(ages or (deadline_seconds,)) for start in created]),
+        duration_seconds=now,
+        levels=bytes(rng.choices(range(kinds["levels"]), k=count)) if kinds["levels"] > 1 else b"",
+        groups=rng.choices(names, weights, k=count) if kinds["groups"] > 1 else (),
+    )
+
+
+def assert_identical(load: Load, rules: OverloadRules, servers: int) -> RealRun:
+    """Assert that the queue and the simulator do the same with a load."""
+    real = RealRun(load, rules, servers)
+    real.serve()
+    simulated = simulate_load(load, rules, servers)
+    names = {Fates.IN_TIME: "in-time", Fates.LATE: "late"}
+    names |= {code: reason.value for reason, code in Fates.SHED.items()}
+    served = {Fates.IN_TIME, Fates.LATE}
+    starts = {task: simulated.starts[task] for task in range(len(load)) if simulated.fates[task] in served}
+    assert starts == real.starts
+    fates = [names[code] for code in simulated.fates]
+    assert fates == [real.fates[task] for task in range(len(load))]
+    assert simulated.switches == real.switches
+    sheds = {reason: fates.count(reason) for reason in set(fates) - {"in-time", "late"}}
+    assert sheds == real.shed_by_reason
+    return real
+
+
+RESERVES: Final = (ReserveRule(), ReserveRule(1.5), ReserveRule(quantile=0.9), ReserveRule(quantile=0.5))
+BACKLOGS: Final = tuple(
+    BacklogLimit(most, when_full, share)
+    for most in (1, 3, 12)
+    for when_full in WhenFull
+    for share in (None, 0.3)
+)
+# What each family of scenarios chooses from.
+FAMILIES: Final[dict[str, dict[str, Any]]] = {
+    **{order.value: {"order": [order]} for order in Order},
+    **{f"{order.value}, reserve": {"order": [order], "reserve": RESERVES[1:]} for order in Order},
+    "codel": {"order": [Order.FIFO], "codel": [(0.02, 0.1), (0.05, 0.1), (0.1, 0.5)]},
+    "codel, reserve": {"order": [Order.FIFO], "codel": [(0.05, 0.1)], "reserve": RESERVES[1:]},
+    "backlog": {"backlog": BACKLOGS},
+    "door": {"door": [Door(1.0), Door(1.5), Door(2.0)]},
+    "door, backlog": {"door": [Door(1.0), Door(2.0)], "backlog": BACKLOGS},
+    "door, codel": {"order": [Order.FIFO], "door": [Door(1.0)], "codel": [(0.05, 0.1)]},
+    "all": {"reserve": RESERVES, "door": [None, Door(1.5)], "backlog": [None, *BACKLOGS]},
+}
+KINDS: Final = {
+    "plain": {"groups": 1, "levels": 1, "own_ages": False},
+    "groups": {"groups": 5, "levels": 1, "own_ages": False},
+    "levels, groups, max ages": {"groups": 3, "levels": 3, "own_ages": True},
+}
+
+
+def random_rules(rng: Random, deadline_seconds: float, choices: dict[str, Any]) -> OverloadRules:
+    """Return rules of a family, its times fitted to the deadline."""
+    picked = {name: rng.choice(values) for name, values in ({"order": list(Order)} | choices).items()}
+    if "codel" in picked:
+        target, interval = picked["codel"]
+        picked["codel"] = CodelRule(target * deadline_seconds, interval * deadline_seconds)
+    return OverloadRules(deadline_seconds, fair=True, **picked)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_task_has_the_fate_it_has_in_the_queue(family: str, kind: str) -> None:
+    for seed in range(SCENARIOS_EACH):
+        rng = Random(f"{family}/{kind}/{seed}")
+        deadline_seconds = rng.choice(DEADLINES_SECONDS)
+        rules = random_rules(rng, deadline_seconds, FAMILIES[family])
+        servers = rng.choice((1, 2, 3))
+        kinds = KINDS[kind] | ({"own_ages": False} if rules.backlog else {})
+        load = random_load(rng, deadline_seconds, servers, **kinds)
+        assert_identical(load, rules, servers)
