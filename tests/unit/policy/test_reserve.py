@@ -74,7 +74,7 @@ def test_a_fixed_reserve_learns_nothing() -> None:
     reserve = LearnedReserve(OverloadRules(10.0, reserve=ReserveRule(2.0)).new_reserve)
     for _ in range(100):
         reserve.observe(5.0)
-    assert (reserve.learns, reserve.next_sync, reserve.seconds) == (False, math.inf, 2.0)
+    assert (reserve.next_sync, reserve.seconds) == (math.inf, 2.0)
 
 
 def test_workers_learn_together() -> None:

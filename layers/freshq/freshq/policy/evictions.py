@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from freshq.policy.shedding import Victim
@@ -27,8 +26,8 @@ class CountedBacklog:
             of_any_group: Number of waiting tasks whose group is unknown.
         """
         self._limit = limit
-        self._by_group = Counter(by_group)
-        self._waiting = self._by_group.total() + of_any_group
+        self._by_group = dict(by_group)
+        self._waiting = sum(by_group.values()) + of_any_group
 
     @property
     def room(self) -> int:
@@ -38,7 +37,7 @@ class CountedBacklog:
     def admit(self, group: str | None) -> Eviction | None:
         """Add a task of a group; return which task to shed for it, None if it fits."""
         self._waiting += 1
-        self._by_group[group] += 1
+        self._by_group[group] = self._by_group.get(group, 0) + 1
         eviction = self._evict()
         if eviction is not None and eviction.victim is Victim.NEWCOMER:
             self._by_group[group] -= 1

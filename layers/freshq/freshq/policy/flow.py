@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, fields
+from math import floor
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class FlowCounter:
 
     def window(self, now: float) -> int:
         """Return the number of the window that `now` (seconds) is in."""
-        return math.floor(now / self.window_seconds)
+        return floor(now / self.window_seconds)
 
     def counts(self, window: int) -> Counter[str]:
         """Return the counts of a window, to be added to."""
@@ -97,18 +97,18 @@ class FlowCounter:
 
     def offered(self, now: float, count: int = 1) -> None:
         """Count tasks that were put, including rejected ones."""
-        self.counts(math.floor(now / self.window_seconds))["offered"] += count
+        self.counts(floor(now / self.window_seconds))["offered"] += count
 
     def served(self, now: float, *, in_time: bool) -> None:
         """Count a task that was done."""
-        counts = self.counts(math.floor(now / self.window_seconds))
+        counts = self.counts(floor(now / self.window_seconds))
         counts["served"] += 1
         if in_time:
             counts["served_in_time"] += 1
 
     def shed_early(self, now: float, count: int = 1) -> None:
         """Count waiting tasks that were shed before their deadline."""
-        self.counts(math.floor(now / self.window_seconds))["shed_early"] += count
+        self.counts(floor(now / self.window_seconds))["shed_early"] += count
 
     def take(self) -> dict[int, Counter[str]]:
         """Return the counts by window, and start again with nothing."""

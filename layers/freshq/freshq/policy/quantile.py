@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -53,10 +55,10 @@ class QuantileSketch:
 
     def add(self, values: Iterable[float]) -> None:
         """Count values, 0 or more each, the newest last."""
-        ceil, log, buckets = math.ceil, math.log, self._buckets
+        ceil, log, log_gamma, buckets = math.ceil, math.log, LOG_GAMMA, self._buckets
         for value in values:
             # The little more keeps a value on the edge of a bucket from falling beyond it by rounding.
-            index = ceil(log(max(SMALLEST, value)) / LOG_GAMMA + 1e-9)
+            index = ceil(log(max(SMALLEST, value)) / log_gamma + 1e-9)
             buckets[index] = buckets.get(index, 0.0) + self._weight
             self._total += self._weight
             self._weight *= self._growth
@@ -68,21 +70,33 @@ class QuantileSketch:
         if not 0 < share <= 1:
             msg = f"share: must be greater than 0 and at most 1, got {share}"
             raise ValueError(msg)
-        rank = share * self._total
-        seen = 0.0
-        index = None
-        for index in sorted(self._buckets):
-            seen += self._buckets[index]
-            if seen >= rank:
-                break
-        return None if index is None else GAMMA**index
+        if not self._buckets:
+            return None
+        indexes = sorted(self._buckets)
+        up_to = list(accumulate(map(self._buckets.__getitem__, indexes)))
+        # By rounding the total may be a little more than the sum.
+        place = min(bisect_left(up_to, share * self._total), len(indexes) - 1)
+        return GAMMA ** indexes[place]
 
     def counts(self) -> dict[int, float]:
         """Return the weight of each bucket, in units of the newest value: what a store may keep."""
         return {index: weight / self._weight for index, weight in self._buckets.items()}
 
+    def rounded_counts(self, scale: float) -> dict[int, float]:
+        """Return the counts as multiples of `1 / scale`, without those that round to 0."""
+        factor = scale / self._weight
+        return {
+            index: count / scale  # many times faster than round()
+            for index, weight in self._buckets.items()
+            if (count := int(weight * factor + 0.5))
+        }
+
     def merge(self, counts: Mapping[int, float]) -> None:
         """Add the `counts` of another sketch."""
+        if not self._buckets and self._weight == 1.0:
+            self._buckets = dict(counts)
+            self._total = float(sum(counts.values()))
+            return
         for index, weight in counts.items():
             self._buckets[index] = self._buckets.get(index, 0.0) + weight * self._weight
             self._total += weight * self._weight

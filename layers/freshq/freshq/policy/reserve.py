@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 SYNC_SECONDS: Final = 5.0
 # Most service times kept between two syncs; the oldest are dropped.
 MOST_KEPT: Final = 5000
-# Shared weights are rounded to this many digits, so that the record stays small.
-WEIGHT_DIGITS: Final = 6
+# Shared weights are rounded to multiples of 1 / this, so that the record stays small.
+WEIGHT_SCALE: Final = 1e6
 # Most spans of time for which `ReserveSpans` remembers the reserve.
 MOST_SPANS: Final = 50
 
@@ -107,10 +107,11 @@ class LearnedReserve:
     A sync is `begin_sync`, `merged` with the shared counts, then `end_sync`; or `abort_sync`.
 
     Attributes:
+        seconds: The reserve now.
         next_sync: When the next sync is due, in seconds; infinite for a fixed reserve.
     """
 
-    __slots__ = ("_new_reserve", "_reserve", "_seen", "next_sync")
+    __slots__ = ("_new_reserve", "_reserve", "_seen", "next_sync", "seconds")
 
     def __init__(self, new_reserve: Callable[[QuantileSketch | None], Reserve]) -> None:
         """Start with nothing seen.
@@ -120,23 +121,15 @@ class LearnedReserve:
         """
         self._new_reserve = new_reserve
         self._reserve = new_reserve(None)
+        self.seconds = self._reserve.seconds
         self._seen: deque[float] = deque(maxlen=MOST_KEPT)
         self.next_sync = math.inf if isinstance(self._reserve, FixedReserve) else -math.inf
 
-    @property
-    def learns(self) -> bool:
-        """Whether it follows the service times."""
-        return self.next_sync < math.inf
-
-    @property
-    def seconds(self) -> float:
-        """The reserve now."""
-        return self._reserve.seconds
-
     def observe(self, service_seconds: float) -> None:
         """Record how long a task took."""
-        if self.learns:
+        if self.next_sync < math.inf:
             self._reserve.observe(service_seconds)
+            self.seconds = self._reserve.seconds
             self._seen.append(service_seconds)
 
     def begin_sync(self, now: float) -> list[float]:
@@ -157,12 +150,12 @@ class LearnedReserve:
     @staticmethod
     def shared_counts(sketch: QuantileSketch) -> dict[int, float]:
         """Return what to share of a merged sketch, without what has faded to nothing."""
-        rounded = ((index, round(weight, WEIGHT_DIGITS)) for index, weight in sketch.counts().items())
-        return {index: weight for index, weight in rounded if weight}
+        return sketch.rounded_counts(WEIGHT_SCALE)
 
     def end_sync(self, sketch: QuantileSketch) -> None:
         """Continue with what all processes saw."""
         self._reserve = self._new_reserve(sketch)
+        self.seconds = self._reserve.seconds
 
     def abort_sync(self, seen: Iterable[float]) -> None:
         """Keep what could not be shared for the next sync."""

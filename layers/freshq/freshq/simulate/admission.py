@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 class Admission:
     """Puts arriving tasks into the backlog, or rejects them."""
 
-    __slots__ = (
-        "_backlog",
-        "_created",
-        "_deadline_seconds",
-        "_door",
-        "_fates",
-        "_flow",
-        "_limit",
-        "_uniform",
-    )
-
     def __init__(self, load: Load, rules: OverloadRules, backlog: Backlog, fates: Fates, seed: int) -> None:
         """Start open.
 
@@ -103,6 +92,5 @@ class Admission:
             self._flow.shed_early(now)
 
     def served(self, task: int, now: float) -> None:
-        """Record that a task was done at `now` (seconds)."""
-        if self._door is not None:
-            self._flow.served(now, in_time=self._fates.codes[task] == self._fates.IN_TIME)
+        """Record for the door that a task was done at `now` (seconds)."""
+        self._flow.served(now, in_time=self._fates.codes[task] == self._fates.IN_TIME)

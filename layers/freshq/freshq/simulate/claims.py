@@ -18,11 +18,9 @@ class Claims:
     """Takes tasks out of the backlog, as the claims of one process do.
 
     Attributes:
+        observe: Records how long a task took, in seconds.
         spans: When claims skipped tasks because of the reserve.
     """
-
-    __slots__ = ("_admission", "_backlog", "_counts", "_created", "_max_age_seconds", "_reserve", "_skipped",
-                 "spans")  # fmt: skip
 
     def __init__(self, load: Load, rules: OverloadRules, backlog: Backlog, admission: Admission) -> None:
         """Start with nothing learnt.
@@ -37,35 +35,34 @@ class Claims:
         self._max_age_seconds = rules.deadline_seconds
         self._backlog = backlog
         self._admission = admission
+        self._sheds_by_codel = rules.codel is not None
         self._reserve = LearnedReserve(rules.new_reserve)
+        self.observe = self._reserve.observe
         self._skipped = SkippedTasks(rules.order)
         # The shared record of the queue's service times.
         self._counts: dict[int, float] = {}
         self.spans = ReserveSpans()
 
-    def served(self, service_seconds: float) -> None:
-        """Record how long a task took."""
-        self._reserve.observe(service_seconds)
-
     def claim(self, now: float) -> int | None:
         """Claim one task at `now` (seconds); return None if there is none, or CoDel shed too many."""
+        reserve, take = self._reserve, self._backlog.take
         for _ in range(MAX_CODEL_ROUNDS):
-            task = self._take(now)
-            codel = None if task is None else self._backlog.codel_of(task)
-            if task is None or codel is None or not codel.sheds(now, now - self._created[task]):
+            if now >= reserve.next_sync:
+                self._sync(now)
+            seconds = reserve.seconds
+            task = take(now, seconds)
+            if seconds and self._skipped.look_due(now, seconds, short=task is None):
+                self._note_skipped(now, seconds, short=task is None)
+            if task is None or not self._sheds_by_codel or not self._sheds(task, now):
                 return task
-            self._admission.shed_early(task, ShedReason.CODEL, now)
         return None
 
-    def _take(self, now: float) -> int | None:
-        reserve = self._reserve
-        if now >= reserve.next_sync:
-            self._sync(now)
-        seconds = reserve.seconds
-        task = self._backlog.take(now, seconds)
-        if seconds and self._skipped.look_due(now, seconds, short=task is None):
-            self._note_skipped(now, seconds, short=task is None)
-        return task
+    def _sheds(self, task: int, now: float) -> bool:
+        codel = self._backlog.codel_of(task)
+        if codel is None or not codel.sheds(now, now - self._created[task]):
+            return False
+        self._admission.shed_early(task, ShedReason.CODEL, now)
+        return True
 
     def _sync(self, now: float) -> None:
         """Merge the service times with the shared record."""

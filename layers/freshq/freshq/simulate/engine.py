@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
+from freshq.policy.order import Order
+from freshq.policy.rules import ReserveRule
 from freshq.simulate.admission import Admission
 from freshq.simulate.backlog import backlog_for
 from freshq.simulate.claims import Claims
 from freshq.simulate.fates import Fates
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from freshq.policy.order import OrderSwitch
     from freshq.policy.rules import OverloadRules
     from freshq.simulate.load import Load
@@ -66,56 +70,70 @@ def simulate_load(load: Load, rules: OverloadRules, servers: int, seed: int = 1)
 class _Engine:
     """State of one run."""
 
-    __slots__ = ("_admission", "_busy", "_claim", "_claims", "_idle", "_load", "_running", "fates", "starts")
-
     def __init__(self, load: Load, rules: OverloadRules, servers: int, seed: int) -> None:
         self._load = load
         self.fates = Fates(len(load))
         self.starts = array("d", bytes(8 * len(load)))
-        backlog = backlog_for(load, rules, self.fates)
-        self._admission = Admission(load, rules, backlog, self.fates, seed)
-        self._claims = Claims(load, rules, backlog, self._admission)
-        # Without a reserve and CoDel there is nothing to do but take the next task.
-        plain = rules.codel is None and rules.reserve.quantile is None and not rules.reserve.seconds
-        self._claim = backlog.take if plain else self._claims.claim
+        self._backlog = backlog_for(load, rules, self.fates)
+        self._admission = Admission(load, rules, self._backlog, self.fates, seed)
+        self._claims = Claims(load, rules, self._backlog, self._admission)
+        # Most rules do without some steps, which cost time.
+        self._admits_all = rules.door is None and rules.backlog is None
+        unreserved = rules.reserve == ReserveRule()
+        plain = unreserved and rules.codel is None
+        self._claim: Callable[[float], int | None] = self._backlog.take if plain else self._claims.claim
+        # Whether a claim that finds nothing may be left out, because it would change nothing.
+        self._pausing = unreserved and rules.order is not Order.ADAPTIVE
         self._idle = servers
         # When each busy server ends.
         self._busy: list[float] = []
+        self._door = rules.door is not None
         # When which task ends; only kept if a rule observes it.
-        observed = rules.door is not None or rules.reserve.quantile is not None
+        observed = self._door or rules.reserve.quantile is not None
         self._running: list[tuple[float, int]] | None = [] if observed else None
 
     def serve(self) -> None:
         """Let every task arrive, and be served or shed."""
-        busy, put = self._busy, self._admission.put
+        busy, complete, push, put = self._busy, self._complete, self._backlog.push, self._admission.put
+        admits_all, waiting = self._admits_all, self._backlog.waiting
+        pausing = self._pausing and self._running is None
         for task, now in enumerate(self._load.created):
             while busy and busy[0] <= now:
-                self._complete()
-            put(task, now)
+                if pausing and not waiting:
+                    heappop(busy)
+                    self._idle += 1
+                else:
+                    complete(busy[0])
+            if admits_all:
+                push(task)
+            else:
+                put(task, now)
             if self._idle:
                 self._start_idle(now)
         while busy:
-            self._complete()
+            complete(busy[0])
         self.fates.shed_waiting(self._load, self._claims.spans)
 
-    def _complete(self) -> None:
-        """Let the server that ends first claim its next task."""
-        busy = self._busy
-        now = busy[0]
+    def _complete(self, now: float) -> None:
+        """Let the server that ends first, `now`, claim its next task."""
         if self._running is not None:
             self._observe(self._running, now)
         task = self._claim(now)
         if task is None:
-            heappop(busy)
+            heappop(self._busy)
             self._idle += 1
             return
-        heapreplace(busy, self._start(task, now))
+        heapreplace(self._busy, self._start(task, now))
         if self._idle:
             self._start_idle(now)
 
     def _start_idle(self, now: float) -> None:
         """Let idle servers claim, until one finds nothing."""
-        while self._idle and (task := self._claim(now)) is not None:
+        waiting, pausing = self._backlog.waiting, self._pausing
+        while self._idle and (waiting or not pausing):
+            task = self._claim(now)
+            if task is None:
+                return
             heappush(self._busy, self._start(task, now))
             self._idle -= 1
 
@@ -129,8 +147,10 @@ class _Engine:
         return end
 
     def _observe(self, running: list[tuple[float, int]], now: float) -> None:
-        """Show the policy what ended by now."""
+        """Show the rules what ended by now."""
+        observe, served, starts = self._claims.observe, self._admission.served, self.starts
         while running and running[0][0] <= now:
             end, task = heappop(running)
-            self._claims.served(end - self.starts[task])
-            self._admission.served(task, end)
+            observe(end - starts[task])
+            if self._door:
+                served(task, end)
