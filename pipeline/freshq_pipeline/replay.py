@@ -107,9 +107,9 @@ class Recorded:
         )
 
     @property
-    def usual_deadline_seconds(self) -> float:
-        """Median age at which tasks became stale."""
-        return float(np.median(self.deadline - self.created))
+    def max_age_seconds(self) -> float:
+        """Max age of the queue: the longest of any task."""
+        return float(np.max(self.deadline - self.created))
 
 
 def recorded_load(tasks: DataFrame, grid: Grid) -> Recorded:
@@ -210,7 +210,7 @@ def _simulate(batches: Iterator[pa.RecordBatch], shipped: Any, seed: int) -> Ite
 def _scenario(record: Recorded, row: dict[str, Any], seed: int) -> dict[str, Any]:
     deadline_seconds = row["deadline_seconds"]
     servers = max(1, round(record.servers * row["capacity"]))
-    rules = OverloadRules(deadline_seconds or record.usual_deadline_seconds, Order(row["policy"]))
+    rules = OverloadRules(deadline_seconds or record.max_age_seconds, Order(row["policy"]))
     result = asdict(summarize(simulate_load(record.load(deadline_seconds), rules, servers, seed)))
     del result["by_group"], result["recovery_seconds"]
     named = {name: row[name] for name in ("policy", "capacity", "deadline_seconds")}

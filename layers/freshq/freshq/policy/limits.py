@@ -1,4 +1,4 @@
-"""Limits that protect what the tasks call."""
+"""Limits that protect the downstream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDING: Final = 1e-9  # 0.1 s * 10/s shall count as one whole token
 class TokenBucket:
     """Admits at most `rate_per_second` on average, and at most `burst` at once.
 
-    In any time T it admits no more than burst + rate * T. Pure: the caller brings the time.
+    In any time T it admits at most burst + rate * T.
     """
 
     def __init__(self, rate_per_second: float, burst: int, now: float) -> None:
@@ -32,7 +32,7 @@ class TokenBucket:
         self._filled_at = now
 
     def available(self, now: float) -> int:
-        """Return how many whole tokens are there at `now` (seconds)."""
+        """Return the number of whole tokens at `now` (seconds)."""
         gained = max(0.0, now - self._filled_at) * self._rate_per_second
         self._tokens = min(float(self._burst), self._tokens + gained)
         self._filled_at = max(now, self._filled_at)
@@ -43,11 +43,11 @@ class TokenBucket:
         self._tokens -= count
 
     def seconds_until_next(self) -> float:
-        """Return how long until one whole token is there, as of the last `available`."""
+        """Return the time until the next whole token, as of the last `available`."""
         return max(0.0, (1.0 - self._tokens) / self._rate_per_second)
 
 
-# --- how many at a time
+# --- concurrency
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Signals:
     """What one worker saw of the downstream in a window.
 
     Attributes:
-        succeeded: Calls that went well.
-        pushed_back: Calls that were refused as busy, timed out or failed.
-        peak_in_flight: Most tasks that were in work at a time, over all workers, counted by leases.
+        succeeded: Calls that succeeded.
+        pushed_back: Calls that were rejected as busy, timed out or failed.
+        peak_in_flight: Most tasks in work at a time, over all workers, counted by leases.
     """
 
     succeeded: int = 0
@@ -67,10 +67,10 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """What the workers share: one small record.
+    """The limit as the workers share it, in one small record.
 
     Attributes:
-        limit: Tasks in work at a time, over all workers; a fraction counts once it is whole.
+        limit: Most tasks in work at a time, over all workers; rounded down.
         moved: Number of the window in which it last moved, up or down.
         lowered: Number of the window in which it was last lowered.
     """
@@ -81,26 +81,26 @@ class LimitState:
 
     @property
     def slots(self) -> int:
-        """How many tasks may be in work at a time."""
+        """Most tasks that may be in work at a time."""
         return math.floor(self.limit + ROUNDING)
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyLimit:
-    """How many tasks may be in work at a time, so that the downstream is not overrun.
+    """A limit on the tasks in work at a time, so that the downstream is not overloaded.
 
     Fixed if `lowest` and `highest` are the same. Otherwise additive increase, multiplicative decrease
-    (Chiu and Jain, Computer Networks and ISDN Systems 17, 1989: the only linear rule that comes to a
-    fair share): one up after a window without push-back, times 0.7 after one with (CUBIC's factor,
-    RFC 9438). A window that used less than half of the limit says nothing about more, so the limit does
-    not grow then (as in Netflix's concurrency-limits).
+    (Chiu and Jain, Computer Networks and ISDN Systems 17, 1989: the only linear rule that converges to a
+    fair share): one more after a window without push-back, times 0.7 after one with (CUBIC's factor,
+    RFC 9438). The limit does not grow after a window that used less than half of it (as in Netflix's
+    concurrency-limits).
 
-    Only explicit signals count. Latency says little on Lambda, where cold starts drown it.
+    Only explicit signals count. On Lambda, latency shows cold starts more than load.
 
     Attributes:
-        lowest: Never fewer, 1 or more.
-        highest: Never more.
-        window_seconds: Between changes, longer than a call to the downstream takes.
+        lowest: Lower bound of the limit, 1 or more.
+        highest: Upper bound.
+        window_seconds: Time between changes; longer than a call to the downstream takes.
         increase: Tasks added after a good window.
         decrease: Factor after a bad one.
     """
@@ -129,7 +129,7 @@ class ConcurrencyLimit:
         return cls(limit, limit)
 
     def initial(self) -> LimitState:
-        """Return where to start unless the store has a record: at the lowest, as for a cold downstream."""
+        """Return where to start if the store has no record: at the lowest, as for a cold downstream."""
         return LimitState(float(self.lowest))
 
     def window(self, now: float) -> int:
@@ -137,11 +137,11 @@ class ConcurrencyLimit:
         return math.floor(now / self.window_seconds)
 
     def moved(self, state: LimitState, window: int, seen: Signals) -> LimitState | None:
-        """Return the limit after a window, None if there is nothing to write.
+        """Return the limit after a window; None if there is nothing to write.
 
-        A store writes it on one condition, so that it moves once a window whoever is first: for a
-        lower limit that the stored `lowered` is less than the window, else that `moved` is. Hence one
-        worker that saw no push-back cannot hide what another saw.
+        The write is conditional, so that the limit moves once per window whoever is first: for a lower
+        limit on the stored `lowered` being less than the window, otherwise on `moved`. So a worker that
+        saw no push-back cannot hide what another saw.
 
         Args:
             state: The limit before.
@@ -165,11 +165,11 @@ class ConcurrencyLimit:
 
 @dataclass(frozen=True, slots=True)
 class BucketState:
-    """A token bucket as a store keeps it; written on the condition that it did not change.
+    """A token bucket as a store keeps it, written on condition that it did not change.
 
     Attributes:
-        tokens: Tokens in it.
-        filled_at: As of when, in seconds.
+        tokens: Number of tokens at `filled_at`.
+        filled_at: In seconds.
     """
 
     tokens: float
@@ -181,8 +181,8 @@ class TokenBlock:
     """Tokens leased by one worker.
 
     Attributes:
-        count: How many, 0 if there were none.
-        until: They lapse then, in seconds: a worker that stood still cannot spend old tokens in a burst.
+        count: Number of tokens; 0 if there were none.
+        until: When they expire, in seconds: a worker that paused cannot spend old tokens in a burst.
         retry_after_seconds: When there will be tokens again, if there were none.
     """
 
@@ -193,17 +193,16 @@ class TokenBlock:
 
 @dataclass(frozen=True, slots=True)
 class SharedBucket:
-    """Arithmetic of a token bucket that workers share by leasing blocks of tokens, a write for each.
+    """A token bucket that workers share by leasing blocks of tokens; each lease is one write.
 
-    All workers together admit in any time T at most burst + rate * T, and besides what was leased before
-    and has not lapsed: at most one block a worker. A worker that dies takes its block along; the bucket
-    never admits more for that.
+    In any time T all workers together admit at most burst + rate * T, plus what was leased before and
+    has not expired: at most one block per worker. The block of a worker that dies is lost.
 
     Attributes:
-        rate_per_second: Tokens added a second, greater than 0.
+        rate_per_second: Tokens added per second, greater than 0.
         burst: Size of the bucket, 1 or more.
-        block: Tokens leased at a time, at the most.
-        block_seconds: How long a lease lasts.
+        block: Most tokens per lease.
+        block_seconds: Length of a lease.
     """
 
     rate_per_second: float
@@ -229,8 +228,8 @@ class SharedBucket:
 
         Args:
             state: The bucket as it was read.
-            now: Current time in seconds; the clocks of workers may differ, the bucket's never runs back.
-            wanted: How many tokens the worker can use now, 1 or more.
+            now: Current time in seconds. Workers' clocks may differ; the bucket's never runs backwards.
+            wanted: Number of tokens that the worker can use now, 1 or more.
         """
         now = max(now, state.filled_at)
         tokens = min(float(self.burst), state.tokens + (now - state.filled_at) * self.rate_per_second)
@@ -240,18 +239,18 @@ class SharedBucket:
         return BucketState(left, now), TokenBlock(count, now + self.block_seconds, short_seconds)
 
 
-# --- how much of the load may be retries
+# --- retries
 
 
 class RetryBudget:
     """Retries as a fraction of first attempts, so that they cannot multiply an overload.
 
-    Each first attempt pays a fraction in, each retry takes one out (Finagle's RetryBudget; the SRE book
+    Each first attempt adds a fraction, each retry takes one (Finagle's RetryBudget; the SRE book
     asks for 10 % in "Handling Overload"). With n first attempts there are at most
     `reserve + fraction * n` retries, whatever fails.
 
     Attributes:
-        balance: Retries that may be made now.
+        balance: Retries available now.
     """
 
     __slots__ = ("_cap", "_fraction", "balance")
@@ -261,8 +260,8 @@ class RetryBudget:
 
         Args:
             fraction: Retries for each first attempt, greater than 0.
-            reserve: Retries to begin with, so that a quiet queue may retry at all.
-            cap: Most retries that can be saved up: a calm day must not pay for a storm.
+            reserve: Initial retries, so that a quiet queue may retry at all.
+            cap: Most retries that can be saved: a calm day must not pay for a storm.
         """
         if not fraction > 0:
             msg = f"fraction: must be greater than 0, got {fraction}"
@@ -281,11 +280,11 @@ class RetryBudget:
         return budget
 
     def deposit(self, first_attempts: int = 1) -> None:
-        """Take note of first attempts."""
+        """Record first attempts."""
         self.balance = min(self._cap, self.balance + self._fraction * first_attempts)
 
     def spend(self) -> bool:
-        """Return whether a retry may be made, and if so take it out."""
+        """Return whether a retry may be made, and take it if so."""
         if self.balance < 1 - ROUNDING:
             return False
         self.balance = max(0.0, self.balance - 1)

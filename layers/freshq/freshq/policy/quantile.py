@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Each bucket ends 5 % above the one before.
+# Each bucket ends 5 % above the previous one.
 GAMMA: Final = 1.05
 LOG_GAMMA: Final = math.log(GAMMA)
-# Below this a value counts as this; the time a computer's clock resolves.
+# Smaller values count as this, the resolution of a clock.
 SMALLEST: Final = 1e-6
 # Weights are scaled down before they leave the range in which floats are exact enough.
 LARGEST_WEIGHT: Final = 1e12
 
 
 class QuantileSketch:
-    """Quantiles of positive values, never below an exact one and at most 5 % above; old values fade.
+    """Quantiles of positive values, never below the exact one and at most 5 % above; old values fade.
 
     The buckets are those of DDSketch (Masson, Rim, Lee, "DDSketch: a fast and fully-mergeable quantile
     sketch with relative-error guarantees", PVLDB 12(12), 2019): bucket i holds the values in
-    (gamma**(i-1), gamma**i]. It answers the upper end of a bucket, not the middle: a reserve that is a
-    little too long costs little, one that is a little too short lets every task end a little too late.
-    Unlike P2 (Jain and Chlamtac, CACM 28(10), 1985) it can be merged, so that short-lived workers share
-    one through a store, and it forgets, so that it follows a service that becomes slower: a value's
-    weight halves with every `half_life` values that come after it.
+    (gamma**(i-1), gamma**i]. A quantile is the upper end of a bucket, not the middle: a reserve slightly
+    too long costs little, one slightly too short lets every task end slightly too late. Unlike P2 (Jain
+    and Chlamtac, CACM 28(10), 1985) it can be merged, so that short-lived workers share one through a
+    store, and it follows a service that becomes slower: the weight of a value halves with every
+    `half_life` values after it.
     """
 
     __slots__ = ("_buckets", "_growth", "_total", "_weight")
@@ -37,7 +37,8 @@ class QuantileSketch:
         """Start empty.
 
         Args:
-            half_life: After so many more values a value counts half; math.inf: it always counts in full.
+            half_life: Number of further values after which a value counts half; math.inf: old values count
+                in full.
         """
         if not half_life >= 1:
             msg = f"half_life: must be 1 or more, got {half_life}"
@@ -50,14 +51,14 @@ class QuantileSketch:
 
     @property
     def total(self) -> float:
-        """How many values it knows, the old ones counted for less, in units of the newest."""
+        """Weight of all values, in units of the newest."""
         return self._total / self._weight
 
     def add(self, values: Iterable[float]) -> None:
         """Count values, 0 or more each, the newest last."""
         ceil, log, log_gamma, buckets = math.ceil, math.log, LOG_GAMMA, self._buckets
         for value in values:
-            # The little more keeps a value on the edge of a bucket from falling beyond it by rounding.
+            # The addend keeps a value on the edge of a bucket from leaving it by rounding.
             index = ceil(log(max(SMALLEST, value)) / log_gamma + 1e-9)
             buckets[index] = buckets.get(index, 0.0) + self._weight
             self._total += self._weight
@@ -66,7 +67,7 @@ class QuantileSketch:
                 self._rescale()
 
     def quantile(self, share: float) -> float | None:
-        """Return the value that a `share` in (0, 1] of the weight does not exceed; None if it is empty."""
+        """Return the value that a `share` in (0, 1] of the weight does not exceed; None without values."""
         if not 0 < share <= 1:
             msg = f"share: must be greater than 0 and at most 1, got {share}"
             raise ValueError(msg)
@@ -79,7 +80,7 @@ class QuantileSketch:
         return GAMMA ** indexes[place]
 
     def counts(self) -> dict[int, float]:
-        """Return the weight of each bucket, in units of the newest value: what a store may keep."""
+        """Return the weight of each bucket, in units of the newest value, as a store may keep it."""
         return {index: weight / self._weight for index, weight in self._buckets.items()}
 
     def rounded_counts(self, scale: float) -> dict[int, float]:
@@ -102,7 +103,7 @@ class QuantileSketch:
             self._total += weight * self._weight
 
     def _rescale(self) -> None:
-        # What has faded to nothing is dropped, so that the memory follows the values in use.
+        # Buckets that have faded are dropped, so that memory follows the values in use.
         counts = self.counts()
         self._buckets.clear()
         self._buckets.update(

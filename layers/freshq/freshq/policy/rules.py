@@ -1,4 +1,4 @@
-"""The overload control of one queue, checked as a whole."""
+"""The overload control of one queue, validated as a whole."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReserveRule:
-    """How the reserve is found: a fixed time, or a running quantile of the service time.
+    """The reserve: a fixed time, or a running quantile of the service times.
 
     Attributes:
         seconds: The fixed time.
-        quantile: Used instead if it is set, such as 0.9.
+        quantile: Such as 0.9; used instead of `seconds` if it is set.
     """
 
     seconds: float = 0.0
@@ -53,7 +53,7 @@ class CodelRule:
 
     Attributes:
         target_seconds: Shortest wait that is still good.
-        interval_seconds: How long it is looked for; twice the wake-up latency or more.
+        interval_seconds: Over which the shortest wait is taken; twice the wake-up latency or more.
     """
 
     target_seconds: float
@@ -62,16 +62,16 @@ class CodelRule:
 
 @dataclass(frozen=True, slots=True)
 class OverloadRules:
-    """What a queue does under overload. One that makes no sense cannot be made.
+    """What a queue does under overload. Validated on construction.
 
     Attributes:
         deadline_seconds: Age at which a task is stale.
         order: Order of service within a level.
-        reserve: Time that a task must still have when it is claimed.
-        codel: Shed what waited long; only with FIFO.
-        backlog: How many may wait.
-        fair: Whether the groups take turns.
-        door: Refuse new work beyond a multiple of capacity.
+        reserve: Time that a task must have left to be claimed.
+        codel: Sheds tasks that waited long; only with FIFO.
+        backlog: Bounds the number of waiting tasks.
+        fair: Whether groups take turns, as in every queue; only a simulation may do without.
+        door: Rejects new work beyond a multiple of capacity.
     """
 
     deadline_seconds: float
@@ -83,7 +83,7 @@ class OverloadRules:
     door: Door | None = None
 
     def __post_init__(self) -> None:
-        """Check what each part cannot see alone.
+        """Check what the parts cannot check alone.
 
         Raises:
             ValueError: One line that names the option.
@@ -99,7 +99,7 @@ class OverloadRules:
         self.new_codel()
 
     def new_order(self) -> OrderPolicy:
-        """Return the order of one line, to be kept for as long as the line is served."""
+        """Return the order of one line."""
         return OrderPolicy(self.order, self.deadline_seconds)
 
     def new_reserve(self, sketch: QuantileSketch | None = None) -> Reserve:

@@ -1,4 +1,4 @@
-"""What arrives: times, service times and kinds of the tasks of one run, drawn or read from a file."""
+"""Simulated load: arrival times, service times, levels and groups of the tasks of one simulation."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", int, str)
 
-# A run keeps 33 bytes a task; this many take a third of a gigabyte.
+# A simulation keeps 33 bytes per task; this many take a third of a gigabyte.
 MAX_TASKS: Final = 10_000_000
 # Of the logarithm of a lognormal service time; its squared coefficient of variation is e - 1 = 1.72.
 LOGNORMAL_SIGMA: Final = 1.0
 
 
 class ArrivalProcess(StrEnum):
-    """How tasks arrive when they are not read from a file."""
+    """How arrivals are spread, unless they are read from a file."""
 
     POISSON = "poisson"
     DETERMINISTIC = "deterministic"
 
 
 class ServiceDistribution(StrEnum):
-    """How service times are distributed: exponential, all the same, or lognormal with sigma 1."""
+    """Distribution of service times: exponential, constant, or lognormal with sigma 1."""
 
     EXP = "exp"
     DET = "det"
@@ -38,12 +38,12 @@ class ServiceDistribution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """A time of higher load.
+    """A period of higher load.
 
     Attributes:
-        factor: Of the rate, greater than 1.
-        start: When it begins, in seconds from the start of the run.
-        seconds: How long it lasts.
+        factor: Multiple of the usual rate, greater than 1.
+        start: When it begins, in seconds from the start of the simulation.
+        seconds: Its length.
     """
 
     factor: float
@@ -59,7 +59,7 @@ class Burst:
 
     @property
     def end(self) -> float:
-        """When it is over, in seconds."""
+        """When it ends, in seconds."""
         return self.start + self.seconds
 
     @classmethod
@@ -77,15 +77,15 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The tasks of one run, in the order of their arrival; all times in seconds from its start.
+    """The tasks of one simulation, in order of arrival; times are in seconds from its start.
 
     Attributes:
-        created: When each arrives, ascending.
-        service: How long each takes.
-        deadline: When each is stale.
+        created: Arrival time of each task, ascending.
+        service: Service time of each task, in seconds.
+        deadline: Deadline of each task.
         duration_seconds: How long tasks arrive.
-        levels: Priority of each; empty if all are 0.
-        groups: Group of each; empty if none has one.
+        levels: Priority level of each task; empty if all are 0.
+        groups: Group of each task; empty if none has one.
     """
 
     created: array[float]
@@ -96,7 +96,7 @@ class Load:
     groups: Sequence[str] | Sequence[str | None] = ()
 
     def __len__(self) -> int:
-        """Return how many tasks there are."""
+        """Return the number of tasks."""
         return len(self.created)
 
 
@@ -105,16 +105,16 @@ class Source:
     """A recipe for a load.
 
     Attributes:
-        rate_per_second: Tasks that arrive, outside of the burst.
-        duration_seconds: How long.
-        deadline_seconds: Age at which each is stale.
-        arrivals: How they are spread.
-        service: How their service times are distributed.
-        service_mean_seconds: Mean of these.
-        burst: A time of higher load.
-        groups: Share of the tasks by group; shares are relative to their sum.
+        rate_per_second: Arrivals per second outside the burst.
+        duration_seconds: How long tasks arrive.
+        deadline_seconds: Age at which a task is stale.
+        arrivals: How arrivals are spread.
+        service: Distribution of the service times.
+        service_mean_seconds: Mean service time.
+        burst: A period of higher load.
+        groups: Share of the tasks by group, relative to the sum of shares.
         priorities: Share of the tasks by priority level.
-        seed: The same seed gives the same load, whatever policy serves it.
+        seed: The same seed gives the same load.
     """
 
     rate_per_second: float
@@ -161,7 +161,7 @@ class Source:
         )
 
     def _segments(self) -> list[tuple[float, float, float]]:
-        """Return (start, end, rate) of each time of constant rate."""
+        """Return (start, end, rate) of each period of constant rate."""
         rate, end = self.rate_per_second, self.duration_seconds
         if self.burst is None:
             return [(0.0, end, rate)]
@@ -170,7 +170,7 @@ class Source:
         return [*parts, (burst.end, end, rate)]
 
     def _stream(self, use: str) -> Random:
-        # Streams of their own: a change of the service times does not change when tasks arrive.
+        # One stream per use: other service times do not change the arrivals.
         return Random(f"{self.seed}/{use}")  # noqa: S311 - a simulation
 
 

@@ -1,4 +1,4 @@
-"""Several policies over the same loads, from half of what can be served to ten times that."""
+"""Several policies under the same loads, from half to ten times the capacity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LOADS: Final = (0.5, 0.8, 0.95, 1.1, 1.5, 2.0, 3.0, 5.0, 10.0)
-# Long enough for each server to do so many tasks: goodput is good to about 0.007 at ten servers.
+# Length of a simulation, in mean service times: goodput is accurate to about 0.007 at ten servers.
 SERVICES: Final = 2000
 
 
@@ -25,9 +25,9 @@ class Cell:
     """One policy under one load.
 
     Attributes:
-        policy: Its name in the load sweep.
-        load: Service time offered, for each second of a server.
-        result: What was measured.
+        policy: Name of the policy.
+        load: Service time offered per second of a server.
+        result: The measures.
     """
 
     policy: str
@@ -38,8 +38,8 @@ class Cell:
 def policies(deadline_seconds: float, servers: int) -> dict[str, OverloadRules]:
     """Return the policies that a load sweep compares, by name.
 
-    CoDel's target is a twentieth of the deadline, its interval a tenth. The bounded backlog is one
-    waiting task for each server.
+    CoDel's target is a twentieth of the deadline, its interval a tenth. The bounded backlog holds one
+    task per server.
     """
     percentile = ReserveRule(quantile=0.9)
     codel = CodelRule(deadline_seconds / 20, deadline_seconds / 10)
@@ -64,16 +64,16 @@ def load_sweep(
     duration_seconds: float | None = None,
     seed: int = 1,
 ) -> Iterator[Cell]:
-    """Yield the result of every policy under every load; all policies see the same arrivals.
+    """Yield the measures of every policy under every load. All policies get the same arrivals.
 
     Args:
         compared: The policies by name; they must have the same deadline.
-        servers: Tasks in work at a time.
-        arrivals: How tasks arrive.
+        servers: Number of servers.
+        arrivals: How arrivals are spread.
         service: Distribution of the service times.
-        service_mean_seconds: Mean of these.
+        service_mean_seconds: Mean service time.
         duration_seconds: How long tasks arrive under each load; None: `SERVICES` mean service times.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
     (deadline_seconds,) = {rules.deadline_seconds for rules in compared.values()}
     for load in LOADS:

@@ -1,4 +1,4 @@
-"""A picture of a sweep: goodput and wait against load, a line for each policy."""
+"""A plot of a load sweep: goodput and wait against load, one line per policy."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 SUFFIXES: Final = (".png", ".svg", ".html")
 WIDTH: Final = 640
 HEIGHT: Final = 250
-# Okabe and Ito's colours, made to be told apart by everyone; oldest first is warm, newest first is cool.
+# Okabe and Ito's colours, distinct to colour-blind readers; oldest first is warm, newest first is cool.
 COLOURS: Final = ("#D55E00", "#E69F00", "#CC79A7", "#999999", "#0072B2", "#56B4E9", "#009E73", "#000000")
 SHAPES: Final = ("circle", "square", "diamond", "cross", "triangle-up", "triangle-down", "circle", "square")
 
 
 def check(file: Path) -> None:
-    """Check that a picture can be drawn into a file, before the work for it is done.
+    """Check that a plot can be drawn into a file, before the simulations run.
 
     Raises:
         ValueError: If its suffix is unknown, its folder is missing, or the `plot` extra is not installed.
@@ -44,13 +44,13 @@ def check(file: Path) -> None:
 
 
 def draw(cells: Sequence[Cell], deadline_seconds: float, subtitle: str, file: Path) -> None:
-    """Draw a sweep; the file's suffix says in which format.
+    """Draw a load sweep, in the format of the file's suffix.
 
     Args:
-        cells: What was measured.
+        cells: The measures.
         deadline_seconds: Age at which a task was stale.
         subtitle: One line below the title.
-        file: Where to write it.
+        file: Where to write the plot.
     """
     import altair as alt  # noqa: PLC0415 - an extra, and slow to load
 
@@ -71,7 +71,7 @@ def draw(cells: Sequence[Cell], deadline_seconds: float, subtitle: str, file: Pa
     )
     title = alt.TitleParams("Done in time, under load", subtitle=subtitle, anchor="start", fontSize=17)
     chart = alt.vconcat(*panels, title=title).configure_view(stroke=None)
-    # An HTML page brings the scripts along, so that it opens without a network.
+    # An HTML page includes its scripts, so that it opens without a network.
     chart.save(str(file), scale_factor=2, inline=file.suffix == ".html")
 
 
@@ -87,7 +87,7 @@ def _load_axis() -> alt.X:
 
 
 def _panel(rows: Sequence[dict[str, Any]], measure: alt.Y) -> alt.Chart:
-    """Return a line for each policy."""
+    """Return one line per policy."""
     import altair as alt  # noqa: PLC0415 - an extra, and slow to load
 
     names = list(dict.fromkeys(row["policy"] for row in rows))
@@ -105,7 +105,7 @@ def _panel(rows: Sequence[dict[str, Any]], measure: alt.Y) -> alt.Chart:
 
 
 def _ideal() -> list[alt.Chart]:
-    """Return a dashed line for what could be done at best, and what it stands for."""
+    """Return a dashed line for the best possible goodput, and its label."""
     import altair as alt  # noqa: PLC0415 - an extra, and slow to load
 
     best = [{"load": load, "best": min(load, 1.0)} for load in sorted({*LOADS, 1.0})]

@@ -1,4 +1,4 @@
-"""What a run is measured by."""
+"""The measures of a simulation."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from freshq.simulate.engine import Simulation
     from freshq.simulate.load import Burst
 
-# Recovered: of so many tasks that arrived one after another, this share of the usual was served in time.
+# Recovered: of this many consecutive arrivals, this share of the usual number was served in time.
 RECOVERY_TASKS: Final = 50
 RECOVERY_SHARE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """What became of the tasks of one group.
+    """The measures of one group.
 
     Attributes:
         offered: Tasks that arrived.
-        served_in_time: Tasks that were done by their deadline.
+        served_in_time: Tasks done by their deadline.
         wait_p50_seconds: Median wait of these; None if there are none.
         wait_p99_seconds: 99th percentile.
     """
@@ -43,24 +43,24 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The measures of one run.
+    """The measures of one simulation.
 
     Attributes:
-        goodput_ratio: Tasks that were done by their deadline while tasks arrived, for each task that the
-            servers could have done in that time, had they all worked at the mean service time.
-        load: Service time that arrived, for each second of a server.
+        goodput_ratio: Tasks done by their deadline while tasks arrived, as a share of capacity: of what the
+            servers could have done in that time at the mean service time.
+        load: Service time offered per second of a server.
         shed_ratio: Share of the offered tasks that were shed.
         wait_p50_seconds: Median wait of the tasks served in time, from arrival to start; None if none was.
         wait_p99_seconds: 99th percentile of the same.
-        wasted_ratio: Share of the servers' work that went into tasks that ended after their deadline.
-        shed_by_reason: How many were shed, and why.
-        recovery_seconds: After the burst, until tasks that arrive are served in time again; None if there
-            was no burst, or no recovery.
+        wasted_ratio: Share of the servers' work spent on tasks that ended after their deadline.
+        shed_by_reason: Number of shed tasks by reason.
+        recovery_seconds: Time from the end of the burst until arrivals are served in time again; None
+            without a burst or a recovery.
         offered: Tasks that arrived; each is served in time, served late or shed.
-        served_in_time: Tasks that were done by their deadline, however long after the last arrival.
-        served_late: Tasks that were done after it.
-        order_switches: How often an adaptive order turned round.
-        by_group: The same by group, if there are groups.
+        served_in_time: Tasks done by their deadline, also after the last arrival.
+        served_late: Tasks done after their deadline.
+        order_switches: Number of switches of an adaptive order.
+        by_group: Measures by group, if there are groups.
     """
 
     goodput_ratio: float
@@ -78,23 +78,23 @@ class Result:
     by_group: dict[str, GroupResult] = field(default_factory=dict)
 
 
-def summarize(run: Simulation, burst: Burst | None = None) -> Result:
-    """Return the measures of a run.
+def summarize(simulation: Simulation, burst: Burst | None = None) -> Result:
+    """Return the measures of a simulation.
 
     Args:
-        run: What became of every task.
+        simulation: What became of every task.
         burst: The burst that was part of its load.
     """
-    load, fates = run.load, run.fates
+    load, fates = simulation.load, simulation.fates
     offered = len(load)
     in_time, late = _mask(fates, Fates.IN_TIME), _mask(fates, Fates.LATE)
-    waits = waits_in_time(run)
-    ends = map(add, compress(run.starts, in_time), compress(load.service, in_time))
+    waits = waits_in_time(simulation)
+    ends = map(add, compress(simulation.starts, in_time), compress(load.service, in_time))
     in_window = sum(map(partial(ge, load.duration_seconds), ends))
     wasted_seconds = sum(compress(load.service, late))
     worked_seconds = sum(compress(load.service, in_time)) + wasted_seconds
     arrived_seconds = sum(load.service)
-    capacity = run.servers * load.duration_seconds
+    capacity = simulation.servers * load.duration_seconds
     by_reason = {reason: fates.count(code) for reason, code in Fates.SHED.items()}
     return Result(
         goodput_ratio=_ratio(in_window * _ratio(arrived_seconds, offered), capacity),
@@ -104,19 +104,19 @@ def summarize(run: Simulation, burst: Burst | None = None) -> Result:
         wait_p99_seconds=percentile(waits, 0.99),
         wasted_ratio=_ratio(wasted_seconds, worked_seconds),
         shed_by_reason=by_reason,
-        recovery_seconds=None if burst is None else _recovery_seconds(run, burst),
+        recovery_seconds=None if burst is None else _recovery_seconds(simulation, burst),
         offered=offered,
         served_in_time=len(waits),
         served_late=sum(late),
-        order_switches=len(run.switches),
-        by_group=_by_group(run),
+        order_switches=len(simulation.switches),
+        by_group=_by_group(simulation),
     )
 
 
-def waits_in_time(run: Simulation) -> list[float]:
+def waits_in_time(simulation: Simulation) -> list[float]:
     """Return the waits of the tasks served in time, ascending, in seconds."""
-    in_time = _mask(run.fates, Fates.IN_TIME)
-    return sorted(map(sub, compress(run.starts, in_time), compress(run.load.created, in_time)))
+    in_time = _mask(simulation.fates, Fates.IN_TIME)
+    return sorted(map(sub, compress(simulation.starts, in_time), compress(simulation.load.created, in_time)))
 
 
 def percentile(ascending: Sequence[float], share: float) -> float | None:
@@ -133,12 +133,14 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _by_group(run: Simulation) -> dict[str, GroupResult]:
+def _by_group(simulation: Simulation) -> dict[str, GroupResult]:
     """Return the measures of each group, by name."""
-    load = run.load
+    load = simulation.load
     offered: dict[str, int] = {}
     waits: dict[str, list[float]] = {}
-    for group, fate, start, created in zip(load.groups, run.fates, run.starts, load.created, strict=False):
+    for group, fate, start, created in zip(
+        load.groups, simulation.fates, simulation.starts, load.created, strict=False
+    ):
         name = "" if group is None else group
         offered[name] = offered.get(name, 0) + 1
         if fate == Fates.IN_TIME:
@@ -150,23 +152,23 @@ def _by_group(run: Simulation) -> dict[str, GroupResult]:
     return results
 
 
-def _recovery_seconds(run: Simulation, burst: Burst) -> float | None:
-    """Return how long after the burst the first of `RECOVERY_TASKS` tasks in a row arrived that did well.
+def _recovery_seconds(simulation: Simulation, burst: Burst) -> float | None:
+    """Return when, after the burst, the first `RECOVERY_TASKS` consecutive arrivals did well.
 
-    That is, of which `RECOVERY_SHARE` times as many were served in time as of the tasks that were stale
-    before the burst began.
+    They did well if their share served in time is at least `RECOVERY_SHARE` times the share before the
+    burst.
     """
-    load = run.load
+    load = simulation.load
     before = bisect_left(load.deadline, burst.start)
-    usual = _ratio(run.fates[:before].count(Fates.IN_TIME), before) if before else 1.0
+    usual = _ratio(simulation.fates[:before].count(Fates.IN_TIME), before) if before else 1.0
     enough = RECOVERY_SHARE * usual * RECOVERY_TASKS
     first = bisect_left(load.created, burst.end)
     good = 0
     for task in range(first, len(load)):
-        good += run.fates[task] == Fates.IN_TIME
+        good += simulation.fates[task] == Fates.IN_TIME
         start = task - RECOVERY_TASKS + 1
         if start >= first:
             if good >= enough:
                 return load.created[start] - burst.end
-            good -= run.fates[start] == Fates.IN_TIME
+            good -= simulation.fates[start] == Fates.IN_TIME
     return None

@@ -1,4 +1,4 @@
-"""Recorded arrivals: one JSON object a line."""
+"""Recorded arrivals, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Arrival(BaseModel):
     """One line of the file.
 
     Attributes:
-        at_seconds: When the task arrived, on any clock; the run starts with the first arrival.
+        at_seconds: When the task arrived, by any clock. The simulation starts with the first arrival.
         service_seconds: How long it took; None: drawn.
-        max_age_seconds: Age at which it was stale; None: the deadline of the run.
+        max_age_seconds: Age at which it was stale; None: the deadline of the simulation.
         priority: 0 to 9, higher first.
         group: Tenant or key.
     """
@@ -44,7 +44,7 @@ def read_trace(
     service_mean_seconds: float = 1.0,
     seed: int = 1,
 ) -> Load:
-    """Return the load that a file describes, in the order of the arrivals.
+    """Return the load in a file, in order of arrival.
 
     Args:
         file: The file, JSON lines.
@@ -55,7 +55,7 @@ def read_trace(
         seed: Of these.
 
     Raises:
-        ValueError: If a line is broken; its number is named.
+        ValueError: If a line is invalid; the message names its number.
     """
     positive("deadline_seconds", deadline_seconds)
     positive("service_mean_seconds", service_mean_seconds)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
 from freshq.policy.limits import BucketState, ConcurrencyLimit, LimitState, RetryBudget, Signals
-from freshq.policy.slots import Share, WorkerShares
+from freshq.policy.shares import Share, WorkerShares
 from freshq.queue.shared.records import change_record
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How the workers of a queue divide the tasks that may be in work at a time."""
+"""How the workers of a queue divide its concurrency limit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one worker holds.
+    """The share of one worker.
 
     Attributes:
-        until: It lapses then, in seconds, unless the worker takes it again.
+        until: When it expires, in seconds, unless the worker renews it.
         slots: Tasks that the worker may have in work.
         peak: Most tasks that it had in work in its last window.
     """
@@ -27,7 +27,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class WorkerShares:
-    """The shares of all workers that are alive.
+    """The shares of all live workers.
 
     Attributes:
         shares: By worker.
@@ -37,7 +37,7 @@ class WorkerShares:
 
     @classmethod
     def of(cls, values: Mapping[str, Sequence[float]], now: float) -> Self:
-        """Return the shares that have not lapsed, from what `values` returned."""
+        """Return the shares that have not expired, from what `values` returned."""
         shares = {
             worker: Share(until, int(slots), int(peak)) for worker, (until, slots, peak) in values.items()
         }
@@ -48,7 +48,7 @@ class WorkerShares:
         return {worker: list(astuple(share)) for worker, share in self.shares.items()}
 
     def peak_of_others(self, worker: str) -> int:
-        """Return how many tasks the other workers had in work at the most."""
+        """Return the sum of the other workers' peaks."""
         return sum(share.peak for other, share in self.shares.items() if other != worker)
 
     def without(self, worker: str) -> WorkerShares:
@@ -58,18 +58,18 @@ class WorkerShares:
     def taken(
         self, worker: str, share: Share, limit: int, wanted: int, in_flight: int
     ) -> tuple[WorkerShares, int]:
-        """Return the shares after one worker took the share that is due to it, and how many slots that is.
+        """Return the shares after one worker took its share, and the number of slots in it.
 
-        An equal part of the limit, what is left over going to the first by name; but never more than
-        the others leave. They shrink to their own part at their next turn, so a worker that comes in
-        late has its part after at most a window.
+        A share is an equal part of the limit, the remainder going to the first workers by name, but never
+        more than the others leave. They shrink to their own part when they renew, so a new worker has
+        its part within a window.
 
         Args:
-            worker: Who takes.
-            share: Its life and peak; the slots are worked out.
-            limit: How many slots there are.
-            wanted: How many it can use.
-            in_flight: How many it uses now: those it cannot give back.
+            worker: Who takes the share.
+            share: Its `until` and `peak`; the slots are computed.
+            limit: Number of slots in all.
+            wanted: Number of slots that the worker can use.
+            in_flight: Number of slots in use, which it cannot return.
         """
         others = self.without(worker).shares
         ranked = sorted([*others, worker])
