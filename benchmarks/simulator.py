@@ -1,9 +1,8 @@
-"""How many tasks a second the simulator simulates on one core, policy by policy."""
+"""Speed of the simulator on one core, by policy, in simulated tasks per second."""
 
 from __future__ import annotations
 
 import time
-from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -21,8 +20,9 @@ if TYPE_CHECKING:
 SERVERS: Final = 10
 DEADLINE_SECONDS: Final = 10.0
 LOADS: Final = (0.8, 3.0)
-TASKS: Final = 300_000
-ROUNDS: Final = 5
+# Many short runs: the fastest is what the code can do, whatever else the machine does.
+TASKS: Final = 20_000
+ROUNDS: Final = 25
 POLICIES: Final[Mapping[str, OverloadRules]] = {
     "LIFO": OverloadRules(DEADLINE_SECONDS),
     "FIFO": OverloadRules(DEADLINE_SECONDS, Order.FIFO),
@@ -36,7 +36,7 @@ POLICIES: Final[Mapping[str, OverloadRules]] = {
 
 
 def load_at(load: float, *, groups: bool) -> Load:
-    """Return a load of so many times the capacity."""
+    """Return a load, given as a multiple of capacity."""
     rate_per_second = load * SERVERS
     return Source(
         rate_per_second=rate_per_second,
@@ -47,15 +47,17 @@ def load_at(load: float, *, groups: bool) -> Load:
 
 
 def tasks_per_second(load: Load, rules: OverloadRules) -> float:
-    """Return how many tasks a second one run takes."""
+    """Return the speed of one simulation."""
     started = time.perf_counter()
     simulate_load(load, rules, SERVERS)
     return len(load) / (time.perf_counter() - started)
 
 
 def main() -> None:
-    """Time each policy at each load, the policies interleaved, and print the medians."""
-    table = Table("policy", *(f"at {load:g}x" for load in LOADS), title="simulated tasks a second, one core")
+    """Time each policy at each load, the policies interleaved, and print the fastest runs."""
+    table = Table(
+        "policy", *(f"at {load:g}x" for load in LOADS), title="simulated tasks per second, one core"
+    )
     loads = {(load, fair): load_at(load, groups=fair) for load in LOADS for fair in (False, True)}
     speeds: dict[tuple[str, float], list[float]] = {}
     for _ in range(ROUNDS):
@@ -64,7 +66,7 @@ def main() -> None:
                 speed = tasks_per_second(loads[load, rules.fair], rules)
                 speeds.setdefault((name, load), []).append(speed)
     for name in POLICIES:
-        table.add_row(name, *(f"{median(speeds[name, load]):,.0f}" for load in LOADS))
+        table.add_row(name, *(f"{max(speeds[name, load]):,.0f}" for load in LOADS))
     Console().print(table)
 
 

@@ -111,9 +111,3 @@ class QuantileSketch:
         )
         self._total = sum(self._buckets.values())
         self._weight = 1.0
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._buckets.clear()
-        self._total = 0.0
-        self._weight = 1.0

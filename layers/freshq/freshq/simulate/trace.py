@@ -47,12 +47,12 @@ def read_trace(
     """Return the load in a file, in order of arrival.
 
     Args:
-        file: The file, JSON lines.
+        file: The file, in JSON Lines.
         deadline_seconds: Age at which a task is stale, unless its line says less.
-        duration_seconds: ArrivalProcess from then on are left out; None: all are taken.
+        duration_seconds: Arrivals from then on are ignored; None: all are taken.
         service: Distribution of the service times that are not in the file.
-        service_mean_seconds: Mean of these.
-        seed: Of these.
+        service_mean_seconds: Mean of these service times.
+        seed: Seed of the draws.
 
     Raises:
         ValueError: If a line is invalid; the message names its number.
@@ -65,7 +65,7 @@ def read_trace(
         positive("duration_seconds", duration_seconds)
         arrivals = [arrival for arrival in arrivals if arrival.at_seconds - start < duration_seconds]
     else:
-        # ArrivalProcess are counted up to and with the last, so that a single one has a duration, too.
+        # Includes the last arrival, so that a single one has a duration.
         duration_seconds = math.nextafter(arrivals[-1].at_seconds - start, math.inf)
     rng = Random(f"{seed}/services")  # noqa: S311 - a simulation
     drawn = services(service, service_mean_seconds, len(arrivals), rng)

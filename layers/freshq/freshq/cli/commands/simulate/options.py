@@ -32,10 +32,10 @@ class SimulateOptions:
             help='poisson, deterministic, or FILE.jsonl with one object such as {"at_seconds": 0.5} per line.'
         ),
     ] = "poisson"
-    rate: Annotated[float | None, load_option(help="ArrivalProcess per second.")] = None
+    rate: Annotated[float | None, load_option(help="Arrivals per second.")] = None
     groups: Annotated[
         str | None,
-        load_option(help="ArrivalProcess per second by group, such as quiet=1,flood=200; instead of --rate."),
+        load_option(help="Arrivals per second by group, such as quiet=1,flood=200; instead of --rate."),
     ] = None
     priorities: Annotated[
         str | None, load_option(help="Shares of the tasks by priority level, such as 0=0.9,9=0.1.")
