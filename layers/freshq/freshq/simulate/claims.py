@@ -74,6 +74,8 @@ class Claims:
 
     def _note_skipped(self, now: float, reserve_seconds: float, *, short: bool) -> None:
         """Record whether this claim skipped tasks because of the reserve."""
+        if not self._backlog.count():
+            return
         self._backlog.expire(now)
         task = self._backlog.oldest()
         oldest = None if task is None else self._created[task]
