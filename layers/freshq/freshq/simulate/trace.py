@@ -13,6 +13,7 @@ from freshq.model.task import MAX_PRIORITY
 from freshq.simulate.load import MAX_TASKS, Load, ServiceDistribution, positive, services
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -69,17 +70,26 @@ def read_trace(
         duration_seconds = math.nextafter(arrivals[-1].at_seconds - start, math.inf)
     rng = Random(f"{seed}/services")  # noqa: S311 - a simulation
     drawn = services(service, service_mean_seconds, len(arrivals), rng)
+    return _load(arrivals, drawn, deadline_seconds, duration_seconds)
+
+
+def _load(
+    arrivals: Sequence[Arrival], drawn: Sequence[float], deadline_seconds: float, duration_seconds: float
+) -> Load:
+    """Return the load of some arrivals; `drawn` has a service time for each that has none."""
+    start = arrivals[0].at_seconds
+    served = zip(arrivals, drawn, strict=True)
+    created = [arrival.at_seconds - start for arrival in arrivals]
     ages = (min(deadline_seconds, arrival.max_age_seconds or deadline_seconds) for arrival in arrivals)
     levels = bytes(arrival.priority for arrival in arrivals)
+    groups = [arrival.group for arrival in arrivals]
     return Load(
-        created=array("d", [arrival.at_seconds - start for arrival in arrivals]),
-        service=array(
-            "d", [one.service_seconds or other for one, other in zip(arrivals, drawn, strict=True)]
-        ),
-        deadline=array("d", [one.at_seconds - start + age for one, age in zip(arrivals, ages, strict=True)]),
+        created=array("d", created),
+        service=array("d", [arrival.service_seconds or seconds for arrival, seconds in served]),
+        deadline=array("d", [at + age for at, age in zip(created, ages, strict=True)]),
         duration_seconds=duration_seconds,
         levels=levels if any(levels) else b"",
-        groups=[arrival.group for arrival in arrivals] if any(arrival.group for arrival in arrivals) else [],
+        groups=groups if any(groups) else [],
     )
 
 
