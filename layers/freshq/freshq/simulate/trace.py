@@ -36,6 +36,11 @@ class Arrival(BaseModel):
     priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)] = 0
     group: str | None = None
 
+    def deadline(self, start: float, deadline_seconds: float) -> float:
+        """Return when the task is stale, in seconds from `start`; its own max age may only be shorter."""
+        age_seconds = min(deadline_seconds, self.max_age_seconds or deadline_seconds)
+        return self.at_seconds - start + age_seconds
+
 
 def read_trace(
     file: Path,
@@ -80,13 +85,12 @@ def _load(
     start = arrivals[0].at_seconds
     served = zip(arrivals, drawn, strict=True)
     created = [arrival.at_seconds - start for arrival in arrivals]
-    ages = (min(deadline_seconds, arrival.max_age_seconds or deadline_seconds) for arrival in arrivals)
     levels = bytes(arrival.priority for arrival in arrivals)
     groups = [arrival.group for arrival in arrivals]
     return Load(
         created=array("d", created),
         service=array("d", [arrival.service_seconds or seconds for arrival, seconds in served]),
-        deadline=array("d", [at + age for at, age in zip(created, ages, strict=True)]),
+        deadline=array("d", [arrival.deadline(start, deadline_seconds) for arrival in arrivals]),
         duration_seconds=duration_seconds,
         levels=levels if any(levels) else b"",
         groups=groups if any(groups) else [],
