@@ -65,7 +65,9 @@ class Capacity:
         return tokens
 
     def started(self) -> None:
-        """Spend the tokens of one start."""
+        """Count one start against the limits."""
+        if self._slots is not None:
+            self._slots.started()
         if self._bucket is not None:
             self._bucket.take(1)
         if self._tokens is not None:

@@ -31,7 +31,9 @@ DEPOSIT_EVERY: Final = 20
 
 
 class SharedSlots:
-    """This worker's share of the concurrency limit. Thread-safe.
+    """This worker's share of the concurrency limit.
+
+    The claim loop calls `free`, `started` and `leave`; any thread may call the others.
 
     Each worker writes the shared record once per window: what it saw of the downstream, and how many
     slots it takes. The shares never add up to more than the limit, except for tasks that run while the
@@ -57,7 +59,12 @@ class SharedSlots:
         self._window = -1
         self._until = 0.0
         self._ask_at = 0.0
-        self._succeeded = self._pushed_back = self._peak = 0
+        self._succeeded = self._pushed_back = self._in_flight = self._peak = 0
+
+    def started(self) -> None:
+        """Record that a task was started: it counts towards the peak even if it ends before the next look."""
+        self._in_flight += 1
+        self._peak = max(self._peak, self._in_flight)
 
     def succeeded(self) -> None:
         """Record that a task succeeded."""
@@ -79,6 +86,7 @@ class SharedSlots:
         Raises:
             StoreError: If the store did not answer a request for slots.
         """
+        self._in_flight = in_flight
         self._peak = max(self._peak, in_flight)
         if self._limit.window(now) != self._window or (self._slots < self._wanted and now >= self._ask_at):
             self._exchange(in_flight, now)
