@@ -20,9 +20,11 @@ from freshq.stores.base import ConflictError
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
 from freshq.stores.dynamodb.items import (
+    DamagedTaskError,
     Keyspace,
     conditioned,
     decode,
+    decode_if_task,
     is_task,
     mutable_attributes,
     new_request_token,
@@ -115,8 +117,8 @@ class AttachedDynamoDBStore(TableStore):
         for shard in range(self._keyspace.shards):
             ids = queries.partition_ids(self._calls, self._keyspace.dead(queue, shard))
             while some := list(islice(ids, queries.DUE_PAGE_KEYS)):
-                tasks = [decode(item) for item in self._calls.get_many(some) if is_task(item)]
-                found = {task.task_id: task for task in tasks if task.status is TaskStatus.FAILURE}
+                tasks = map(decode_if_task, self._calls.get_many(some))
+                found = {task.task_id: task for task in tasks if task and task.status is TaskStatus.FAILURE}
                 yield from (found[task_id] for task_id in some if task_id in found)
 
     @override
@@ -166,7 +168,10 @@ def _refusal(task: Task, item: Item | None) -> FreshqError:
     """Return the error that says why a record was not queued."""
     if item is None:
         return TaskNotFound(task.task_id, task.queue)
-    found = _task_or_record(item)
+    try:
+        found = _task_or_record(item)
+    except DamagedTaskError as damage:
+        return damage
     if found.status is TaskStatus.UNDER_CONSTRUCTION:
         return NotReady(task.task_id)
     if found.status in (TaskStatus.PENDING, TaskStatus.TAKEN):

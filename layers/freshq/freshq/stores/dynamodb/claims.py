@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.candidates import Candidates
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.leases import LeaseRecords
+    from freshq.stores.dynamodb.quarantine import Quarantine
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +65,13 @@ class Claims:
         calls: Calls to the table.
         keyspace: Names of its index partitions.
         leases: The lease records of this process.
+        quarantine: Where damaged tasks go.
     """
 
     calls: TableCalls
     keyspace: Keyspace
     leases: LeaseRecords
+    quarantine: Quarantine
 
     def take(self, request: ClaimRequest, candidates: Candidates) -> list[Task]:
         """Take up to `request.limit` of the candidates, best first.
@@ -125,6 +128,8 @@ class Claims:
             return False
         if (task := decode_if_task(item)) is not None:
             state.taken.append(task)
+        elif item is not None:
+            self.quarantine.admit(item, state.request.now)
         return task is not None
 
     def _shed_if_too_late(self, task: Task, request: ClaimRequest) -> None:

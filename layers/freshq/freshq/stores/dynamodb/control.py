@@ -86,7 +86,10 @@ class ControlRecords:
 
     def _remember(self, queue: str, item: Item, as_of: float) -> Control:
         """Cache a record unless a later call was answered first; return the one that is cached."""
-        levels = frozenset(map(int, item.get("levels", {}).get("NS", []))) | {0}
+        # A level that is no whole number is damage: the others are still served.
+        levels = frozenset(
+            int(level) for level in item.get("levels", {}).get("NS", []) if level.isdigit()
+        ) | {0}
         paused = bool(item.get("paused", {}).get("BOOL", False))
         grouped = bool(item.get("grouped", {}).get("BOOL", False))
         read = Control(paused, levels, grouped, as_of)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import decode_if_task
+from freshq.stores.dynamodb.items import decode_if_task, is_task, new_request_token, seconds_or
 from freshq.stores.dynamodb.leases import due_at, due_attributes, is_lease_record, next_look, task_ids_of
 from freshq.stores.dynamodb.queries import due_ids
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.names import Item
+    from freshq.stores.dynamodb.quarantine import Quarantine
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +31,12 @@ class DueTasks:
     Attributes:
         calls: Calls to the table.
         keyspace: Names of its index partitions.
+        quarantine: Where damaged tasks go.
     """
 
     calls: TableCalls
     keyspace: Keyspace
+    quarantine: Quarantine
 
     def find(self, queue: str, now: float) -> list[Task]:
         """Return the due tasks of one page of the index that has any; tidy the lease records on the way."""
@@ -45,7 +48,7 @@ class DueTasks:
 
     def _due_among(self, ids: Sequence[str], now: float) -> list[Task]:
         items = self.calls.get_many(ids)
-        tasks = _tasks(items)
+        tasks = self._tasks(items, now)
         due = [task for task in tasks if task.delayed and (task.not_before or 0.0) <= now]
         for record in filter(is_lease_record, items):
             if due_at(record) <= now:
@@ -56,7 +59,7 @@ class DueTasks:
         """Return the tasks of a lease record with expired leases; if there is none, tidy the record."""
         held = [
             (task, task.lease_until)
-            for task in _tasks(self.calls.get_many(task_ids_of(record)))
+            for task in self._tasks(self.calls.get_many(task_ids_of(record)), now)
             if task.status is TaskStatus.TAKEN and task.lease_until
         ]
         expired = [task for task, until in held if until <= now]
@@ -64,23 +67,32 @@ class DueTasks:
             self._tidy(record, next_look(record, [until for _, until in held], now))
         return expired
 
+    def _tasks(self, items: Iterable[Item], now: float) -> list[Task]:
+        """Return the tasks that can be read; quarantine the others, unless their lease runs."""
+        tasks = []
+        for item in filter(is_task, items):
+            if (task := decode_if_task(item)) is not None:
+                tasks.append(task)
+            elif seconds_or(item.get("leaseUntil"), now) <= now:
+                self.quarantine.admit(item, now)
+        return tasks
+
     def _tidy(self, record: Item, next_due_at: float | None) -> None:
         """Move a lease record to the next time to look at it, or delete it if there is none.
 
         If its process has rewritten it since it was read, it stays as it is.
         """
-        unchanged: Item = {
-            "ConditionExpression": "#requestToken = :seen",
-            "ExpressionAttributeValues": {":seen": record["requestToken"]},
-        }
+        unchanged: Item = {"ConditionExpression": "attribute_not_exists(#requestToken)"}
+        if (seen := record.get("requestToken")) is not None:
+            unchanged = {
+                "ConditionExpression": "#requestToken = :seen",
+                "ExpressionAttributeValues": {":seen": seen},
+            }
         try:
             if next_due_at is None:
                 self.calls.delete(record["taskId"]["S"], unchanged)
             else:
-                self.calls.put(record | due_attributes(next_due_at), unchanged)
+                moved = record | {"requestToken": {"S": new_request_token()}} | due_attributes(next_due_at)
+                self.calls.put(moved, unchanged)
         except ConditionFailed:
             logger.debug("lease record %s was rewritten by its process", record["taskId"]["S"])
-
-
-def _tasks(items: Iterable[Item]) -> list[Task]:
-    return [task for task in map(decode_if_task, items) if task is not None]

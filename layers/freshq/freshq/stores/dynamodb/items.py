@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from freshq.errors import StoreError
 from freshq.model.new_task import RESERVED_ID_PREFIX, json_text
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ShedReason
@@ -22,6 +24,18 @@ if TYPE_CHECKING:
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
 CONTROL_PREFIX: Final = f"{RESERVED_ID_PREFIX}control#"
+
+
+logger = logging.getLogger(__name__)
+
+
+class DamagedTaskError(StoreError):
+    """A stored task cannot be read: it is damaged, or a newer version wrote it."""
+
+    def __init__(self, task_id: str, error: Exception) -> None:
+        """Name the task and what failed, but not the value: it may be part of a payload."""
+        what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else type(error).__name__
+        super().__init__(f"task {task_id!r} cannot be read: it is damaged or of a newer version ({what})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +119,14 @@ def seconds(attribute: Item) -> float:
     return round(float(attribute["N"]) / 1000, 6)
 
 
+def seconds_or(attribute: Item | None, default: float) -> float:
+    """Return the time in an attribute of milliseconds, or the default if it cannot be read."""
+    try:
+        return default if attribute is None else seconds(attribute)
+    except (KeyError, TypeError, ValueError):
+        return default
+
+
 def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
     """Return the attributes that a change may change, index keys included; None for those to remove."""
     changes = {
@@ -147,8 +169,17 @@ def is_task(item: Item) -> bool:
 
 
 def decode_if_task(item: Item | None) -> Task | None:
-    """Return the task that an item holds; None if there is no item, or it is no task."""
-    return decode(item) if item is not None and is_task(item) else None
+    """Return the task that an item holds; None if there is no item, it is no task, or it cannot be read.
+
+    What cannot be read is logged and left out, so that it never stops the others.
+    """
+    if item is None or not is_task(item):
+        return None
+    try:
+        return decode(item)
+    except DamagedTaskError as damage:
+        logger.warning("left out: %s", damage)
+        return None
 
 
 def version_of(item: Item) -> int:
@@ -157,7 +188,18 @@ def version_of(item: Item) -> int:
 
 
 def decode(item: Item) -> Task:
-    """Return the task that an item holds."""
+    """Return the task that an item holds.
+
+    Raises:
+        DamagedTaskError: If it is damaged, or of a newer version.
+    """
+    try:
+        return _decoded(item)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DamagedTaskError(item["taskId"]["S"], error) from error
+
+
+def _decoded(item: Item) -> Task:
     return Task(
         task_id=item["taskId"]["S"],
         queue=item["taskQueue"]["S"],
@@ -167,7 +209,7 @@ def decode(item: Item) -> Task:
         deadline=seconds(item["deadline"]),
         expires=int(item["ttl"]["N"]) if "ttl" in item else 0,
         request_token=item["requestToken"]["S"],
-        payload=plain_values(item[RECORD]["M"]) if RECORD in item else json.loads(item["payload"]["S"]),
+        payload=_payload(item),
         priority=int(item["priority"]["N"]),
         group=item["taskGroup"]["S"] if "taskGroup" in item else None,
         attempts=int(item["attempts"]["N"]),
@@ -179,6 +221,18 @@ def decode(item: Item) -> Task:
         shed_reason=ShedReason(item["shedReason"]["S"]) if "shedReason" in item else None,
         version=version_of(item),
     )
+
+
+def _payload(item: Item) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the payload of a task; None for a dead letter whose payload cannot be read."""
+    if RECORD in item:
+        return plain_values(item[RECORD]["M"])
+    try:
+        return json.loads(item["payload"]["S"])
+    except (KeyError, TypeError, ValueError):
+        if item["taskStatus"] == {"S": TaskStatus.FAILURE.value}:
+            return None
+        raise
 
 
 def update_arguments(task_id: str, changes: Mapping[str, Item | None], added: str = "") -> Item:

@@ -18,7 +18,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import LEASE_PREFIX, milliseconds, seconds
+from freshq.stores.dynamodb.items import LEASE_PREFIX, milliseconds, seconds, seconds_or
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -288,18 +288,23 @@ class LeaseRecords:
 
 
 def is_lease_record(item: Item) -> bool:
-    """Return whether an item is a lease record."""
-    return "taskIds" in item
+    """Return whether an item is a lease record, perhaps a damaged one."""
+    return str(item["taskId"]["S"]).startswith(LEASE_PREFIX)
 
 
 def task_ids_of(record: Item) -> list[str]:
     """Return the ids that a lease record names."""
-    return [*record["taskIds"]["SS"], *ahead_ids(record)]
+    return [*_ids_in(record, "taskIds"), *ahead_ids(record)]
 
 
 def ahead_ids(record: Item) -> list[str]:
     """Return the ids of the tasks that were not about to be claimed when the record was written."""
-    return list(record["aheadIds"]["SS"]) if "aheadIds" in record else []
+    return _ids_in(record, "aheadIds")
+
+
+def _ids_in(record: Item, name: str) -> list[str]:
+    """Return the ids in an attribute of a lease record; none if it is missing or damaged."""
+    return list(record.get(name, {}).get("SS", ()))
 
 
 def due_attributes(due_at: float) -> Item:
@@ -315,7 +320,7 @@ def next_look(record: Item, lease_ends: Collection[float], now: float) -> float 
         lease_ends: When the leases of the tasks end that it names and that are held; all after `now`.
         now: Current time in seconds.
     """
-    held_until = seconds(record["heldUntil"])
+    held_until = seconds_or(record.get("heldUntil"), due_at(record))
     moments = [*lease_ends, held_until, held_until + LATE_CLAIM_SECONDS]
     return min((moment for moment in moments if moment > now), default=None)
 

@@ -8,6 +8,7 @@ since the last announcement.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.control import ControlRecords
     from freshq.stores.dynamodb.names import Item
     from freshq.stores.lines import Line
+
+logger = logging.getLogger(__name__)
 
 LINE_PREFIX: Final = f"{RESERVED_ID_PREFIX}line#"
 # A process that keeps putting into a line announces it again after this time.
@@ -136,8 +139,9 @@ class LineRecords:
             self._listed_at[queue] = moment
         try:
             listed = {
-                _line_of(record_id, queue): until
+                line: until
                 for record_id, until in due_later(self._calls, _partition(queue), now)
+                if (line := _line_of(record_id, queue)) is not None
             }
         except StoreError:
             with self._lock:
@@ -181,6 +185,10 @@ def _line_record(queue: str, line: Line, until: float) -> Item:
     }
 
 
-def _line_of(record_id: str, queue: str) -> Line:
+def _line_of(record_id: str, queue: str) -> Line | None:
+    """Return the line of a record; None if its id names none."""
     level, _, group = record_id.removeprefix(f"{LINE_PREFIX}{queue}#").partition("#")
+    if not level.isdigit():
+        logger.warning("left out: line record %s names no line", record_id)
+        return None
     return int(level), group

@@ -15,7 +15,7 @@ from freshq.stores.dynamodb.calls import (
     default_client,
     translated,
 )
-from freshq.stores.dynamodb.items import decode_if_task, delete_condition
+from freshq.stores.dynamodb.items import decode, decode_if_task, delete_condition, is_task
 from freshq.stores.dynamodb.puts import Puts
 from freshq.stores.dynamodb.schema import create_table
 from freshq.stores.dynamodb.table_store import TableStore
@@ -66,7 +66,8 @@ class DynamoDBStore(TableStore):
 
     @override
     def get(self, task_id: str) -> Task | None:
-        return decode_if_task(self._calls.get(task_id))
+        item = self._calls.get(task_id)
+        return decode(item) if item is not None and is_task(item) else None
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:

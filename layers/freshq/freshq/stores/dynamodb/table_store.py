@@ -16,10 +16,11 @@ from freshq.stores.dynamodb.candidates import Candidates
 from freshq.stores.dynamodb.claims import Claims
 from freshq.stores.dynamodb.control import ControlRecords
 from freshq.stores.dynamodb.due import DueTasks
-from freshq.stores.dynamodb.items import Keyspace, decode, decode_if_task, replace_arguments, version_of
+from freshq.stores.dynamodb.items import Keyspace, decode_if_task, replace_arguments, version_of
 from freshq.stores.dynamodb.leases import LeaseRecords
 from freshq.stores.dynamodb.line_records import LineRecords
 from freshq.stores.dynamodb.puts import each_in_order
+from freshq.stores.dynamodb.quarantine import Quarantine
 from freshq.stores.dynamodb.shared_records import SharedRecords
 from freshq.stores.dynamodb.waiting import WaitingTasks
 
@@ -60,8 +61,9 @@ class TableStore(Store):
         self._lines = LineRecords(calls, self._control)
         self._waiting = WaitingTasks(calls, self._keyspace, self._lines)
         self._leases = LeaseRecords(calls, self._keyspace)
-        self._claims = Claims(calls, self._keyspace, self._leases)
-        self._due = DueTasks(calls, self._keyspace)
+        quarantine = Quarantine(calls, self._keyspace)
+        self._claims = Claims(calls, self._keyspace, self._leases, quarantine)
+        self._due = DueTasks(calls, self._keyspace, quarantine)
         self._records = SharedRecords(calls)
 
     def _announced(self, tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
@@ -91,7 +93,8 @@ class TableStore(Store):
 
     @override
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
-        return map(decode, queries.all_tasks(self._calls, queue, start_after))
+        tasks = map(decode_if_task, queries.all_tasks(self._calls, queue, start_after))
+        return (task for task in tasks if task is not None)
 
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:

@@ -1,0 +1,88 @@
+"""Takes damaged tasks out of the way of the others."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from freshq.model.task import TaskStatus
+from freshq.stores.dynamodb.calls import ConditionFailed
+from freshq.stores.dynamodb.items import (
+    DamagedTaskError,
+    conditioned,
+    decode,
+    milliseconds,
+    new_request_token,
+    update_arguments,
+    version_count,
+)
+
+if TYPE_CHECKING:
+    from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.names import Item
+
+logger = logging.getLogger(__name__)
+
+# A status that this version does not know belongs to a newer one, which may still run the task.
+WAITING_OR_HELD: Final = ({"S": TaskStatus.PENDING.value}, {"S": TaskStatus.TAKEN.value})
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Makes dead letters of tasks that cannot be read.
+
+    Attributes:
+        calls: Calls to the table.
+        keyspace: Names of its index partitions.
+    """
+
+    calls: TableCalls
+    keyspace: Keyspace
+
+    def admit(self, item: Item, now: float) -> None:
+        """Make a dead letter of a task if it cannot be read, unless it changes or its status is unknown.
+
+        Args:
+            item: The item of the task as it was read.
+            now: Current time in seconds.
+        """
+        try:
+            decode(item)
+        except DamagedTaskError as damage:
+            if item["taskStatus"] not in WAITING_OR_HELD:
+                return
+            error = str(damage)
+        else:
+            return
+        task_id = item["taskId"]["S"]
+        try:
+            self.calls.update(self._arguments(item, error, now))
+        except ConditionFailed:
+            logger.debug("task %s changed before it could be quarantined", task_id)
+        else:
+            logger.error("task %s is a dead letter now: %s", task_id, error)
+
+    def _arguments(self, item: Item, error: str, now: float) -> Item:
+        task_id = item["taskId"]["S"]
+        changes: Item = dict.fromkeys(
+            ("leaseToken", "leaseUntil", "notBefore", "pendingShard", "dueShard", "dueAt")
+        )
+        changes |= {
+            "taskStatus": {"S": TaskStatus.FAILURE.value},
+            "taskUpdated": milliseconds(now),
+            "error": {"S": error},
+            "requestToken": {"S": new_request_token()},
+        }
+        if self.keyspace.is_attached:
+            queue = item.get("taskQueue", {}).get("S", "")
+            dead = self.keyspace.dead(queue, self.keyspace.shard_of(task_id))
+            changes |= {"dueShard": {"S": dead}, "dueAt": milliseconds(now)}
+        unchanged, values = ["#taskStatus = :seenStatus"], {":seenStatus": item["taskStatus"]}
+        if "requestToken" in item:
+            unchanged.append("#requestToken = :seenToken")
+            values[":seenToken"] = item["requestToken"]
+        return conditioned(
+            update_arguments(task_id, changes, version_count(self.keyspace)), unchanged, values
+        )

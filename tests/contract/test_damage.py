@@ -1,0 +1,138 @@
+"""Damaged items, and items of a newer version, never stop the others. DynamoDB only."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Queue, TaskStatus
+from freshq.errors import StoreError
+from freshq.stores.dynamodb import control
+from tests.support.readings import ids
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from tests.conftest import StoreUnderTest
+
+DAMAGE: list[dict[str, Any]] = [
+    {"payload": None},
+    {"payload": {"S": "a secret that is no JSON"}},
+    {"priority": {"S": "high"}},
+    {"taskStatus": {"S": "PAUSED"}},
+]
+
+
+def change(table: StoreUnderTest, item_id: str, changes: dict[str, Any]) -> None:
+    """Change attributes of an item behind freshq's back; None removes one."""
+    assert table.client is not None
+    key: Any = {"taskId": {"S": item_id}}
+    item = table.client.get_item(TableName=str(table.table), Key=key).get("Item", key)
+    changed: Any = {name: value for name, value in (item | changes).items() if value is not None}
+    table.client.put_item(TableName=str(table.table), Item=changed)
+
+
+def records(client: DynamoDBClient, table: StoreUnderTest, prefix: str) -> list[str]:
+    """Return the ids of freshq's own items of one kind."""
+    found = client.scan(TableName=str(table.table))["Items"]
+    return [item["taskId"]["S"] for item in found if item["taskId"]["S"].startswith(prefix)]
+
+
+@pytest.fixture
+def queue(table: StoreUnderTest) -> Queue:
+    return table.queue(order="fifo")
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+class TestTasks:
+    def test_one_that_waits(
+        self, table: StoreUnderTest, queue: Queue, damage: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG, "freshq")
+        for task_id in "abc":
+            queue.put("work", task_id=task_id)
+            table.clock.advance(1)
+        change(table, "a", damage)
+        assert ids(queue.claim(limit=5)) == ["b", "c"]
+        assert queue.claim() == []
+        assert queue.stats().taken == 2
+        assert [task.task_id for task in queue.list("TAKEN")] == ["b", "c"]
+        assert "secret" not in caplog.text
+        if "taskStatus" not in damage:
+            assert "task a is a dead letter now" in caplog.text
+
+    def test_one_whose_holder_died(self, table: StoreUnderTest, queue: Queue, damage: Any) -> None:
+        for task_id in "abc":
+            queue.put("work", task_id=task_id)
+        queue.claim(limit=3, lease_seconds=10)
+        change(table, "b", damage)
+        table.clock.advance(20)
+        assert sorted(ids(table.queue().claim(limit=5))) == ["a", "c"]
+        assert table.queue().recover() == 0
+
+    def test_one_that_is_delayed(self, table: StoreUnderTest, queue: Queue, damage: Any) -> None:
+        for task_id in "abc":
+            queue.put("work", task_id=task_id, delay_seconds=5)
+        change(table, "b", damage)
+        table.clock.advance(6)
+        assert sorted(ids(queue.claim(limit=5))) == ["a", "c"]
+
+
+def test_a_task_without_payload_is_a_dead_letter_that_is_listed(table: StoreUnderTest, queue: Queue) -> None:
+    queue.put("work", task_id="a")
+    change(table, "a", {"payload": None})
+    with pytest.raises(StoreError, match=r"'a' cannot be read.*payload is missing"):
+        queue.get("a")
+    assert queue.claim() == []
+    (dead,) = queue.list("FAILURE")
+    assert (dead.status, dead.payload) == (TaskStatus.FAILURE, None)
+    assert "cannot be read" in str(dead.error)
+    assert queue.stats().failure == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"heldUntil": None}, {"heldUntil": {"S": "?"}}, {"requestToken": None}, {"aheadIds": {"S": "?"}}],
+)
+def test_a_damaged_lease_record(
+    table: StoreUnderTest, client: DynamoDBClient, queue: Queue, damage: Any
+) -> None:
+    queue.put("work", task_id="a")
+    queue.claim(lease_seconds=10)
+    (record,) = records(client, table, "freshq#lease#")
+    change(table, record, damage)
+    other = table.queue()
+    other.put("work", task_id="b", delay_seconds=5)
+    table.clock.advance(20)
+    assert sorted(ids(other.claim(limit=5))) == ["a", "b"]
+    table.clock.advance(1000)
+    assert other.recover() == 2
+
+
+def test_a_lease_record_that_names_nothing_goes_away(
+    table: StoreUnderTest, client: DynamoDBClient, queue: Queue
+) -> None:
+    queue.put("work", task_id="a")
+    queue.claim(lease_seconds=10)
+    (record,) = records(client, table, "freshq#lease#")
+    change(table, record, {"taskIds": None})
+    table.clock.advance(20)
+    assert queue.stats(approximate=True).pending == 0
+    assert table.queue().recover() == 0
+    table.clock.advance(1000)
+    assert table.queue().recover() == 0
+    assert records(client, table, "freshq#lease#") == []
+
+
+def test_damaged_line_and_control_records(
+    table: StoreUnderTest, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 0.0)
+    queue.put("work", task_id="a", group="g")
+    queue.put("work", task_id="b", priority=3)
+    change(table, "freshq#control#default", {"levels": {"NS": ["3", "4.5"]}, "paused": {"S": "?"}})
+    far: Any = {"N": str((table.clock.now + 3600) * 1000)}
+    change(table, "freshq#line#default#x", {"dueShard": {"S": "default#LINES"}, "dueAt": far})
+    assert ids(table.queue().claim(limit=5)) == ["b", "a"]
