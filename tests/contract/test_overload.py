@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Overloaded, PutIncomplete, Queue, Receipt, TaskStatus
+from freshq import Overloaded, PutIncomplete, PutOutcome, Queue, Receipt, TaskStatus
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule
@@ -245,6 +245,20 @@ class TestBacklog:
         assert (stats.pending, stats.shed_by_reason) == (5, {"overflow": 4})
         assert claimed(queue, 9) == [8, 7, 6, 5, 4]
         assert_all_counted(queue, 9)
+
+    def test_a_put_succeeds_when_the_oldest_is_past_its_own_deadline(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, backlog=BacklogLimit(2))
+        queue.put("short-lived", task_id="stale", max_age_seconds=1)
+        queue.put(1, task_id="kept")
+        store.clock.advance(2)
+
+        assert queue.put(2, task_id="new").outcome is PutOutcome.CREATED
+        statuses = {task.task_id: task.status for task in queue.list()}
+        assert statuses == {
+            "stale": TaskStatus.SHED,
+            "kept": TaskStatus.PENDING,
+            "new": TaskStatus.PENDING,
+        }
 
     def test_the_lowest_level_is_evicted_first(self, store: StoreUnderTest) -> None:
         queue = queue_of(store, backlog=BacklogLimit(3))

@@ -131,14 +131,15 @@ class BacklogBound:
         return self._store.count_waiting(self._queue, created_after, limit.max_waiting + more)
 
     def _evict(self, evictions: Iterable[Eviction], now: float) -> None:
-        """Shed the oldest tasks; one that is claimed or changed meanwhile needs no eviction."""
+        """Shed the oldest tasks; one that is stale, claimed or changed by now needs no eviction."""
         shed = 0
         for eviction, count in Counter(evictions).items():
             if eviction.victim is Victim.NEWCOMER:
                 continue
             groups = [eviction.group] if eviction.victim is Victim.OLDEST_OF_GROUP else None
             for task in self._store.oldest_tasks(self._queue, now - self._deadline_seconds, count, groups):
-                shed += self._shed(task, eviction, now)
+                if task.status_at(now) is TaskStatus.PENDING:
+                    shed += self._shed(task, eviction, now)
         if shed:
             self._meter.shed_early(now, shed)
 
