@@ -90,6 +90,7 @@ def poisoned(runner: Callable[[Task], Any]) -> Task:
         (StopIteration, "StopIteration: "),
         (MuteError, "MuteError: its text cannot be read"),
         (lambda: ValueError("lone \ud800"), "ValueError: lone ?"),
+        (lambda: ValueError("a\0b"), "ValueError: a\\0b"),
     ],
 )
 def test_whatever_a_runner_raises_ends_only_its_attempts(

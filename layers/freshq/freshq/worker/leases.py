@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
 
-from freshq.errors import LeaseLost
+from freshq.errors import LeaseLost, StoreError
 from freshq.worker.runs import in_thread
 
 if TYPE_CHECKING:
@@ -94,9 +95,8 @@ class LeaseRenewal:
                 self._begin_extension(run)
 
     def wait(self) -> None:
-        """Wait for the extensions under way."""
-        for ended in self._extensions.values():
-            ended.result()
+        """Wait for the extensions under way, but not for one that takes longer than a lease."""
+        wait(self._extensions.values(), self._queue.lease_seconds)
 
     def _begin_extension(self, run: TaskRun) -> None:
         """Extend a lease in a thread, unless one does; wait until there are less than `MAX_EXTENSIONS`."""
@@ -112,7 +112,9 @@ class LeaseRenewal:
             run.claim = self._queue.extend(run.claim, self._queue.lease_seconds)
         except LeaseLost:
             pass  # settled meanwhile, or lost: then the run reports it when it settles
+        except StoreError as error:
+            logger.warning("could not extend the lease of task %s: %s", run.claim.task.task_id, error)
         except Exception:
-            logger.warning("could not extend the lease of task %s", run.claim.task.task_id, exc_info=True)
+            logger.exception("could not extend the lease of task %s", run.claim.task.task_id)
         finally:
             self._free.release()

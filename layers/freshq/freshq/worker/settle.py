@@ -82,9 +82,9 @@ def too_late_to_run(queue: BaseQueue, claim: Claim) -> Settlement | None:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of an exception, or a substitute if it raises instead."""
+    """Return the text of an exception as every store accepts it; a substitute if it has none."""
     try:
-        return str(error)
+        return str(error).replace("\0", "\\0")  # PostgreSQL has no NUL
     except BaseException:  # noqa: BLE001 - the user's `__str__`
         return "its text cannot be read"
 

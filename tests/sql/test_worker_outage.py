@@ -1,0 +1,75 @@
+"""A worker whose PostgreSQL is stopped under load and started again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq import Outcome, Queue, Worker
+from tests.support.databases import Postgres, Unavailable, is_required
+from tests.support.readings import within_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from freshq import RunReport, Task
+
+TASKS = 400
+# Longer than the four tries, over six seconds, after which a worker once gave up.
+OUTAGE_SECONDS = 9.0
+
+
+@pytest.fixture
+def server() -> Iterator[Postgres]:
+    """Return a PostgreSQL of its own, because other tests share theirs."""
+    try:
+        with Postgres() as server:
+            yield server
+    except Unavailable as missing:
+        if is_required():
+            raise
+        pytest.skip(str(missing))
+
+
+def test_a_worker_outlives_its_database(server: Postgres) -> None:
+    """Some tasks start before the outage and end in it, others after it."""
+    queue = Queue.sql(server.url, lease_seconds=30)
+    queue.create_table()
+    queue.put_many([{"payload": number % 100, "task_id": str(number)} for number in range(TASKS)])
+    starts, during, after = Counter[str](), threading.Event(), threading.Event()
+
+    def runner(task: Task) -> None:
+        starts[task.task_id] += 1
+        if task.payload == 0:
+            assert after.wait(120)
+        elif task.payload == 1:
+            assert during.wait(120)
+        time.sleep(0.01)
+
+    reports: list[RunReport] = []
+    worker = Worker(queue, runner, concurrency=16, poll_seconds=0.05)
+    thread = threading.Thread(target=lambda: reports.append(worker.run()))
+    thread.start()
+    try:
+        assert within_seconds(60, lambda: starts.total() >= TASKS / 4)
+        server.stop()
+        during.set()
+        time.sleep(OUTAGE_SECONDS)
+        server.start()
+        after.set()
+        assert within_seconds(120, lambda: queue.stats().success == TASKS)
+    finally:
+        during.set()
+        after.set()
+        worker.stop()
+        thread.join(60)
+        queue.close()
+    (report,) = reports
+    assert report.outcomes[Outcome.SUCCEEDED] == TASKS
+    assert report.outcomes[Outcome.FAILED] == report.outcomes[Outcome.RETRIED] == 0
+    # Only a claim whose reply the outage took is repeated after its lease, and it never started before.
+    assert set(starts.values()) == {1}
