@@ -23,7 +23,7 @@ from tests.support.faults import client_at, meanwhile
 
 from benchmarks.metering import metered
 from freshq import Queue
-from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
+from freshq.stores.dynamodb.lease_items import LATE_CLAIM_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

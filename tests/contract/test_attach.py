@@ -29,7 +29,7 @@ from freshq import (
 )
 from freshq.policy.order import Order
 from freshq.stores.dynamodb import control
-from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
+from freshq.stores.dynamodb.lease_items import LATE_CLAIM_SECONDS
 from freshq.stores.dynamodb.tables.attachment import (
     Attachment,
     attach_table,

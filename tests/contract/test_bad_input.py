@@ -272,3 +272,12 @@ def test_a_wrong_argument_makes_no_call(table: StoreUnderTest, client: DynamoDBC
             for value in values:
                 refusal(lambda: call(queue, claim, value))  # noqa: B023 - called at once
     assert sent.operations == []
+
+
+@pytest.mark.parametrize("name", ["task_id", "group"])
+def test_no_store_accepts_the_character_nul(store: StoreUnderTest, name: str) -> None:
+    queue = store.queue()
+    options: Any = {name: "a\0b"}
+    with pytest.raises(ValueError, match=rf"{name}: must not contain the character NUL"):
+        queue.put("work", **options)
+    assert list(queue.list()) == []

@@ -584,3 +584,13 @@ class TestUnprocessed:
             patch.setattr(calls, "BATCH_RETRY", CallRetry(2, Backoff(1e-9, 1e-9)))
             with pytest.raises(Throttled, match=r"5 keys stayed unprocessed"):
                 queue.purge(confirm="default")
+
+
+def test_the_longest_ids_are_claimed_and_recovered_by_the_hundred(table: StoreUnderTest) -> None:
+    """Their lease record would not fit into one item of DynamoDB."""
+    ids_put = [f"{number:01000d}" for number in range(500)]
+    queue = table.queue()
+    queue.put_many([{"payload": None, "task_id": task_id} for task_id in ids_put])
+    assert len(queue.claim(limit=500, lease_seconds=10)) == 500
+    table.clock.advance(20)
+    assert table.queue().recover() == 500

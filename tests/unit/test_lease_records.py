@@ -13,7 +13,8 @@ from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import Guard
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import Keyspace
-from freshq.stores.dynamodb.leases import LeaseRecords, due_at, task_ids_of
+from freshq.stores.dynamodb.lease_items import due_at, task_ids_of
+from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES, LeaseRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,3 +242,27 @@ class TestFollowing:
         follow(leases, changed("a", None))
         leases.close()
         assert not table.items
+
+
+def test_no_record_names_more_than_fits_into_an_item(leases: LeaseRecords, table: FakeTable) -> None:
+    """Ids may have 1,024 bytes, and an item 400 KB. What full records name stays known."""
+    ids = [f"{number:01000d}" for number in range(900)]
+    for start in range(0, 900, 150):
+        cover(leases, *ids[start : start + 150])
+    assert table.named() == set(ids)
+    assert len(table.items) == 3
+    assert max(sum(map(len, task_ids_of(item))) for item in table.items.values()) <= MAX_NAMED_BYTES
+    with leases.following(changed(ids[0], UNTIL + LEASE_SECONDS), HELD):
+        pass
+    assert table.writes == 6  # a full record names it already
+
+
+def test_a_token_may_change_after_the_record_became_full(leases: LeaseRecords, table: FakeTable) -> None:
+    ids = [f"{number:01000d}" for number in range(400)]
+    cover(leases, *ids[:200])
+    cover(leases, *ids[200:])
+    leases.change_token("q", ids[0], HOLDER, "other")
+    leases.forget("q", (ids[0], "other"))
+    with leases.following(changed(ids[0], UNTIL + LEASE_SECONDS), HELD):
+        pass
+    assert table.writes == 3  # it was not held any more, and is named again

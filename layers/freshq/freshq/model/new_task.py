@@ -90,17 +90,25 @@ class NewTask(BaseModel):
         if task_id is not None and task_id.startswith(RESERVED_ID_PREFIX):
             msg = f"ids that begin with {RESERVED_ID_PREFIX!r} are reserved; use another id"
             raise ValueError(msg)
-        return _within(task_id, MAX_ID_BYTES)
+        return _without_nul(_within(task_id, MAX_ID_BYTES))
 
     @field_validator("group")
     @classmethod
     def _group_is_short(cls, group: str | None) -> str | None:
-        return _within(group, MAX_GROUP_BYTES)
+        return _without_nul(_within(group, MAX_GROUP_BYTES))
 
 
 def _within(text: str | None, limit_bytes: int) -> str | None:
     if text is not None and len(text.encode()) > limit_bytes:
         msg = f"{len(text.encode())} bytes, at most {limit_bytes} are allowed; shorten it"
+        raise ValueError(msg)
+    return text
+
+
+def _without_nul(text: str | None) -> str | None:
+    """Return the text; PostgreSQL cannot store the character NUL, and ids are the same on every store."""
+    if text is not None and "\0" in text:
+        msg = "must not contain the character NUL; leave it out"
         raise ValueError(msg)
     return text
 

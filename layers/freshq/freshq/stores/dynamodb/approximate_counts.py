@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Stats
 from freshq.stores.dynamodb.items import LEASE_PREFIX, decode_if_task
-from freshq.stores.dynamodb.leases import ahead_ids, is_lease_record, task_ids_of
+from freshq.stores.dynamodb.lease_items import ahead_ids, is_lease_record, task_ids_of
 from freshq.stores.dynamodb.queries import (
     LiveTasks,
     claimable_pages,

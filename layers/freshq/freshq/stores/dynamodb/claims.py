@@ -14,10 +14,11 @@ from freshq.policy.shedding import too_late
 from freshq.stores.base import Guard
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import claim_arguments, decode_if_task, replace_arguments
+from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES
 from freshq.stores.dynamodb.queries import LOOKAHEAD_KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from freshq.stores.base import ClaimRequest
     from freshq.stores.dynamodb.calls import TableCalls
@@ -33,6 +34,8 @@ EXTRA_NAMES: Final = LOOKAHEAD_KEYS
 # The minimum number of tasks that a lease record names. With fewer it would be written more often; with
 # more, a sweep and the approximate count of TAKEN tasks would read more.
 MIN_NAMED: Final = 4
+# Of the hash key of a table, an application's included.
+MAX_KEY_BYTES: Final = 2048
 
 
 @dataclass
@@ -85,7 +88,7 @@ class Claims:
         state = _Round(request, list(request.tokens))
         best_first = candidates.best_first()
         try:
-            while state.free_tokens and (wanted := list(islice(best_first, state.width))):
+            while state.free_tokens and (wanted := list(_nameable(best_first, state.width))):
                 ahead = candidates.ahead_of(wanted, MIN_NAMED - len(wanted))
                 self._take_among(wanted, ahead, state)
         except StoreError:
@@ -146,3 +149,13 @@ class Claims:
             self.calls.update(replace_arguments(shed, guard, self.keyspace))
         except ConditionFailed:
             logger.debug("task %s changed before it could be shed", task.task_id)
+
+
+def _nameable(best_first: Iterator[str], count: int) -> Iterator[str]:
+    """Yield up to `count` ids, as many as one lease record can name."""
+    left_bytes = MAX_NAMED_BYTES - MAX_KEY_BYTES
+    for task_id in islice(best_first, count):
+        yield task_id
+        left_bytes -= len(task_id.encode())
+        if left_bytes < 0:
+            return

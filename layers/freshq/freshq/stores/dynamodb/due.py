@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import decode_if_task, is_task, new_request_token, seconds_or
-from freshq.stores.dynamodb.leases import due_at, due_attributes, is_lease_record, next_look, task_ids_of
+from freshq.stores.dynamodb.lease_items import due_at, due_attributes, is_lease_record, next_look, task_ids_of
 from freshq.stores.dynamodb.queries import due_ids
 
 if TYPE_CHECKING:

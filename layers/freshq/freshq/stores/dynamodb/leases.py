@@ -14,14 +14,14 @@ import threading
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import LEASE_PREFIX, milliseconds, seconds, seconds_or
+from freshq.stores.dynamodb.items import LEASE_PREFIX, milliseconds
+from freshq.stores.dynamodb.lease_items import due_attributes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from freshq.model.task import Task
     from freshq.stores.base import Guard
@@ -29,11 +29,8 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.items import Keyspace
     from freshq.stores.dynamodb.names import Item
 
-# The sweep deletes the record of a dead process; TTL is the last resort, a week later.
-RECORD_TTL_SECONDS: Final = 7 * 86_400
-# A process may stall between naming a task and taking it. DynamoDB rejects requests signed longer ago than
-# this, so a record whose leases ended this long ago names nothing that can still be taken.
-LATE_CLAIM_SECONDS: Final = 900.0
+# Bytes of the ids that a record names: below the 400 KB of an item, with room for those named ahead.
+MAX_NAMED_BYTES: Final = 300_000
 
 # A task id and a lease token. The id is not enough: a process may claim a task again while it still tries to
 # settle a lease of the same task that it lost.
@@ -55,6 +52,11 @@ class _Naming:
     lease_until: float
     now: float
     ahead: frozenset[str] = frozenset()
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the ids."""
+        return _size_bytes(self.holdings)
 
     def held(self) -> dict[Holding, float]:
         """Return the holdings with the end of their lease."""
@@ -133,6 +135,8 @@ class _LeaseRecord:
         # None until a first version is written.
         self._record_id: str | None = None
         self._held: dict[Holding, float] = {}
+        # What earlier records name, which became full. The sweep looks at them until nothing is held.
+        self._held_earlier: dict[Holding, float] = {}
         # None unless the version in the table is known: not while one is written, nor after a failed write.
         self._version: _Version | None = None
 
@@ -149,8 +153,12 @@ class _LeaseRecord:
         with self._lock:
             if self._record_id is None or self._expired(naming.now):
                 # The sweep acts on the record that names the expired leases: leave that one as it is.
-                self._record_id, self._version = f"{LEASE_PREFIX}{self._queue}#{uuid.uuid4().hex}", None
-                self._held = {holding: until for holding, until in self._held.items() if until > naming.now}
+                self._record_id, self._version = self._new_id(), None
+                self._held = _unexpired(self._held, naming.now)
+            if _size_bytes(self._held) + naming.size_bytes > MAX_NAMED_BYTES:
+                self._record_id, self._version = self._new_id(), None
+                self._held_earlier = _unexpired(self._held_earlier | self._held, naming.now)
+                self._held = {}
             version = _Version.naming(self._held, naming, self._version)
             self._version = None
             return self._record_id, version
@@ -164,26 +172,32 @@ class _LeaseRecord:
     def extend(self, holding: Holding, lease_until: float) -> bool:
         """Take note of a longer lease; return whether the task is held and its lease not shortened."""
         with self._lock:
-            if self._held.get(holding, float("inf")) > lease_until:
+            held = self._held_earlier if holding in self._held_earlier else self._held
+            if held.get(holding, float("inf")) > lease_until:
                 return False
-            self._held[holding] = lease_until
+            held[holding] = lease_until
             return True
 
     def change_token(self, task_id: str, named_token: str, token: str) -> None:
         """Take note that a task was claimed with another token than it was named with."""
         with self._lock:
-            if (until := self._held.pop((task_id, named_token), None)) is not None:
-                self._held[task_id, token] = until
+            for held in (self._held, self._held_earlier):
+                if (until := held.pop((task_id, named_token), None)) is not None:
+                    held[task_id, token] = until
 
     def forget(self, holding: Holding) -> None:
         """Take note that a task is no longer held; the next version leaves it out."""
         with self._lock:
             self._held.pop(holding, None)
+            self._held_earlier.pop(holding, None)
 
     def deletable(self) -> str | None:
         """Return the record id; None if a task is held, or nothing was written."""
         with self._lock:
             return None if self._held else self._record_id
+
+    def _new_id(self) -> str:
+        return f"{LEASE_PREFIX}{self._queue}#{uuid.uuid4().hex}"
 
     def _expired(self, now: float) -> bool:
         return any(until <= now for until in self._held.values())
@@ -287,44 +301,9 @@ class LeaseRecords:
         } | due_attributes(version.due_at)
 
 
-def is_lease_record(item: Item) -> bool:
-    """Return whether an item is a lease record, perhaps a damaged one."""
-    return str(item["taskId"]["S"]).startswith(LEASE_PREFIX)
+def _size_bytes(holdings: Iterable[Holding]) -> int:
+    return sum(len(task_id.encode()) for task_id, _token in holdings)
 
 
-def task_ids_of(record: Item) -> list[str]:
-    """Return the ids that a lease record names."""
-    return [*_ids_in(record, "taskIds"), *ahead_ids(record)]
-
-
-def ahead_ids(record: Item) -> list[str]:
-    """Return the ids of the tasks that were not about to be claimed when the record was written."""
-    return _ids_in(record, "aheadIds")
-
-
-def _ids_in(record: Item, name: str) -> list[str]:
-    """Return the ids in an attribute of a lease record; none if it is missing or damaged."""
-    return list(record.get(name, {}).get("SS", ()))
-
-
-def due_attributes(due_at: float) -> Item:
-    """Return the attributes of a lease record that is due then, in seconds."""
-    return {"dueAt": milliseconds(due_at), "ttl": {"N": str(ceil(due_at) + RECORD_TTL_SECONDS)}}
-
-
-def next_look(record: Item, lease_ends: Collection[float], now: float) -> float | None:
-    """Return when to look at a lease record again, in seconds; None if it can be deleted.
-
-    Args:
-        record: The record.
-        lease_ends: When the leases of the tasks end that it names and that are held; all after `now`.
-        now: Current time in seconds.
-    """
-    held_until = seconds_or(record.get("heldUntil"), due_at(record))
-    moments = [*lease_ends, held_until, held_until + LATE_CLAIM_SECONDS]
-    return min((moment for moment in moments if moment > now), default=None)
-
-
-def due_at(record: Item) -> float:
-    """Return when to look at a lease record, in seconds."""
-    return seconds(record["dueAt"])
+def _unexpired(held: dict[Holding, float], now: float) -> dict[Holding, float]:
+    return {holding: until for holding, until in held.items() if until > now}
