@@ -58,6 +58,11 @@ BATCH_GET_KEYS: Final = 100
 BATCH_WRITE_ITEMS: Final = 25
 # For the keys that a batch call returns unprocessed: the SDK does not retry them.
 BATCH_RETRY: Final = CallRetry(max_tries=10, backoff=Backoff(base_seconds=0.05, cap_seconds=2.0))
+# Of the default client. A call that is never answered is sent six times, three by the SDK and three more once
+# it gave up, with at most three seconds of backoff each time: 30 s, half of the default lease.
+CONNECT_SECONDS: Final = 1
+READ_SECONDS: Final = 3
+MAX_ATTEMPTS: Final = 3
 
 
 class ConditionFailed(FreshqError):  # noqa: N818 - an outcome that every caller handles
@@ -74,7 +79,7 @@ class ConditionFailed(FreshqError):  # noqa: N818 - an outcome that every caller
 
 
 def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
-    """Return a client whose timeouts are short compared with a lease.
+    """Return a client whose calls end, answered or not, within half of the default lease.
 
     Args:
         session: Has the credentials and the region; None for those of the environment.
@@ -82,9 +87,9 @@ def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
     client: DynamoDBClient = (session or boto3).client(
         "dynamodb",
         config=Config(
-            connect_timeout=2,
-            read_timeout=5,
-            retries={"mode": "standard", "total_max_attempts": 5},
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            retries={"mode": "standard", "total_max_attempts": MAX_ATTEMPTS},
             max_pool_connections=50,
         ),
     )

@@ -1,0 +1,58 @@
+"""The default client of DynamoDB: how long a call lasts that nobody answers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore import endpoint
+from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
+from botocore.httpsession import URLLib3Session
+from botocore.retries.standard import ExponentialBackoff
+
+from freshq import Claim, Queue, Unreachable
+from freshq.model.task import Task, TaskStatus
+from freshq.stores.dynamodb import DynamoDBStore
+from freshq.stores.dynamodb.calls import default_client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOKEN = "t"  # noqa: S105 - of a lease
+NOW = 1_700_000_000.0
+HELD = Task(
+    "a", "default", TaskStatus.TAKEN, NOW, NOW, NOW + 60, 0, "r", lease_token=TOKEN, lease_until=NOW + 60
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [ReadTimeoutError, ConnectTimeoutError])
+@pytest.mark.parametrize(
+    "verb",
+    [lambda queue: queue.put("work"), lambda queue: queue.complete(Claim(HELD, TOKEN, NOW + 60))],
+    ids=["put", "complete"],
+)
+def test_a_call_that_is_never_answered_ends_within_half_of_the_default_lease(
+    monkeypatch: pytest.MonkeyPatch, verb: Callable[[Queue], object], error: Callable[..., Exception]
+) -> None:
+    attempts: list[object] = []
+    waits: list[float] = []
+
+    def unanswered(_session: object, request: Any) -> None:
+        attempts.append(request)
+        raise error(endpoint_url="https://dynamodb")
+
+    def longest(backoff: Any, context: Any) -> float:
+        return float(min(2 ** (context.attempt_number - 1), backoff._max_backoff))
+
+    monkeypatch.setattr(URLLib3Session, "send", unanswered)
+    monkeypatch.setattr(ExponentialBackoff, "delay_amount", longest)
+    monkeypatch.setattr(endpoint, "time", SimpleNamespace(sleep=waits.append))
+    client = default_client()
+    queue = Queue(DynamoDBStore("Tasks", client), clock=lambda: NOW)
+    with pytest.raises(Unreachable):
+        verb(queue)
+    config: Any = client.meta.config
+    longest_seconds = len(attempts) * (config.connect_timeout + config.read_timeout) + sum(waits)
+    assert len(attempts) > 1
+    assert longest_seconds <= queue.lease_seconds / 2
