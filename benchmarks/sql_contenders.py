@@ -226,7 +226,7 @@ def _in_threads(workers: int, ready: Callable[[], None], work: Callable[[], obje
 
 def sqlite_freshq(folder: Path, tasks: int, limit: int) -> float:
     """Return the claims and completions a second."""
-    queue = Queue.sql(f"sqlite:///{folder / f'freshq-{limit}.db'}")
+    queue = Queue.sql(f"sqlite:///{folder / f'freshq-{limit}.db'}", durable=False)
     queue.create_table()
     queue.put_many([{"payload": PAYLOAD} for _ in range(tasks)])
     started = time.monotonic()

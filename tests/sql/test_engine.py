@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from freshq import Queue, StoreError, TableMissing, Throttled, Unreachable
 from freshq.stores.sql import SqlStore, engine
-from freshq.stores.sql.engine import MAX_CONNECTIONS, StatementPool
+from freshq.stores.sql.engine import DEFAULT, StatementPool
 from freshq.stores.sql.failures import translated
 
 if TYPE_CHECKING:
@@ -113,12 +113,15 @@ class TestPool:
         pool.give_back(entry)
         assert not is_open(opened[0])
 
-    def test_a_forked_child_leaves_the_parents_connections_alone(self, sqlite_url: str) -> None:
+    def test_a_forked_child_leaves_the_parents_connections_alone(
+        self, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         queue = Queue.sql(sqlite_url)
         assert isinstance(queue.store, SqlStore)
         queue.put("work")
         parents = queue.store.database.engine.pool
         assert isinstance(parents, StatementPool)
+        monkeypatch.setattr(engine, "_ENGINES", [queue.store.database.engine])
         engine._forget_connections()  # as after a fork
         assert queue.store.database.engine.pool is not parents
         assert [claim.task.payload for claim in queue.claim()] == ["work"]
@@ -139,10 +142,10 @@ class TestPool:
             for claim in queue.claim():
                 queue.complete(claim)
 
-        with ThreadPoolExecutor(3 * MAX_CONNECTIONS) as threads:
-            list(threads.map(put_and_run, range(6 * MAX_CONNECTIONS)))
-        assert queue.stats().success == 6 * MAX_CONNECTIONS
-        assert 1 <= len(connected) <= MAX_CONNECTIONS
+        with ThreadPoolExecutor(3 * DEFAULT.max_connections) as threads:
+            list(threads.map(put_and_run, range(6 * DEFAULT.max_connections)))
+        assert queue.stats().success == 6 * DEFAULT.max_connections
+        assert 1 <= len(connected) <= DEFAULT.max_connections
         queue.close()
 
     def test_an_engine_that_freshq_did_not_open(self, sqlite_url: str) -> None:
@@ -168,7 +171,9 @@ def postgres_error(state: str | None) -> psycopg.Error:
         ("sqlite", sqlite3.OperationalError("disk I/O error"), StoreError),
         ("postgresql", postgres_error(None), Unreachable),
         ("postgresql", postgres_error("57P01"), Unreachable),
+        ("postgresql", psycopg.errors.ConnectionTimeout("expired"), Unreachable),
         ("postgresql", postgres_error("40P01"), Throttled),
+        ("postgresql", postgres_error("57014"), Throttled),
         ("postgresql", postgres_error("42P01"), TableMissing),
         ("postgresql", postgres_error("22001"), StoreError),
         ("postgresql", psycopg.InterfaceError("closed"), StoreError),

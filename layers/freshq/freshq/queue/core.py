@@ -66,7 +66,7 @@ class Core:
         self.turns = LineTurns()
         self.reserve = SharedReserve(store, self.name, rules)
         self.codel = LineCodel(rules)
-        self.meter = FlowMeter(store, self.name, rules.deadline_seconds, self.now())
+        self.meter = FlowMeter(store, self.name, rules.deadline_seconds)
         self.gauge = PressureGauge(store, self.name, rules, self.meter)
         self.admission = AdmissionControl(self.gauge, rules, self.uniform)
         self.backlog = BacklogBound(store, self.name, rules, self.lifecycle, self.meter)

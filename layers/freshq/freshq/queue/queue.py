@@ -92,21 +92,48 @@ class Queue(BaseQueue):
         return cls(DynamoDBStore(table, client, shards=shards), **options)
 
     @classmethod
-    def sql(cls, url: str, table: str = "tasks", **options: Unpack[QueueOptions]) -> Self:
+    def sql(
+        cls,
+        url: str,
+        table: str = "tasks",
+        *,
+        connect_timeout_seconds: float = 5.0,
+        answer_timeout_seconds: float = 15.0,
+        lock_timeout_seconds: float = 5.0,
+        max_connections: int = 10,
+        durable: bool = True,
+        **options: Unpack[QueueOptions],
+    ) -> Self:
         """Return a queue in a relational database: SQLite, PostgreSQL, MariaDB or MySQL.
+
+        Nothing is sent before the first call.
 
         Args:
             url: The database: `sqlite:///tasks.db`, `postgresql://user@host/name` or
                 `mariadb://user@host/name`.
             table: Name of the table of tasks, and prefix of the names of the other tables.
+            connect_timeout_seconds: How long to wait for a connection.
+            answer_timeout_seconds: How long to wait for the answer to a statement, and for a free
+                connection. A call begins no further try after this time.
+            lock_timeout_seconds: How long a statement waits for a lock.
+            max_connections: Maximum number of connections of this process.
+            durable: Whether SQLite waits for the disk at each commit.
             **options: See `freshq.model.options.QueueConfig`. The default clock is the database's.
 
         Raises:
+            ValueError: If an argument is wrong.
             MissingExtra: If the extra `sql` is not installed.
         """
         with needs("sql"):
-            from freshq.stores.sql import SqlStore  # noqa: PLC0415 - only the store in use is loaded
+            from freshq.stores.sql import Connecting, SqlStore  # noqa: PLC0415 - only the store in use is loaded
 
-        store = SqlStore(url, table, queue=options.get("name", "default"))
+        connecting = Connecting(
+            connect_timeout_seconds=connect_timeout_seconds,
+            answer_timeout_seconds=answer_timeout_seconds,
+            lock_timeout_seconds=lock_timeout_seconds,
+            max_connections=max_connections,
+            durable=durable,
+        )
+        store = SqlStore(url, table, queue=options.get("name", "default"), connecting=connecting)
         options.setdefault("clock", store.clock)
         return cls(store, **options)

@@ -34,14 +34,13 @@ class FlowMeter:
     state come from the tasks themselves.
     """
 
-    def __init__(self, store: Store, queue: str, deadline_seconds: float, now: float) -> None:
+    def __init__(self, store: Store, queue: str, deadline_seconds: float) -> None:
         """Start with nothing counted.
 
         Args:
             store: Where the counts are kept.
             queue: Name of the queue.
             deadline_seconds: Age at which its tasks are stale.
-            now: Current time in seconds.
         """
         self._store = store
         self._queue = queue
@@ -49,7 +48,7 @@ class FlowMeter:
         self._counter = FlowCounter(deadline_seconds)
         self._flush_seconds = self._counter.window_seconds / FLUSHES_PER_WINDOW
         self._turned_away: Counter[str] = Counter()
-        self._flushed_at = now
+        self._flushed_at: float | None = None
 
     def offered(self, now: float, count: int) -> None:
         """Count tasks that were put, including those turned away."""
@@ -76,6 +75,8 @@ class FlowMeter:
         self._flush_if_due(now)
 
     def _flush_if_due(self, now: float) -> None:
+        if self._flushed_at is None:
+            self._flushed_at = now
         if now - self._flushed_at >= self._flush_seconds:
             self.flush(now)
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from freshq.errors import Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.sql.engine import AUTOCOMMIT, StatementPool
+from freshq.stores.sql.engine import AUTOCOMMIT, DEFAULT, StatementPool
 from freshq.stores.sql.failures import translated
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from freshq.errors import StoreError
+    from freshq.stores.sql.connecting import Connecting
     from freshq.stores.sql.prepared import PreparedStatement
 
 T = TypeVar("T")
@@ -49,16 +50,18 @@ class Database:
         dialect: Name of its dialect.
     """
 
-    def __init__(self, engine: sa.Engine, table: str) -> None:
+    def __init__(self, engine: sa.Engine, table: str, connecting: Connecting = DEFAULT) -> None:
         """Use an engine.
 
         Args:
             engine: Made by `open_engine`.
             table: Name of the table of tasks, for errors.
+            connecting: Bounds the time of a call: after the answer timeout it begins no further try.
         """
         self.engine = engine
         self.dialect = engine.dialect.name
         self._table = table
+        self._call_seconds = connecting.answer_timeout_seconds
         self._autocommit = engine.execution_options(**{AUTOCOMMIT: True})
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
         # On SQLite, a file that cannot be opened stays so.
@@ -160,6 +163,7 @@ class Database:
 
     def _retried(self, run: Callable[[int], T]) -> T:
         attempt = 0
+        last_try_at = time.monotonic() + self._call_seconds
 
         def call() -> T:
             nonlocal attempt
@@ -167,6 +171,21 @@ class Database:
             try:
                 return run(attempt)
             except self._errors as error:
-                raise self.translated(error) from error
+                failure = self.translated(error)
+                if time.monotonic() >= last_try_at:
+                    raise _OutOfTimeError(failure) from error
+                raise failure from error
 
-        return CALL_RETRY.run(call, self._transient, sleep=time.sleep, uniform=random.random)
+        try:
+            return CALL_RETRY.run(call, self._transient, sleep=time.sleep, uniform=random.random)
+        except _OutOfTimeError as late:
+            raise late.failure from late.__cause__
+
+
+class _OutOfTimeError(Exception):
+    """A call has no time for another try."""
+
+    def __init__(self, failure: StoreError) -> None:
+        """Keep the error of the last try."""
+        super().__init__(str(failure))
+        self.failure = failure

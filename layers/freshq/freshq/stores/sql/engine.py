@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
+from functools import partial
+from math import ceil
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -15,6 +17,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import Pool
 from typing_extensions import override
+
+from freshq.stores.sql.connecting import Connecting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,11 +32,6 @@ DRIVERS: Final = {
     "mysql": "mysql+pymysql",
     "mariadb": "mariadb+pymysql",
 }
-CONNECT_SECONDS: Final = 5
-ANSWER_SECONDS: Final = 60
-LOCK_SECONDS: Final = 30
-MAX_CONNECTIONS: Final = 10
-POOL_SECONDS: Final = 30.0
 # With this execution option, every statement commits by itself.
 AUTOCOMMIT: Final = "freshq_autocommit"
 # Begins a transaction. The drivers begin none: all connections are in autocommit mode.
@@ -55,6 +54,10 @@ PLANNING: Final = {
 # 4 kB. The default, 1,000, is reached every 140 tasks and costs a third of the time.
 SQLITE_LOG_PAGES: Final = 10_000
 
+DEFAULT: Final = Connecting()
+# Probes of an idle connection: the operating system gives up after 25 s without an answer.
+KEEPALIVE: Final = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+
 _ENGINES: Final[WeakSet[sa.Engine]] = WeakSet()
 
 
@@ -68,8 +71,8 @@ class StatementPool(Pool):
     def __init__(
         self,
         creator: Any,  # noqa: ANN401 - SQLAlchemy's interface
-        pool_size: int = MAX_CONNECTIONS,
-        timeout: float = POOL_SECONDS,
+        pool_size: int = DEFAULT.max_connections,
+        timeout: float = DEFAULT.answer_timeout_seconds,
         **options: Any,  # noqa: ANN401 - SQLAlchemy's interface
     ) -> None:
         """Open no connection yet.
@@ -163,11 +166,12 @@ class StatementPool(Pool):
         self._do_return_conn(entry)
 
 
-def open_engine(url: str | sa.URL) -> sa.Engine:
+def open_engine(url: str | sa.URL, connecting: Connecting = DEFAULT) -> sa.Engine:
     """Return an engine with the settings that the store needs.
 
     Args:
         url: Address of the database, in SQLAlchemy's form; the driver may be left out.
+        connecting: The limits of its connections.
 
     Raises:
         ValueError: If the url is malformed, or the store does not support the database.
@@ -187,46 +191,67 @@ def open_engine(url: str | sa.URL) -> sa.Engine:
         msg = f"url: {str(url)!r} names no file; use sqlite:///tasks.db, or Queue.memory()"
         raise ValueError(msg)
     try:
-        return _opened(parsed)
+        return _opened(parsed, connecting)
     except (ImportError, NoSuchModuleError) as error:
         msg = f"url: the driver of {parsed.drivername!r} is not installed ({error}); install freshq[sql]"
         raise ValueError(msg) from error
 
 
-def _opened(url: sa.URL) -> sa.Engine:
+def _opened(url: sa.URL, connecting: Connecting) -> sa.Engine:
     name = url.get_backend_name()
     if name in ("mysql", "mariadb"):
         url = url.update_query_dict({"charset": "utf8mb4"})
     options = {} if name == "sqlite" else {"isolation_level": "AUTOCOMMIT"}
     engine = sa.create_engine(
         url,
-        connect_args=_CONNECT_ARGUMENTS[name],
+        connect_args=_CONNECT_ARGUMENTS[name](connecting),
         poolclass=StatementPool,
-        pool_size=MAX_CONNECTIONS,
+        pool_size=connecting.max_connections,
+        pool_timeout=connecting.answer_timeout_seconds,
         **options,
     )
-    event.listen(engine, "connect", _ON_CONNECT[name])
+    if name == "postgresql":
+        event.listen(engine, "do_connect", _connect_bounded)
+    event.listen(engine, "connect", partial(_ON_CONNECT[name], connecting=connecting))
     event.listen(engine, "begin", _begin)
     _ENGINES.add(engine)
     return engine
 
 
-def _prepare_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - the driver's own
+def _connect_bounded(_dialect: object, _record: object, arguments: Any, options: Any) -> Any:  # noqa: ANN401 - SQLAlchemy's interface
+    from freshq.stores.sql.bounded_postgresql import BoundedConnection  # noqa: PLC0415 - needs the driver
+
+    return BoundedConnection.connect(*arguments, **options)
+
+
+def _prepare_sqlite(connection: Any, _record: Any, connecting: Connecting) -> None:  # noqa: ANN401 - the driver's own
     connection.isolation_level = None  # autocommit
     connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute(f"PRAGMA synchronous={'FULL' if connecting.durable else 'NORMAL'}")
     connection.execute(f"PRAGMA wal_autocheckpoint={SQLITE_LOG_PAGES}")
 
 
-def _prepare_postgresql(connection: Any, _record: Any) -> None:  # noqa: ANN401 - the driver's own
+def _prepare_postgresql(connection: Any, _record: Any, connecting: Connecting) -> None:  # noqa: ANN401 - the driver's own
     connection.autocommit = True
-    connection.execute("; ".join(f"SET {name} = {value}" for name, value in PLANNING.items()))
+    connection.answer_timeout_seconds = connecting.answer_timeout_seconds
+    connection.settings = PLANNING | {
+        "statement_timeout": str(milliseconds(connecting.answer_timeout_seconds)),
+        "lock_timeout": str(milliseconds(connecting.lock_timeout_seconds)),
+    }
+    connection.execute("; ".join(f"SET {name} = {value}" for name, value in connection.settings.items()))
 
 
-def _prepare_mysql(connection: Any, _record: Any) -> None:  # noqa: ANN401 - the driver's own
+def _prepare_mysql(connection: Any, _record: Any, connecting: Connecting) -> None:  # noqa: ANN401 - the driver's own
     with connection.cursor() as cursor:
         # Locks the rows that it takes, not the gaps between them.
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        seconds = ceil(connecting.lock_timeout_seconds)
+        cursor.execute(f"SET SESSION innodb_lock_wait_timeout={seconds}, lock_wait_timeout={seconds}")
+
+
+def milliseconds(seconds: float) -> int:
+    """Return a time in whole milliseconds, at least 1: to PostgreSQL, 0 means for ever."""
+    return max(1, round(seconds * 1000))
 
 
 def _begin(connection: sa.Connection) -> None:
@@ -240,17 +265,33 @@ _ON_CONNECT: Final = {
     "mysql": _prepare_mysql,
     "mariadb": _prepare_mysql,
 }
-_MYSQL_ARGUMENTS: Final = {
-    "connect_timeout": CONNECT_SECONDS,
-    "read_timeout": ANSWER_SECONDS,
-    "write_timeout": ANSWER_SECONDS,
-    "init_command": "SET SESSION time_zone='+00:00', sql_mode='STRICT_ALL_TABLES'",
-}
-_CONNECT_ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
-    "sqlite": {"timeout": LOCK_SECONDS},
-    "postgresql": {"connect_timeout": CONNECT_SECONDS},
-    "mysql": _MYSQL_ARGUMENTS,
-    "mariadb": _MYSQL_ARGUMENTS,
+
+
+def _sqlite_arguments(connecting: Connecting) -> dict[str, Any]:
+    return {"timeout": connecting.lock_timeout_seconds}
+
+
+def _postgresql_arguments(connecting: Connecting) -> dict[str, Any]:
+    return KEEPALIVE | {
+        "connect_timeout": max(2, ceil(connecting.connect_timeout_seconds)),
+        "tcp_user_timeout": milliseconds(connecting.answer_timeout_seconds),
+    }
+
+
+def _mysql_arguments(connecting: Connecting) -> dict[str, Any]:
+    return {
+        "connect_timeout": connecting.connect_timeout_seconds,
+        "read_timeout": connecting.answer_timeout_seconds,
+        "write_timeout": connecting.answer_timeout_seconds,
+        "init_command": "SET SESSION time_zone='+00:00', sql_mode='STRICT_ALL_TABLES'",
+    }
+
+
+_CONNECT_ARGUMENTS: Final = {
+    "sqlite": _sqlite_arguments,
+    "postgresql": _postgresql_arguments,
+    "mysql": _mysql_arguments,
+    "mariadb": _mysql_arguments,
 }
 
 
@@ -264,12 +305,37 @@ os.register_at_fork(after_in_child=_forget_connections)
 
 
 @contextmanager
-def default_planning(connection: sa.Connection) -> Iterator[None]:
-    """Run the caller's own statements of a transaction with PostgreSQL's default planner settings."""
+def default_settings(connection: sa.Connection) -> Iterator[None]:
+    """Run the caller's own statements of a transaction with the server's planner settings and timeouts."""
     if connection.dialect.name != "postgresql":
         yield
         return
-    connection.exec_driver_sql("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in PLANNING))
-    yield
+    driver: Any = connection.connection.driver_connection
+    seconds, settings = driver.answer_timeout_seconds, driver.settings
+    connection.exec_driver_sql("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in settings))
+    driver.answer_timeout_seconds = None
+    try:
+        yield
+    finally:
+        driver.answer_timeout_seconds = seconds
     # Not after an error: the rollback to the savepoint restores the settings too.
-    connection.exec_driver_sql("; ".join(f"SET LOCAL {name} = {value}" for name, value in PLANNING.items()))
+    connection.exec_driver_sql("; ".join(f"SET LOCAL {name} = {value}" for name, value in settings.items()))
+
+
+@contextmanager
+def no_timeouts(connection: sa.Connection) -> Iterator[None]:
+    """Let the statements of a transaction take any time, on the server and in the driver."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name == "sqlite":
+        yield
+        return
+    name = "_read_timeout"  # PyMySQL has no other way to change it
+    if connection.dialect.name == "postgresql":
+        name = "answer_timeout_seconds"
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
+    seconds = getattr(driver, name)
+    setattr(driver, name, None)
+    try:
+        yield
+    finally:
+        setattr(driver, name, seconds)

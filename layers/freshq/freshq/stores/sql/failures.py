@@ -10,8 +10,8 @@ from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
 
 # SQLSTATE classes and codes of PostgreSQL: connection lost, server shutting down or not up yet.
 GONE_STATES: Final = ("08", "57P01", "57P02", "57P03")
-# Serialization failure, deadlock, too many connections, lock timeout.
-BUSY_STATES: Final = ("40001", "40P01", "53300", "55P03")
+# Serialization failure, deadlock, too many connections, lock timeout, statement timeout.
+BUSY_STATES: Final = ("40001", "40P01", "53300", "55P03", "57014")
 MISSING_STATES: Final = ("42P01", "3F000")
 # Error numbers of MariaDB and MySQL, for the same.
 GONE_NUMBERS: Final = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
@@ -64,7 +64,9 @@ def _sqlite_kind(reason: str) -> type[StoreError]:
 def _postgresql_kind(error: BaseException | None) -> type[StoreError]:
     state = getattr(error, "sqlstate", None)
     if state is None:  # raised by the driver: it did not reach the server, or lost it
-        return Unreachable if type(error).__name__ == "OperationalError" else StoreError
+        # A connect timeout is a subclass.
+        names = {kind.__name__ for kind in type(error).__mro__}
+        return Unreachable if "OperationalError" in names else StoreError
     if state.startswith(GONE_STATES):
         return Unreachable
     if state.startswith(BUSY_STATES):

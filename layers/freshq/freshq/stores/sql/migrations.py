@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from freshq.errors import StoreError
+from freshq.stores.sql.engine import no_timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +87,8 @@ def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migra
         raise StoreError(msg)
     missing = [migration for migration in migrations if migration.version > reached]
     for migration in missing:
-        migration.apply(connection, schema)
+        with no_timeouts(connection):  # an index of a large table takes its time
+            migration.apply(connection, schema)
         connection.execute(
             sa.insert(schema.migrations).values(version=migration.version, name=migration.name)
         )

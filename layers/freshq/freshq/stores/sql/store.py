@@ -10,7 +10,7 @@ from typing_extensions import override
 from freshq.stores.sql.claims import Claims
 from freshq.stores.sql.clock import database_clock
 from freshq.stores.sql.database import Database
-from freshq.stores.sql.engine import open_engine
+from freshq.stores.sql.engine import DEFAULT, open_engine
 from freshq.stores.sql.migrations import migrate
 from freshq.stores.sql.puts import Puts
 from freshq.stores.sql.schema import schema
@@ -21,12 +21,19 @@ from freshq.stores.sql.upkeep import Upkeep
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from freshq.stores.sql.connecting import Connecting
+
 
 class SqlStore(Claims, Puts, Upkeep, SharedRecords):
     """Tasks in a table of a relational database. Thread-safe; each process makes its own."""
 
     def __init__(
-        self, url: str | sa.URL | sa.Engine, table: str = "tasks", *, queue: str | None = None
+        self,
+        url: str | sa.URL | sa.Engine,
+        table: str = "tasks",
+        *,
+        queue: str | None = None,
+        connecting: Connecting = DEFAULT,
     ) -> None:
         """Use a database; nothing is sent before the first call.
 
@@ -35,14 +42,15 @@ class SqlStore(Claims, Puts, Upkeep, SharedRecords):
             table: Name of the table of tasks; the names of the others begin with it.
             queue: Whose tasks `get` returns: ids are unique within a queue. None: of any queue of the
                 table.
+            connecting: The limits of its connections; an engine has its own.
 
         Raises:
             ValueError: If an argument is wrong.
         """
         tables = schema(table)
         self._owns_engine = not isinstance(url, sa.Engine)
-        engine = url if isinstance(url, sa.Engine) else open_engine(url)
-        super().__init__(Database(engine, table), tables, queue)
+        engine = url if isinstance(url, sa.Engine) else open_engine(url, connecting)
+        super().__init__(Database(engine, table, connecting), tables, queue)
         self.transactions = SqlTransactions(claims=self, puts=self)
         self._clock: Callable[[], float] | None = None
 

@@ -16,7 +16,7 @@ from freshq.model.outcomes import Busy, Reject, Retry
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard, HeldTask, Transactions
 from freshq.stores.sql.claims import as_taken
-from freshq.stores.sql.engine import default_planning
+from freshq.stores.sql.engine import default_settings
 from freshq.stores.sql.quarantine import as_dead_letter
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class SqlTransactions(Transactions):
             held = HeldTask(row.task, row.connection)
             savepoint = row.connection.begin_nested()
             try:
-                with default_planning(row.connection):
+                with default_settings(row.connection):
                     yield held
                 held.result = checked_result(held.result, row.task.payload)
             except Exception as error:  # whatever it is, it ends the attempt

@@ -1,0 +1,184 @@
+"""How long a call may take: silent networks, locks, forks and the limits of a process."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from freshq import Queue, Throttled, Unreachable
+from freshq.policy.retry import Backoff, CallRetry
+from freshq.stores.sql import SqlStore, database
+from freshq.stores.sql.engine import open_engine
+from freshq.stores.sql.schema import schema
+from tests.support.databases import HOST
+from tests.support.proxy import Fault, Proxy
+from tests.support.readings import counts, payloads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.databases import Server
+
+
+@pytest.fixture
+def proxy(postgres_server: Server) -> Iterator[Proxy]:
+    """Return a proxy in front of PostgreSQL."""
+    with Proxy(postgres_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def behind(proxy: Proxy, postgres_engine: sa.Engine) -> Iterator[Queue]:
+    """Return a queue that reaches PostgreSQL through the proxy, and gives up soon."""
+    assert postgres_engine.dialect.name == "postgresql"
+    url = f"postgresql://freshq@{HOST}:{proxy.port}/postgres"
+    queue = Queue.sql(url, connect_timeout_seconds=2, answer_timeout_seconds=0.5)
+    yield queue
+    queue.close()
+
+
+class TestSilence:
+    def test_a_network_that_swallows_answers_ends_every_call(self, proxy: Proxy, behind: Queue) -> None:
+        behind.put_many([{"payload": "first"}, {"payload": "second"}])
+        claim = behind.claim()[0]
+        for verb in (
+            lambda: behind.put("third"),
+            lambda: behind.put_many([{"payload": "fourth"}, {"payload": "fifth"}]),
+            behind.claim,
+            lambda: behind.complete(claim),
+        ):
+            proxy.fault = Fault.SWALLOW
+            with pytest.raises(Unreachable, match="no answer within"):
+                verb()
+            proxy.fault = Fault.NONE
+            behind.put("another")  # by a new connection
+
+    def test_a_connection_that_is_never_answered_is_unreachable(self, proxy: Proxy, behind: Queue) -> None:
+        proxy.fault = Fault.SWALLOW
+        with pytest.raises(Unreachable, match="timeout expired"):
+            behind.put("work")
+        assert proxy.connections == 1
+        proxy.fault = Fault.NONE
+        behind.put("work")
+        assert payloads(behind.claim()) == ["work"]
+
+    @pytest.mark.parametrize("url", ["postgresql://nobody@127.0.0.1:1/x", "mariadb://nobody@127.0.0.1:1/x"])
+    def test_a_queue_connects_nowhere_before_its_first_call(self, url: str) -> None:
+        Queue.sql(url).store.close()
+
+    def test_a_handlers_own_statements_may_take_longer(self, behind: Queue) -> None:
+        behind.put("work")
+        with behind.transaction() as work:
+            assert work is not None
+            work.connection.execute(sa.text("SELECT pg_sleep(2)"))
+        assert counts(behind.stats()) == {"success": 1}
+
+
+class TestLocks:
+    @pytest.mark.parametrize("kind", ["postgres", "mariadb", "sqlite"])
+    def test_a_row_that_stays_locked_is_an_error(self, kind: str, request: pytest.FixtureRequest) -> None:
+        engine: sa.Engine = request.getfixturevalue(f"{kind}_engine")
+        url = engine.url.render_as_string(hide_password=False)
+        queue = Queue.sql(url, lock_timeout_seconds=0.1, answer_timeout_seconds=3)
+        queue.put("work", "a")
+        tasks = schema("tasks").tasks
+        with engine.begin() as connection:
+            connection.execute(sa.update(tasks).values(attempts=0))
+            with pytest.raises((Throttled, Unreachable)):
+                queue.cancel("a")
+        queue.cancel("a")
+        queue.close()
+
+    def test_no_further_try_begins_after_the_answer_timeout(
+        self, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now, tries = [0.0], []
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+        quick = Backoff(base_seconds=0.001, cap_seconds=0.001)
+        monkeypatch.setattr(database, "CALL_RETRY", CallRetry(max_tries=5, backoff=quick))
+
+        def locked(_connection: sa.Connection) -> None:
+            tries.append(now[0])
+            now[0] += 10
+            raise sa.exc.OperationalError("SELECT 1", {}, Exception("database is locked"))
+
+        store = SqlStore(sqlite_url)
+        with pytest.raises(Throttled, match="locked"):
+            store.database.transaction(locked)
+        assert tries == [0.0, 10.0]
+        store.close()
+
+
+class TestProcesses:
+    @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+    def test_forked_children_share_no_connection(self, kind: str, request: pytest.FixtureRequest) -> None:
+        engine: sa.Engine = request.getfixturevalue(f"{kind}_engine")
+        queue = Queue.sql(engine.url.render_as_string(hide_password=False))
+        queue.put_many([{"payload": number} for number in range(60)])
+        children = [_forked(queue) for _ in range(3)]
+        _work_off(queue)
+        assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+        assert counts(queue.stats()) == {"success": 60}
+        queue.close()
+
+    def test_a_process_opens_at_most_so_many_connections(self, sqlite_url: str) -> None:
+        queue = Queue.sql(sqlite_url, max_connections=1, answer_timeout_seconds=0.05)
+        queue.put("work")
+        with queue.transaction(), pytest.raises(Exception, match="all 1 connections"):
+            queue.put("more")
+        queue.close()
+
+
+def _forked(queue: Queue) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            _work_off(queue)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return child
+
+
+def _work_off(queue: Queue) -> None:
+    deadline = time.monotonic() + 60
+    while claims := queue.claim():
+        queue.complete(claims[0])
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize(("durable", "level"), [(True, 2), (False, 1)])
+def test_sqlite_waits_for_the_disk_unless_it_need_not(sqlite_url: str, *, durable: bool, level: int) -> None:
+    queue = Queue.sql(sqlite_url, durable=durable)
+    assert isinstance(queue.store, SqlStore)
+    with queue.store.database.engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == level
+    queue.close()
+
+
+def test_sqlite_is_durable_by_default(sqlite_url: str) -> None:
+    engine = open_engine(sqlite_url)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"connect_timeout_seconds": 0},
+        {"answer_timeout_seconds": float("nan")},
+        {"lock_timeout_seconds": "5"},
+        {"answer_timeout_seconds": True},
+        {"max_connections": 0},
+        {"max_connections": 2.5},
+        {"durable": "yes"},
+    ],
+)
+def test_wrong_limits(sqlite_url: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(options))}: must be"):
+        Queue.sql(sqlite_url, **options)
