@@ -156,6 +156,7 @@ class Outage(MemoryStore):
         super().__init__()
         self.down = threading.Event()
         self.refused = Counter[str]()
+        self.unchanged: set[str] = set()
 
     def _answer(self, call: str) -> None:
         if self.down.is_set():
@@ -167,6 +168,8 @@ class Outage(MemoryStore):
         return super().claim(request)
 
     def replace(self, task: Task, guard: Guard) -> Task:
+        if self.down.is_set():
+            self.unchanged.add(task.task_id)
         self._answer("replace")
         return super().replace(task, guard)
 

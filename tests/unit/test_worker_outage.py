@@ -98,11 +98,13 @@ class TestOutage:
         with working(queue, concurrency=4) as work:
             store.down.set()
             work.release.set()
+            wait_until(lambda: len(store.unchanged) == 4)
             clock.advance(30)
             wait_until(lambda: store.refused["get"] >= 4)
             store.down.clear()
             wait_until(lambda: len(work.observer.settlements) == 4)
             assert queue.stats().success == 4
+        assert set(work.started.values()) == {1}
 
     def test_a_worker_that_drains_in_an_outage_ends_with_its_leases(self, clock: Clock) -> None:
         store = Outage()
@@ -178,3 +180,37 @@ class TestRenewal:
                 wait_until(lambda: {lease_of(queue, task) for task in "013"} == {clock.now + 20})
             store.answer.set()
             wait_until(lambda: leases_of(queue) == {clock.now + 20})
+
+
+def test_a_system_without_threads_ends_the_worker_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse_runs(thread: threading.Thread) -> None:
+        if thread.name.startswith("freshq-run"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    queue = Queue.memory()
+    queue.put("work")
+    monkeypatch.setattr(threading.Thread, "start", refuse_runs)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Worker(queue, lambda task: task.payload, poll_seconds=0.01).run()
+
+
+def test_an_extension_that_finds_no_thread_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, refused = threading.Thread.start, [True] * leases.MAX_EXTENSIONS
+
+    def refuse_extensions(thread: threading.Thread) -> None:
+        if thread.name == "freshq-extend" and refused:
+            refused.pop()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    queue = Queue.memory(clock=clock, lease_seconds=20)
+    with working(queue, concurrency=4):
+        monkeypatch.setattr(threading.Thread, "start", refuse_extensions)
+        clock.advance(15)
+        wait_until(lambda: leases_of(queue) == {clock.now + 20})
+    assert caplog.text.count("could not extend the lease") == leases.MAX_EXTENSIONS

@@ -105,7 +105,10 @@ class LeaseRenewal:
         while not self._free.acquire(timeout=self._pause_seconds):
             if self._stopped.is_set():
                 return
-        self._extensions[run] = in_thread("freshq-extend", lambda: self._extend(run))
+        ended = self._extensions[run] = in_thread("freshq-extend", lambda: self._extend(run))
+        ended.add_done_callback(lambda _ended: self._free.release())
+        if ended.done() and (error := ended.exception()):
+            logger.error("could not extend the lease of task %s", run.claim.task.task_id, exc_info=error)
 
     def _extend(self, run: TaskRun) -> None:
         try:
@@ -116,5 +119,3 @@ class LeaseRenewal:
             logger.warning("could not extend the lease of task %s: %s", run.claim.task.task_id, error)
         except Exception:
             logger.exception("could not extend the lease of task %s", run.claim.task.task_id)
-        finally:
-            self._free.release()

@@ -23,11 +23,13 @@ class TaskRun:
     Attributes:
         claim: The claim, with the lease as last extended.
         started: When the run started, in seconds by the queue's clock.
+        unsettled: Whether it is over, and the store has not answered its settlement.
         ended: How it ended.
     """
 
     claim: Claim
     started: float
+    unsettled: bool = False
     ended: Future[Outcome] = field(default_factory=Future)
 
 
@@ -95,5 +97,8 @@ def in_thread(name: str, function: Callable[[], T], ended: Future[T] | None = No
         else:
             future.set_result(result)
 
-    threading.Thread(target=call, name=name, daemon=True).start()
+    try:
+        threading.Thread(target=call, name=name, daemon=True).start()
+    except RuntimeError as error:  # the system has no thread left: whoever waits for this one must know
+        future.set_exception(error)
     return future

@@ -111,6 +111,7 @@ def settle_until_lost(
         except LeaseLost:
             return Outcome.LEASE_LOST
         except StoreError:
+            run.unsettled = True
             tries += 1
             pause_seconds = SETTLE_BACKOFF.delay_seconds(tries, queue.uniform())
             over = queue.now() + pause_seconds >= run.claim.lease_until

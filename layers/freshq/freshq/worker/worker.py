@@ -163,7 +163,7 @@ class _WorkerRun:
 
     def _claim(self) -> list[Claim]:
         """Claim what can start now, unless a pause is on."""
-        if self._pause.active:
+        if self._pause.active or self._settles_late():
             return []
         try:
             limit = self._capacity.available(len(self._runs.running))
@@ -178,6 +178,11 @@ class _WorkerRun:
         for switch in self._queue.take_order_switches():
             self._observer.switched(switch)
         return claims
+
+    def _settles_late(self) -> bool:
+        """Return whether a claim could take a task that is done here, but not settled since an outage."""
+        runs = [run for run in self._runs.running if run.unsettled]
+        return any(run.claim.lease_until <= self._queue.now() for run in runs)
 
     def _store_failed(self, error: StoreError) -> None:
         """Pause before the next claim; raise the error if the outage has lasted for `give_up_seconds`."""
