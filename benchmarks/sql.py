@@ -133,9 +133,9 @@ def add_finished(server: Server, rows: int) -> None:
         connection.execute(
             sa.text(
                 "INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires,"
-                " request_token, put_token, priority, attempts, due_us, payload)"
+                " request_token, put_token, priority, attempts, agenda, due_us, payload)"
                 " SELECT 'done-' || n, 'default', 'SUCCESS', t, t, t, t / 1000000 + 86400, md5(n::text),"
-                " md5(n::text), 0, 1, t + 86400000000, '{}' FROM generate_series(1, :rows) AS n,"
+                " md5(n::text), 0, 1, 'over', t + 86400000000, '{}' FROM generate_series(1, :rows) AS n,"
                 " (SELECT (extract(epoch FROM now()) * 1000000)::bigint AS t) AS moment"
             ),
             {"rows": rows},

@@ -180,7 +180,9 @@ def drain_driver(workers: int, ready: Callable[[], None], server: Server) -> Non
 def taking_one(queue: Queue, limit: int = 1) -> dict[str, Any]:
     """Return the parameters of a claim, newest first, of a queue with no groups."""
     request = queue._request(limit, 60.0)  # noqa: SLF001 - what a claim asks for
-    parameters = candidate_parameters(request, (0, None)) | taken_parameters(request) | {"at_most": limit}
+    moment = request.moment()
+    parameters = candidate_parameters(request.queue, moment, (0, None)) | taken_parameters(request, moment)
+    parameters["at_most"] = limit
     return dict(sql_store(queue).claim_sql.take_only_line[True].arguments(parameters))
 
 

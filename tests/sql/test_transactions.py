@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -14,6 +15,9 @@ from tests.support.readings import counts, known, payloads, total
 
 if TYPE_CHECKING:
     from tests.conftest import StoreUnderTest
+
+# Far longer than a claim takes, and shorter than a database waits for a lock.
+PATIENCE_SECONDS: Final = 20
 
 
 class TestTransaction:
@@ -132,6 +136,22 @@ class TestTransaction:
             assert (work.task.payload, more.task.payload) == ("first", "second")
             assert other.claim() == []
         assert counts(queue.stats()) == {"success": 2}
+
+    def test_no_claim_waits_for_a_row_that_is_held_past_its_deadline(
+        self, queue: Queue, store: StoreUnderTest
+    ) -> None:
+        if store.kind == "sqlite":
+            pytest.skip("on SQLite one writes at a time: the others wait")
+        queue.put("work", max_age_seconds=10)
+        other = store.queue()
+        with ThreadPoolExecutor(1) as pool:
+            with queue.transaction() as work:
+                assert work is not None
+                store.clock.advance(11)
+                assert pool.submit(other.claim, 2).result(PATIENCE_SECONDS) == []
+                assert pool.submit(other.recover).result(PATIENCE_SECONDS) == 0
+            assert pool.submit(other.claim, 2).result(PATIENCE_SECONDS) == []
+        assert counts(queue.stats()) == {"success": 1}
 
     def test_a_connection_lost_in_the_block_is_a_failed_attempt(
         self, store: StoreUnderTest, engine: sa.Engine

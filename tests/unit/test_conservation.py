@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 )
 
 from freshq import IllegalTransition, LeaseLost, PutOutcome, Queue, TaskStatus
+from freshq.queue.upkeep import SMALL_PORTION
 from freshq.stores.dynamodb import control
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
@@ -130,6 +131,8 @@ class Conservation(RuleBasedStateMachine):
 
     @rule(process=st.integers(0, 1), limit=st.integers(1, 4), lease_seconds=st.sampled_from([4, 10, 50]))
     def claim(self, process: int, limit: int, lease_seconds: float) -> None:
+        if sum(task.due(self.clock.now) for task in self.model.values()) > SMALL_PORTION:
+            assert self.new_process().recover() == self.expect_recovered()
         claims = self.processes[process].claim(limit, lease_seconds)
         expected = self.expect_claimed(limit)
         if len(expected) < limit and self.expect_recovered():

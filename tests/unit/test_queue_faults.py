@@ -115,7 +115,7 @@ class TestClaim:
         place.clock.advance(1)
         place.before("replace", fail, calls=range(1))
         queue.claim()
-        assert "could not be shed; it returns when its lease expires" in caplog.text
+        assert "1 tasks could not be shed; each returns when its lease expires" in caplog.text
         assert (queue.stats().taken, queue.stats().shed) == (3, 1)
 
     def test_a_task_that_another_process_recovers_first_is_not_counted(self, place: Place) -> None:

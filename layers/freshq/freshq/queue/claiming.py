@@ -13,12 +13,13 @@ from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
 from freshq.policy.shedding import MAX_CODEL_ROUNDS, ShedReason
 from freshq.queue.core import Verbs
+from freshq.queue.freshness import with_fresh_leases
 from freshq.queue.polling import poll
-from freshq.stores.base import ClaimRequest, ConflictError, Guard
+from freshq.stores.base import ClaimRequest, Guard
 from freshq.stores.transactional import transactions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from freshq.model.task import Task
     from freshq.policy.order import OrderSwitch
@@ -36,8 +37,9 @@ class Claiming(Verbs):
     def claim(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
         """Claim tasks, in the queue's order.
 
-        If fewer than `limit` are claimable, `recover` is called and the rest is claimed from what it
-        returned to the lines.
+        Each lease counts from the write that took its task; at least nine tenths of it are left. If fewer
+        than `limit` are claimable, a small portion of what is due is brought in, and the rest is claimed from
+        that. So a claim makes a bounded number of calls; `recover` and `upkeep` bring in the rest.
 
         Args:
             limit: Most claims to return: as many as can be started now.
@@ -57,13 +59,13 @@ class Claiming(Verbs):
         claims = self._claim(limit, lease_seconds)
         if len(claims) < limit:
             try:
-                if self.recover():
+                if self._core.bring_in_due():
                     claims += self._claim(limit - len(claims), lease_seconds)
             except StoreError:
                 if not claims:
                     raise
                 logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
-        return claims
+        return with_fresh_leases(self._core, claims, lease_seconds)
 
     def _checked_claim(self, limit: int, lease_seconds: float | None) -> float:
         """Check the arguments of a claim; return the length of its leases."""
@@ -85,25 +87,36 @@ class Claiming(Verbs):
                 break
             doomed = [claim for claim in claims if self._core.codel.sheds(claim.task, claim.task.updated)]
             kept += [claim for claim in claims if claim not in doomed]
+            self._shed(doomed)
             if not doomed:
                 break
-            for claim in doomed:
-                self._shed(claim, ShedReason.CODEL)
         return kept
 
-    def _shed(self, claim: Claim, reason: ShedReason) -> None:
-        """Settle a claim as SHED; if that fails, the task is recovered when its lease expires."""
+    def _shed(self, claims: Sequence[Claim]) -> None:
+        """Settle claims as SHED; a task of which that fails is recovered when its lease expires."""
+        if not claims:
+            return
         now = self.now()
-        try:
-            self._core.settle(claim, self._core.lifecycle.shed_claimed(held_task(claim), now, reason))
-        except (LeaseLost, StoreError):
-            logger.warning(
-                "task %s could not be shed; it returns when its lease expires",
-                claim.task.task_id,
-                exc_info=True,
+        life = self._core.lifecycle
+        changes = [
+            (
+                life.shed_claimed(held_task(claim), now, ShedReason.CODEL),
+                Guard(TaskStatus.TAKEN, lease_token=claim.token),
             )
-        else:
-            self._core.meter.shed_early(now, 1)
+            for claim in claims
+        ]
+        shed, problem = 0, None
+        try:
+            shed = sum(task is not None for task in self._core.store.replace_many(changes))
+        except StoreError as error:
+            problem = error
+        if shed < len(claims):
+            lost = len(claims) - shed
+            logger.warning(
+                "%d tasks could not be shed; each returns when its lease expires", lost, exc_info=problem
+            )
+        if shed:
+            self._core.meter.shed_early(now, shed)
 
     def _shed_version(self, task: Task) -> Task | None:
         """Return the shed version of a task that was just claimed; None if it is to be run."""
@@ -154,7 +167,7 @@ class Claiming(Verbs):
             yield None
             return
         with transactions.hold(
-            lambda: self._request(1, self.lease_seconds), self, self._shed_version
+            lambda: self._request(1, self.lease_seconds), self._core, self._shed_version
         ) as work:
             yield work
         if work is not None and work.settled is not None:
@@ -187,59 +200,56 @@ class Claiming(Verbs):
 
         A task whose lease expires in its last attempt becomes a dead letter.
 
+        Tasks that are over and past their retention are deleted.
+
         Returns:
-            How many tasks changed.
+            How many tasks moved.
 
         Raises:
             StoreError: If the store did not answer.
         """
-        moved = 0
-        while due := self._core.store.due(self.name, self.now()):
-            before = moved
-            for task in due:
-                moved += self._recover(task)
-            if moved == before:
-                break  # others recover the same tasks, or the index lags: the next call sees the rest
-        return moved
+        return self._core.upkeep.run()
 
-    def _recover(self, task: Task) -> int:
-        life = self._core.lifecycle
-        changed = (life.recovered if task.status is TaskStatus.TAKEN else life.promoted)(task, self.now())
-        try:
-            self._core.store.replace(changed, Guard(task.status, request_token=task.request_token))
-        except ConflictError:
-            return 0
-        return 1
+    def upkeep(self) -> int:
+        """Do a bounded portion of `recover`, unless another process does so: for a background thread.
+
+        One process at a time does the upkeep of a queue, under a lease of a few seconds.
+
+        Returns:
+            How many tasks moved; 0 if it is another process's turn.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        return self._core.upkeep.run_alone()
 
     def _take(self, limit: int, lease_seconds: float) -> list[Claim]:
         request = self._request(limit, lease_seconds)
         tasks = self._core.store.claim(request)
-        reserve_seconds = request.deadline_after - request.now
-        self._note_skipped(request, reserve_seconds, short=len(tasks) < limit)
-        return [Claim(task, task.lease_token or "", request.lease_until) for task in tasks]
+        self._note_skipped(request, short=len(tasks) < limit)
+        return [Claim(task, task.lease_token or "", task.lease_until or 0.0) for task in tasks]
 
     def _request(self, limit: int, lease_seconds: float) -> ClaimRequest:
-        now = self.now()
-        lease_until = round(now + lease_seconds, 6)
-        reserve_seconds = self._core.reserve.seconds(now)
+        config = self._core.config
         return ClaimRequest(
             queue=self.name,
             orders=self._core.orders,
             turns=self._core.turns,
             limit=limit,
-            now=now,
-            created_after=now - self._core.config.max_age_seconds + reserve_seconds,
-            deadline_after=now + reserve_seconds,
-            lease_until=lease_until,
-            # Later than the lease and any deadline that a claimed task can have.
-            expires=self._core.lifecycle.expires(max(lease_until, now + self._core.config.max_age_seconds)),
-            tokens=[f"{self._core.config.worker_name}:{new_token()}" for _ in range(limit)],
+            tokens=[f"{config.worker_name}:{new_token()}" for _ in range(limit)],
+            clock=self.now,
+            lease_seconds=lease_seconds,
+            max_age_seconds=config.max_age_seconds,
+            reserve_seconds=self._core.reserve.seconds(self.now()),
+            retention_seconds=config.retention_seconds,
         )
 
-    def _note_skipped(self, request: ClaimRequest, reserve_seconds: float, *, short: bool) -> None:
+    def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
         """Record live tasks that this claim would have taken but for the reserve."""
-        reserve = self._core.reserve
-        if reserve.look_due(request.now, reserve_seconds, short=short):
-            live_after = request.now - self._core.config.max_age_seconds
-            oldest = self._core.store.oldest_created(self.name, live_after)
-            reserve.note_skipped(request.now, reserve_seconds, oldest, request.created_after, short=short)
+        reserve, seconds = self._core.reserve, request.reserve_seconds
+        if not seconds:
+            return
+        moment = request.moment()
+        if reserve.look_due(moment.now, seconds, short=short):
+            oldest = self._core.store.oldest_created(self.name, moment.now - request.max_age_seconds)
+            reserve.note_skipped(moment.now, seconds, oldest, moment.created_after, short=short)

@@ -16,6 +16,7 @@ from freshq.queue.shared.backlog import BacklogBound
 from freshq.queue.shared.codel import LineCodel
 from freshq.queue.shared.flow import FlowMeter
 from freshq.queue.shared.reserve import SharedReserve
+from freshq.queue.upkeep import SMALL_PORTION, Upkeep
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.lines import LineOrders, LineTurns
 from freshq.stores.transactional import putter
@@ -53,6 +54,7 @@ class Core:
         gauge: Measures the pressure on the queue.
         admission: Rejects puts by load.
         backlog: Bounds the number of waiting tasks.
+        upkeep: Brings in what is due, and tidies up.
     """
 
     def __init__(self, store: Store, config: QueueConfig) -> None:
@@ -70,6 +72,7 @@ class Core:
         self.gauge = PressureGauge(store, self.name, rules, self.meter)
         self.admission = AdmissionControl(self.gauge, rules, self.uniform)
         self.backlog = BacklogBound(store, self.name, rules, self.lifecycle, self.meter)
+        self.upkeep = Upkeep(store, self.name, self.lifecycle, self.now)
         self._stamps = Stamps(config.clock)
 
     def now(self) -> float:
@@ -79,6 +82,10 @@ class Core:
     def uniform(self) -> float:
         """Return a random number from [0, 1), for jitter."""
         return self.config.rng.random()
+
+    def bring_in_due(self) -> int:
+        """Do a small portion of upkeep, as a claim does; return how many tasks it moved."""
+        return self.upkeep.portion(SMALL_PORTION).moved
 
     def stamp(self) -> float:
         """Return a creation time that no other task of this producer has."""

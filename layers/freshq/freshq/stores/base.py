@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from math import ceil
 from typing import TYPE_CHECKING, Any, Protocol
 
 from freshq.errors import FreshqError
@@ -60,32 +61,82 @@ class ConflictError(FreshqError):
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimMoment:
+    """The times of one write that takes tasks, in seconds since the epoch.
+
+    Attributes:
+        now: Current time.
+        created_after: Tasks created at or before this time are past the queue's max age.
+        deadline_after: Tasks with a deadline at or before this time are too late: now plus the reserve.
+        lease_until: When the lease of the taken tasks expires.
+        expires: When the store may delete the taken tasks, in whole seconds.
+    """
+
+    now: float
+    created_after: float
+    deadline_after: float
+    lease_until: float
+    expires: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """A request for tasks to work on. Times are seconds since the epoch.
+    """A request for tasks to work on.
 
     Attributes:
         queue: Name of the queue.
         orders: Decides which end of each line is served.
         turns: Decides which group of a level is served next.
         limit: Maximum number of tasks.
-        now: Current time.
-        created_after: Tasks created at or before this time are past the queue's max age.
-        deadline_after: Tasks with a deadline at or before this time are too late: now plus the reserve.
-        lease_until: When the lease of the claimed tasks expires.
-        expires: When the store may delete the claimed tasks, in whole seconds.
         tokens: One new lease token for each of `limit` tasks.
+        clock: Returns the time in seconds since the epoch, to the microsecond.
+        lease_seconds: Length of the leases.
+        max_age_seconds: Age at which a task of the queue is stale.
+        reserve_seconds: Time that a task must have left before its deadline.
+        retention_seconds: How long the store keeps a task that is over.
     """
 
     queue: str
     orders: LineOrders
     turns: LineTurns
     limit: int
-    now: float
-    created_after: float
-    deadline_after: float
-    lease_until: float
-    expires: int
     tokens: Sequence[str]
+    clock: Callable[[], float]
+    lease_seconds: float
+    max_age_seconds: float
+    reserve_seconds: float
+    retention_seconds: float
+
+    def moment(self) -> ClaimMoment:
+        """Return the times of a claim that is made now.
+
+        A store asks for them right before each write that takes tasks: a lease counts from its write,
+        however long the claim has been under way.
+        """
+        now = self.clock()
+        lease_until = round(now + self.lease_seconds, 6)
+        # A lease, and any deadline that a claimed task can have, end before this.
+        useful_until = max(lease_until, now + self.max_age_seconds)
+        return ClaimMoment(
+            now=now,
+            created_after=now - self.max_age_seconds + self.reserve_seconds,
+            deadline_after=now + self.reserve_seconds,
+            lease_until=lease_until,
+            expires=ceil(useful_until + self.retention_seconds),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Tasks that are due.
+
+    Attributes:
+        tasks: The tasks.
+        more: Whether there may be more.
+    """
+
+    tasks: Sequence[Task]
+    more: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +215,8 @@ class SettlingContext(Protocol):
     def uniform(self) -> float:
         """Return a random number from [0, 1)."""
 
-    def recover(self) -> int:
-        """Return expired leases and due tasks to their lines; return how many."""
+    def bring_in_due(self) -> int:
+        """Return a few expired leases and due tasks to their lines; return how many."""
 
 
 class Transactions(Protocol):
@@ -235,6 +286,20 @@ class Store(Protocol):
             ConflictError: If the guard does not hold.
         """
 
+    def replace_many(self, changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
+        """Store the new versions of several tasks of one queue, each under its own guard.
+
+        Returns:
+            For each change, in order: the stored task, or None if the guard did not hold.
+        """
+        return [self._replaced_or_none(task, guard) for task, guard in changes]
+
+    def _replaced_or_none(self, task: Task, guard: Guard) -> Task | None:
+        try:
+            return self.replace(task, guard)
+        except ConflictError:
+            return None
+
     def end_many(self, tasks: Sequence[Task], lease_token: str) -> set[str]:  # noqa: ARG002 - the interface
         """Store the ends of several tasks with one statement, where the store can.
 
@@ -254,8 +319,19 @@ class Store(Protocol):
             ConflictError: If the guard does not hold.
         """
 
-    def due(self, queue: str, now: float) -> list[Task]:
-        """Return some tasks with an expired lease or a delay that has passed; empty if none is left."""
+    def due(self, queue: str, now: float, limit: int) -> Due:
+        """Return up to `limit` tasks with an expired lease or a delay that has passed.
+
+        Tasks whose row another transaction holds are left out.
+        """
+
+    def tidy(self, queue: str, now: float, limit: int) -> int:  # noqa: ARG002 - the interface
+        """Take stale tasks out of their lines, and delete tasks past their retention.
+
+        Returns:
+            How many, at most `limit`. 0 where the store does it by itself.
+        """
+        return 0
 
     def next_due(self, queue: str, now: float) -> float | None:  # noqa: ARG002 - the interface
         """Return when the next delay or lease ends, in seconds; None if none does, or it is not known."""

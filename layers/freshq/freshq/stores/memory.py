@@ -17,20 +17,22 @@ from freshq.model.lifecycle import new_token
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.reserve import ReserveSpans
 from freshq.policy.shedding import too_late
-from freshq.stores.base import ConflictError, Guard, SharedRecord, Stats, Store
+from freshq.stores.base import ConflictError, Due, Guard, SharedRecord, Stats, Store
 from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
 from freshq.stores.tally import tally
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from freshq.errors import FreshqError
-    from freshq.stores.base import ClaimRequest
+    from freshq.stores.base import ClaimMoment, ClaimRequest
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.lines import Line
 
 # Counts are dropped this long after they expire.
 EXPIRY_MARGIN_SECONDS: Final = 60
+# Entries of finished tasks that one look drops from an agenda: a few milliseconds.
+MAX_OUTDATED: Final = 10_000
 
 
 class MemoryStore(Store):
@@ -41,8 +43,10 @@ class MemoryStore(Store):
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._claimable: defaultdict[str, dict[Line, list[tuple[float, str]]]] = defaultdict(dict)
-        # (time, task id): when to look at a task again. Entries may be out of date; the task decides.
-        self._agenda: list[tuple[float, str]] = []
+        # By queue, (time, task id): when a lease or a delay ends, and when a retention is over. Entries may
+        # be out of date; the task decides.
+        self._agenda: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+        self._retention: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
         self._paused: set[str] = set()
         self._records: dict[tuple[str, str], SharedRecord] = {}
         self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -83,9 +87,10 @@ class MemoryStore(Store):
         if task.status is TaskStatus.PENDING and not task.delayed:
             line = self._claimable[task.queue].setdefault((task.priority, task.group), [])
             insort(line, (task.created, task.task_id))
-        for moment in (task.lease_until, task.not_before, float(task.expires)):
+        for moment in (task.lease_until, task.not_before):
             if moment is not None:
-                heapq.heappush(self._agenda, (moment, task.task_id))
+                heapq.heappush(self._agenda[task.queue], (moment, task.task_id))
+        heapq.heappush(self._retention[task.queue], (float(task.expires), task.task_id))
 
     def _forget(self, task_id: str) -> None:
         task = self._tasks.pop(task_id, None)
@@ -99,30 +104,31 @@ class MemoryStore(Store):
     @override
     def claim(self, request: ClaimRequest) -> list[Task]:
         with self._lock:
-            chosen = list(islice(self._candidates(request), request.limit))
+            moment = request.moment()
+            chosen = list(islice(self._candidates(request, moment), request.limit))
             return [
-                self._take(task, token, request) for task, token in zip(chosen, request.tokens, strict=False)
+                self._take(task, token, moment) for task, token in zip(chosen, request.tokens, strict=False)
             ]
 
-    def _candidates(self, request: ClaimRequest) -> Iterator[Task]:
+    def _candidates(self, request: ClaimRequest, moment: ClaimMoment) -> Iterator[Task]:
         lines = self._claimable[request.queue]
         for level in sorted({level for level, _group in lines}, reverse=True):
             groups = [group for line_level, group in lines if line_level == level]
             yield from request.turns.interleave(
-                level, {group: self._line(request, (level, group)) for group in groups}
+                level, {group: self._line(request, moment, (level, group)) for group in groups}
             )
 
-    def _line(self, request: ClaimRequest, line: Line) -> Iterator[Task]:
+    def _line(self, request: ClaimRequest, moment: ClaimMoment, line: Line) -> Iterator[Task]:
         """Yield the claimable tasks of a line, best first; shed those that are too late."""
-        live = self._live(request.queue, line, request.created_after)
-        newest_first = request.orders.newest_first(line, request.now, lambda: live[0][0] if live else None)
+        live = self._live(request.queue, line, moment.created_after)
+        newest_first = request.orders.newest_first(line, moment.now, lambda: live[0][0] if live else None)
         for _created, task_id in reversed(live) if newest_first else live:
             task = self._tasks[task_id]
-            reason = too_late(request.now, task.deadline, request.deadline_after - request.now)
+            reason = too_late(moment.now, task.deadline, moment.deadline_after - moment.now)
             if reason is None:
                 yield task
             else:  # its own max age is shorter than the queue's
-                shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=request.now)
+                shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=moment.now)
                 self._store(replace(shed, request_token=new_token()))
 
     def _live(self, queue: str, line: Line, created_after: float) -> list[tuple[float, str]]:
@@ -130,15 +136,15 @@ class MemoryStore(Store):
         waiting = self._claimable[queue].get(line, [])
         return waiting[bisect_right(waiting, (created_after, chr(0x10FFFF))) :]
 
-    def _take(self, task: Task, token: str, request: ClaimRequest) -> Task:
+    def _take(self, task: Task, token: str, moment: ClaimMoment) -> Task:
         taken = replace(
             task,
             status=TaskStatus.TAKEN,
-            updated=request.now,
+            updated=moment.now,
             attempts=task.attempts + 1,
             lease_token=token,
-            lease_until=request.lease_until,
-            expires=request.expires,
+            lease_until=moment.lease_until,
+            expires=moment.expires,
             request_token=token,
         )
         self._store(taken)
@@ -162,20 +168,40 @@ class MemoryStore(Store):
             self._forget(task.task_id)
 
     @override
-    def due(self, queue: str, now: float) -> list[Task]:
+    def due(self, queue: str, now: float, limit: int) -> Due:
         with self._lock:
-            ready: dict[str, Task] = {}
-            while self._agenda and self._agenda[0][0] <= now:
-                task = self._tasks.get(heapq.heappop(self._agenda)[1])
-                if task is None:
-                    continue
-                if _is_due(task, now):
-                    ready[task.task_id] = task
-                elif task.expires <= now:
-                    self._forget(task.task_id)
-            for task in ready.values():  # due until it changes, which adds a new entry
-                heapq.heappush(self._agenda, (now, task.task_id))
-            return [task for task in ready.values() if task.queue == queue]
+            agenda = self._agenda[queue]
+            found = self._popped(agenda, queue, now, limit, _is_due)
+            more = bool(agenda) and agenda[0][0] <= now
+            for task in found:  # due until it changes, which adds a new entry
+                heapq.heappush(agenda, (now, task.task_id))
+            return Due(found, more)
+
+    @override
+    def tidy(self, queue: str, now: float, limit: int) -> int:
+        with self._lock:
+            over = self._popped(self._retention[queue], queue, now, limit, _is_over)
+            for task in over:
+                self._forget(task.task_id)
+            return len(over)
+
+    def _popped(
+        self,
+        entries: list[tuple[float, str]],
+        queue: str,
+        now: float,
+        limit: int,
+        wanted: Callable[[Task, float], bool],
+    ) -> list[Task]:
+        """Take entries of the past off a heap; return up to `limit` tasks that are wanted."""
+        found: dict[str, Task] = {}
+        for _ in range(limit + MAX_OUTDATED):
+            if len(found) == limit or not entries or entries[0][0] > now:
+                break
+            task = self._tasks.get(heapq.heappop(entries)[1])
+            if task is not None and task.queue == queue and wanted(task, now):
+                found[task.task_id] = task
+        return [*found.values()]
 
     @override
     def get(self, task_id: str) -> Task | None:
@@ -271,6 +297,10 @@ class MemoryStore(Store):
     @override
     def close(self) -> None:
         pass
+
+
+def _is_over(task: Task, now: float) -> bool:
+    return task.expires <= now and not _is_due(task, now)
 
 
 def _is_due(task: Task, now: float) -> bool:

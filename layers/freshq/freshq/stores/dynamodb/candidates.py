@@ -12,7 +12,7 @@ from freshq.stores.dynamodb import queries
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from freshq.stores.base import ClaimRequest
+    from freshq.stores.base import ClaimMoment, ClaimRequest
     from freshq.stores.dynamodb.line_records import LineRecords
     from freshq.stores.dynamodb.queries import LiveTasks
     from freshq.stores.dynamodb.waiting import WaitingTasks
@@ -25,12 +25,14 @@ class Candidates:
 
     Attributes:
         request: The claim.
+        moment: When the candidates are read.
         lines: The lines of the table's queues.
         waiting: What waits in them.
         pages: The ids on each page read so far.
     """
 
     request: ClaimRequest
+    moment: ClaimMoment
     lines: LineRecords
     waiting: WaitingTasks
     pages: list[list[str]] = field(default_factory=list)
@@ -38,7 +40,7 @@ class Candidates:
     def best_first(self) -> Iterator[str]:
         """Yield the ids of the candidates, reading pages as needed."""
         request = self.request
-        lines = self.lines.lines(request.queue, request.now)
+        lines = self.lines.lines(request.queue, self.moment.now)
         for level in sorted({level for level, _group in lines}, reverse=True):
             groups = [group for of, group in lines if of == level]
             yield from request.turns.interleave(
@@ -56,7 +58,7 @@ class Candidates:
         request = self.request
         newest_first = request.orders.newest_first(
             line,
-            request.now,
+            self.moment.now,
             lambda: self.waiting.oldest(request.queue, self._live(), [line]),
         )
         sign = -1 if newest_first else 1
@@ -72,8 +74,7 @@ class Candidates:
             self.lines.found_empty(request.queue, line)
 
     def _live(self) -> LiveTasks:
-        request = self.request
-        return self.waiting.live(request.created_after, request.deadline_after)
+        return self.waiting.live(self.moment.created_after, self.moment.deadline_after)
 
     def _shard(self, partition: str, *, newest_first: bool) -> Iterator[tuple[float, str]]:
         pages = queries.claimable_pages(

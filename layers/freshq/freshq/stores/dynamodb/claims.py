@@ -20,7 +20,7 @@ from freshq.stores.dynamodb.queries import LOOKAHEAD_KEYS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from freshq.stores.base import ClaimRequest
+    from freshq.stores.base import ClaimMoment, ClaimRequest
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.candidates import Candidates
     from freshq.stores.dynamodb.items import Keyspace
@@ -36,6 +36,12 @@ EXTRA_NAMES: Final = LOOKAHEAD_KEYS
 MIN_NAMED: Final = 4
 # Of the hash key of a table, an application's included.
 MAX_KEY_BYTES: Final = 2048
+# Candidates that a claim tries beyond those it wants: taken by others, or stale. Each costs up to two calls;
+# what is stale is out of the way of the next claim.
+MAX_VAIN_TRIES: Final = 50
+# A claim that is under way for this part of a lease names its tasks anew: by the end of the lease of which
+# the record speaks, the sweep could look at it, find nothing taken and drop it.
+MAX_LATENESS: Final = 0.1
 
 
 @dataclass
@@ -47,12 +53,14 @@ class _Round:
         free_tokens: Lease tokens not used yet.
         taken: The tasks claimed so far.
         lost_race: Whether another claimer took a candidate first.
+        tries: How many candidates were tried.
     """
 
     request: ClaimRequest
     free_tokens: list[str]
     taken: list[Task] = field(default_factory=list)
     lost_race: bool = False
+    tries: int = 0
 
     @property
     def width(self) -> int:
@@ -88,7 +96,12 @@ class Claims:
         state = _Round(request, list(request.tokens))
         best_first = candidates.best_first()
         try:
-            while state.free_tokens and (wanted := list(_nameable(best_first, state.width))):
+            while (
+                state.free_tokens
+                and state.tries < request.limit + MAX_VAIN_TRIES
+                and (wanted := list(_nameable(best_first, state.width)))
+            ):
+                state.tries += len(wanted)
                 ahead = candidates.ahead_of(wanted, MIN_NAMED - len(wanted))
                 self._take_among(wanted, ahead, state)
         except StoreError:
@@ -113,37 +126,45 @@ class Claims:
             start = zlib.crc32(tokens[0].encode()) % len(wanted)
             wanted = [*wanted[start:], *wanted[:start]]
         named = {task_id: tokens[index % len(tokens)] for index, task_id in enumerate(wanted)}
-        self.leases.cover(request.queue, [*named.items()], request.lease_until, request.now, ahead)
-        for task_id, named_token in named.items():
-            if tokens and self._take(task_id, tokens[0], state):
+        covered = request.moment()
+        self.leases.cover(request.queue, [*named.items()], covered.lease_until, covered.now, ahead)
+        for task_id, named_token in [*named.items()]:
+            moment = request.moment()
+            if moment.now > covered.now + request.lease_seconds * MAX_LATENESS:
+                self.leases.cover(request.queue, [*named.items()], moment.lease_until, moment.now)
+                covered, moment = moment, request.moment()
+            del named[task_id]
+            if tokens and self._take(task_id, tokens[0], moment, state):
                 self.leases.change_token(request.queue, task_id, named_token, tokens.pop(0))
             else:
                 self.leases.forget(request.queue, (task_id, named_token))
 
-    def _take(self, task_id: str, token: str, state: _Round) -> bool:
+    def _take(self, task_id: str, token: str, moment: ClaimMoment, state: _Round) -> bool:
         """Claim one task; return whether it was still claimable."""
         try:
-            item = self.calls.update(claim_arguments(task_id, token, state.request, self.keyspace))
+            item = self.calls.update(
+                claim_arguments(task_id, token, state.request.queue, moment, self.keyspace)
+            )
         except ConditionFailed as failed:
             if (found := decode_if_task(failed.item)) is not None:
                 state.lost_race |= found.status is TaskStatus.TAKEN
-                self._shed_if_too_late(found, state.request)
+                self._shed_if_too_late(found, moment)
             return False
         if (task := decode_if_task(item)) is not None:
             state.taken.append(task)
         elif item is not None:
-            self.quarantine.admit(item, state.request.now)
+            self.quarantine.admit(item, moment.now)
         return task is not None
 
-    def _shed_if_too_late(self, task: Task, request: ClaimRequest) -> None:
+    def _shed_if_too_late(self, task: Task, moment: ClaimMoment) -> None:
         """Shed a task whose own deadline is too near, so that later claims do not read it.
 
         Tasks that are stale by the queue's max age are excluded by the key condition of the query.
         """
-        reason = too_late(request.now, task.deadline, request.deadline_after - request.now)
+        reason = too_late(moment.now, task.deadline, moment.deadline_after - moment.now)
         if task.status is not TaskStatus.PENDING or reason is None:
             return
-        shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=request.now)
+        shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=moment.now)
         try:
             guard = Guard(TaskStatus.PENDING, request_token=task.request_token)
             self.calls.update(replace_arguments(shed, guard, self.keyspace))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 from freshq.model.task import TaskStatus
+from freshq.stores.base import Due
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import decode_if_task, is_task, new_request_token, seconds_or
 from freshq.stores.dynamodb.lease_items import due_at, due_attributes, is_lease_record, next_look, task_ids_of
-from freshq.stores.dynamodb.queries import due_ids
+from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,22 +40,34 @@ class DueTasks:
     keyspace: Keyspace
     quarantine: Quarantine
 
-    def find(self, queue: str, now: float) -> list[Task]:
-        """Return the due tasks of one page of the index that has any; tidy the lease records on the way."""
+    def find(self, queue: str, now: float, limit: int) -> Due:
+        """Return up to `limit` due tasks; tidy the lease records on the way.
+
+        It reads about `limit` entries of the index, and at least a page of each shard.
+        """
+        due: list[Task] = []
+        pages_left = ceil(limit / DUE_PAGE_KEYS)
+        cut_short = False
         for partition in self.keyspace.due_partitions(queue):
             for ids in due_ids(self.calls, partition, now):
-                if due := self._due_among(ids, now):
-                    return due
-        return []
+                due += self._due_among(ids, now, limit - len(due))
+                pages_left -= 1
+                if len(due) >= limit:
+                    return Due(due, more=True)
+                if pages_left <= 0:
+                    cut_short |= len(ids) == DUE_PAGE_KEYS
+                    break
+        # A lease record is tidied once nothing that it names is due.
+        return Due(due, more=cut_short or bool(due))
 
-    def _due_among(self, ids: Sequence[str], now: float) -> list[Task]:
+    def _due_among(self, ids: Sequence[str], now: float, limit: int) -> list[Task]:
         items = self.calls.get_many(ids)
         tasks = self._tasks(items, now)
         due = [task for task in tasks if task.delayed and (task.not_before or 0.0) <= now]
         for record in filter(is_lease_record, items):
-            if due_at(record) <= now:
+            if len(due) < limit and due_at(record) <= now:
                 due += self._expired(record, now)
-        return due
+        return due[:limit]
 
     def _expired(self, record: Item, now: float) -> list[Task]:
         """Return the tasks of a lease record with expired leases; if there is none, tidy the record."""

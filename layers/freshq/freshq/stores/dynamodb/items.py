@@ -19,7 +19,7 @@ from freshq.stores.dynamodb.values import plain_values
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from freshq.stores.base import ClaimRequest, Guard
+    from freshq.stores.base import ClaimMoment, Guard
     from freshq.stores.lines import Line
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
@@ -305,17 +305,17 @@ def _guarded(task: Task, guard: Guard) -> tuple[str, Item]:
     return " AND ".join(conditions), values
 
 
-def claim_arguments(task_id: str, token: str, request: ClaimRequest, keyspace: Keyspace) -> Item:
+def claim_arguments(task_id: str, token: str, queue: str, moment: ClaimMoment, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that claims a task if it is still claimable.
 
     The lease token is also the request token, so that a claim repeated after a lost reply is recognized.
     """
     changes: Item = {
         "taskStatus": {"S": TaskStatus.TAKEN.value},
-        "taskUpdated": milliseconds(request.now),
+        "taskUpdated": milliseconds(moment.now),
         "leaseToken": {"S": token},
-        "leaseUntil": milliseconds(request.lease_until),
-        "ttl": {"N": str(request.expires)},
+        "leaseUntil": milliseconds(moment.lease_until),
+        "ttl": {"N": str(moment.expires)},
         "requestToken": {"S": token},
         "pendingShard": None,
         "dueShard": None,
@@ -334,9 +334,9 @@ def claim_arguments(task_id: str, token: str, request: ClaimRequest, keyspace: K
     ]
     values: Item = {
         ":pending": {"S": TaskStatus.PENDING.value},
-        ":queue": {"S": request.queue},
-        ":now": milliseconds(request.now),
-        ":createdAfter": milliseconds(request.created_after),
-        ":deadlineAfter": milliseconds(request.deadline_after),
+        ":queue": {"S": queue},
+        ":now": milliseconds(moment.now),
+        ":createdAfter": milliseconds(moment.created_after),
+        ":deadlineAfter": milliseconds(moment.deadline_after),
     }
     return conditioned(update_arguments(task_id, changes, counted), conditions, values)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from freshq.model.task import Task
-    from freshq.stores.base import ClaimRequest, Guard, SharedRecord, Stats
+    from freshq.stores.base import ClaimRequest, Due, Guard, SharedRecord, Stats
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.puts import T
 
@@ -74,7 +74,7 @@ class TableStore(Store):
 
     @override
     def claim(self, request: ClaimRequest) -> list[Task]:
-        return self._claims.take(request, Candidates(request, self._lines, self._waiting))
+        return self._claims.take(request, Candidates(request, request.moment(), self._lines, self._waiting))
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
@@ -88,8 +88,16 @@ class TableStore(Store):
         return task if item is None else replace(task, version=version_of(item))
 
     @override
-    def due(self, queue: str, now: float) -> list[Task]:
-        return self._due.find(queue, now)
+    def replace_many(self, changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
+        guards = {id(task): guard for task, guard in changes}
+        return each_in_order(
+            [task for task, _guard in changes],
+            lambda task: self._replaced_or_none(task, guards[id(task)]),
+        )
+
+    @override
+    def due(self, queue: str, now: float, limit: int) -> Due:
+        return self._due.find(queue, now, limit)
 
     @override
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:

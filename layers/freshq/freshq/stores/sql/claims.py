@@ -15,7 +15,7 @@ from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.sql.part import live_in_line
 from freshq.stores.sql.quarantine import as_dead_letter
-from freshq.stores.sql.rows import Stored, microseconds, stored
+from freshq.stores.sql.rows import DUE, Stored, microseconds, stored
 from freshq.stores.sql.settles import Settles
 from freshq.stores.sql.statements import TAKEN, Conditions, Statements
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from freshq.model.task import Task
-    from freshq.stores.base import ClaimRequest
+    from freshq.stores.base import ClaimMoment, ClaimRequest
     from freshq.stores.lines import Line
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.prepared import PreparedStatement
@@ -81,6 +81,7 @@ class ClaimStatements(Statements):
             "lease_token": sa.bindparam("token"),
             "request_token": sa.bindparam("token"),
             "lease_until_us": sa.bindparam("lease_until_us"),
+            "agenda": sa.literal_column(f"'{DUE}'"),
             "due_us": sa.bindparam("lease_until_us"),
             "expires": sa.bindparam("new_expires"),
         }
@@ -95,11 +96,12 @@ class ClaimStatements(Statements):
 
     @cached_property
     def taken(self) -> sa.Select[Any]:
-        """The tasks that are held under a token."""
+        """The tasks that are held under a token, with a lease that ends in a range."""
         tasks = self.tasks
         return sa.select(*self.columns).where(
             self.in_queue,
-            tasks.c.due_us == sa.bindparam("lease_until_us"),
+            tasks.c.agenda == DUE,
+            tasks.c.due_us.between(sa.bindparam("lease_from_us"), sa.bindparam("lease_until_us")),
             tasks.c.lease_token == sa.bindparam("token"),
         )
 
@@ -153,7 +155,7 @@ class Claims(Settles):
         claimed = self._claim(request)
         for each in claimed:
             if each.problem is not None:
-                self._quarantine(each.task, each.problem, request.now)
+                self._quarantine(each.task, each.problem, each.task.updated)
         return [each.task for each in claimed if each.problem is None]
 
     def _quarantine(self, task: Task, problem: str, now: float) -> None:
@@ -170,21 +172,27 @@ class Claims(Settles):
             claimed = self._claim_from_only_line(request)
             if claimed:
                 return claimed
+        first = request.moment()
         return self.database.transaction(
             partial(self._claim_from_lines, request=request),
-            committed_earlier=partial(self._claimed_earlier, request=request),
+            committed_earlier=partial(self._claimed_earlier, request=request, first=first),
         )
 
     def _claim_from_only_line(self, request: ClaimRequest) -> list[Stored]:
         line = self._only_line.get(request.queue, (0, None))
+        look = request.moment()
         newest_first = request.orders.newest_first(
             line,
-            request.now,
-            lambda: self.database.read(partial(self._oldest_of_line, request=request, line=line)),
+            look.now,
+            lambda: self.database.read(
+                partial(self._oldest_of_line, queue=request.queue, moment=look, line=line)
+            ),
         )
+        moment = request.moment()
+        chosen = candidate_parameters(request.queue, moment, line) | {"at_most": request.limit}
         result = self.database.execute(
             self.claim_sql.take_only_line[newest_first],
-            candidate_parameters(request, line) | taken_parameters(request) | {"at_most": request.limit},
+            chosen | taken_parameters(request, moment),
             committed_earlier=self.claim_sql.prepared_taken,
         )
         claimed = sorted(map(stored, result.rows), key=_position, reverse=newest_first)
@@ -193,14 +201,18 @@ class Claims(Settles):
         return claimed
 
     def _claim_from_lines(self, connection: sa.Connection, request: ClaimRequest) -> list[Stored]:
-        chosen = list(islice(self.candidates(connection, request), request.limit))
+        found = list(islice(self.candidates(connection, request, request.moment()), request.limit))
+        moment = request.moment()
+        chosen = [each for each in found if is_in_time(each.task, moment)]
         if not chosen:
             return []
         listed = {"of_queue": request.queue, "ids": [each.task.task_id for each in chosen]}
-        connection.execute(self.claim_sql.take, listed | taken_parameters(request))
-        return [as_taken(each, request) for each in chosen]
+        connection.execute(self.claim_sql.take, listed | taken_parameters(request, moment))
+        return [as_taken(each, request, moment) for each in chosen]
 
-    def candidates(self, connection: sa.Connection, request: ClaimRequest) -> Iterator[Stored]:
+    def candidates(
+        self, connection: sa.Connection, request: ClaimRequest, moment: ClaimMoment
+    ) -> Iterator[Stored]:
         """Yield the claimable tasks of all lines, best first, each locked until the transaction ends."""
         lines = self.lines_of(connection, request.queue)
         if len(lines) == 1:
@@ -208,17 +220,18 @@ class Claims(Settles):
         for level in sorted({level for level, _group in lines}, reverse=True):
             groups = [group for of_level, group in lines if of_level == level]
             share = max(1, request.limit // len(groups))
-            yield from request.turns.interleave(
-                level,
-                {group: self._candidates_of(connection, request, (level, group), share) for group in groups},
-            )
+            of_group = {
+                group: self._candidates_of(connection, request, moment, (level, group), share)
+                for group in groups
+            }
+            yield from request.turns.interleave(level, of_group)
 
     def _candidates_of(
-        self, connection: sa.Connection, request: ClaimRequest, line: Line, page: int
+        self, connection: sa.Connection, request: ClaimRequest, moment: ClaimMoment, line: Line, page: int
     ) -> Iterator[Stored]:
         """Yield the claimable tasks of a line, best first, by pages that grow."""
-        newest_first = self._newest_first(connection, request, line)
-        parameters = candidate_parameters(request, line)
+        newest_first = self._newest_first(connection, request, moment, line)
+        parameters = candidate_parameters(request.queue, moment, line)
         parameters |= {"beyond_us": PAST_EVERY_TIME_US if newest_first else -1, "beyond_id": ""}
         while True:
             rows = connection.execute(self.claim_sql.page[newest_first], parameters | {"at_most": page}).all()
@@ -229,59 +242,74 @@ class Claims(Settles):
             parameters |= {"beyond_us": last.created_us, "beyond_id": last.task_id}
             page *= 2
 
-    def _newest_first(self, connection: sa.Connection, request: ClaimRequest, line: Line) -> bool:
-        oldest_created = partial(self._oldest_of_line, connection, request, line)
-        return request.orders.newest_first(line, request.now, oldest_created)
+    def _newest_first(
+        self, connection: sa.Connection, request: ClaimRequest, moment: ClaimMoment, line: Line
+    ) -> bool:
+        oldest_created = partial(self._oldest_of_line, connection, request.queue, moment, line)
+        return request.orders.newest_first(line, moment.now, oldest_created)
 
-    def _oldest_of_line(self, connection: sa.Connection, request: ClaimRequest, line: Line) -> float | None:
+    def _oldest_of_line(
+        self, connection: sa.Connection, queue: str, moment: ClaimMoment, line: Line
+    ) -> float | None:
         created_us = connection.execute(
-            self.claim_sql.oldest_of_line, live_in_line(request.queue, line, request.created_after)
+            self.claim_sql.oldest_of_line, live_in_line(queue, line, moment.created_after)
         ).scalar()
         return None if created_us is None else created_us / 1e6
 
-    def _claimed_earlier(self, connection: sa.Connection, request: ClaimRequest) -> list[Stored]:
-        """Return the tasks that an earlier try of this claim took, best first."""
+    def _claimed_earlier(
+        self, connection: sa.Connection, request: ClaimRequest, first: ClaimMoment
+    ) -> list[Stored]:
+        """Return the tasks that an earlier try of this claim, begun at `first`, took; best first."""
+        moment = request.moment()
 
         def rank(each: Stored) -> tuple[int, float, str]:
             task = each.task
-            newest_first = self._newest_first(connection, request, (task.priority, task.group))
+            newest_first = self._newest_first(connection, request, moment, (task.priority, task.group))
             return -task.priority, -task.created if newest_first else task.created, task.task_id
 
-        parameters = {"of_queue": request.queue} | taken_parameters(request)
+        parameters = {"of_queue": request.queue} | taken_parameters(request, moment)
+        parameters["lease_from_us"] = microseconds(first.lease_until)
         return sorted(map(stored, connection.execute(self.claim_sql.taken, parameters)), key=rank)
 
 
-def candidate_parameters(request: ClaimRequest, line: Line) -> dict[str, Any]:
+def candidate_parameters(queue: str, moment: ClaimMoment, line: Line) -> dict[str, Any]:
     """Return the parameters that say which tasks of a line may be claimed."""
-    return live_in_line(request.queue, line, request.created_after) | {
-        "deadline_after_us": microseconds(request.deadline_after)
+    return live_in_line(queue, line, moment.created_after) | {
+        "deadline_after_us": microseconds(moment.deadline_after)
     }
 
 
-def taken_parameters(request: ClaimRequest) -> dict[str, Any]:
+def taken_parameters(request: ClaimRequest, moment: ClaimMoment) -> dict[str, Any]:
     """Return the parameters of what a claim writes: one token for all tasks that it takes."""
+    lease_until_us = microseconds(moment.lease_until)
     return {
-        "now_us": microseconds(request.now),
+        "now_us": microseconds(moment.now),
         "token": request.tokens[0],
-        "lease_until_us": microseconds(request.lease_until),
-        "new_expires": request.expires,
+        "lease_from_us": lease_until_us,
+        "lease_until_us": lease_until_us,
+        "new_expires": moment.expires,
     }
+
+
+def is_in_time(task: Task, moment: ClaimMoment) -> bool:
+    """Return whether a task that was found a while ago may still be claimed."""
+    return task.created > moment.created_after and task.deadline > moment.deadline_after
 
 
 def _position(each: Stored) -> tuple[float, str]:
     return each.task.created, each.task.task_id
 
 
-def as_taken(each: Stored, request: ClaimRequest) -> Stored:
+def as_taken(each: Stored, request: ClaimRequest, moment: ClaimMoment) -> Stored:
     """Return a candidate as it is once the claim has taken it."""
     task = replace(
         each.task,
         status=TaskStatus.TAKEN,
-        updated=request.now,
+        updated=moment.now,
         attempts=each.task.attempts + 1,
         lease_token=request.tokens[0],
-        lease_until=request.lease_until,
-        expires=request.expires,
+        lease_until=moment.lease_until,
+        expires=moment.expires,
         request_token=request.tokens[0],
     )
     return Stored(task, each.problem)

@@ -12,7 +12,7 @@ from typing_extensions import override
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Stats
 from freshq.stores.sql.part import Part, live_in_line
-from freshq.stores.sql.rows import parse_line, task_of
+from freshq.stores.sql.rows import DUE, parse_line, task_of
 from freshq.stores.sql.statements import Statements
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ class ReadStatements(Statements):
 
     @cached_property
     def agenda(self) -> sa.Select[Any]:
-        """The status of the tasks that will be due first."""
+        """The status of held and delayed tasks, those that will be due first."""
         tasks = self.tasks
         return (
             sa.select(tasks.c.status, tasks.c.not_before_us)
-            .where(self.in_queue)
+            .where(self.in_queue, tasks.c.agenda == DUE)
             .order_by(tasks.c.due_us)
             .limit(sa.bindparam("page"))
         )

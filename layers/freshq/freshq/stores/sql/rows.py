@@ -15,6 +15,11 @@ from freshq.stores.sql.put_tokens import remember
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# What a task needs attention for: see `Schema.tasks`.
+DUE: Final = "due"
+STALE: Final = "stale"
+OVER: Final = "over"
+
 # What statements select of a task, in this order.
 COLUMNS: Final = (
     *("task_id", "queue", "status", "created_us", "updated_us", "deadline_us", "expires", "request_token"),
@@ -23,7 +28,9 @@ COLUMNS: Final = (
 )
 
 # The columns that the end of a held task changes, besides its lease.
-END_COLUMNS: Final = ("status", "updated_us", "expires", "request_token", "error", "result", "due_us")
+END_COLUMNS: Final = (
+    *("status", "updated_us", "expires", "request_token", "error", "result", "agenda", "due_us"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +69,10 @@ def parse_line(key: str) -> tuple[int, str | None]:
     return int(key[0]), key[1:] or None
 
 
-def changes(task: Task) -> dict[str, Any]:
+def columns_of(task: Task) -> dict[str, Any]:
     """Return the columns of a new version of a task, all but its key, payload and group."""
     claimable = task.status is TaskStatus.PENDING and not task.delayed and task.deadline > task.updated
+    agenda, due_us = _attention(task)
     return {
         "status": task.status.value,
         "created_us": microseconds(task.created),
@@ -81,7 +89,8 @@ def changes(task: Task) -> dict[str, Any]:
         "result": None if task.result is None else json_text(task.result),
         "shed_reason": None if task.shed_reason is None else task.shed_reason.value,
         "line": line_key(task.priority, task.group) if claimable else None,
-        "due_us": _due_us(task),
+        "agenda": agenda,
+        "due_us": due_us,
     }
 
 
@@ -94,19 +103,20 @@ def end(task: Task) -> dict[str, Any]:
         "request_token": task.request_token,
         "error": None if task.error is None else task.error.replace("\0", "\ufffd"),
         "result": None if task.result is None else json_text(task.result),
+        "agenda": OVER,
         "due_us": task.expires * 1_000_000,
     }
 
 
-def _due_us(task: Task) -> int:
-    """Return when a task needs attention."""
+def _attention(task: Task) -> tuple[str, int]:
+    """Return what a task needs attention for, and when."""
     if task.status is TaskStatus.TAKEN and task.lease_until is not None:
-        return microseconds(task.lease_until)
+        return DUE, microseconds(task.lease_until)
     if task.status is TaskStatus.PENDING and task.not_before is not None:
-        return microseconds(task.not_before)
+        return DUE, microseconds(task.not_before)
     if task.status is TaskStatus.PENDING and task.deadline > task.updated:
-        return microseconds(task.deadline)
-    return task.expires * 1_000_000
+        return STALE, microseconds(task.deadline)
+    return OVER, task.expires * 1_000_000
 
 
 def row_of(task: Task) -> dict[str, Any]:
@@ -119,7 +129,7 @@ def row_of(task: Task) -> dict[str, Any]:
         if "\0" in text:
             msg = f"{name}: must not contain the character NUL, got {text!r:.60}"
             raise ValueError(msg)
-    return changes(task) | {
+    return columns_of(task) | {
         "task_id": task.task_id,
         "queue": task.queue,
         "task_group": task.group,

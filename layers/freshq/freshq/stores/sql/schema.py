@@ -21,6 +21,7 @@ NAME_BYTES: Final = 64
 TOKEN_BYTES: Final = 100
 STATUS_CHARS: Final = 16
 REASON_CHARS: Final = 32
+AGENDA_CHARS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class Schema:
     Attributes:
         metadata: All of them.
         tasks: One row per task. `line` is set only while the task is claimable: its priority level, one
-            digit, then its group. `due_us` is when the task needs attention: its lease or delay ends,
-            its deadline passes, or its retention is over. `put_token` names the puts that wrote it last.
+            digit, then its group. `due_us` is when the task needs attention, and `agenda` which: "due" if
+            its lease or delay ends, "stale" if its deadline passes while it is in a line, "over" if its
+            retention ends. `put_token` names the puts that wrote it last.
         records: Small records that the processes of a queue share, as JSON.
         counts: Numbers to which the processes of a queue add.
         migrations: The migrations that were applied.
@@ -124,6 +126,7 @@ def _tasks(table: str, metadata: sa.MetaData) -> sa.Table:
         sa.Column("lease_until_us", sa.BigInteger),
         sa.Column("shed_reason", sa.String(REASON_CHARS)),
         sa.Column("line", key_text(MAX_GROUP_BYTES + 1)),
+        sa.Column("agenda", sa.String(AGENDA_CHARS), nullable=False),
         sa.Column("due_us", sa.BigInteger, nullable=False),
         sa.Column("error", long_text()),
         sa.Column("result", long_text()),
@@ -138,7 +141,7 @@ def _tasks(table: str, metadata: sa.MetaData) -> sa.Table:
         postgresql_where=line.is_not(None),
         sqlite_where=line.is_not(None),
     )
-    sa.Index(f"{table}_agenda", tasks.c.queue, tasks.c.due_us)
+    sa.Index(f"{table}_agenda", tasks.c.queue, tasks.c.agenda, tasks.c.due_us)
     return tasks
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ from typing_extensions import override
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.sql.reads import Reads
-from freshq.stores.sql.rows import END_COLUMNS, changes, end
+from freshq.stores.sql.rows import END_COLUMNS, columns_of, end
 from freshq.stores.sql.statements import TAKEN, Conditions, Statements, guard_parameters
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
 # Set by the put; no change touches them.
 FIXED_COLUMNS: Final = ("task_id", "queue", "task_group", "payload", "put_token")
+# The guard of a change, among the columns of its new version.
+GIVEN_GUARD: Final = ("of_status", "of_lease_token", "of_request_token")
 # Whether a guard names a lease token, and whether it names a version.
 GUARDS: Final = [(by_lease, by_version) for by_lease in (True, False) for by_version in (True, False)]
 
@@ -47,12 +49,66 @@ class SettleStatements(Statements):
     @cached_property
     def replacements(self) -> dict[tuple[bool, bool], sa.Update]:
         """Store the new version of a task, for each kind of guard."""
-        values: dict[str, Any] = {
-            column.name: sa.bindparam(column.name)
-            for column in self.tasks.c
-            if column.name not in FIXED_COLUMNS
-        }
+        values: dict[str, Any] = {name: sa.bindparam(name) for name in self.replaced_columns}
         return {kind: sa.update(self.tasks).where(*self._guarded(*kind)).values(values) for kind in GUARDS}
+
+    @cached_property
+    def _given(self) -> sa.Subquery:
+        """The new versions of several tasks and their guards, given as the JSON parameter `changes`."""
+        names = [*self.replaced_columns, "task_id", "queue", *GIVEN_GUARD]
+        numbers = (sa.Integer, sa.SmallInteger)
+        types = [
+            sa.BigInteger
+            if name in self.tasks.c and isinstance(self.tasks.c[name].type, numbers)
+            else sa.Text
+            for name in names
+        ]
+        columns = [sa.column(name, kind) for name, kind in zip(names, types, strict=True)]
+        rows = sa.func.json_to_recordset(sa.cast(sa.bindparam("changes", type_=sa.Text), postgresql.JSON))
+        given = rows.table_valued(*columns, name="given").render_derived(with_types=True)
+        return sa.select(*given.c).subquery("given")
+
+    @property
+    def replaced_columns(self) -> list[str]:
+        """The columns of a new version."""
+        return [column.name for column in self.tasks.c if column.name not in FIXED_COLUMNS]
+
+    @cached_property
+    def replace_many(self) -> sa.Update:
+        """Store new versions of several tasks, but of none whose row a transaction holds; on PostgreSQL."""
+        given, current = self._given, self.tasks.alias("current_tasks")
+        admitted = sa.and_(
+            current.c.status == given.c.of_status,
+            sa.or_(given.c.of_lease_token.is_(None), current.c.lease_token == given.c.of_lease_token),
+            sa.or_(given.c.of_request_token.is_(None), current.c.request_token == given.c.of_request_token),
+        )
+        # An earlier try may have been committed, and its reply lost.
+        made_before = current.c.request_token == given.c.request_token
+        free = (
+            sa.select(given)
+            .join(current, sa.and_(current.c.task_id == given.c.task_id, current.c.queue == given.c.queue))
+            .where(sa.or_(admitted, made_before))
+            .with_for_update(of=current, skip_locked=True)
+            .cte("free")
+        )
+        values = {name: free.c[name] for name in self.replaced_columns}
+        # Joined by both columns of the key: with a constant queue, PostgreSQL may read the whole agenda.
+        key = (self.tasks.c.task_id == free.c.task_id, self.tasks.c.queue == free.c.queue)
+        update = sa.update(self.tasks).where(*key)
+        return update.values(values).returning(self.tasks.c.task_id, self.tasks.c.request_token)
+
+    @cached_property
+    def lock_listed(self) -> sa.Select[Any]:
+        """Lock several tasks, but for those whose row a transaction holds."""
+        tasks = self.tasks
+        columns = (tasks.c.task_id, tasks.c.status, tasks.c.lease_token, tasks.c.request_token)
+        return sa.select(*columns).where(self.in_queue, self.listed).with_for_update(skip_locked=True)
+
+    @cached_property
+    def replace_locked(self) -> sa.Update:
+        """Store the new version of a task that the transaction has locked."""
+        values: dict[str, Any] = {name: sa.bindparam(name) for name in self.replaced_columns}
+        return sa.update(self.tasks).where(*self.this_task).values(values)
 
     @cached_property
     def prepared_replacements(self) -> dict[tuple[bool, bool], PreparedStatement]:
@@ -127,6 +183,32 @@ class Settles(Reads):
         return connection.execute(statement, _replacement(task, guard)).rowcount == 1
 
     @override
+    def replace_many(self, changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
+        if not changes:
+            return []
+        if self.database.dialect == "postgresql":
+            parameters = {"changes": json.dumps([_given(task, guard) for task, guard in changes])}
+            made = {tuple(row) for row in self.database.rows(self.settle_sql.replace_many, parameters)}
+        else:
+            made = self.database.transaction(partial(self._replace_locked, changes=changes))
+        return [task if _version(task) in made else None for task, _guard in changes]
+
+    def _replace_locked(self, connection: sa.Connection, changes: Sequence[tuple[Task, Guard]]) -> set[Any]:
+        """Store new versions in a transaction; return the ids and tokens of those that were stored."""
+        ids = sorted({task.task_id for task, _guard in changes})
+        listed = {"of_queue": changes[0][0].queue, "ids": ids}
+        found = {row.task_id: row for row in connection.execute(self.settle_sql.lock_listed, listed)}
+        admitted = [
+            task
+            for task, guard in changes
+            if (row := found.get(task.task_id)) is not None and _admits(guard, task, row)
+        ]
+        if admitted:
+            rows = [columns_of(task) | _this(task) for task in admitted]
+            connection.execute(self.settle_sql.replace_locked, rows)
+        return {_version(task) for task in admitted}
+
+    @override
     def end_many(self, tasks: Sequence[Task], lease_token: str) -> set[str]:
         ids = [task.task_id for task in tasks]
         parameters = end(tasks[0]) | {"of_queue": tasks[0].queue, "of_lease_token": lease_token}
@@ -157,5 +239,24 @@ def _this(task: Task) -> dict[str, str]:
     return {"of_task_id": task.task_id, "of_queue": task.queue}
 
 
+def _version(task: Task) -> tuple[str, str]:
+    return task.task_id, task.request_token
+
+
+def _given(task: Task, guard: Guard) -> dict[str, Any]:
+    """Return a change as `SettleStatements.replace_many` takes it."""
+    named = dict.fromkeys(GIVEN_GUARD) | guard_parameters(guard)
+    return columns_of(task) | {"task_id": task.task_id, "queue": task.queue} | named
+
+
+def _admits(guard: Guard, task: Task, row: sa.Row[Any]) -> bool:
+    """Return whether a guard holds for a row, or the row is the new version already."""
+    return row.request_token == task.request_token or (
+        row.status == guard.status
+        and guard.lease_token in (None, row.lease_token)
+        and guard.request_token in (None, row.request_token)
+    )
+
+
 def _replacement(task: Task, guard: Guard) -> dict[str, Any]:
-    return changes(task) | _this(task) | guard_parameters(guard)
+    return columns_of(task) | _this(task) | guard_parameters(guard)

@@ -15,7 +15,7 @@ from freshq.model.checks import checked_error, checked_result
 from freshq.model.outcomes import Busy, Reject, Retry
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard, HeldTask, Transactions
-from freshq.stores.sql.claims import as_taken
+from freshq.stores.sql.claims import as_taken, is_in_time
 from freshq.stores.sql.engine import default_settings
 from freshq.stores.sql.quarantine import as_dead_letter
 
@@ -83,7 +83,7 @@ class SqlTransactions(Transactions):
             row = self._lock_best(transaction, request(), context, shed_version)
             if row is None:
                 transaction.close()  # recovery needs transactions of its own
-                if context.recover():
+                if context.bring_in_due():
                     row = self._lock_best(transaction, request(), context, shed_version)
             if row is None:
                 yield None
@@ -115,9 +115,12 @@ class SqlTransactions(Transactions):
         """Begin a transaction and lock the best task in it; shed and quarantine those before it."""
         with self._translated():
             connection = transaction.enter_context(self._claims.database.engine.begin())
-            for each in self._claims.candidates(connection, request):
+            for each in self._claims.candidates(connection, request, request.moment()):
+                moment = request.moment()
+                if not is_in_time(each.task, moment):
+                    continue
                 guard = Guard(TaskStatus.PENDING, request_token=each.task.request_token)
-                taken = as_taken(each, request).task
+                taken = as_taken(each, request, moment).task
                 if each.problem is not None:
                     changed: Task | None = as_dead_letter(taken, each.problem, context.now())
                 else:

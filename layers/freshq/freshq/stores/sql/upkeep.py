@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
-from freshq.model.task import TaskStatus
+from freshq.stores.base import Due
 from freshq.stores.sql.part import Part
-from freshq.stores.sql.rows import microseconds, task_of
-from freshq.stores.sql.statements import PENDING, TAKEN, Statements
+from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
+from freshq.stores.sql.statements import Statements
 
 if TYPE_CHECKING:
-    from freshq.model.task import Task
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
@@ -22,59 +21,56 @@ PAGE_ROWS: Final = 200
 
 
 class UpkeepStatements(Statements):
-    """The statements of upkeep."""
+    """The statements of upkeep. None waits for a row that a transaction holds."""
 
     @cached_property
     def due(self) -> sa.Select[Any]:
-        """A page of the tasks that need attention, the earliest first."""
+        """Held and delayed tasks that are due, the earliest first."""
         return (
-            sa.select(*self.columns, self.tasks.c.line)
-            .where(self.in_queue, self._is_due)
+            sa.select(*self.columns)
+            .where(self.in_queue, self.tasks.c.agenda == DUE, self._is_past)
             .order_by(self.tasks.c.due_us)
             .limit(sa.bindparam("page"))
+            .with_for_update(skip_locked=True)
         )
 
     @cached_property
-    def _is_due(self) -> sa.ColumnElement[bool]:
+    def _is_past(self) -> sa.ColumnElement[bool]:
         return self.tasks.c.due_us <= sa.bindparam("now_us")
 
     @cached_property
     def next_due(self) -> sa.Select[Any]:
-        """When the next delay or lease ends. Claimable tasks are due at their deadline: not of interest."""
+        """When the next delay or lease ends."""
+        due_us = self.tasks.c.due_us
+        later = (self.tasks.c.agenda == DUE, due_us > sa.bindparam("now_us"))
+        return sa.select(due_us).where(self.in_queue, *later).order_by(due_us).limit(1)
+
+    @cached_property
+    def untidy(self) -> dict[str, sa.Select[Any]]:
+        """The ids of tasks that are stale, or over; locked until the transaction ends."""
         tasks = self.tasks
-        return (
-            sa.select(tasks.c.due_us)
-            .where(
-                self.in_queue,
-                tasks.c.due_us > sa.bindparam("now_us"),
-                tasks.c.line.is_(None),
-                tasks.c.status.in_((PENDING, TAKEN)),
-            )
+        return {
+            agenda: sa.select(tasks.c.task_id)
+            .where(self.in_queue, tasks.c.agenda == agenda, self._is_past)
             .order_by(tasks.c.due_us)
-            .limit(1)
-        )
+            .limit(sa.bindparam("page"))
+            .with_for_update(skip_locked=True)
+            for agenda in (STALE, OVER)
+        }
 
     @cached_property
     def leave_line(self) -> sa.Update:
         """Take stale tasks out of their lines, until their retention is over."""
         tasks = self.tasks
-        stale = (tasks.c.line.is_not(None), tasks.c.deadline_us <= sa.bindparam("now_us"))
-        return (
-            sa.update(tasks)
-            .where(self.in_queue, self.listed, *stale)
-            .values(line=sa.null(), due_us=tasks.c.expires * 1_000_000)
-        )
+        values = {"line": sa.null(), "agenda": OVER, "due_us": tasks.c.expires * 1_000_000}
+        still = (tasks.c.agenda == STALE, self._is_past)
+        return sa.update(tasks).where(self.in_queue, self.listed, *still).values(values)
 
     @cached_property
     def forget(self) -> sa.Delete:
-        """Delete tasks that are over and past their retention."""
-        tasks = self.tasks
-        over = (
-            tasks.c.status != TAKEN,
-            tasks.c.line.is_(None),
-            sa.or_(tasks.c.status != PENDING, tasks.c.not_before_us.is_(None)),
-        )
-        return sa.delete(tasks).where(self.in_queue, self.listed, self._is_due, *over)
+        """Delete tasks that are past their retention."""
+        still = (self.tasks.c.agenda == OVER, self._is_past)
+        return sa.delete(self.tasks).where(self.in_queue, self.listed, *still)
 
     @cached_property
     def page_of_ids(self) -> sa.Select[Any]:
@@ -95,35 +91,32 @@ class Upkeep(Part):
         self.upkeep_sql = UpkeepStatements(schema, database.engine.dialect)
 
     @override
-    def due(self, queue: str, now: float) -> list[Task]:
-        parameters = {"of_queue": queue, "now_us": microseconds(now), "page": PAGE_ROWS}
-        while rows := self.database.rows(self.upkeep_sql.due, parameters):
-            found: list[Task] = []
-            stale: list[str] = []
-            old: list[str] = []
-            for row in rows:
-                task = task_of(row)
-                if task.status is TaskStatus.TAKEN or task.delayed:
-                    found.append(task)
-                else:
-                    (old if row.line is None else stale).append(task.task_id)
-            self._tidy(queue, now, stale, old)
-            if found:
-                return found
-        return []
+    def due(self, queue: str, now: float, limit: int) -> Due:
+        parameters = {"of_queue": queue, "now_us": microseconds(now), "page": limit + 1}
+        tasks = [task_of(row) for row in self.database.rows(self.upkeep_sql.due, parameters)]
+        return Due(tasks[:limit], more=len(tasks) > limit)
 
-    def _tidy(self, queue: str, now: float, stale: list[str], old: list[str]) -> None:
-        """Take stale tasks out of their lines, and delete those past their retention."""
+    @override
+    def tidy(self, queue: str, now: float, limit: int) -> int:
+        parameters = {"of_queue": queue, "now_us": microseconds(now)}
+        # A transaction, which on SQLite keeps other writers out, only if there is work for it.
+        peek = parameters | {"page": 1}
+        untidy = [agenda for agenda, page in self.upkeep_sql.untidy.items() if self.database.rows(page, peek)]
+        if not untidy:
+            return 0
 
-        def tidy(connection: sa.Connection) -> None:
-            parameters = {"of_queue": queue, "now_us": microseconds(now)}
-            if stale:
-                connection.execute(self.upkeep_sql.leave_line, parameters | {"ids": sorted(stale)})
-            if old:
-                connection.execute(self.upkeep_sql.forget, parameters | {"ids": sorted(old)})
+        def tidy(connection: sa.Connection) -> int:
+            tidied = 0
+            for agenda in untidy:
+                page = parameters | {"page": limit - tidied}
+                ids = sorted(connection.execute(self.upkeep_sql.untidy[agenda], page).scalars())
+                if ids:
+                    change = self.upkeep_sql.leave_line if agenda == STALE else self.upkeep_sql.forget
+                    connection.execute(change, parameters | {"ids": ids})
+                tidied += len(ids)
+            return tidied
 
-        if stale or old:
-            self.database.transaction(tidy)
+        return self.database.transaction(tidy)
 
     @override
     def next_due(self, queue: str, now: float) -> float | None:

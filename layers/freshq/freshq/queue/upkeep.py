@@ -1,0 +1,130 @@
+"""Upkeep: bringing in what is due and tidying up, in bounded portions."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.model.lifecycle import new_token
+from freshq.model.task import TaskStatus
+from freshq.queue.shared.records import change_record
+from freshq.stores.base import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from freshq.model.lifecycle import Lifecycle
+    from freshq.model.task import Task
+    from freshq.stores.base import Store
+
+# What a claim does at most, so that a queue without a sweep works too.
+SMALL_PORTION: Final = 25
+# What the sweep and the background do at a time.
+LARGE_PORTION: Final = 1000
+RECORD: Final = "upkeep"
+# If the process that does the upkeep dies, another one takes over after this time.
+LEASE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What a portion of upkeep did.
+
+    Attributes:
+        moved: How many expired leases and due tasks it returned to their lines, or made dead letters.
+        more: Whether there is more to do, and it is of use to go on at once.
+    """
+
+    moved: int
+    more: bool
+
+
+class Upkeep:
+    """Brings in what is due in one queue, and tidies up. Thread-safe."""
+
+    def __init__(self, store: Store, queue: str, lifecycle: Lifecycle, now: Callable[[], float]) -> None:
+        """Do nothing yet.
+
+        Args:
+            store: Home of the tasks.
+            queue: Name of the queue.
+            lifecycle: Computes the next version of a task.
+            now: Returns the queue's time in seconds.
+        """
+        self._store = store
+        self._queue = queue
+        self._lifecycle = lifecycle
+        self._now = now
+        self._holder = new_token()
+        self._busy = threading.Lock()
+        self._holds = False
+        self._look_at = 0.0
+
+    def portion(self, limit: int) -> Portion:
+        """Bring in up to `limit` due tasks, and tidy up to `limit` tasks.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        due = self._store.due(self._queue, self._now(), limit)
+        now = self._now()
+        changes = [
+            (self._brought_in(task, now), Guard(task.status, request_token=task.request_token))
+            for task in due.tasks
+        ]
+        stored = self._store.replace_many(changes) if changes else []
+        moved = sum(task is not None for task in stored)
+        tidied = self._store.tidy(self._queue, now, limit)
+        # If nothing moved, others recover the same tasks, or the index lags: the next call sees the rest.
+        return Portion(moved, more=tidied >= limit or (due.more and (moved > 0 or not due.tasks)))
+
+    def _brought_in(self, task: Task, now: float) -> Task:
+        life = self._lifecycle
+        return (life.recovered if task.status is TaskStatus.TAKEN else life.promoted)(task, now)
+
+    def run(self) -> int:
+        """Run portions until nothing is left; return how many tasks moved.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        moved = 0
+        while True:
+            portion = self.portion(LARGE_PORTION)
+            moved += portion.moved
+            if not portion.more:
+                return moved
+
+    def run_alone(self) -> int:
+        """Run one portion if no other process does the upkeep; return how many tasks moved.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        if not self._busy.acquire(blocking=False):
+            return 0
+        try:
+            return self.portion(LARGE_PORTION).moved if self._has_lease() else 0
+        finally:
+            self._busy.release()
+
+    def _has_lease(self) -> bool:
+        """Return whether this process does the upkeep; take or renew the lease if it is time to."""
+        now = self._now()
+        if now >= self._look_at:
+            self._take_lease(now)
+        return self._holds
+
+    def _take_lease(self, now: float) -> None:
+        until = now + LEASE_SECONDS
+
+        def take(values: Mapping[str, Any]) -> dict[str, Any] | None:
+            # The clock of a holder whose lease ends later than any can is wrong.
+            held = now < values.get("until", 0.0) <= now + 2 * LEASE_SECONDS
+            self._holds = not held or values["holder"] == self._holder
+            self._look_at = now + LEASE_SECONDS / 2 if self._holds else min(values["until"], until)
+            return {"holder": self._holder, "until": until} if self._holds else None
+
+        if not change_record(self._store, self._queue, RECORD, take):
+            self._holds = False

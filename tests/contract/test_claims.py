@@ -1,0 +1,236 @@
+"""What a claim promises however slow its store is: fresh leases, and a bounded number of calls."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from freshq import LeaseLost, StoreError
+from freshq.queue.upkeep import SMALL_PORTION
+from freshq.stores.sql import SqlStore
+from tests.support import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from freshq import Queue, Task
+    from freshq.stores.base import ClaimRequest, Store
+    from tests.conftest import Clock, StoreUnderTest
+
+LEASE_SECONDS = 60.0
+MIN_LEFT_SECONDS = 0.9 * LEASE_SECONDS
+
+
+class TickingClock:
+    """A clock that advances at each reading."""
+
+    def __init__(self, clock: Clock, step_seconds: float) -> None:
+        """Start at the time of another clock."""
+        self._clock = clock
+        self._step_seconds = step_seconds
+
+    def __call__(self) -> float:
+        self._clock.advance(self._step_seconds)
+        return self._clock.now
+
+
+def after_first_claim(store: Store, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Act between the first take of a store and its answer."""
+    original = store.claim
+    acted = False
+
+    def claim(request: ClaimRequest) -> list[Task]:
+        nonlocal acted
+        tasks = original(request)
+        if not acted:
+            acted = True
+            act()
+        return tasks
+
+    monkeypatch.setattr(store, "claim", claim)
+
+
+class TestFreshLeases:
+    def test_each_lease_counts_from_the_write_that_took_the_task(self, store: StoreUnderTest) -> None:
+        queue = store.queue(clock=TickingClock(store.clock, 0.1), lease_seconds=LEASE_SECONDS)
+        queue.put_many([{"payload": number} for number in range(10)])
+        claims = queue.claim(10)
+        assert len(claims) == 10
+        for claim in claims:
+            assert claim.lease_until == pytest.approx(claim.task.updated + LEASE_SECONDS)
+            assert claim.lease_until == claim.task.lease_until
+        if store.client is not None:
+            assert len({claim.lease_until for claim in claims}) == 10
+
+    def test_a_claim_that_took_long_has_its_leases_extended(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = store.queue(lease_seconds=LEASE_SECONDS)
+        queue.put_many([{"payload": number} for number in range(3)])
+        after_first_claim(queue.store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        claims = queue.claim(3)
+        assert [claim.lease_until - store.clock.now for claim in claims] == [LEASE_SECONDS] * 3
+        store.clock.advance(LEASE_SECONDS * 0.8)
+        assert store.queue().claim(3) == []
+        for claim in claims:
+            assert queue.complete(claim).attempts == 1
+
+    def test_every_lease_is_fresh_when_each_task_takes_a_while(self, store: StoreUnderTest) -> None:
+        queue = store.queue(clock=TickingClock(store.clock, 1.0), lease_seconds=LEASE_SECONDS)
+        queue.put_many([{"payload": number} for number in range(30)])
+        claims = queue.claim(30)
+        assert len(claims) == 30
+        assert min(claim.lease_until for claim in claims) >= store.clock.now + MIN_LEFT_SECONDS
+
+    def test_a_task_that_was_lost_meanwhile_is_not_returned(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue, other = store.queue(lease_seconds=LEASE_SECONDS), store.queue()
+        queue.put_many([{"payload": "first"}, {"payload": "second"}])
+        claimed_elsewhere = []
+
+        def lose() -> None:
+            store.clock.advance(LEASE_SECONDS + 1)
+            claimed_elsewhere.extend(other.claim())
+
+        after_first_claim(queue.store, monkeypatch, lose)
+        assert queue.claim(2) == []
+        assert [claim.task.payload for claim in claimed_elsewhere] == ["second"]
+        (claim,) = queue.claim(2)
+        assert claim.task.payload == "first"
+
+    def test_a_task_that_cannot_be_extended_is_dropped(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = store.queue(lease_seconds=LEASE_SECONDS)
+        queue.put("work")
+        after_first_claim(queue.store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+
+        def no_answer(_changes: Any) -> None:
+            raise StoreError("no answer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(queue.store, "replace_many", no_answer)
+            with pytest.raises(StoreError, match="no answer"):
+                queue.claim()
+        store.clock.advance(LEASE_SECONDS)
+        assert len(queue.claim()) == 1
+
+    def test_a_task_whose_extension_took_too_long_goes_back(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = store.queue(lease_seconds=LEASE_SECONDS)
+        queue.put("work")
+        after_first_claim(queue.store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        original = queue.store.replace_many
+
+        def slow(changes: Any) -> Any:
+            stored = original(changes)
+            store.clock.advance(LEASE_SECONDS * 0.8)
+            return stored
+
+        with monkeypatch.context() as patched:
+            patched.setattr(queue.store, "replace_many", slow)
+            assert queue.claim() == []
+        (claim,) = queue.claim()
+        assert claim.task.attempts == 1
+
+    def test_a_release_that_fails_leaves_the_task_to_its_lease(
+        self, queue: Queue, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue.put("work")
+        after_first_claim(queue.store, monkeypatch, lambda: store.clock.advance(LEASE_SECONDS * 0.8))
+        original = queue.store.replace_many
+
+        def slow(changes: Any) -> Any:
+            stored = original(changes)
+            store.clock.advance(LEASE_SECONDS * 0.8)
+            return stored
+
+        def lost(claim: Any, _changed: Any) -> None:
+            raise LeaseLost(claim.task.task_id, "by the test")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(queue.store, "replace_many", slow)
+            patched.setattr(queue._core, "settle", lost)
+            assert queue.claim() == []
+        store.clock.advance(LEASE_SECONDS)
+        assert len(queue.claim()) == 1
+
+
+def backlog(store: StoreUnderTest, kind: str, count: int, name: str = "default") -> None:
+    """Put tasks that are stale by their own max age, delayed and due, or held under expired leases."""
+    queue = store.queue(name=name, lease_seconds=LEASE_SECONDS)
+    options: dict[str, Any] = {"stale": {"max_age_seconds": 10}, "due": {"delay_seconds": 10}, "expired": {}}[
+        kind
+    ]
+    queue.put_many([{"payload": number, **options} for number in range(count)])
+    if kind == "expired":
+        while queue.claim(1000):
+            pass
+    store.clock.advance(LEASE_SECONDS + 1)
+
+
+@contextmanager
+def counted_calls(queue: Queue, store: StoreUnderTest) -> Iterator[list[object]]:
+    """Count the calls or statements of a queue."""
+    seen: list[object] = []
+    if store.client is not None:
+        with faults.counted(store.client) as tally:
+            yield seen
+        seen += tally.operations
+        return
+    if not isinstance(queue.store, SqlStore):
+        yield seen
+        return
+    database = queue.store.database
+    original = database._execute
+
+    def execute(statement: Any, parameters: Any) -> Any:
+        seen.append(statement)
+        return original(statement, parameters)
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
+        seen.append(statement)
+
+    sa.event.listen(database.engine, "before_cursor_execute", note)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(database, "_execute", execute)
+        yield seen
+    sa.event.remove(database.engine, "before_cursor_execute", note)
+
+
+class TestBoundedClaims:
+    @pytest.mark.parametrize("kind", ["stale", "due", "expired"])
+    def test_no_backlog_makes_a_claim_send_more(self, store: StoreUnderTest, kind: str) -> None:
+        few, many = 70, 70 if store.kind == "moto" else 200 if store.client is not None else 5000
+        sent = []
+        for name, count in (("few", few), ("many", many)):
+            backlog(store, kind, count, name)
+            queue = store.queue(name=name)
+            queue.paused  # noqa: B018 - read once, whichever claim comes first
+            with counted_calls(queue, store) as calls:
+                claims = queue.claim(2)
+            assert len(claims) == (0 if kind == "stale" else 2)
+            sent.append(len(calls))
+            left = queue.stats()
+            if kind == "due":
+                assert left.delayed == count - SMALL_PORTION
+            elif kind == "expired":
+                assert left.taken == count - SMALL_PORTION + 2
+        assert sent[1] <= sent[0] + 3  # pauses and levels are read again now and then
+        assert sent[1] <= 200
+
+    def test_recover_does_the_rest(self, store: StoreUnderTest) -> None:
+        count = 60 if store.client is not None else 2500
+        backlog(store, "due", count)
+        queue = store.queue()
+        assert len(queue.claim(2)) == 2
+        with counted_calls(queue, store) as calls:
+            assert queue.recover() == count - SMALL_PORTION
+        assert queue.stats().delayed == 0
+        if store.client is None:
+            assert len(calls) <= 3 * 8  # for each thousand: what is due, its change, what is untidy

@@ -1,0 +1,114 @@
+"""Upkeep in the background: by one process at a time, under a lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq import Queue
+from freshq.queue.upkeep import LEASE_SECONDS, RECORD
+from freshq.stores.memory import MemoryStore
+from tests.conftest import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from freshq import Task
+    from freshq.stores.base import Guard
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def queues(store: MemoryStore, clock: Clock) -> tuple[Queue, Queue]:
+    """Return the queue as two processes have it."""
+    return Queue(store, clock=clock), Queue(store, clock=clock)
+
+
+def put_due(queue: Queue, clock: Clock) -> None:
+    """Put a task that is due at once."""
+    queue.put("work", delay_seconds=0.25)
+    clock.advance(0.25)
+
+
+def test_one_process_does_it_until_its_lease_ends(queues: tuple[Queue, Queue], clock: Clock) -> None:
+    first, second = queues
+    for number in range(10):  # the holder renews its lease in time
+        put_due(first, clock)
+        assert (second.upkeep() if number else 0, first.upkeep()) == (0, 1)
+        clock.advance(LEASE_SECONDS / 2)
+    clock.advance(LEASE_SECONDS / 2)
+    put_due(first, clock)
+    assert (second.upkeep(), first.upkeep()) == (1, 0)
+
+
+def test_it_costs_a_write_in_half_a_lease_only(
+    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[str] = []
+    original = store.write_record
+
+    def write(queue: str, name: str, values: dict[str, object], version: str | None) -> bool:
+        writes.append(name)
+        return original(queue, name, values, version)
+
+    monkeypatch.setattr(store, "write_record", write)
+    for _ in range(20):
+        for queue in queues:
+            queue.upkeep()
+        clock.advance(LEASE_SECONDS / 10)
+    assert writes == [RECORD] * 4
+
+
+def test_a_holder_with_a_wrong_clock_keeps_nobody_out(
+    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock
+) -> None:
+    ahead = Queue(store, clock=lambda: clock.now + 3600)
+    ahead.upkeep()
+    put_due(queues[0], clock)
+    assert queues[0].upkeep() == 1
+
+
+def test_who_loses_the_race_for_the_lease_does_nothing(
+    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_due(queues[0], clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "write_record", lambda *_arguments: False)
+        assert queues[0].upkeep() == 0
+    assert queues[1].upkeep() == 1
+
+
+def test_two_threads_of_a_process_do_not_do_it_at_once(
+    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, _ = queues
+    put_due(queue, clock)
+    original = store.replace_many
+    meanwhile: list[int] = []
+
+    def replace_many(changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
+        meanwhile.append(queue.upkeep())
+        return original(changes)
+
+    monkeypatch.setattr(store, "replace_many", replace_many)
+    assert queue.upkeep() == 1
+    assert meanwhile == [0]
+
+
+def test_a_lost_race_for_every_task_ends_a_recovery(
+    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(1001):
+        put_due(queues[0], clock)
+    monkeypatch.setattr(store, "replace_many", lambda changes: [None] * len(changes))
+    assert queues[0].recover() == 0
