@@ -114,8 +114,8 @@ def test_no_claim_reads_the_finished_rows_of_a_table_without_statistics(
     with apart.begin() as connection:
         connection.execute(
             sa.text(
-                f"INSERT INTO {TABLE} ({columns}, priority, attempts, due_us, payload) "  # noqa: S608 - the test's own
-                f"SELECT {finished}, 0, 1, 2000000000000000, '1' FROM generate_series(1, {FINISHED}) AS n"
+                f"INSERT INTO {TABLE} ({columns}, priority, attempts, agenda, due_us, payload) "  # noqa: S608 - the test's own
+                f"SELECT {finished}, 0, 1, 'over', 2000000000000000, '1' FROM generate_series(1, {FINISHED}) AS n"
             )
         )
     tasks = [{"payload": n, "task_id": f"task-{n}", "group": f"tenant-{n % groups}"} for n in range(20)]
