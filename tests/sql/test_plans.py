@@ -21,6 +21,7 @@ FINISHED: Final = 16_000
 # More than the driver and the server need to keep a plan.
 OFTEN: Final = 20
 PATIENCE_SECONDS: Final = 20
+FAR_US: Final = 2_000_000_000_000_000
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_no_claim_reads_the_finished_rows_of_a_table_without_statistics(
         connection.execute(
             sa.text(
                 f"INSERT INTO {TABLE} ({columns}, priority, attempts, agenda, due_us, payload) "  # noqa: S608 - the test's own
-                f"SELECT {finished}, 0, 1, 'over', 2000000000000000, '1' FROM generate_series(1, {FINISHED}) AS n"
+                f"SELECT {finished}, 0, 1, 'over', {FAR_US}, '1' FROM generate_series(1, {FINISHED}) AS n"
             )
         )
     tasks = [{"payload": n, "task_id": f"task-{n}", "group": f"tenant-{n % groups}"} for n in range(20)]
