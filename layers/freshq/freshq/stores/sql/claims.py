@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard
+from freshq.stores.sql.line_window import LineWindow
 from freshq.stores.sql.part import live_in_line
 from freshq.stores.sql.quarantine import as_dead_letter
 from freshq.stores.sql.rows import DUE, Stored, microseconds, stored
@@ -147,6 +148,7 @@ class Claims(Settles):
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
         self.claim_sql = ClaimStatements(schema, database.engine.dialect)
+        self._window = LineWindow(database, schema)
         # By queue: the line that was its only one at the last look. A claim that trusts it finds out.
         self._only_line: dict[str, Line] = {}
 
@@ -214,11 +216,12 @@ class Claims(Settles):
         self, connection: sa.Connection, request: ClaimRequest, moment: ClaimMoment
     ) -> Iterator[Stored]:
         """Yield the claimable tasks of all lines, best first, each locked until the transaction ends."""
-        lines = self.lines_of(connection, request.queue)
-        if len(lines) == 1:
-            self._only_line[request.queue] = lines[0]
-        for level in sorted({level for level, _group in lines}, reverse=True):
-            groups = [group for of_level, group in lines if of_level == level]
+        found = 0
+        for lines in self._window.levels(connection, request.queue):
+            found += len(lines)
+            if found == 1:
+                self._only_line[request.queue] = lines[0]
+            level, groups = lines[0][0], [group for _level, group in lines]
             share = max(1, request.limit // len(groups))
             of_group = {
                 group: self._candidates_of(connection, request, moment, (level, group), share)
