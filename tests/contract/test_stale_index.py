@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Order
+from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.items import Keyspace, encode
 from freshq.stores.dynamodb.queries import MAX_PAGES
 from tests.support.faults import AFTER, hooked
@@ -93,3 +94,19 @@ def test_a_line_of_nothing_but_stale_tasks_is_read_in_few_pages(
         assert queue.claim(limit=10) == []
     assert calls["UpdateItem"] == 0
     assert calls["Query"] <= 2 * MAX_PAGES
+
+
+@pytest.mark.parametrize(("order", "step_seconds"), [(Order.LIFO, 0.001), (Order.FIFO, -0.001)])
+def test_a_claim_goes_on_where_the_one_before_ran_out_of_pages(
+    table: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, order: Order, step_seconds: float
+) -> None:
+    monkeypatch.setattr(queries, "LARGER_PAGES_KEYS", (20,))
+    table.queue().put("stale", task_id="stale", max_age_seconds=5)
+    table.queue().put("live", task_id="live")
+    put_copies(table, "stale", 150, step_seconds)
+    table.clock.advance(10)
+    queue = table.queue(order=order)
+    found = [claim.task.payload for _ in range(4) for claim in queue.claim(limit=1)]
+    assert found == ["live"]
+    queue.put("another")
+    assert sum(len(queue.claim(limit=1)) for _ in range(4)) == 1

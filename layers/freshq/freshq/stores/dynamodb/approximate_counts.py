@@ -53,13 +53,12 @@ class ApproximateCounts:
         ends = [end for partition in partitions for end in self._ends(partition, live)]
         delayed, lease_ids = self._due()
         counted = [self._count(("pending", "shed"), live.query(name)) for name in partitions]
-        stale = [pending_query(name, "<=", created_after) for name in partitions]
+        counted += [self._too_old(name, created_after) for name in partitions]
         return Stats(
             pending=sum(pending for pending, _ in counted),
             delayed=delayed,
             taken=len(self._taken(lease_ids)),
-            shed=sum(shed for _, shed in counted)
-            + sum(self._count(("shed",), arguments)[0] for arguments in stale),
+            shed=sum(shed for _, shed in counted),
             oldest_pending_seconds=max(0.0, now - min(ends)) if ends else None,
             newest_pending_seconds=max(0.0, now - max(ends)) if ends else None,
             bounded=self._bounded,
@@ -72,6 +71,10 @@ class ApproximateCounts:
             for newest_first in (False, True)
         ]
         return [created for found in both for created, _task_id in islice(found, 1)]
+
+    def _too_old(self, partition: str, created_after: float) -> tuple[int, int]:
+        """Return how many tasks are pending, that is none, and how many are past the queue's max age."""
+        return 0, self._count(("shed",), pending_query(partition, "<=", created_after))[0]
 
     def _count(self, fields: Collection[str], arguments: Item) -> tuple[int, int]:
         """Return how many tasks are on one page of a query, and how many its filter left out.

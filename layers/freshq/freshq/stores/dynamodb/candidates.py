@@ -83,6 +83,7 @@ class Candidates:
             self._live(),
             self.request.limit,
             newest_first=newest_first,
+            resume_at=self.waiting.resume_at,
         )
         for page in pages:
             self.pages.append([task_id for _created, task_id in page])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.stores.dynamodb.items import is_task, milliseconds, seconds
 from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.names import Item
+
+# By partition and whether the newest come first: the key after which the next look goes on.
+ResumeAt: TypeAlias = dict[tuple[str, bool], "Item"]
 
 # Keys read beyond those wanted, for tasks that others take first. Thirty keys of about 110 bytes still cost
 # one half read unit, the minimum of a query.
@@ -50,7 +53,13 @@ class LiveTasks:
 
 
 def claimable_pages(
-    calls: TableCalls, partition: str, live: LiveTasks, limit: int, *, newest_first: bool
+    calls: TableCalls,
+    partition: str,
+    live: LiveTasks,
+    limit: int,
+    *,
+    newest_first: bool,
+    resume_at: ResumeAt | None = None,
 ) -> Iterator[list[tuple[float, str]]]:
     """Yield the creation times and ids of live tasks of a partition, page by page.
 
@@ -62,20 +71,38 @@ def claimable_pages(
         live: Which tasks are live.
         limit: How many tasks are wanted. Pages are read as needed.
         newest_first: Which end comes first.
+        resume_at: Where an earlier look ran out of pages; goes on there after the first page.
     """
     arguments = live.query(partition) | {
         "ScanIndexForward": not newest_first,
         "Limit": limit + LOOKAHEAD_KEYS,
     }
+    end = (partition, newest_first)
+    for page in _bounded_pages(calls, arguments, {} if resume_at is None else resume_at, end):
+        yield [(seconds(item["taskCreated"]), item["taskId"]["S"]) for item in page["Items"]]
+
+
+def _bounded_pages(
+    calls: TableCalls, arguments: Item, resume_at: ResumeAt, end: tuple[str, bool]
+) -> Iterator[Item]:
+    """Yield up to `MAX_PAGES` pages of a query, larger ones after one of mostly stale tasks."""
     larger = iter(LARGER_PAGES_KEYS)
+    mostly_stale = False
     for _ in range(MAX_PAGES):
         page = calls.query(arguments)
-        yield [(seconds(item["taskCreated"]), item["taskId"]["S"]) for item in page["Items"]]
+        yield page
         if "LastEvaluatedKey" not in page:
+            resume_at.pop(end, None)
             return
-        arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
-        if 2 * page["Count"] < page["ScannedCount"]:
+        mostly_stale = 2 * page["Count"] < page["ScannedCount"]
+        key = page["LastEvaluatedKey"]
+        if mostly_stale:
             arguments["Limit"] = max(arguments["Limit"], next(larger, LARGER_PAGES_KEYS[-1]))
+            if "ExclusiveStartKey" not in arguments:
+                key = resume_at.get(end, key)
+        arguments["ExclusiveStartKey"] = key
+    if mostly_stale:
+        resume_at[end] = arguments["ExclusiveStartKey"]
 
 
 def oldest_claimable(

@@ -42,10 +42,7 @@ def table_definition(table: str) -> CreateTableInputTypeDef:
                     {"AttributeName": "pendingShard", "KeyType": "HASH"},
                     {"AttributeName": "taskCreated", "KeyType": "RANGE"},
                 ],
-                "Projection": {
-                    "ProjectionType": "INCLUDE",
-                    "NonKeyAttributes": [STATUS_INDEX_ATTRIBUTE],
-                },
+                "Projection": {"ProjectionType": "INCLUDE", "NonKeyAttributes": [STATUS_INDEX_ATTRIBUTE]},
             },
             {
                 "IndexName": DUE_INDEX,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -30,11 +30,13 @@ class WaitingTasks:
         calls: Calls to the table.
         keyspace: Names of its index partitions.
         lines: The lines of its queues.
+        resume_at: Where claims ran out of pages, with nothing but stale tasks up to there.
     """
 
     calls: TableCalls
     keyspace: Keyspace
     lines: LineRecords
+    resume_at: queries.ResumeAt = field(default_factory=dict)
 
     def count(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
         """Count the claimable tasks by group, reading at most `at_most` keys of each partition."""
