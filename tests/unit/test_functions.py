@@ -350,9 +350,9 @@ class TestProcessTasks:
 class TestSweep:
     def test_it_recovers_orphans_and_due_tasks_and_rings(self, application: Application) -> None:
         application.queue.put("orphan")
-        application.queue.claim(lease_seconds=0.01)
+        application.queue.claim(lease_seconds=1)
         application.queue.put("due", delay_seconds=0.01)
-        time.sleep(0.02)  # the handlers have the real clock
+        time.sleep(1.1)  # the handlers have the real clock
         answer = application.invoke("sweep", load_event("sweep-schedule"))
         assert (answer["recovered"], answer["rang"]) == (2, True)
         assert application.rings(application.process_tasks_topic_arn) == [{"hop": 0, "reason": "sweep"}]
