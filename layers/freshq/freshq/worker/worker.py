@@ -16,6 +16,7 @@ from freshq.worker.report import Outcome, RunReport
 from freshq.worker.runner import checked_runner
 from freshq.worker.runs import TaskRuns
 from freshq.worker.settle import settle_until_lost, settlement_of, too_late_to_run
+from freshq.worker.upkeep import BackgroundUpkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,12 +131,13 @@ class _WorkerRun:
         self._renewal = LeaseRenewal(
             queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
         )
+        self._upkeep = BackgroundUpkeep(queue)
         self._last_work = time.monotonic()
         self._draining = threading.Event()
 
     def work(self, ended: Callable[[], bool]) -> None:
         """Claim, run and settle tasks until the end; then wait for those still running."""
-        with self._renewal:
+        with self._renewal, self._upkeep:
             try:
                 self._serve(ended)
             finally:
@@ -220,6 +222,7 @@ class _WorkerRun:
         self._wake.wait(seconds)
         self._wake.clear()
         self._renewal.check()
+        self._upkeep.check()
         self._count_ended()
 
     def _count_ended(self) -> None:

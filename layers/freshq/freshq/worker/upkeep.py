@@ -1,0 +1,73 @@
+"""The upkeep of a queue by its workers: what is due is claimable soon, however busy the claims are."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import wait
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import StoreError
+from freshq.worker.runs import in_thread
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from typing import Self
+
+    from freshq.queue.base import BaseQueue
+
+logger = logging.getLogger(__name__)
+
+# A delayed task is claimable within a second of its time.
+PAUSE_SECONDS: Final = 0.5
+
+
+class BackgroundUpkeep:
+    """Runs portions of upkeep in a thread, as long as the block of this context manager lasts.
+
+    Of all workers of a queue one does so at a time. During an outage it tries again after each pause.
+    """
+
+    def __init__(self, queue: BaseQueue, pause_seconds: float = PAUSE_SECONDS) -> None:
+        """Prepare the upkeep of a queue.
+
+        Args:
+            queue: The queue.
+            pause_seconds: Time between two portions that leave nothing to do.
+        """
+        self._queue = queue
+        self._pause_seconds = pause_seconds
+        self._stopped = threading.Event()
+        self._failing = False
+        self._thread: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = in_thread("freshq-upkeep", self._run_until_stopped)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stopped.set()
+        if self._thread is not None and wait([self._thread], self._queue.lease_seconds).done:
+            self._thread.result()
+
+    def check(self) -> None:
+        """Raise what ended the thread, if it ended."""
+        if self._thread is not None and self._thread.done():
+            self._thread.result()
+
+    def _run_until_stopped(self) -> None:
+        while not self._stopped.wait(self._pause_seconds):
+            while not self._stopped.is_set() and self.portion():
+                pass
+
+    def portion(self) -> bool:
+        """Run one portion; return whether it moved tasks, so that there may be more to do."""
+        try:
+            moved = self._queue.upkeep()
+        except StoreError as error:
+            if not self._failing:
+                logger.warning("the upkeep of queue %r waits for its store: %s", self._queue.name, error)
+            self._failing = True
+            return False
+        self._failing = False
+        return moved > 0

@@ -1,0 +1,87 @@
+"""A worker does its queue's upkeep in the background, whatever its claims do."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq import Queue, StoreError, TaskStatus, Worker
+from freshq.stores.memory import MemoryStore
+from freshq.worker.upkeep import BackgroundUpkeep
+from tests.conftest import Clock
+
+if TYPE_CHECKING:
+    from freshq import Task
+
+DEADLINE_SECONDS = 20
+
+
+class FailingStore(MemoryStore):
+    """Fails to say what is due while it is told to."""
+
+    fails = False
+
+    def due(self, *arguments: object, **options: object) -> object:
+        """Fail, or do as usual."""
+        if self.fails:
+            raise StoreError("no answer")
+        return super().due(*arguments, **options)  # type: ignore[arg-type]
+
+
+def test_what_is_due_is_brought_in_while_every_slot_is_busy() -> None:
+    clock = Clock()
+    queue = Queue(MemoryStore(), clock=clock, lease_seconds=3600)
+    queue.put("first", task_id="first")
+    queue.put("delayed", task_id="delayed", delay_seconds=10)
+    running, finish = threading.Event(), threading.Event()
+
+    def runner(_task: Task) -> None:
+        running.set()
+        assert finish.wait(DEADLINE_SECONDS)
+
+    worker = Worker(queue, runner, concurrency=1)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        assert running.wait(DEADLINE_SECONDS)
+        clock.advance(10)
+        brought_in = threading.Event()
+        for _ in range(DEADLINE_SECONDS * 20):
+            if queue.stats().delayed == 0:
+                brought_in.set()
+                break
+            brought_in.wait(0.05)
+        assert brought_in.is_set()
+        assert queue.store.get("delayed").status is TaskStatus.PENDING  # type: ignore[union-attr]
+    finally:
+        worker.stop()
+        finish.set()
+        thread.join(DEADLINE_SECONDS)
+
+
+def test_an_outage_is_logged_once_and_outlived(caplog: pytest.LogCaptureFixture) -> None:
+    clock, store = Clock(), FailingStore()
+    queue = Queue(store, clock=clock)
+    queue.put("delayed", delay_seconds=10)
+    clock.advance(10)
+    upkeep = BackgroundUpkeep(queue)
+    store.fails = True
+
+    assert [upkeep.portion(), upkeep.portion()] == [False, False]
+    assert len([record for record in caplog.records if "waits for its store" in record.message]) == 1
+    store.fails = False
+    assert upkeep.portion()
+    assert queue.stats().pending == 1
+
+
+def test_an_error_in_the_thread_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue(MemoryStore())
+
+    def broken() -> int:
+        raise RuntimeError("broken upkeep")
+
+    monkeypatch.setattr(queue, "upkeep", broken)
+    with pytest.raises(RuntimeError, match="broken upkeep"):
+        Worker(queue, lambda task: task.payload, poll_seconds=0.05).run()
