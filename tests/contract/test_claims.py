@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from freshq import Queue, Task
-    from freshq.stores.base import ClaimRequest, Store
+    from freshq.stores.base import Store
+    from freshq.stores.claim_request import ClaimRequest
     from tests.conftest import Clock, StoreUnderTest
 
 LEASE_SECONDS = 60.0

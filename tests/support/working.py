@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from freshq import Claim, Outcome, Queue, RunReport, Task
     from freshq.policy.order import OrderSwitch
-    from freshq.stores.base import ClaimRequest, Guard
+    from freshq.stores.base import Guard
+    from freshq.stores.claim_request import ClaimRequest
     from tests.conftest import Clock
 
 PATIENCE_SECONDS: Final = 20.0

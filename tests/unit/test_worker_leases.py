@@ -28,7 +28,7 @@ from tests.support.working import (
 
 if TYPE_CHECKING:
     from freshq import Claim, Task
-    from freshq.stores.base import ClaimRequest
+    from freshq.stores.claim_request import ClaimRequest
     from tests.conftest import Clock
 
 

@@ -14,6 +14,7 @@ from tests.conftest import Clock
 
 if TYPE_CHECKING:
     from freshq import Task
+    from freshq.stores.base import Due
 
 DEADLINE_SECONDS = 20
 
@@ -23,11 +24,11 @@ class FailingStore(MemoryStore):
 
     fails = False
 
-    def due(self, *arguments: object, **options: object) -> object:
+    def due(self, queue: str, now: float, limit: int) -> Due:
         """Fail, or do as usual."""
         if self.fails:
             raise StoreError("no answer")
-        return super().due(*arguments, **options)  # type: ignore[arg-type]
+        return super().due(queue, now, limit)
 
 
 def test_what_is_due_is_brought_in_while_every_slot_is_busy() -> None:

@@ -15,7 +15,8 @@ from freshq.policy.shedding import MAX_CODEL_ROUNDS, ShedReason
 from freshq.queue.core import Verbs
 from freshq.queue.freshness import with_fresh_leases
 from freshq.queue.polling import poll
-from freshq.stores.base import ClaimRequest, Guard
+from freshq.stores.base import Guard
+from freshq.stores.claim_request import ClaimRequest
 from freshq.stores.transactional import transactions_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.policy.order import OrderSwitch
-    from freshq.stores.base import HeldTask
+    from freshq.stores.transactions import HeldTask
 
 logger = logging.getLogger(__name__)
 

@@ -43,18 +43,23 @@ def with_fresh_leases(core: Core, claims: Sequence[Claim], lease_seconds: float)
     for _ in range(MAX_EXTENSIONS):
         if not _aged(core, held, lease_seconds * MIN_PART_LEFT):
             break
-        aged = _aged(core, held, lease_seconds * EXTENDED_PART)
-        for claim in aged:
-            del held[_key(claim)]
-        try:
-            held |= {_key(claim): claim for claim in _extended(core, aged, lease_seconds)}
-        except StoreError:
-            if not held:
-                raise
-            logger.warning("the leases of %d claims could not be extended", len(aged), exc_info=True)
+        _extend_aged(core, held, lease_seconds)
     for claim in _aged(core, held, lease_seconds * MIN_PART_LEFT):
         _release(core, held.pop(_key(claim)))
     return [held[_key(claim)] for claim in claims if _key(claim) in held]
+
+
+def _extend_aged(core: Core, held: dict[tuple[str, str], Claim], lease_seconds: float) -> None:
+    """Extend the leases that have aged; forget the claims whose lease could not be extended."""
+    aged = _aged(core, held, lease_seconds * EXTENDED_PART)
+    for claim in aged:
+        del held[_key(claim)]
+    try:
+        held |= {_key(claim): claim for claim in _extended(core, aged, lease_seconds)}
+    except StoreError:
+        if not held:
+            raise
+        logger.warning("the leases of %d claims could not be extended", len(aged), exc_info=True)
 
 
 def _key(claim: Claim) -> tuple[str, str]:

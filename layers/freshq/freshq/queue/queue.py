@@ -109,8 +109,7 @@ class Queue(BaseQueue):
         Nothing is sent before the first call.
 
         Args:
-            url: The database: `sqlite:///tasks.db`, `postgresql://user@host/name` or
-                `mariadb://user@host/name`.
+            url: Such as `sqlite:///tasks.db`, `postgresql://user@host/name` or `mariadb://user@host/name`.
             table: Name of the table of tasks, and prefix of the names of the other tables.
             connect_timeout_seconds: How long to wait for a connection.
             answer_timeout_seconds: How long to wait for the answer to a statement, and for a free
@@ -128,11 +127,7 @@ class Queue(BaseQueue):
             from freshq.stores.sql import Connecting, SqlStore  # noqa: PLC0415 - only the store in use is loaded
 
         connecting = Connecting(
-            connect_timeout_seconds=connect_timeout_seconds,
-            answer_timeout_seconds=answer_timeout_seconds,
-            lock_timeout_seconds=lock_timeout_seconds,
-            max_connections=max_connections,
-            durable=durable,
+            connect_timeout_seconds, answer_timeout_seconds, lock_timeout_seconds, max_connections, durable
         )
         store = SqlStore(url, table, queue=options.get("name", "default"), connecting=connecting)
         options.setdefault("clock", store.clock)

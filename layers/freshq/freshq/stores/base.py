@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from math import ceil
 from typing import TYPE_CHECKING, Any, Protocol
 
 from freshq.errors import FreshqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from sqlalchemy import Connection
-
-    from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task, TaskStatus
+    from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.conflicts import OnConflict, PutResult
-    from freshq.stores.lines import LineOrders, LineTurns
+    from freshq.stores.transactions import Transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,72 +54,6 @@ class ConflictError(FreshqError):
         """Keep the stored task."""
         super().__init__(f"found {current.status if current else 'no task'}")
         self.current = current
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimMoment:
-    """The times of one write that takes tasks, in seconds since the epoch.
-
-    Attributes:
-        now: Current time.
-        created_after: Tasks created at or before this time are past the queue's max age.
-        deadline_after: Tasks with a deadline at or before this time are too late: now plus the reserve.
-        lease_until: When the lease of the taken tasks expires.
-        expires: When the store may delete the taken tasks, in whole seconds.
-    """
-
-    now: float
-    created_after: float
-    deadline_after: float
-    lease_until: float
-    expires: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
-    """A request for tasks to work on.
-
-    Attributes:
-        queue: Name of the queue.
-        orders: Decides which end of each line is served.
-        turns: Decides which group of a level is served next.
-        limit: Maximum number of tasks.
-        tokens: One new lease token for each of `limit` tasks.
-        clock: Returns the time in seconds since the epoch, to the microsecond.
-        lease_seconds: Length of the leases.
-        max_age_seconds: Age at which a task of the queue is stale.
-        reserve_seconds: Time that a task must have left before its deadline.
-        retention_seconds: How long the store keeps a task that is over.
-    """
-
-    queue: str
-    orders: LineOrders
-    turns: LineTurns
-    limit: int
-    tokens: Sequence[str]
-    clock: Callable[[], float]
-    lease_seconds: float
-    max_age_seconds: float
-    reserve_seconds: float
-    retention_seconds: float
-
-    def moment(self) -> ClaimMoment:
-        """Return the times of a claim that is made now.
-
-        A store asks for them right before each write that takes tasks: a lease counts from its write,
-        however long the claim has been under way.
-        """
-        now = self.clock()
-        lease_until = round(now + self.lease_seconds, 6)
-        # A lease, and any deadline that a claimed task can have, end before this.
-        useful_until = max(lease_until, now + self.max_age_seconds)
-        return ClaimMoment(
-            now=now,
-            created_after=now - self.max_age_seconds + self.reserve_seconds,
-            deadline_after=now + self.reserve_seconds,
-            lease_until=lease_until,
-            expires=ceil(useful_until + self.retention_seconds),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,65 +112,6 @@ class Stats:
     newest_pending_seconds: float | None = None
     shed_by_reason: Mapping[str, int] = field(default_factory=dict)
     bounded: Mapping[str, str] = field(default_factory=dict)
-
-
-class HeldTask:
-    """A task held by the lock of its row.
-
-    Attributes:
-        task: The task, as if it had been claimed.
-        connection: Its transaction. What you write through it is committed with the task, or not at all.
-        result: Set it to keep a JSON value with the task.
-        settled: The completed task; None while it is held, and if the attempt failed.
-    """
-
-    def __init__(self, task: Task, connection: Connection) -> None:
-        """Start with no result."""
-        self.task = task
-        self.connection = connection
-        self.result: Any = None
-        self.settled: Task | None = None
-
-
-class SettlingContext(Protocol):
-    """What a store needs from a queue to settle a held task in the same transaction."""
-
-    @property
-    def lifecycle(self) -> Lifecycle:
-        """Computes the next version of a task."""
-
-    def now(self) -> float:
-        """Return the queue's time in seconds."""
-
-    def uniform(self) -> float:
-        """Return a random number from [0, 1)."""
-
-    def bring_in_due(self) -> int:
-        """Return a few expired leases and due tasks to their lines; return how many."""
-
-
-class Transactions(Protocol):
-    """Verbs that share a transaction with the caller's own statements."""
-
-    def put(self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection) -> list[str]:
-        """Put tasks in the caller's transaction; return the value of the PutOutcome of each."""
-
-    def hold(
-        self,
-        request: Callable[[], ClaimRequest],
-        context: SettlingContext,
-        shed_version: Callable[[Task], Task | None],
-    ) -> AbstractContextManager[HeldTask | None]:
-        """Hold the best task by the lock of its row, and settle it when the block ends.
-
-        Args:
-            request: Returns a request for one task.
-            context: The queue.
-            shed_version: Returns the shed version of a task that must not run; None if it is to run.
-
-        Returns:
-            A context manager that yields the held task; None if nothing is claimable.
-        """
 
 
 class Store(Protocol):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from freshq.errors import FreshqError
-    from freshq.stores.base import ClaimMoment, ClaimRequest
+    from freshq.stores.claim_request import ClaimMoment, ClaimRequest
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.lines import Line
 

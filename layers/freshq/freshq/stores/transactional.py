@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from freshq.model.task import Task
-    from freshq.stores.base import Store, Transactions
+    from freshq.stores.base import Store
+    from freshq.stores.transactions import Transactions
 
 Putter: TypeAlias = "Callable[[Sequence[Task]], Sequence[PutResult]]"
 

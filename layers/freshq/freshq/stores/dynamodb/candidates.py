@@ -12,7 +12,7 @@ from freshq.stores.dynamodb import queries
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from freshq.stores.base import ClaimMoment, ClaimRequest
+    from freshq.stores.claim_request import ClaimMoment, ClaimRequest
     from freshq.stores.dynamodb.line_records import LineRecords
     from freshq.stores.dynamodb.queries import LiveTasks
     from freshq.stores.dynamodb.waiting import WaitingTasks

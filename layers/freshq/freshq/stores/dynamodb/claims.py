@@ -20,7 +20,7 @@ from freshq.stores.dynamodb.queries import LOOKAHEAD_KEYS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from freshq.stores.base import ClaimMoment, ClaimRequest
+    from freshq.stores.claim_request import ClaimMoment, ClaimRequest
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.candidates import Candidates
     from freshq.stores.dynamodb.items import Keyspace

@@ -19,7 +19,8 @@ from freshq.stores.dynamodb.values import plain_values
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from freshq.stores.base import ClaimMoment, Guard
+    from freshq.stores.base import Guard
+    from freshq.stores.claim_request import ClaimMoment
     from freshq.stores.lines import Line
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"

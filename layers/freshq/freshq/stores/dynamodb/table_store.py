@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from freshq.model.task import Task
-    from freshq.stores.base import ClaimRequest, Due, Guard, SharedRecord, Stats
+    from freshq.stores.base import Due, Guard, SharedRecord, Stats
+    from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.puts import T
 

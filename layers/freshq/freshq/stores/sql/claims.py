@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from freshq.model.task import Task
-    from freshq.stores.base import ClaimMoment, ClaimRequest
+    from freshq.stores.claim_request import ClaimMoment, ClaimRequest
     from freshq.stores.lines import Line
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.prepared import PreparedStatement

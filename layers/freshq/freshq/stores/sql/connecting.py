@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from math import isfinite
-from typing import Any, Final
+from typing import Any
 
-LONGEST_SECONDS: Final = 86_400.0
+from freshq.model.checks import checked_count, checked_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +38,8 @@ class Connecting:
             ValueError: If a value is wrong.
         """
         for name in (field.name for field in fields(self) if field.name.endswith("_seconds")):
-            seconds = getattr(self, name)
-            number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-            if not (number and isfinite(seconds) and 0 < seconds <= LONGEST_SECONDS):
-                msg = f"{name}: must be more than 0 and at most {LONGEST_SECONDS:.0f}, got {seconds!r:.60}"
-                raise ValueError(msg)
-        count: Any = self.max_connections
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            msg = f"max_connections: must be a whole number of 1 or more, got {count!r:.60}"
-            raise ValueError(msg)
+            checked_seconds(name, getattr(self, name), above_zero=True)
+        checked_count("max_connections", self.max_connections)
         durable: Any = self.durable
         if durable not in (True, False):
             msg = f"durable: must be True or False, got {durable!r:.60}"

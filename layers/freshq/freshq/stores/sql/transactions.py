@@ -14,10 +14,11 @@ from freshq.errors import LeaseLost, StoreError
 from freshq.model.checks import checked_error, checked_result
 from freshq.model.outcomes import Busy, Reject, Retry
 from freshq.model.task import TaskStatus
-from freshq.stores.base import ConflictError, Guard, HeldTask, Transactions
+from freshq.stores.base import ConflictError, Guard
 from freshq.stores.sql.claims import as_taken, is_in_time
 from freshq.stores.sql.engine import default_settings
 from freshq.stores.sql.quarantine import as_dead_letter
+from freshq.stores.transactions import HeldTask, Transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from freshq.model.task import Task
-    from freshq.stores.base import ClaimRequest, SettlingContext
+    from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.sql.claims import Claims
     from freshq.stores.sql.puts import Puts
+    from freshq.stores.transactions import SettlingContext
 
 logger = logging.getLogger(__name__)
 

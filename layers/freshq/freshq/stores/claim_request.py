@@ -1,0 +1,78 @@
+"""What a queue asks for when it claims, and the moment at which a store takes tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from freshq.stores.lines import LineOrders, LineTurns
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimMoment:
+    """The times of one write that takes tasks, in seconds since the epoch.
+
+    Attributes:
+        now: Current time.
+        created_after: Tasks created at or before this time are past the queue's max age.
+        deadline_after: Tasks with a deadline at or before this time are too late: now plus the reserve.
+        lease_until: When the lease of the taken tasks expires.
+        expires: When the store may delete the taken tasks, in whole seconds.
+    """
+
+    now: float
+    created_after: float
+    deadline_after: float
+    lease_until: float
+    expires: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """A request for tasks to work on.
+
+    Attributes:
+        queue: Name of the queue.
+        orders: Decides which end of each line is served.
+        turns: Decides which group of a level is served next.
+        limit: Maximum number of tasks.
+        tokens: One new lease token for each of `limit` tasks.
+        clock: Returns the time in seconds since the epoch, to the microsecond.
+        lease_seconds: Length of the leases.
+        max_age_seconds: Age at which a task of the queue is stale.
+        reserve_seconds: Time that a task must have left before its deadline.
+        retention_seconds: How long the store keeps a task that is over.
+    """
+
+    queue: str
+    orders: LineOrders
+    turns: LineTurns
+    limit: int
+    tokens: Sequence[str]
+    clock: Callable[[], float]
+    lease_seconds: float
+    max_age_seconds: float
+    reserve_seconds: float
+    retention_seconds: float
+
+    def moment(self) -> ClaimMoment:
+        """Return the times of a claim that is made now.
+
+        A store asks for them right before each write that takes tasks: a lease counts from its write,
+        however long the claim has been under way.
+        """
+        now = self.clock()
+        lease_until = round(now + self.lease_seconds, 6)
+        # A lease, and any deadline that a claimed task can have, end before this.
+        useful_until = max(lease_until, now + self.max_age_seconds)
+        return ClaimMoment(
+            now=now,
+            created_after=now - self.max_age_seconds + self.reserve_seconds,
+            deadline_after=now + self.reserve_seconds,
+            lease_until=lease_until,
+            expires=ceil(useful_until + self.retention_seconds),
+        )
