@@ -229,16 +229,12 @@ def _one_holder(task_id: str, life: _Life) -> Iterator[Violation]:
 
 
 def _no_stale_settlement(task_id: str, life: _Life) -> Iterator[Violation]:
-    began = {claim.token: claim.began for claim in life.of("claim")}
+    # Of two claims at the same time either may have come second.
+    ended = {claim.token: claim.ended for claim in life.of("claim")}
     for settled in life.of(*SETTLING, "extend"):
-        own = began.get(settled.token)
+        own = ended.get(settled.token, float("inf"))
         for claim in life.of("claim"):
-            if (
-                own is not None
-                and own < claim.began
-                and claim.ended < settled.began
-                and claim.token != settled.token
-            ):
+            if own < claim.began and claim.ended < settled.began:
                 yield Violation(
                     "stale settlement",
                     task_id,

@@ -76,6 +76,13 @@ def test_a_stale_holder_settles() -> None:
     assert rules(events, left(TaskStatus.PENDING, attempts=2)) == ["stale settlement"]
 
 
+def test_of_two_claims_at_the_same_time_either_may_have_come_second() -> None:
+    first = replace(claim(1, "a"), ended=3)
+    events = [event("put", 0), first, claim(1.5, "b"), event("release", 2, "b"), event("complete", 4, "a")]
+
+    assert rules(events, left(TaskStatus.SUCCESS, attempts=1)) == []
+
+
 def test_a_claim_of_what_is_done() -> None:
     events = [event("put", 0), claim(1, "a"), event("complete", 2, by="a"), claim(15, "b")]
 

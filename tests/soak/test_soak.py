@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.support.databases import Server
 
-SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "5"))
+SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "3"))
 ACTORS: Final = 4
 # Of processes on a busy machine, which import everything first.
 START_SECONDS: Final = 60.0
