@@ -52,7 +52,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 def completed(journals: Path) -> int:
-    """Return how many tasks were completed, as far as anybody was told."""
+    """Return how many tasks were completed, by calls that were answered."""
     events = read(journals.glob("*.jsonl"))
     return sum(event.verb == "complete" and event.outcome == OK for event in events)
 

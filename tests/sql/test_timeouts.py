@@ -66,9 +66,11 @@ class TestSilence:
         behind.put("work")
         assert payloads(behind.claim()) == ["work"]
 
-    @pytest.mark.parametrize("url", ["postgresql://nobody@127.0.0.1:1/x", "mariadb://nobody@127.0.0.1:1/x"])
-    def test_a_queue_connects_nowhere_before_its_first_call(self, url: str) -> None:
-        Queue.sql(url).store.close()
+    @pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+    def test_a_queue_connects_nowhere_before_its_first_call(self, database: str) -> None:
+        with Proxy(port=1) as proxy:
+            Queue.sql(f"{database}://nobody@127.0.0.1:{proxy.port}/x").store.close()
+            assert proxy.connections == 0
 
     def test_a_handlers_own_statements_may_take_longer(self, behind: Queue) -> None:
         behind.put("work")

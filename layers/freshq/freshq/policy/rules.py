@@ -33,9 +33,8 @@ class ReserveRule:
         try:
             return cls(quantile=float(text[1:]) / 100) if text.startswith("p") else cls(float(text))
         except ValueError:
-            pass
-        msg = f"reserve: must be seconds from 0 on or a percentile such as p90, got {text!r}"
-        raise ValueError(msg)
+            msg = f"reserve: must be seconds from 0 on or a percentile such as p90, got {text!r}"
+            raise ValueError(msg) from None
 
     def __post_init__(self) -> None:
         """Check the time and the quantile."""
