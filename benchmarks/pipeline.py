@@ -95,7 +95,7 @@ def warm(recordings: dict[int, Path], out: Path) -> Warm:
         for turn, events in enumerate([longest] * WARM_RUNS + sorted(recordings)[:-1]):
             folder = Folder(str(out / str(turn)))
             request = RunRequest(Folder(str(recordings[events])), folder)
-            seconds, summary = timed(lambda: execute(request, lambda: nullcontext(spark)))  # noqa: B023 - called here
+            seconds, summary = timed(lambda: execute(request, lambda _tuning: nullcontext(spark)))  # noqa: B023 - called here
             growth[events] = round(seconds * 1e6 / events, 1)
             if events == longest:
                 whole, parts = seconds, folder.read_json(f"runs/{summary['run_id']}/{SECONDS}")

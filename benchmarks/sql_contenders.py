@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from freshq import Queue
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.claims import candidate_parameters, taken_parameters
+from freshq.stores.sql.candidates import in_time, taken_parameters
+from freshq.stores.sql.line_window import Window
 from freshq.stores.sql.rows import end
 
 if TYPE_CHECKING:
@@ -181,8 +182,8 @@ def taking_one(queue: Queue, limit: int = 1) -> dict[str, Any]:
     """Return the parameters of a claim, newest first, of a queue with no groups."""
     request = queue._request(limit, 60.0)  # noqa: SLF001 - what a claim asks for
     moment = request.moment()
-    parameters = candidate_parameters(request.queue, moment, (0, None)) | taken_parameters(request, moment)
-    parameters["at_most"] = limit
+    parameters = in_time(request.queue, moment) | taken_parameters(request, moment)
+    parameters |= {"of_line": "0", "at_most": limit} | Window(0, [None], 0, 0.0).others()
     return dict(sql_store(queue).claim_sql.take_only_line[True].arguments(parameters))
 
 

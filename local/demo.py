@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,12 +17,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from freshq import Queue
+from freshq import Order, Queue
 from freshq.aws.wakeup import Ring
 from local.deploy import DeployError, build, deploy
 from local.emulator import Emulator, EmulatorError, stop_on_signals
 from local.facts import (
+    busy_machine_sentence,
     count_fates,
+    done_in_time,
     duplicates_run,
     goodput_per_second,
     lives_of,
@@ -29,6 +32,7 @@ from local.facts import (
     percentile,
     waits_of_done,
 )
+from local.forecast import first_in_first_out, served_in_time
 from local.history import read_changes, versions_by_task
 from local.live_view import live_view
 from local.pipeline_run import (
@@ -38,12 +42,13 @@ from local.pipeline_run import (
     fetch_archive,
     run_pipeline,
 )
-from local.plot import draw
+from local.plot import Demonstration, draw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from local.facts import Life
+    from local.forecast import Service
     from local.history import Change
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "build" / "demo"
@@ -59,7 +64,9 @@ RATE_PER_SECOND: Final = OVERLOAD * CAPACITY_PER_SECOND
 # One max age after the load ends, every task is served or stale; the rest is a margin for slow machines.
 DRAIN_SECONDS: Final = MAX_AGE_SECONDS + 45
 FRAME_SECONDS: Final = 0.5
-WARM_UP_SECONDS: Final = 30
+WARM_UP_SECONDS: Final = 60
+# While one process of a function ends its work, its successor starts.
+PROCESSES: Final = 2
 PARAMETERS: Final[dict[str, str | int]] = {
     "MaxAgeSeconds": MAX_AGE_SECONDS,
     "Concurrency": CAPACITY,
@@ -71,6 +78,8 @@ PARAMETERS: Final[dict[str, str | int]] = {
 }
 # The exit status of a command that Ctrl-C ended, by convention of the shells.
 INTERRUPTED_STATUS: Final = 130
+# The functions that a ring starts, one after the other.
+RUNG: Final = ("Trigger", "ProcessTasks")
 FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep")
 
 
@@ -164,17 +173,20 @@ def _demonstrate(console: Console) -> None:
 
 
 def _warm_up(emulator: Emulator, outputs: dict[str, str]) -> None:
-    """Ring once for an empty queue, so that all functions are warm, as under regular traffic."""
-    boto3.client("sns", **emulator.connection).publish(
-        TopicArn=outputs["TriggerTopicArn"], Message=Ring(reason="manual").model_dump_json()
+    """Ring for an empty queue, so that the load finds as many processes as regular traffic keeps."""
+    client = boto3.client("lambda", config=Config(read_timeout=WARM_UP_SECONDS), **emulator.connection)
+    event = json.dumps(
+        {"Records": [{"EventSource": "aws:sns", "Sns": {"Message": Ring(reason="manual").model_dump_json()}}]}
     )
-    logs = boto3.client("logs", **emulator.connection)
-    deadline = time.monotonic() + WARM_UP_SECONDS
-    while not logs.describe_log_streams(logGroupName=outputs["ProcessTasksLogGroupName"])["logStreams"]:
-        if time.monotonic() > deadline:
-            msg = f"no worker started within {WARM_UP_SECONDS} s after a ring; see {emulator.log}"
+
+    def start(function: str) -> None:
+        response = client.invoke(FunctionName=outputs[f"{function}FunctionName"], Payload=event)
+        if response.get("FunctionError"):
+            msg = f"{function} does not start: {response['Payload'].read().decode()}; see {emulator.log}"
             raise DemoError(msg)
-        time.sleep(FRAME_SECONDS)
+
+    with ThreadPoolExecutor(PROCESSES * len(RUNG)) as pool:
+        list(pool.map(start, RUNG * PROCESSES))
 
 
 def _watch(console: Console, queue: Queue, load: OfferedLoad) -> None:
@@ -211,7 +223,11 @@ def _invocations(emulator: Emulator, outputs: dict[str, str]) -> dict[str, int]:
 
 
 def summarize(
-    load: OfferedLoad, lives: Sequence[Life], changes: Sequence[Change], invocations: dict[str, int]
+    load: OfferedLoad,
+    lives: Sequence[Life],
+    fifo: Sequence[Service],
+    changes: Sequence[Change],
+    invocations: dict[str, int],
 ) -> dict[str, Any]:
     """Return the figures of the demonstration."""
     fates = count_fates(lives)
@@ -226,6 +242,9 @@ def summarize(
         "wait_p50_seconds": percentile(waits, 50),
         "wait_p99_seconds": percentile(waits, 99),
         "goodput_per_second": goodput_per_second(lives, start, start + LOAD_SECONDS),
+        "done_in_time": done_in_time(lives),
+        "done_in_time_simulated": served_in_time(lives, CAPACITY, LOAD_SECONDS, Order.LIFO),
+        "done_in_time_fifo_simulated": sum(service.in_time for service in fifo),
         "capacity_per_second": CAPACITY_PER_SECOND,
         "write_units_per_success": write_units / fates["success"] if fates["success"] else None,
         "lambda_invocations": sum(invocations.values()),
@@ -242,16 +261,25 @@ def _report(
     lives = lives_of(versions_by_task(changes), now)
     if not lives:
         raise DemoError("the change stream contains no task; see the emulator's log")
-    summary = summarize(load, lives, changes, invocations)
+    fifo = first_in_first_out(lives, CAPACITY, LOAD_SECONDS)
+    summary = summarize(load, lives, fifo, changes, invocations)
     (FOLDER / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
     picture = FOLDER / "picture.png"
     subtitle = (
         f"{RATE_PER_SECOND:g} tasks/s offered for {LOAD_SECONDS} s, "
-        f"{CAPACITY_PER_SECOND:g}/s can be served, stale after {MAX_AGE_SECONDS} s"
+        f"{CAPACITY_PER_SECOND:g}/s can be served, of no use after {MAX_AGE_SECONDS} s"
     )
-    draw(lives, lives[0].created, MAX_AGE_SECONDS, CAPACITY_PER_SECOND, subtitle, picture)
+    draw(Demonstration(lives, fifo, LOAD_SECONDS, MAX_AGE_SECONDS, CAPACITY_PER_SECOND), subtitle, picture)
     console.print()
     console.print(_table(summary))
+    console.print(
+        f"freshq did {summary['done_in_time']} tasks in time; first in, first out would have done "
+        f"{summary['done_in_time_fifo_simulated']}.",
+        highlight=False,
+    )
+    sentence = busy_machine_sentence(summary["goodput_per_second"], CAPACITY_PER_SECOND)
+    if sentence is not None:
+        console.print(f"[yellow]{sentence}[/yellow]", highlight=False)
     for file in (picture, FOLDER / "summary.json"):
         console.print(f"{file}", highlight=False)
     _check(summary, lives)

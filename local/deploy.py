@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -25,7 +26,7 @@ STACK: Final = "freshq-local"
 # Starting a function's process blocks the whole emulator for half a second. Without a limit, a burst of
 # rings starts so many processes that no worker runs for half a minute. The emulator drops rings above the
 # limit; Lambda would deliver them later.
-_LOCAL_VALUES: Final[Mapping[str, str | int]] = {"ReservedConcurrency": 3}
+_LOCAL_VALUES: Final[Mapping[str, str | int]] = {"ReservedConcurrency": 3, "LogSampleRatio": 1}
 _SOURCES: Final = ("template.yaml", "functions", "layers")
 _STAMP: Final = "sources.sha256"
 _TOOL_SECONDS: Final = 600
@@ -63,14 +64,21 @@ def build(folder: Path, project: Path = PROJECT) -> Path:
     """
     built, stamp, digest = folder / "application", folder / _STAMP, _digest(project)
     template = built / "template.yaml"
-    if template.exists() and stamp.exists() and stamp.read_text("utf-8") == digest:
-        return template
-    stamp.unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # of two processes that build the same, the second waits
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if template.exists() and stamp.exists() and stamp.read_text("utf-8") == digest:
+            return template
+        stamp.unlink(missing_ok=True)
+        _build(built, project)
+        stamp.write_text(digest, "utf-8")
+    return template
+
+
+def _build(built: Path, project: Path) -> None:
     settings = {"LAYER_RUNTIME": "native", "LAYER_PYTHON": sys.executable, "AWS_DEFAULT_REGION": REGION}
     paths = ["--template-file", str(project / "template.yaml"), "--build-dir", str(built)]
     _sam(["build", *_environment(project), *paths, *_overrides({})], os.environ | settings)
-    stamp.write_text(digest, "utf-8")
-    return template
 
 
 def deploy(
@@ -95,27 +103,33 @@ def deploy(
     Raises:
         DeployError: The deployment failed.
     """
-    values = {**_LOCAL_VALUES, **(parameters or {})}
     arguments = [*_environment(project), "--template-file", str(template), "--stack-name", stack]
-    _sam(["deploy", *arguments, *_overrides(values)], emulator.environment)
-    client = boto3.client("cloudformation", **emulator.connection)
+    _sam(["deploy", *arguments, *_overrides(parameters or {})], emulator.environment)
+    return complete(stack, emulator.connection)
+
+
+def complete(stack: str, connection: Connection) -> dict[str, str]:
+    """Apply settings of a new stack that the emulator's CloudFormation ignores; return its outputs."""
+    client = boto3.client("cloudformation", **connection)
     (made,) = client.describe_stacks(StackName=stack)["Stacks"]
     outputs = {output["OutputKey"]: output["OutputValue"] for output in made["Outputs"]}
-    _complete(outputs, int(values["ReservedConcurrency"]), emulator.connection)
-    return outputs
-
-
-def _complete(outputs: Mapping[str, str], reserved_concurrency: int, connection: Connection) -> None:
-    """Apply settings of the template that the emulator's CloudFormation ignores."""
+    values = {parameter["ParameterKey"]: parameter["ParameterValue"] for parameter in made["Parameters"]}
     boto3.client("dynamodb", **connection).update_time_to_live(
         TableName=outputs["QueueTableName"],
         TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"},
     )
-    if reserved_concurrency:
+    if reserved_concurrency := int(values["ReservedConcurrency"]):
         boto3.client("lambda", **connection).put_function_concurrency(
             FunctionName=outputs["ProcessTasksFunctionName"],
             ReservedConcurrentExecutions=reserved_concurrency,
         )
+    return outputs
+
+
+def template_values(parameters: Mapping[str, str | int]) -> dict[str, str]:
+    """Return template parameters, completed by the local defaults."""
+    here = {"Stage": "local", "Runtime": runtime(), "Architecture": architecture()}
+    return {name: str(value) for name, value in {**here, **_LOCAL_VALUES, **parameters}.items()}
 
 
 def _digest(project: Path) -> str:
@@ -133,8 +147,7 @@ def _environment(project: Path) -> list[str]:
 
 
 def _overrides(parameters: Mapping[str, str | int]) -> list[str]:
-    here = {"Stage": "local", "Runtime": runtime(), "Architecture": architecture()}
-    values = here | dict(parameters)
+    values = template_values(parameters)
     return ["--parameter-overrides", *(f"{name}={value}" for name, value in values.items())]
 
 

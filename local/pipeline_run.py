@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import boto3
 
 from freshq_pipeline.cluster.pull import pull
+from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.recording import DYNAMODB_INDEX_LAG_SECONDS, RECORDING, write_recording
 from local.emulator import end_group
 
 if TYPE_CHECKING:
@@ -59,11 +61,12 @@ def fetch_archive(emulator: Emulator, bucket: str, events: int, folder: Path) ->
             raise PipelineRunError(msg)
         time.sleep(POLL_SECONDS)
         pull(bucket, folder, client)
+        write_recording(Folder(str(folder)), DYNAMODB_INDEX_LAG_SECONDS)
         found = len(_event_ids(folder))
 
 
 def _event_ids(folder: Path) -> set[str]:
-    files = [path for path in folder.rglob("*") if path.is_file()]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != RECORDING]
     lines = [line for path in files for line in path.read_text("utf-8").splitlines()]
     return {json.loads(line)["event_id"] for line in lines}
 
@@ -75,7 +78,7 @@ def run_pipeline(events: Path, out: Path, as_of_ms: int) -> dict[str, Any]:
         PipelineRunError: If it failed; the message has the pipeline's error.
     """
     shutil.rmtree(out, ignore_errors=True)
-    command = [sys.executable, "-m", "freshq_pipeline", "run", "--json", "--index-lag-seconds", "1"]
+    command = [sys.executable, "-m", "freshq_pipeline", "run", "--json"]
     command += ["--events", str(events), "--out", str(out), "--as-of", str(as_of_ms)]
     process = subprocess.Popen(  # noqa: S603 - this interpreter, this project's module
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

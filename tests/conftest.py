@@ -6,11 +6,14 @@ import os
 import random
 import threading
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import boto3
 import pytest
+from botocore.loaders import JSONFileLoader
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 from xdist.scheduler import LoadScopeScheduling
@@ -19,13 +22,20 @@ from freshq import Queue
 from freshq.stores.dynamodb import DynamoDBStore
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
-from tests.support.dynamodb_local import DynamoDBLocal, Unavailable, is_required, stop_stream
+from tests.support.dynamodb_local import (
+    DynamoDBLocal,
+    Unavailable,
+    create_without_stream,
+    is_required,
+    what_is_missing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from botocore.awsrequest import AWSPreparedRequest
     from types_boto3_dynamodb import DynamoDBClient
+    from xdist.workermanage import WorkerController
 
     from freshq.stores.base import Store
 
@@ -43,13 +53,41 @@ os.environ.update(
 os.environ.pop("AWS_PROFILE", None)
 START = 1_700_000_000.0
 DATABASES = ["sqlite", "postgres", "mariadb"]
+# The tests of the DynamoDB store run on moto only where DynamoDB Local cannot run.
+MISSING: Final = None if is_required() else what_is_missing()
+DYNAMODB: Final = "moto" if MISSING else "dynamodb_local"
 
 pytest_plugins = ["tests.support.database_fixtures"]
+_load_file = JSONFileLoader.load_file
+
+
+@cache
+def _read_once(path: str) -> Any:
+    return _load_file(JSONFileLoader(), path)
+
+
+# moto starts a new session for each test, which would read the models of the services again.
+setattr(JSONFileLoader, "load_file", lambda _loader, path: _read_once(path))  # noqa: B010 - mypy allows this
 
 
 # Folders whose tests run one after the other, each folder in one process, and first, as they take longest:
 # there should be only one emulator and one Spark session at a time.
 ONE_AT_A_TIME: Final = ("e2e", "pipeline")
+# The tests in real time begin in the first process; the others let it go first where processors are few.
+FIRST_PROCESS: Final = "gw0"
+POLITENESS: Final = 10
+# Folders in the order in which they begin, before the others.
+LONGEST_FIRST: Final = (*ONE_AT_A_TIME, "soak", "packaging", "contract")
+
+
+def file_of(nodeid: str) -> str:
+    """Return the file of a test."""
+    return nodeid.split("::", maxsplit=1)[0]
+
+
+def pytest_report_header() -> str:
+    """Say what the DynamoDB store runs on."""
+    return f"DynamoDB store: on {DYNAMODB}" + (f" ({MISSING})" if MISSING else "")
 
 
 def group_of(nodeid: str) -> str | None:
@@ -61,8 +99,20 @@ def group_of(nodeid: str) -> str | None:
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     """Deals tests out to processes by file, but for those that belong into one."""
 
+    def schedule(self) -> None:
+        """Let the process that has priority have what comes first, whichever was ready first."""
+        in_order = sorted(self.assigned_work.items(), key=lambda entry: entry[0].gateway.id)
+        self.assigned_work: dict[WorkerController, dict[str, dict[str, bool]]] = dict(in_order)
+        super().schedule()
+
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid) or nodeid.split("::", maxsplit=1)[0]
+        return group_of(nodeid) or file_of(nodeid)
+
+
+def pytest_configure() -> None:
+    """Give the tests in real time the processors that they ask for."""
+    if os.environ.get("PYTEST_XDIST_WORKER", FIRST_PROCESS) != FIRST_PROCESS:
+        os.nice(POLITENESS)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
@@ -72,14 +122,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
-    items.sort(key=lambda item: group_of(item.nodeid) is None)
+    """Begin with what takes longest, and end with files of few tests, so that both processes end together."""
+    tests = Counter(file_of(item.nodeid) for item in items)
+
+    def rank(item: pytest.Item) -> tuple[int, int]:
+        folder = item.nodeid.split("/")[1]
+        place = LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+        return place, -tests[file_of(item.nodeid)]
+
+    items.sort(key=rank)
 
 
 @dataclass
 class Clock:
     """A clock that moves only when it is told to."""
 
+    simulated: ClassVar[bool] = True
     now: float = START
 
     def __call__(self) -> float:
@@ -150,13 +208,14 @@ def on_table(kind: str, client: DynamoDBClient, *, streamed: bool = False) -> St
     store = StoreUnderTest(
         kind, lambda shards: DynamoDBStore(table, client, shards=shards), client=client, table=table
     )
-    store.queue().create_table()
-    if kind == "dynamodb_local" and not streamed:
-        stop_stream(client, table)
+    if streamed:
+        store.queue().create_table()
+    else:
+        create_without_stream(client, table)
     return store
 
 
-@pytest.fixture(params=["memory", "moto", "dynamodb_local", *DATABASES])
+@pytest.fixture(params=["memory", DYNAMODB, *DATABASES])
 def store(request: pytest.FixtureRequest) -> StoreUnderTest:
     """Return an empty store of each kind."""
     if request.param == "memory":

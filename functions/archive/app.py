@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import boto3
-
 from freshq.aws.archive import Archive
+from freshq.aws.clients import firehose_client
+from freshq.aws.environment import connect_at_init
+from freshq.aws.events import records_of
 from freshq.aws.observability import count, logger, metrics, tracer
 from freshq.aws.settings import ArchiveSettings
 
@@ -17,15 +18,28 @@ if TYPE_CHECKING:
 
 @cache
 def _archive() -> Archive:
-    return Archive(boto3.client("firehose"), ArchiveSettings.load().delivery_stream)
+    return Archive(firehose_client(), ArchiveSettings.load().delivery_stream)
 
 
-@logger.inject_lambda_context
+connect_at_init(_archive)
+
+
+@logger.inject_lambda_context(clear_state=True)
 @tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
-def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
-    """Deliver a batch; answer with the first record that must be sent again."""
-    delivery = _archive().deliver(event["Records"])
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Deliver a batch; answer with the first record that must be sent again.
+
+    Raises:
+        ValueError: If the event is no batch of a DynamoDB stream.
+    """
+    try:
+        delivery = _archive().deliver(
+            records_of(event), lambda: context.get_remaining_time_in_millis() / 1000
+        )
+    except Exception:  # the event source sends the whole batch again
+        count("ArchiveFailures")
+        raise
     count("EventsArchived", delivery.delivered)
     if delivery.failed_from is None:
         logger.info("archived", delivered=delivery.delivered, skipped=delivery.skipped)

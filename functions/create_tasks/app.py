@@ -6,11 +6,11 @@ Events: ``{}`` for a small demonstration load; ``{"count": 100, "rate_per_second
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.aws.observability import count, logger, metrics, tracer
+from freshq.aws.environment import connect_at_init
+from freshq.aws.observability import count, log_transition, logger, metrics, tracer
 from freshq.aws.producer import parse_load_request, produce
 from freshq.aws.settings import QueueSettings
 
@@ -28,22 +28,35 @@ def _queue() -> Queue:
     return QueueSettings.load().queue()
 
 
-@logger.inject_lambda_context
+connect_at_init(_queue)
+
+
+@logger.inject_lambda_context(clear_state=True)
 @tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Put the tasks of the event, and answer with their outcomes."""
+    """Put the tasks of the event, and answer with their outcomes and ids.
+
+    Raises:
+        TasksNotWritten: If tasks were not written. Lambda repeats an asynchronous invocation that failed,
+            under the same request id, and then sends it to the failed-event queue.
+    """
     request = parse_load_request(event)
     report = produce(
-        _queue(), request, lambda: context.get_remaining_time_in_millis() / 1000 - ANSWER_SECONDS
+        _queue(),
+        request,
+        context.aws_request_id,
+        lambda: context.get_remaining_time_in_millis() / 1000 - ANSWER_SECONDS,
     )
     count("TasksCreated", report.created)
     count("TasksDuplicate", report.duplicates)
     count("TasksRefused", report.refused)
-    count("TasksNotWritten", report.failed)
+    count("TasksNotWritten", report.unwritten)
     count("TasksTurnedAway", sum(report.turned_away.values()))
-    answer = asdict(report)
     in_full = report.created + report.duplicates == report.requested
     log = logger.info if in_full else logger.warning
-    log("tasks put", report=answer)
-    return answer
+    log("tasks put", report=report.summary)
+    for task_id in report.created_ids:
+        log_transition("task put", task_id)
+    report.raise_if_incomplete()
+    return report.answer

@@ -6,14 +6,17 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from freshq.aws.observability import count, emit_gauges, logger, metrics, tracer
+from freshq.aws.environment import connect_at_init
+from freshq.aws.observability import count, count_dead_letters, emit_gauges, logger, metrics, tracer
 from freshq.aws.settings import DoorbellSettings
-from freshq.aws.wakeup import Ring, WakeUp
+from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp
+from freshq.errors import StoreError
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
     from freshq.queue.queue import Queue
+    from freshq.stores.base import Stats
 
 
 @cache
@@ -22,24 +25,60 @@ def _connections() -> tuple[Queue, WakeUp]:
     return settings.queue(), WakeUp.connect(settings, settings.process_tasks_topic_arn)
 
 
-@logger.inject_lambda_context
+connect_at_init(_connections)
+
+
+@logger.inject_lambda_context(clear_state=True)
 @tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
-    """Sweep once, and answer with the state of the queue."""
+    """Sweep once, and answer with the state of the queue.
+
+    Gauges and the ring do not depend on the recovery, nor the gauges on the kill switch: what fails is raised
+    in the end.
+
+    Raises:
+        StoreError: If the recovery failed, or the store does not answer at all.
+    """
+    ring = Ring(reason="sweep")
+    logger.append_keys(chain=ring.chain)
+    recovered, failure = _recovered()
     queue, wakeup = _connections()
-    recovered = queue.recover()
-    count("TasksRecovered", recovered)
     stats = queue.stats(approximate=True)
-    emit_gauges(stats)
-    if stats.pending == 0:
-        skipped: str | None = "no claimable tasks"
-    elif queue.paused:
-        skipped = "the queue is paused"
-    else:
-        skipped = wakeup.reason_not_to_ring()
+    emit_gauges(stats, queue.pressure(), paused=queue.paused)
+    stopped = wakeup.switch.stops()
+    count("KillSwitchStops", stopped)
+    skipped = _reason_to_skip(stats, stopped=stopped)
     if skipped is None:
-        wakeup.ring(Ring(reason="sweep"))
+        wakeup.ring(ring)
     answer = {"recovered": recovered, "rang": skipped is None, "skipped": skipped, "stats": asdict(stats)}
     logger.info("swept", found=answer)
+    if failure is not None:
+        raise failure
     return answer
+
+
+def _recovered() -> tuple[int, StoreError | None]:
+    """Recover tasks; return how many, and what went wrong: work that waits needs its ring all the same."""
+    queue, _wakeup = _connections()
+    failure = None
+    recovered = 0
+    try:
+        recovered = queue.recover()
+    except StoreError as error:
+        logger.exception("recovery failed")
+        failure = error
+    count("TasksRecovered", recovered)
+    count_dead_letters(queue)
+    return recovered, failure
+
+
+def _reason_to_skip(stats: Stats, *, stopped: bool) -> str | None:
+    queue, wakeup = _connections()
+    if stats.pending == 0:
+        return "no claimable tasks"
+    if queue.paused:
+        return "the queue is paused"
+    if stopped:
+        return SWITCHED_OFF
+    return PASSES_UNDER_WAY if wakeup.passes.all_taken() else None

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from aws_lambda_powertools.utilities.data_classes import DynamoDBStreamEvent, SNSEvent
-from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecordEventName
-
+from freshq.aws.environment import connect_at_init
+from freshq.aws.events import part_of, records_of, text_of
 from freshq.aws.observability import count, logger, metrics, tracer
 from freshq.aws.settings import DoorbellSettings
-from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_ring
+from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_rings
 
 if TYPE_CHECKING:
-    from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
+    from collections.abc import Mapping
+
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
 # A put or a redrive makes a task in these states claimable.
@@ -26,44 +26,50 @@ def _wakeup() -> WakeUp:
     return WakeUp.connect(settings, settings.process_tasks_topic_arn)
 
 
-@logger.inject_lambda_context
+connect_at_init(_wakeup)
+
+
+@logger.inject_lambda_context(clear_state=True)
 @tracer.capture_lambda_handler(capture_response=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     """Ring, or say why not. Errors are raised, so that the event source retries."""
     ring = _ring_for(event)
+    if ring is not None:
+        logger.append_keys(hop=ring.hop, chain=ring.chain)
     skipped = _reason_to_skip(ring)
     if ring is not None and skipped is None:
         _wakeup().ring(ring)
     count("RingsSkipped" if skipped else "Rings")
-    logger.info("no ring" if skipped else "rang", skipped=skipped, hop=ring.hop if ring else None)
+    logger.info("no ring" if skipped else "rang", skipped=skipped)
     return {"rang": skipped is None, "skipped": skipped}
 
 
 def _ring_for(event: dict[str, Any]) -> Ring | None:
     """Return the ring for an event; None for a stream batch without new claimable tasks."""
-    records = event.get("Records") or [{}]
-    source = records[0].get("eventSource") or records[0].get("EventSource")
+    records = records_of(event)
+    first = records[0] if records else {}
+    source = text_of(first, "eventSource") or text_of(first, "EventSource")
     if source == "aws:dynamodb":
-        is_new = any(_is_new_work(record) for record in DynamoDBStreamEvent(event).records)
+        is_new = any(map(_is_new_work, records))
         return Ring(reason="insert") if is_new else None
     if source == "aws:sns":
-        rings = [parse_ring(record.sns.message) for record in SNSEvent(event).records]
-        return max(rings, key=lambda ring: ring.hop)
-    msg = f"event: neither a DynamoDB stream nor an SNS event (Records[0] comes from {source!r})"
+        return max(parse_rings(event), key=lambda ring: ring.hop)
+    msg = f"event: neither a DynamoDB stream nor an SNS event (Records[0] comes from {source!r:.60})"
     raise ValueError(msg)
 
 
-def _is_new_work(record: DynamoDBRecord) -> bool:
+def _is_new_work(record: Mapping[str, Any]) -> bool:
     """Return whether a task became claimable: a new one, or one that was over."""
-    change = record.dynamodb
-    new = (change.new_image if change else None) or {}
-    old = (change.old_image if change else None) or {}
-    if record.event_name is DynamoDBRecordEventName.MODIFY:
-        begun = old.get("taskStatus") in OVER
-    else:
-        begun = record.event_name is DynamoDBRecordEventName.INSERT
-    return begun and new.get("taskStatus") == "PENDING" and "pendingShard" in new
+    change, name = part_of(record, "dynamodb"), text_of(record, "eventName")
+    new, old = part_of(change, "NewImage"), part_of(change, "OldImage")
+    begun = name == "INSERT" or (name == "MODIFY" and _status(old) in OVER)
+    return begun and _status(new) == "PENDING" and "pendingShard" in new
+
+
+def _status(image: Mapping[str, Any]) -> str | None:
+    """Return the status in an image of a stream record, which has the type of each value."""
+    return text_of(part_of(image, "taskStatus"), "S")
 
 
 def _reason_to_skip(ring: Ring | None) -> str | None:

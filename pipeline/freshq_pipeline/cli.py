@@ -5,17 +5,14 @@ Commands import what needs PySpark, PyArrow or boto3 when they run: `--help` wor
 
 from __future__ import annotations
 
-import inspect
 import json
 import signal
 import sys
 import threading
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,45 +22,29 @@ from typing_extensions import override
 
 from freshq.errors import MissingExtra, needs
 from freshq.policy.order import Order
-from freshq_pipeline.errors import EXTRA, FAILED_STATUS, VIOLATION_STATUS, BadInput, PipelineError, complain
-from freshq_pipeline.report.terminal import show_replay, show_summary
+from freshq_pipeline.errors import (
+    DIFFERENCE_STATUS,
+    EXTRA,
+    FAILED_STATUS,
+    VIOLATION_STATUS,
+    BadInput,
+    PipelineError,
+    complain,
+)
+from freshq_pipeline.flags import FLAGS, OPTIONS, arguments, with_options
+from freshq_pipeline.report.terminal import difference, show_replay, show_summary
+from freshq_pipeline.run.progress import RunProgress
 from freshq_pipeline.run.request import Options, RunRequest
 from freshq_pipeline.schemas import TABLES, Format, ddl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
-    from freshq_pipeline.replay import Grid
+    from freshq_pipeline.replay.grid import Grid
+    from freshq_pipeline.spark.tuning import Tuning
 
-_KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
-# What help shows for each field of `Options`, `Scenarios` and `Spark`, all of which are options.
-OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "form": {"help": "Format of the recorded changes."},
-    "as_of_ms": {
-        "help": "Determine outcomes at this time, in epoch milliseconds (default: the newest event)."
-    },
-    "max_reject_ratio": {"help": "Share of the records that may be unusable."},
-    "keep_runs": {"help": "How many runs to keep."},
-    "index_lag_seconds": {"help": "Time after which a new task must be visible to claims, for inversions."},
-    "full_refresh": {"help": "Read everything again, including what was read before."},
-    "iceberg": {
-        "help": "Also write the tables to this Iceberg catalog of Spark.",
-        "metavar": "CATALOG.NAMESPACE",
-    },
-    "policies": {"help": "Orders of service."},
-    "capacity": {"help": "Multiples of the recorded capacity."},
-    "deadline_seconds": {"help": "Ages at which tasks become stale (default: as recorded)."},
-    "recorded_policy": {"help": "Order of service when the events were recorded."},
-    "servers": {"help": "Tasks in progress at a time (default: estimated from the events)."},
-    "seed": {"help": "Seed for drawing service times."},
-    "master": {"help": "Where Spark runs.", "envvar": "FRESHQ_SPARK_MASTER"},
-    "memory": {"help": "Memory of the embedded Java.", "envvar": "FRESHQ_SPARK_MEMORY"},
-}
-# Options that are not named as their field.
-FLAGS: Final = {"form": "--format", "as_of_ms": "--as-of"}
 EventsOption = Annotated[str, typer.Option(help="Folder with the recorded changes, or s3://BUCKET/PREFIX.")]
 OutOption = Annotated[str, typer.Option(help="Folder for tables, summary and report.")]
 FormatOption = Annotated[Format, typer.Option(FLAGS["form"], **OPTIONS["form"])]
@@ -77,11 +58,11 @@ class Spark:
     master: str = "local[*]"
     memory: str = "2g"
 
-    def session(self) -> AbstractContextManager[SparkSession]:
-        """Return a session, which starts when it is entered."""
+    def session(self, tuning: Tuning) -> AbstractContextManager[SparkSession]:
+        """Return a session with settings for the input, which starts when it is entered."""
         from freshq_pipeline.spark.session import spark_session  # noqa: PLC0415 - an extra
 
-        return spark_session(self.master, self.memory)
+        return spark_session(self.master, self.memory, tuning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +75,17 @@ class Scenarios:
     recorded_policy: Order = Order.LIFO
     servers: int | None = None
     seed: int = 1
+    queue: str | None = None
 
     def grid(self) -> Grid:
         """Return the parsed scenarios."""
-        from freshq_pipeline.replay import Grid, parse_numbers, parse_orders  # noqa: PLC0415 - an extra
+        from freshq_pipeline.replay.grid import Grid, parse_numbers, parse_orders  # noqa: PLC0415 - an extra
 
         deadlines: tuple[float | None, ...] = (None,)
         if self.deadline_seconds is not None:
             deadlines = parse_numbers("deadline-seconds", self.deadline_seconds)
         orders, capacities = parse_orders(self.policies), parse_numbers("capacity", self.capacity)
-        return Grid(orders, capacities, deadlines, self.recorded_policy, self.servers, self.seed)
+        return Grid(orders, capacities, deadlines, self.recorded_policy, self.servers, self.seed, self.queue)
 
 
 class OneLineErrors(TyperGroup):
@@ -128,49 +110,6 @@ app = typer.Typer(
 )
 
 
-def with_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace each dataclass parameter of a command by one option per field, as `OPTIONS` describes it.
-
-    Args:
-        without: Fields that keep their defaults and get no option.
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(command, include_extras=True)
-        groups = {name: _options_of(hint, without) for name, hint in hints.items() if is_dataclass(hint)}
-
-        @wraps(command)
-        def expanded(**values: Any) -> None:  # noqa: ANN401 - of any option
-            for name, options in groups.items():
-                values[name] = hints[name](**{one.name: values.pop(one.name) for one in options})
-            command(**values)
-
-        own = [
-            one.replace(annotation=hints[one.name], kind=_KEYWORD)
-            for one in inspect.signature(command).parameters.values()
-            if one.name not in groups
-        ]
-        shared = chain.from_iterable(groups.values())
-        expanded.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-        return expanded
-
-    return decorate
-
-
-def _options_of(group: Any, without: tuple[str, ...]) -> list[inspect.Parameter]:  # noqa: ANN401 - a dataclass
-    types = get_type_hints(group)
-    options = []
-    for one in fields(group):
-        if one.name not in without:
-            option = typer.Option(one.default, _flag(one.name), **OPTIONS[one.name])
-            options.append(inspect.Parameter(one.name, _KEYWORD, default=option, annotation=types[one.name]))
-    return options
-
-
-def _flag(name: str) -> str:
-    return FLAGS.get(name, f"--{name.replace('_', '-')}")
-
-
 @app.callback()
 def main() -> None:
     """Clean up also when the process is terminated."""
@@ -189,8 +128,10 @@ def run(
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
 
     request = RunRequest(Folder(events), Folder(out), options)
-    summary = execute(request, spark.session)
-    write_report(request.out)
+    with RunProgress(Console(stderr=True)) as progress:
+        summary = execute(request, spark.session, progress)
+        progress.begin("report")
+        write_report(request.out)
     finish(summary, as_json=as_json)
 
 
@@ -211,7 +152,9 @@ def stream(
 ) -> None:
     """Publish the same tables whenever files arrive; after a restart it continues."""
     from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - an extra
+    from freshq_pipeline.run.batch import plan  # noqa: PLC0415 - an extra
     from freshq_pipeline.run.stream import stream as follow  # noqa: PLC0415 - an extra
+    from freshq_pipeline.spark.tuning import LARGE  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.state import SUMMARY  # noqa: PLC0415 - an extra
 
@@ -219,7 +162,9 @@ def stream(
         msg = f"every-seconds: must be greater than 0, got {every_seconds:g}"
         raise BadInput(msg)
     request = RunRequest(Folder(events), Folder(out), options)
-    with spark.session() as session:
+    # A stream that goes on lives long enough for Java's best compiler.
+    tuning = plan(request).tuning() if every_seconds is None else LARGE
+    with spark.session(tuning) as session:
         follow(session, request, Folder(checkpoint).uri, every_seconds, files_per_batch=files_per_batch)
     write_report(request.out)
     finish(request.out.read_json(SUMMARY), as_json=as_json)
@@ -235,29 +180,25 @@ def replay(
     form: FormatOption = Format.LANDED,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate the recorded load under other policies and capacities."""
+    """Simulate the recorded load under other policies and capacities.
+
+    Exits with status 5 if the replay of the recorded policy is more than 5 % off the recording.
+    """
     from freshq_pipeline.replay import replay as simulate  # noqa: PLC0415 - an extra
     from freshq_pipeline.report.page import REPLAY, write_report  # noqa: PLC0415 - an extra
-    from freshq_pipeline.run.batch import as_before, execute  # noqa: PLC0415 - an extra
+    from freshq_pipeline.run.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
 
     grid = scenarios.grid()
     # A replay must not change how the current tables were made.
     request = as_before(RunRequest(Folder(events), Folder(out), Options(form)))
-    with spark.session() as session:
-        summary = execute(request, lambda: nullcontext(session))
+    with spark.session(plan(request).tuning()) as session:
+        summary = execute(request, lambda _tuning: nullcontext(session))
         tasks = session.read.schema(ddl(TABLES["tasks"])).parquet(summary["tables"]["tasks"])
         result = simulate(session, tasks, grid)
     request.out.write_json(REPLAY, result)
     write_report(request.out)
-    if as_json:
-        typer.echo(json.dumps(result))
-    else:
-        show_replay(result)
-    check = result["check"]
-    if not check["within"]:
-        off = f"{check['difference_ratio']:.1%}"
-        complain(f"the replay of {check['policy']} differs from the recording by {off}")
+    finish_replay(result, as_json=as_json)
 
 
 @app.command()
@@ -279,12 +220,18 @@ def pull(
     """Copy the landed events of a deployed stack; later pulls copy only new ones."""
     from freshq_pipeline.cluster.pull import bucket_of  # noqa: PLC0415 - an extra
     from freshq_pipeline.cluster.pull import pull as copy  # noqa: PLC0415 - an extra
+    from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
+    from freshq_pipeline.storage.recording import (  # noqa: PLC0415 - an extra
+        DYNAMODB_INDEX_LAG_SECONDS,
+        write_recording,
+    )
 
     bucket = bucket_of(stack)
     with Progress(*Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task("copying", total=None)
         pulled = copy(bucket, out, progress=lambda done, of: bar.update(task, completed=done, total=of))
         bar.update(task, total=pulled.copied_bytes, completed=pulled.copied_bytes)
+    write_recording(Folder(str(out)), DYNAMODB_INDEX_LAG_SECONDS)
     typer.echo(f"{pulled.copied} files copied to {out}, {pulled.known} already there")
 
 
@@ -317,18 +264,6 @@ def submit(
         finish(summary, as_json=as_json)
 
 
-def arguments(options: Options) -> list[str]:
-    """Return options as arguments of `run`."""
-    given: list[str] = []
-    for one in fields(options):
-        flag, value = _flag(one.name), getattr(options, one.name)
-        if value is True:
-            given.append(flag)
-        elif value is not None and value is not False:
-            given += [flag, str(value)]
-    return given
-
-
 def finish(summary: dict[str, Any], *, as_json: bool) -> None:
     """Print a summary, and exit with `VIOLATION_STATUS` if it has ledger violations."""
     if as_json:
@@ -338,3 +273,16 @@ def finish(summary: dict[str, Any], *, as_json: bool) -> None:
     if summary["ledger_violations"]:
         complain(f"{summary['ledger_violations']} ledger violations; see the table violations")
         raise typer.Exit(VIOLATION_STATUS)
+
+
+def finish_replay(result: dict[str, Any], *, as_json: bool) -> None:
+    """Print the result of a replay, and exit with `DIFFERENCE_STATUS` if it is far from the recording."""
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        show_replay(result)
+    off = [one["check"] for one in result["queues"] if not one["check"]["within"]]
+    for check in off:
+        complain(difference(check))
+    if off:
+        raise typer.Exit(DIFFERENCE_STATUS)

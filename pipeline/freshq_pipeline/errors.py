@@ -8,6 +8,8 @@ from typing import Final
 BAD_INPUT_STATUS: Final = 2
 FAILED_STATUS: Final = 3
 VIOLATION_STATUS: Final = 4
+# A replay of the recorded policy is far from the recording; everything is written.
+DIFFERENCE_STATUS: Final = 5
 # A command that Ctrl-C ended, as a shell reports it.
 INTERRUPTED_STATUS: Final = 130
 

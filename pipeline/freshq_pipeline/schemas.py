@@ -33,9 +33,11 @@ EVENT: Final[dict[str, str]] = {
     "status": "string",  # after the change; for removals before it
     "queue": "string",
     "task_group": "string",
+    "kind": "string",
     "priority": "int",
     "attempts": "int",
-    "created_us": "bigint",
+    "created_us": "bigint",  # for a delayed put, when it is due
+    "put_us": "bigint",  # null from versions of freshq that did not store it
     "deadline_us": "bigint",
     "lease_until_us": "bigint",
     "not_before_us": "bigint",
@@ -43,21 +45,23 @@ EVENT: Final[dict[str, str]] = {
     "worker": "string",
     "shed_reason": "string",
     "ttl_removal": "boolean",
+    "unknown_fields": "map<string,string>",  # of landed events, as JSON text; null if there are none
 }
 
 LANDED: Final = (
     "schema_version int, event_id string, sequence string, change string, stream_ms double, "
-    "ttl_removal boolean, task_id string, queue string, status string, group string, shed_reason string, "
-    "updated_ms double, created_ms double, deadline_ms double, lease_until_ms double, "
-    "not_before_ms double, priority int, attempts int, lease string, worker string, _broken string"
+    "ttl_removal boolean, task_id string, queue string, status string, group string, kind string, "
+    "shed_reason string, updated_ms double, created_ms double, put_ms double, deadline_ms double, "
+    "lease_until_ms double, not_before_ms double, priority int, attempts int, lease string, worker string, "
+    "expires_s bigint, _broken string"
 )
 
 _TEXT: Final = "struct<S:string>"
 # Numbers are text, or JSON numbers from some emulators; a string column reads both.
 _NUMBER: Final = "struct<N:string>"
 _IMAGE: Final = (
-    f"struct<taskId:{_TEXT},taskStatus:{_TEXT},taskQueue:{_TEXT},taskGroup:{_TEXT},shedReason:{_TEXT},"
-    f"leaseToken:{_TEXT},taskCreated:{_NUMBER},taskUpdated:{_NUMBER},deadline:{_NUMBER},"
+    f"struct<taskId:{_TEXT},taskStatus:{_TEXT},taskQueue:{_TEXT},taskGroup:{_TEXT},taskKind:{_TEXT},"
+    f"shedReason:{_TEXT},leaseToken:{_TEXT},taskCreated:{_NUMBER},putAt:{_NUMBER},taskUpdated:{_NUMBER},deadline:{_NUMBER},"
     f"leaseUntil:{_NUMBER},notBefore:{_NUMBER},priority:{_NUMBER},attempts:{_NUMBER}>"
 )
 
@@ -84,7 +88,9 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "life": "int",  # 1, or more if the id was used again
         "queue": "string",
         "task_group": "string",
+        "kind": "string",
         "priority": "int",
+        "put_ms": "double",
         "created_ms": "double",
         "deadline_ms": "double",
         "first_taken_ms": "double",
@@ -102,6 +108,7 @@ TABLES: Final[dict[str, dict[str, str]]] = {
     },
     "minutes": {
         "minute_ms": "bigint",
+        "queue": "string",
         "task_group": "string",
         "offered": "bigint",
         "taken": "bigint",
@@ -126,14 +133,22 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "backlog_by_age": "array<struct<from_seconds:int,count:bigint>>",
     },
     "ledger": {
-        "day": "string",  # of creation, UTC; null for the total
+        "queue": "string",
+        "day": "string",  # of creation, UTC; null for the total of the queue
         "created": "bigint",
         **dict.fromkeys(OUTCOMES, "bigint"),
         "difference": "bigint",  # created minus all fates
         "violations": "bigint",
     },
-    "violations": {"task_id": "string", "life": "int", "day": "string", "problem": "string"},
+    "violations": {
+        "task_id": "string",
+        "life": "int",
+        "queue": "string",
+        "day": "string",
+        "problem": "string",
+    },
     "groups": {
+        "queue": "string",
         "task_group": "string",
         "offered": "bigint",
         "succeeded": "bigint",
@@ -141,10 +156,11 @@ TABLES: Final[dict[str, dict[str, str]]] = {
         "offer_share": "double",
         "service_share": "double",
         "shed_share": "double",
-        "jain_index": "double",  # of the successes; the same in every row
-        "jain_index_of_demand": "double",  # of the successes per offer; the same in every row
+        "jain_index": "double",  # of the successes; the same in every row of a queue
+        "jain_index_of_demand": "double",  # of the successes per offer; likewise
     },
     "workers": {
+        "queue": "string",
         "worker": "string",
         "claims": "bigint",
         "settles": "bigint",

@@ -6,32 +6,34 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import StoreUnderTest, on_table
-from tests.support.matching import Desk
+from tests.conftest import DATABASES, DYNAMODB, StoreUnderTest, on_table
+from tests.support.matching import Desk, emptied_resources
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
 
-@pytest.fixture(params=["moto", "dynamodb_local"])
+@pytest.fixture(params=[DYNAMODB])
 def client(request: pytest.FixtureRequest) -> DynamoDBClient:
-    """Return a client of each implementation of DynamoDB."""
+    """Return a client of DynamoDB Local, or of moto where that cannot run."""
     name = "moto_client" if request.param == "moto" else "dynamodb_local"
     client: DynamoDBClient = request.getfixturevalue(name)
     return client
 
 
 @pytest.fixture
-def table(client: DynamoDBClient, request: pytest.FixtureRequest) -> StoreUnderTest:
-    """Return an empty store on a table of each implementation of DynamoDB."""
-    return on_table(request.node.callspec.params["client"], client)
+def table(client: DynamoDBClient) -> StoreUnderTest:
+    """Return an empty store on a table of DynamoDB."""
+    return on_table(DYNAMODB, client)
 
 
-@pytest.fixture(params=["memory", "dynamodb_local"])
+@pytest.fixture(params=["memory", "dynamodb_local", *DATABASES])
 def desk(request: pytest.FixtureRequest) -> Desk:
     """Return an empty store of resources of each kind."""
     if request.param == "memory":
         return Desk()
+    if request.param in DATABASES:
+        return Desk(engine=emptied_resources(request.getfixturevalue(f"{request.param}_engine")))
     desk = Desk(client=request.getfixturevalue("dynamodb_local"))
     desk.queue().create_table()
     return desk

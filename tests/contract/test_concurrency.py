@@ -51,21 +51,21 @@ def fill(store: StoreUnderTest, tasks: int) -> None:
     store.queue().put_many([{"payload": number, "task_id": str(number)} for number in range(tasks)])
 
 
-def test_each_of_500_tasks_is_claimed_by_one_of_8_threads(table_store: StoreUnderTest) -> None:
-    fill(table_store, 500)
+def test_each_of_200_tasks_is_claimed_by_one_of_8_threads(table_store: StoreUnderTest) -> None:
+    fill(table_store, 200)
     limits = [1, 7] * (THREADS // 2)
     claimed = at_once(*(lambda limit=limit: drain(table_store.queue(), limit) for limit in limits))
-    assert Counter(chain(*claimed)) == {str(number): 1 for number in range(500)}
+    assert Counter(chain(*claimed)) == {str(number): 1 for number in range(200)}
     # They make progress together; a thread that the machine starts late may find little left.
     assert sum(map(bool, claimed)) > THREADS / 2
-    assert max(map(len, claimed)) < 250
-    assert counts(table_store.queue().stats()) == {"taken": 500}
+    assert max(map(len, claimed)) < 150
+    assert counts(table_store.queue().stats()) == {"taken": 200}
     table_store.clock.advance(60)
-    assert table_store.queue().recover() == 500  # every one of them is named in a lease record
+    assert table_store.queue().recover() == 200  # every one of them is named in a lease record
 
 
 def test_threads_that_share_a_queue_claim_and_settle_each_task_once(table_store: StoreUnderTest) -> None:
-    fill(table_store, 150)
+    fill(table_store, 90)
     queue = table_store.queue()
 
     def work() -> list[str]:
@@ -79,7 +79,7 @@ def test_threads_that_share_a_queue_claim_and_settle_each_task_once(table_store:
 
     done = Counter(chain(*at_once(*[work] * 4)))
     assert set(done.values()) == {1}
-    left = 150 - done.total()
+    left = 90 - done.total()
     assert counts(queue.stats()) == {"success": done.total(), "taken": left}
     assert left
     table_store.clock.advance(60)
@@ -88,14 +88,14 @@ def test_threads_that_share_a_queue_claim_and_settle_each_task_once(table_store:
 
 
 def test_sweeps_at_once_recover_each_task_once(table_store: StoreUnderTest) -> None:
-    fill(table_store, 120)
-    table_store.queue().claim(limit=80, lease_seconds=10)
-    table_store.queue().put_many([{"payload": number, "delay_seconds": 5} for number in range(40)])
+    fill(table_store, 70)
+    table_store.queue().claim(limit=40, lease_seconds=10)
+    table_store.queue().put_many([{"payload": number, "delay_seconds": 5} for number in range(30)])
     table_store.clock.advance(10)
     moved = at_once(*[lambda: table_store.queue().recover()] * 4)
-    assert sum(moved) + table_store.queue().recover() == 120
-    assert counts(table_store.queue().stats()) == {"pending": 160}
-    assert Counter(task.attempts for task in table_store.queue().list(limit=200)) == {1: 80, 0: 80}
+    assert sum(moved) + table_store.queue().recover() == 70
+    assert counts(table_store.queue().stats()) == {"pending": 100}
+    assert Counter(task.attempts for task in table_store.queue().list(limit=200)) == {1: 40, 0: 60}
 
 
 def test_of_puts_of_the_same_id_one_creates_the_task(table_store: StoreUnderTest) -> None:

@@ -34,13 +34,13 @@ def by_step(costs: list[Cost]) -> dict[str, Cost]:
 def test_a_whole_life(
     dynamodb_local: DynamoDBClient, claim_size: int, write_units: float, calls: float
 ) -> None:
-    cost = capacity.whole_life(dynamodb_local, claim_size, tasks=200)
+    cost = capacity.whole_life(dynamodb_local, claim_size, tasks=100)
     assert cost.write_units <= write_units
     assert cost.calls <= calls
     # The limits above are promises. The actual cost: put 2, claim 2, settle 1, and a share of the naming.
     # A small claim also names the tasks that come next, so at least four share a write of the record.
     namings = 1 / max(4, claim_size)
-    assert cost.write_units == pytest.approx(5 + namings, abs=0.05)
+    assert cost.write_units == pytest.approx(5 + namings, abs=0.06)
     assert cost.calls == pytest.approx(3 + 1 / claim_size + namings, abs=0.1)
 
 
@@ -102,7 +102,7 @@ def test_a_lost_race_costs_one_refused_write(dynamodb_local: DynamoDBClient) -> 
 
 
 def test_approximate_stats_cost_the_same_calls_whatever_the_backlog(dynamodb_local: DynamoDBClient) -> None:
-    few, many = (capacity.approximate_stats(dynamodb_local, tasks) for tasks in (200, 2000))
+    few, many = (capacity.approximate_stats(dynamodb_local, tasks) for tasks in (200, 1000))
     assert few.calls == many.calls <= 7
     assert many.read_units <= 128 + few.calls  # a page is 1 MB: 128 units where it is full
 

@@ -10,6 +10,7 @@ import pytest
 from freshq import Queue, TaskStatus
 from freshq.errors import StoreError
 from freshq.stores.dynamodb import control
+from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.support.readings import ids
 
 if TYPE_CHECKING:
@@ -136,3 +137,64 @@ def test_damaged_line_and_control_records(
     far: Any = {"N": str((table.clock.now + 3600) * 1000)}
     change(table, "freshq#line#default#x", {"dueShard": {"S": "default#LINES"}, "dueAt": far})
     assert ids(table.queue().claim(limit=5)) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"values": None},
+        {"values": {"S": "no JSON"}},
+        {"values": {"S": "[1]"}},
+        {"values": {"S": '{"until": "soon", "holder": 3}'}},
+        {"requestToken": None},
+        {"requestToken": {"N": "1"}},
+    ],
+)
+def test_a_damaged_record_of_the_upkeep_is_replaced(
+    table: StoreUnderTest, queue: Queue, damage: dict[str, Any]
+) -> None:
+    queue.upkeep()
+    change(table, "freshq#record#default#upkeep", damage)
+    table.clock.advance(20)
+    queue.put("work", delay_seconds=5)
+    table.clock.advance(10)
+    other = table.queue()
+    assert queue.upkeep().moved + other.upkeep().moved == 1
+    record = other.store.read_record("default", "upkeep")
+    assert record is not None
+    assert set(record.values) == {"holder", "until"}
+
+
+def test_damaged_counts_are_replaced(table: StoreUnderTest, queue: Queue) -> None:
+    store = queue.store
+    store.add_counts("default", "flow", {"served": 2, "offered": 3}, None)
+    change(table, "freshq#counts#default#flow", {"count_served": {"S": "many"}})
+    assert store.read_counts("default", "flow") == {"offered": 3}
+    store.add_counts("default", "flow", {"served": 1}, None)
+    assert store.read_counts("default", "flow") == {"served": 1}
+
+
+def test_damaged_levels_are_replaced(table: StoreUnderTest, queue: Queue) -> None:
+    change(table, "freshq#control#default", {"levels": {"S": "?"}})
+    queue.put("work", task_id="a", priority=4)
+    assert ids(table.queue().claim()) == ["a"]
+
+
+@pytest.mark.parametrize("lease", [None, {"S": "?"}, {"N": "9" * 30}])
+def test_a_damaged_pass_slot_is_free(table: StoreUnderTest, client: DynamoDBClient, lease: Any) -> None:
+    passes = WorkerPasses(str(table.table), "default", 1, client, table.clock)
+    far: Any = {"N": str((table.clock.now + 15) * 1000)}
+    slot: Any = {"holder": {"S": "dead"}, "leaseUntil": far, "requestToken": {"S": "dead"}}
+    change(table, "freshq#pass#default#0", slot)
+    assert passes.all_taken()
+    change(table, "freshq#pass#default#0", {"leaseUntil": lease})
+    assert not passes.all_taken()
+    with passes.slot("me") as entered:
+        assert entered
+
+
+def test_quarantined_tasks_are_counted(table: StoreUnderTest, queue: Queue) -> None:
+    queue.put("work", task_id="a")
+    change(table, "a", {"payload": None})
+    assert queue.claim() == []
+    assert (queue.store.take_quarantined(), queue.store.take_quarantined()) == (1, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,14 @@ from botocore.retries.standard import ExponentialBackoff
 from freshq import LeaseLost, PutIncomplete, PutOutcome, Queue, StoreError, TaskStatus, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb import calls
+from freshq.stores.dynamodb.puts import PUT_THREADS
 from tests.conftest import on_table
+from tests.support.bulk import load
 from tests.support.faults import (
     BEFORE,
     Died,
     client_at,
+    counted,
     crash,
     halved,
     hooked,
@@ -121,6 +125,22 @@ class TestLostReplyAfterTheSDK:
             queue.claim()
         assert known(queue, "a").status is TaskStatus.TAKEN
         assert [claim.task.attempts for claim in recovered_claims(table)] == [2]
+
+    def test_once_a_write_of_many_is_never_answered_no_other_begins(
+        self, queue: Queue, client: DynamoDBClient, table: StoreUnderTest
+    ) -> None:
+        queue.put_many([{"payload": number, "delay_seconds": 5} for number in range(50)])
+        table.clock.advance(6)
+        most = 2 * PUT_THREADS  # each that is under way is sent twice
+        lost = replies_lost(client, "UpdateItem", times=1000)
+        with lost, counted(client) as calls, pytest.raises(Unreachable):
+            queue.recover()
+        assert 0 < calls.operations.count("UpdateItem") <= most
+        lost = replies_lost(client, "PutItem", times=1000)
+        with lost, counted(client) as calls, pytest.raises(PutIncomplete) as incomplete:
+            queue.put_many([{"payload": number} for number in range(50)])
+        assert all(isinstance(receipt, Unreachable) for receipt in incomplete.value.receipts)
+        assert 0 < calls.operations.count("PutItem") <= most
 
 
 def done_before_the_second_put(client: DynamoDBClient, worker: Queue) -> Any:
@@ -305,7 +325,6 @@ MORTAL: dict[str, Callable[[Queue, Claim], object]] = {
     "retry": lambda queue, held: queue.retry(held, "again", delay_seconds=1),
     "release": lambda queue, held: queue.release(held),
     "extend": lambda queue, held: queue.extend(held, 2 * LEASE_SECONDS),
-    "shorten": lambda queue, held: queue.extend(held, 5),
     "recover": lambda queue, _: queue.recover(),
     "complete and close": complete_and_close,
     "claims in a row": lambda queue, held: (
@@ -463,19 +482,6 @@ class TestLeaseRecord:
             assert len(queue.claim()) == 1
         assert len(recovered_claims(table, 1000)) == 1
 
-    def test_a_lease_shortened_after_the_sweep_looked(self, queue: Queue, table: StoreUnderTest) -> None:
-        queue.put_many([{"payload": number} for number in range(2)])
-        (first,) = queue.claim(lease_seconds=50)
-        (second,) = queue.claim(lease_seconds=100)
-        table.clock.advance(40)
-        second = queue.extend(second, 100)
-        queue.complete(first)
-        table.clock.advance(10)
-        table.queue().recover()  # moves the record to the end of the second lease
-        queue.extend(second, 20)
-        table.clock.advance(20)
-        assert table.queue().recover() == 1
-
     def test_records_without_tasks_do_not_delay_the_others(self, table: StoreUnderTest) -> None:
         """More empty records than the sweep reads at a time are due before one that matters."""
         producer = table.queue()
@@ -587,10 +593,12 @@ class TestUnprocessed:
 
 
 def test_the_longest_ids_are_claimed_and_recovered_by_the_hundred(table: StoreUnderTest) -> None:
-    """Their lease record would not fit into one item of DynamoDB."""
-    ids_put = [f"{number:01000d}" for number in range(500)]
-    queue = table.queue()
-    queue.put_many([{"payload": None, "task_id": task_id} for task_id in ids_put])
-    assert len(queue.claim(limit=500, lease_seconds=10)) == 500
+    """The lease record of one claim would not fit into one item of DynamoDB: 400 KB."""
+    assert table.client is not None
+    queue, count = table.queue(), 410
+    task = known(queue, queue.put(None, task_id=f"{0:01000d}").task_id)
+    copies = [replace(task, task_id=f"{number:01000d}") for number in range(1, count)]
+    load(table.client, str(table.table), copies)
+    assert len(queue.claim(limit=count, lease_seconds=10)) == count
     table.clock.advance(20)
-    assert table.queue().recover() == 500
+    assert table.queue().recover() == count

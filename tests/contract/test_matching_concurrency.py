@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.matching import Desk
 
 THREADS: Final = 16
-REQUESTS: Final = 1000
+REQUESTS: Final = 300
 AGENTS: Final = 90
 LANGUAGES: Final = ("English", "French", "Spanish")
 CANCELLED: Final = "TransactionCanceledException"
@@ -91,7 +91,7 @@ def expected_depths(numbers: set[int]) -> dict[str, int]:
     return dict(depths)
 
 
-def test_1000_requests_of_16_threads_with_conflicts_and_throttling(table_desk: Desk) -> None:
+def test_300_requests_of_16_threads_with_conflicts_and_throttling(table_desk: Desk) -> None:
     assert table_desk.client is not None
     floor, faults = Floor(), Faults(random.Random(11))
     for number in range(AGENTS):

@@ -23,9 +23,21 @@ def test_a_cycle(dynamodb_local: DynamoDBClient, languages: int) -> None:
     assert match.write_units == 4 * languages + 2
     assert match.read_units == 1
     assert meters["enqueue"].write_units == 4 * languages + 2
-    assert meters["enqueue"].calls == {"GetItem": 2, "TransactWriteItems": 1}
+    # A look at the line of callers before and after.
+    assert meters["enqueue"].calls == {"GetItem": 2, "Query": 2, "TransactWriteItems": 1}
     assert (meters["release"].write_units, meters["release"].calls) == (1, {"PutItem": 1})
     assert meters["match without a result"].calls == {"Query": 2}
+    # The line of callers, as docs/matching.md has it: write units, read units, calls.
+    line = {
+        "wait: joins the line": (4, 5, 6),
+        "wait: asks again in vain": (0, 3, 3),
+        "enqueue, matched to a waiting caller": (6, 2, 3),
+        "release of a caller who used wait": (4, 0, 1),
+        "wait: takes a queued resource": (4 * languages + 4, 2, 3),
+    }
+    for step, figures in line.items():
+        meter = meters[step]
+        assert (meter.write_units, meter.read_units, meter.calls.total()) == figures, step
 
 
 def test_recovery_by_callers_is_rare(table_desk: Desk) -> None:
@@ -66,6 +78,23 @@ def test_queries_have_a_limit_however_many_resources_wait(
     assert meter.calls == {"Query": queries, "TransactWriteItems": 1}
     sent = [arguments for operation, arguments in meter.sent if operation == "Query"]
     assert all(arguments["Limit"] <= 10 and arguments["ConsistentRead"] for arguments in sent)
+
+
+@pytest.mark.parametrize(("at_most", "units"), [(None, 3), (13, 1)])
+def test_depths_are_counted_by_the_store(table_desk: Desk, at_most: int | None, units: int) -> None:
+    """One query for the combinations, and one for each; no entry is returned."""
+    assert table_desk.client is not None
+    queue = table_desk.queue()
+    for number in range(30):
+        join(queue, str(number), {"language": {"English", "Spanish"}, "gender": "F"})
+    with match_metered(table_desk.client) as meter:
+        depths = queue.depths(at_most)
+    depth = 30 if at_most is None else at_most
+    assert depths == {"gender=F&language=English": depth, "gender=F&language=Spanish": depth}
+    assert meter.calls == {"Query": 3}
+    counts = [arguments for _operation, arguments in meter.sent if arguments.get("Select") == "COUNT"]
+    assert len(counts) == 2
+    assert meter.read_units <= 1 + 2 * units
 
 
 def test_the_figures_are_printed(

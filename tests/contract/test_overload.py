@@ -12,8 +12,9 @@ from freshq import Overloaded, PutIncomplete, PutOutcome, Queue, Receipt, TaskSt
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule
-from freshq.policy.shedding import BacklogLimit, WhenFull
+from freshq.policy.shedding import MAX_SHED_BEHIND, BacklogLimit, WhenFull
 from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
+from tests.support.counting import counted_calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from tests.conftest import StoreUnderTest
 
 DEADLINE_SECONDS = 100.0
+# Of a claim that sheds by CoDel, beside the conditional writes of DynamoDB.
+MAX_CALLS = 16
 
 
 def queue_of(store: StoreUnderTest, **options: Any) -> Queue:
@@ -230,6 +233,24 @@ class TestCodel:
         assert queue.stats().shed_by_reason == {"codel": 28}
         assert_all_counted(queue, 31)
 
+    def test_a_claim_sheds_many_by_as_many_calls_as_a_few(self, store: StoreUnderTest) -> None:
+        sent = []
+        for name, count in (("few", MAX_SHED_BEHIND), ("many", MAX_SHED_BEHIND + 20)):
+            rule = CodelRule(target_seconds=5, interval_seconds=10)
+            queue = queue_of(store, name=name, order="fifo", codel=rule)
+            queue.put_many([{"payload": number} for number in range(count + 3)])
+            for _ in range(2):
+                store.clock.advance(11)
+                assert len(queue.claim()) == 1
+            queue.put("fresh")
+            with counted_calls(queue, store) as calls:
+                assert claimed(queue) == ["fresh"]
+            assert queue.stats().shed_by_reason == {"codel": MAX_SHED_BEHIND + 1}
+            sent.append(len(calls))
+        assert max(sent) <= sent[0] + 3  # pauses and levels are read again now and then
+        shed_by = MAX_SHED_BEHIND if store.client is not None else 0
+        assert sent[1] <= shed_by + MAX_CALLS
+
     def test_only_with_fifo(self, store: StoreUnderTest) -> None:
         rule = CodelRule(target_seconds=5, interval_seconds=10)
         for order in ("lifo", "priority", "adaptive"):
@@ -280,8 +301,9 @@ class TestBacklog:
         assert queue.get("x") is None
         claimed(queue)
         with pytest.raises(PutIncomplete) as incomplete:
-            queue.put_many([{"payload": number} for number in range(3)])
+            queue.put_many([{"payload": number, "task_id": f"t{number}"} for number in range(3)])
         assert [isinstance(entry, Overloaded) for entry in incomplete.value.receipts] == [False, True, True]
+        assert incomplete.value.task_ids == ["t0", "t1", "t2"]
         stats = queue.stats()
         assert (stats.pending, stats.shed, stats.shed_by_reason) == (3, 0, {"overflow": 3})
 

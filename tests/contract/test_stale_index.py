@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Order
-from freshq.stores.dynamodb import queries
-from freshq.stores.dynamodb.items import Keyspace, encode
+from freshq import Order, TaskStatus
+from freshq.stores.dynamodb import approximate_counts, queries, stale_tasks
 from freshq.stores.dynamodb.queries import MAX_PAGES
+from tests.support.bulk import load
 from tests.support.faults import AFTER, hooked
+from tests.support.readings import known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,17 +41,12 @@ def calls_of(client: DynamoDBClient) -> Iterator[Counter[str]]:
 def put_copies(table: StoreUnderTest, task_id: str, count: int, step_seconds: float) -> None:
     """Write copies of a task, each created a step later or earlier, with the calls of a bulk load."""
     assert table.client is not None
-    assert table.table is not None
-    task = table.queue().get(task_id)
-    assert task is not None
+    task = known(table.queue(), task_id)
     copies = [
         replace(task, task_id=f"{task_id}-{number}", created=task.created + number * step_seconds)
         for number in range(1, count + 1)
     ]
-    for start in range(0, count, 25):
-        batch = copies[start : start + 25]
-        requests: list[Any] = [{"PutRequest": {"Item": encode(copy, Keyspace(1))}} for copy in batch]
-        table.client.batch_write_item(RequestItems={table.table: requests})
+    load(table.client, str(table.table), copies)
 
 
 @pytest.mark.parametrize(("order", "step_seconds"), [(Order.LIFO, 0.001), (Order.FIFO, -0.001)])
@@ -110,3 +106,79 @@ def test_a_claim_goes_on_where_the_one_before_ran_out_of_pages(
     assert found == ["live"]
     queue.put("another")
     assert sum(len(queue.claim(limit=1)) for _ in range(4)) == 1
+
+
+def test_claims_after_the_first_begin_where_only_stale_tasks_were(
+    table_store: StoreUnderTest, dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "LARGER_PAGES_KEYS", (30,))
+    table = table_store
+    table.queue().put("stale", task_id="stale", max_age_seconds=5)
+    table.queue().put("live", task_id="live")
+    put_copies(table, "live", 10, -0.001)
+    put_copies(table, "stale", 70, 0.001)
+    table.clock.advance(10)
+    queue = table.queue()
+    queries_of_each = []
+    for _ in range(3):
+        with calls_of(dynamodb_local) as calls:
+            assert len(queue.claim()) == 1
+        queries_of_each.append(calls["Query"])
+    assert queries_of_each[0] > queries_of_each[1] == queries_of_each[2] == 2
+    monkeypatch.setattr(queries, "RESUME_SECONDS", -1.0)  # a task may have returned among the stale ones
+    with calls_of(dynamodb_local) as calls:
+        assert len(queue.claim()) == 1
+    assert calls["Query"] == queries_of_each[0]
+
+
+def test_upkeep_sheds_what_claims_passed_over_in_bounded_portions(
+    table_store: StoreUnderTest, dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stale_tasks, "MAX_SHED", 50)
+    table, client = table_store, dynamodb_local
+    queue = table.queue()
+    queue.put("stale", task_id="stale", max_age_seconds=5)
+    queue.put("live", task_id="live")
+    put_copies(table, "stale", 60, 0.001)
+    table.clock.advance(10)
+    assert [claim.task.payload for claim in queue.claim()] == ["live"]
+    shed = []
+    for _ in range(3):
+        with calls_of(client) as calls:
+            queue.upkeep()
+        shed.append(calls["UpdateItem"])
+    assert shed == [50, 11, 0]
+    stored = client.scan(TableName=str(table.table), FilterExpression="attribute_exists(pendingShard)")
+    assert stored["Items"] == []
+    task = table.queue().get("stale-60")
+    assert task is not None
+    assert (task.status, task.shed_reason) == (TaskStatus.SHED, "expired")
+
+
+def test_upkeep_leaves_what_is_stale_by_the_max_age_of_the_queue_to_ttl(
+    table_store: StoreUnderTest, dynamodb_local: DynamoDBClient
+) -> None:
+    queue = table_store.queue(max_age_seconds=60)
+    queue.put("short", max_age_seconds=5)
+    queue.put("long")
+    table_store.clock.advance(10)
+    queue.claim()
+    queue.put("old")
+    table_store.clock.advance(100)
+    with calls_of(dynamodb_local) as calls:
+        queue.store.tidy("default", table_store.clock.now, 1000)
+    assert calls["UpdateItem"] == 0
+
+
+def test_approximate_stats_look_into_some_groups_only(
+    table_store: StoreUnderTest, dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = table_store.queue()
+    queue.put_many([{"payload": "work", "group": str(number)} for number in range(6)])
+    assert queue.stats(approximate=True).pending == 6
+    monkeypatch.setattr(approximate_counts, "MAX_LINES", 3)
+    with calls_of(dynamodb_local) as calls:
+        stats = queue.stats(approximate=True)
+    assert calls["Query"] <= 4 * 3 + 2
+    assert stats.pending == 2
+    assert (stats.bounded["pending"], stats.bounded["oldest_pending_seconds"]) == ("at least", "at least")

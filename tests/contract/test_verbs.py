@@ -558,11 +558,11 @@ class TestValues:
         assert claimed(queue).task.payload == {"list": [1]}
 
     def test_values_that_are_equal_in_json_are_equal_on_every_store(self, queue: Queue) -> None:
-        queue.put({1: (2, 3)}, task_id="a")
+        queue.put({"1": (2, 3)}, task_id="a")
         assert known(queue, "a").payload == {"1": [2, 3]}
-        result = {1: [4]}
+        result = {"1": [4]}
         settled = queue.complete(claimed(queue), result)
-        result[1].append(5)
+        result["1"].append(5)
         assert known(queue, "a").result == settled.result == {"1": [4]}
 
 

@@ -1,4 +1,4 @@
-"""The application on the embedded emulator, deployed by `sam deploy` from the very template."""
+"""The application on the embedded emulator, packaged and first deployed by `sam deploy`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import pytest
 from botocore.config import Config
-from local.deploy import PROJECT, STACK, build, deploy
+from local.deploy import PROJECT, STACK, build, deploy, template_values
 from local.emulator import Emulator
 from local.history import read_changes, versions_by_task
 
 from freshq import Queue
+from tests.e2e.package import Package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ class Deployment:
     emulator: Emulator
     outputs: dict[str, str]
     max_age_seconds: float
+    stack: str = STACK
     clients: dict[str, Any] = field(default_factory=dict)
 
     def client(self, service: Any) -> Any:
@@ -136,27 +138,34 @@ def template() -> Path:
     return build(PROJECT / "build" / "local")
 
 
+@pytest.fixture(scope="session")
+def package(left_alone: Deployment) -> Package:
+    """Return the application as `sam deploy` uploaded it."""
+    return Package.uploaded(STACK, left_alone.emulator.connection)
+
+
 @pytest.fixture
-def deployed(template: Path, tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
+def deployed(package: Package, tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
     """Return a way to deploy the application, with given parameters, to an emulator of one's own."""
     with Emulator(tmp_path / "emulator.log") as emulator:
-        yield partial(deploy_application, emulator, template)
+        package.upload(emulator.connection)
+        yield partial(deploy_application, emulator, package)
 
 
 def deploy_application(
-    emulator: Emulator, template: Path, stack: str = STACK, **parameters: Any
+    emulator: Emulator, package: Package, stack: str = STACK, **parameters: Any
 ) -> Deployment:
     """Deploy the application with some of its parameters."""
-    values = {name: str(value) for name, value in parameters.items()}
-    outputs = deploy(emulator, template, values, stack=stack)
-    return Deployment(emulator, outputs, float(parameters.get("MaxAgeSeconds", 3600)))
+    outputs = package.deploy(stack, template_values(parameters), emulator.connection)
+    return Deployment(emulator, outputs, float(parameters.get("MaxAgeSeconds", 3600)), stack)
 
 
 @pytest.fixture(scope="session")
 def left_alone(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Return an application with a delayed task, deployed early, for the schedule to find by itself."""
     with Emulator(tmp_path_factory.mktemp("left-alone") / "emulator.log") as emulator:
-        application = deploy_application(emulator, template, MaxAgeSeconds=900)
+        outputs = deploy(emulator, template, {"MaxAgeSeconds": 900})
+        application = Deployment(emulator, outputs, max_age_seconds=900)
         # No stream record rings for a task whose delay is over.
         application.put({"payload": 1, "delay_seconds": 0.5})
         yield application

@@ -39,7 +39,9 @@ def test_what_is_put_is_done_once_and_what_is_delayed_when_it_is_due(
     assert set(application.runs().values()) == {1}
     later = application.queue.get("later")
     assert later is not None
-    assert later.updated >= later.created + 3
+    assert later.first_due is not None
+    assert later.first_due >= (later.put_at or 0) + 2.9
+    assert later.updated >= later.first_due
     stats = application.queue.stats()
     assert (stats.pending, stats.delayed, stats.taken, stats.shed) == (0, 0, 0, 0)
 

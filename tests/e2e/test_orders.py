@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from array import array
-from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from local.facts import Life, lives_of
+from local.forecast import served_in_time
 
 from freshq import Order, Task, TaskStatus
-from freshq.policy.rules import OverloadRules
-from freshq.simulate import Load, simulate_load, summarize
 from tests.e2e.conftest import Deployment, wait_until
 
 if TYPE_CHECKING:
@@ -78,30 +75,6 @@ def in_time(life: Life) -> bool:
     return life.fate is TaskStatus.SUCCESS and life.ended is not None and life.ended <= life.deadline
 
 
-def slot_seconds(lives: Sequence[Life]) -> float:
-    """Return how long a task occupied its slot: its run, and the time until the slot was taken again."""
-    done = [(life.claims[-1].taken, life.ended) for life in lives if life.ended is not None and life.claims]
-    taken = sorted(start for start, _end in done)
-    ended = sorted(end for _start, end in done)
-    # While tasks wait, the k-th end makes room for the claim that follows the first ones.
-    gaps = [start - end for start, end in zip(taken[SERVERS:], ended, strict=False)]
-    return fmean(end - start for start, end in done) + median(gaps)
-
-
-def predicted(order: Order, lives: Sequence[Life], priorities: Sequence[int]) -> int:
-    """Return how many of the recorded arrivals the simulator does in time."""
-    start = lives[0].created
-    load = Load(
-        created=array("d", [life.created - start for life in lives]),
-        service=array("d", [slot_seconds(lives)] * len(lives)),
-        deadline=array("d", [life.deadline - start for life in lives]),
-        duration_seconds=LOAD_SECONDS,
-        levels=bytes(priorities),
-        groups=[],
-    )
-    return summarize(simulate_load(load, OverloadRules(DEADLINE_SECONDS, order), SERVERS)).served_in_time
-
-
 def test_goodput_is_what_the_simulator_predicts(stacks: dict[Order, Deployment]) -> None:
     applications = list(stacks.values())
     warm_up(applications)
@@ -111,7 +84,7 @@ def test_goodput_is_what_the_simulator_predicts(stacks: dict[Order, Deployment])
         versions = application.versions()
         lives = [life for life in lives_of(versions, time.time()) if is_load(versions[life.task_id])]
         priorities = [versions[life.task_id][0].priority for life in lives]
-        forecast = predicted(order, lives, priorities)
+        forecast = served_in_time(lives, SERVERS, LOAD_SECONDS, order, priorities)
         assert forecast > SERVERS * DEADLINE_SECONDS / TASK_SECONDS, order
         assert sum(map(in_time, lives)) == pytest.approx(forecast, rel=0.1), order
         # All levels are drained from high to low, so the urgent ones do well under every order.

@@ -15,11 +15,13 @@ from freshq_pipeline.run.batch import execute
 from freshq_pipeline.run.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.session import spark_session
+from freshq_pipeline.spark.tuning import Tuning, tuning_for
 from freshq_pipeline.storage.folder import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CACHE = str(Path(__file__).parents[2] / ".cache")
 Rows: TypeAlias = list[dict[str, Any]]
 Pipeline: TypeAlias = Callable[..., dict[str, Any]]
 
@@ -40,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cache what is made once per machine in the repository, not in the home."""
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
+
+
+@pytest.fixture(autouse=True)
 def _no_sockets_left() -> Iterator[None]:
     """Close Py4J's sockets here, so that no unrelated test gets the warnings."""
     yield
@@ -48,12 +56,12 @@ def _no_sockets_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    with spark_session("local[2]", "1g") as session:
-        # For a few rows, compiling plans takes longer than interpreting them.
-        session.conf.set("spark.sql.codegen.wholeStage", "false")
-        session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        session.conf.set("spark.sql.adaptive.enabled", "false")
-        yield session
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", CACHE)
+        with spark_session("local[2]", "1g", tuning_for(0)) as session:
+            # With one partition, rows that must meet would always do.
+            session.conf.set("spark.sql.shuffle.partitions", "2")
+            yield session
 
 
 @pytest.fixture(scope="session")
@@ -61,25 +69,13 @@ def pipeline(spark: SparkSession) -> Pipeline:
     """Return a function that runs the pipeline and returns its summary."""
 
     @contextmanager
-    def same() -> Iterator[SparkSession]:
+    def same(_tuning: Tuning) -> Iterator[SparkSession]:
         yield spark
 
     def call(events: Path, out: Path, form: Format = Format.LANDED, **options: Any) -> dict[str, Any]:
         return execute(RunRequest(Folder(str(events)), Folder(str(out)), Options(form, **options)), same)
 
     return call
-
-
-def uncompiled(folder: Path) -> dict[str, str]:
-    """Return environment variables that make Spark interpret plans, as in the tests.
-
-    Args:
-        folder: New folder for the settings.
-    """
-    folder.mkdir()
-    lines = ("spark.sql.codegen.wholeStage false", "spark.sql.codegen.factoryMode NO_CODEGEN")
-    (folder / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
-    return {"SPARK_CONF_DIR": str(folder)}
 
 
 def table(summary: dict[str, Any], name: str, order: str) -> Rows:

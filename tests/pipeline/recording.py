@@ -37,18 +37,23 @@ class Recording:
     def put(
         self, at: float, task_id: str, *, max_age: float = 60, group: str | None = None, **more: Any
     ) -> None:
+        due = at + more.get("delay", 0)
         item: dict[str, Any] = {
             "taskId": {"S": task_id},
             "taskQueue": {"S": more.get("queue", "default")},
             "taskStatus": {"S": "PENDING"},
-            "taskCreated": ms(at),
-            "deadline": ms(at + max_age),
+            "taskCreated": ms(due),
+            "putAt": ms(at),
+            "deadline": ms(due + max_age),
             "priority": {"N": str(more.get("priority", 0))},
             "attempts": {"N": "0"},
             "payload": {"S": '"secret }{ payload"'},
         }
         if group is not None:
             item["taskGroup"] = {"S": group}
+            item["taskKind"] = {"S": f"kind of {group}"}
+        if due > at:
+            item["notBefore"] = item["firstDue"] = ms(due)
         self._write(at, item)
 
     def take(self, at: float, task_id: str, *, holder: str = "w1:a", lease: float = 30) -> None:

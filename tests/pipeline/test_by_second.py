@@ -17,6 +17,7 @@ def recording(*tasks: tuple[float, float, float, str]) -> pd.DataFrame:
     frame = pd.DataFrame(tasks, columns=["created_ms", "first_taken_ms", "finished_ms", "outcome"])
     for name in ("created_ms", "first_taken_ms", "finished_ms"):
         frame[name] = START_MS + frame[name] * 1000
+    frame["queue"] = "default"
     return frame.assign(wait_seconds=(frame["first_taken_ms"] - frame["created_ms"]) / 1000)
 
 

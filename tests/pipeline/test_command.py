@@ -6,18 +6,23 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from io import StringIO
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
-from freshq_pipeline.cli import app, finish
-from freshq_pipeline.errors import BAD_INPUT_STATUS, FAILED_STATUS, VIOLATION_STATUS
+from freshq_pipeline.cli import app, finish, finish_replay
+from freshq_pipeline.errors import BAD_INPUT_STATUS, DIFFERENCE_STATUS, FAILED_STATUS, VIOLATION_STATUS
+from freshq_pipeline.replay.check import check
+from freshq_pipeline.run.progress import RunProgress
 from freshq_pipeline.spark.failures import start_failure
 from freshq_pipeline.spark.java import OLDEST, version_of, write_launcher
-from tests.pipeline.conftest import uncompiled
 from tests.pipeline.recording import small, write_lines
+from tests.support.working import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +62,52 @@ def test_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixture[s
         finish({"ledger_violations": 2}, as_json=True)
     assert ended.value.exit_code == VIOLATION_STATUS
     assert "2 ledger violations" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("replayed", "reason"), [(137, "the machine was starved"), (63, "there were more servers at times")]
+)
+def test_a_replay_far_from_the_recording_has_its_own_status(
+    replayed: int, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record: Any = SimpleNamespace(queue="mail", in_time=100, idle_ratio=0.4)
+    far = check(record, {"policy": "LIFO", "served_in_time": replayed})
+    near = check(record, {"policy": "LIFO", "served_in_time": 104})
+    with pytest.raises(typer.Exit) as ended:
+        finish_replay({"queues": [{"check": near}, {"check": far}]}, as_json=True)
+    assert ended.value.exit_code == DIFFERENCE_STATUS
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert f"queue mail: the replay of LIFO differs from the recording by 37.0%: {replayed} tasks" in line
+    assert f"Probably {reason}" in line
+    finish_replay({"queues": [{"check": near}]}, as_json=True)
+
+
+def test_a_run_shows_its_part_and_how_much_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("freshq_pipeline.run.progress.POLL_SECONDS", 0.01)
+    asked = list[int]()
+    stage = SimpleNamespace(numTasks=62, numCompletedTasks=48)
+    stages: dict[int, Any] = {1: stage, 2: None}  # the second has just ended
+
+    def active() -> list[int]:
+        asked.append(len(asked))
+        return list(stages)
+
+    tracker = SimpleNamespace(getActiveStageIds=active, getStageInfo=stages.get)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    shown = StringIO()
+    with RunProgress(Console(file=shown, force_terminal=True, width=120)) as progress:
+        progress.begin("read")
+        with progress.follow(spark):
+            wait_until(lambda: "48 of 62" in shown.getvalue())
+        before = len(asked)
+        wait_until(lambda: "6/7 stopping Spark" in shown.getvalue())
+        assert len(asked) == before  # Spark may be gone
+    assert "2/7 reading the new files" in shown.getvalue()
+    hidden = StringIO()
+    with RunProgress(Console(file=hidden, force_terminal=False)) as progress:
+        progress.begin("read")
+    assert hidden.getvalue() == ""
 
 
 def test_a_java_that_does_not_start(tmp_path: Path) -> None:
@@ -108,11 +159,11 @@ def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
         if (found := shutil.which(tool)) is not None:
             (bare / tool).symlink_to(found)
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    environment |= uncompiled(tmp_path / "conf")
+    environment["PATH"] = str(bare)
     done = subprocess.run(
         [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(tmp_path / "in"),
          "--out", str(tmp_path / "out"), "--master", "local[2]", "--memory", "1g"],
-        capture_output=True, text=True, check=False, timeout=250, env=environment | {"PATH": str(bare)},
+        capture_output=True, text=True, check=False, timeout=250, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/report.html").exists()

@@ -13,7 +13,7 @@ from benchmarks.lives import write_events
 from freshq_pipeline.schemas import OUTCOMES as FATES
 from freshq_pipeline.schemas import TABLES, Format
 from freshq_pipeline.tables.minutes import AGES_SECONDS
-from freshq_pipeline.tables.percentiles import wait_percentiles_seconds
+from freshq_pipeline.tables.percentiles import wait_percentiles
 from tests.pipeline.conftest import Pipeline, table
 from tests.pipeline.oracle import make_tables, rows_that_differ, write_tables
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
@@ -59,16 +59,17 @@ def test_small_recording(form: Format, pipeline: Pipeline, tmp_path: Path) -> No
     assert (rows["i"]["lease_losses"], rows["i"]["run_seconds"]) == (1, 35.0)
     assert rows["j"]["wait_seconds"] is None
     workers = {row["worker"]: row for row in table(summary, "workers", "worker")}
-    assert workers["w1"] == {"worker": "w1", "claims": 4, "settles": 3, "lease_losses": 1}
+    assert workers["w1"] == {"queue": "default", "worker": "w1", "claims": 4, "settles": 3, "lease_losses": 1}
     total = table(summary, "ledger", "day")[-1]
-    assert (total["day"], total["created"], total["shed"], total["difference"]) == (None, 11, 3, 0)
+    assert (total["queue"], total["day"], total["created"], total["shed"]) == ("default", None, 11, 3)
+    assert total["difference"] == 0
     if form is not Format.KINESIS:  # only Kinesis has removals to the microsecond
         landed = small().landed()
         write_lines(tmp_path / "sound.json", [*landed, *landed[3:8]])
         assert differing_from_duckdb(summary, tmp_path / "sound.json", tmp_path / "duckdb") == {}
 
 
-def test_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_queues_apart_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path: Path) -> None:
     tape = Recording()
     for at, task in enumerate("abc"):
         tape.put(at, task)
@@ -92,7 +93,9 @@ def test_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path
         tape.put(7, task, queue="three")  # replaces a stale task
     tape.put(10, "lost", queue="two")
     tape.take(11, "lost")
-    events = [event for event in tape.landed() if (event["task_id"], event["change"]) != ("lost", "INSERT")]
+    put_delayed(tape)
+    missing = (("lost", "INSERT"), ("put before", "INSERT"))
+    events = [event for event in tape.landed() if (event["task_id"], event["change"]) not in missing]
     write_lines(tmp_path / "in/a.json", events)
     summary = pipeline(tmp_path / "in", tmp_path / "out")
     rows = table(summary, "tasks", "task_id, life")
@@ -112,18 +115,87 @@ def test_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path
     }
     # A task without a recorded put is in its first life, too.
     assert {row["life"] for row in table(summary, "violations", "task_id")} == {1}
-    assert table(summary, "ledger", "day")[-1]["difference"] == -1
+    totals = {row["queue"]: row["difference"] for row in table(summary, "ledger", "day") if not row["day"]}
+    assert totals == {"default": 0, "two": -1, "three": 0, "four": 0}
+    assert_queues_are_apart(summary)
+    assert_delayed_puts_count_from_their_due_times(summary)
     assert differing_from_duckdb(summary, tmp_path / "in/*.json", tmp_path / "duckdb") == {}
 
 
+def assert_queues_are_apart(summary: dict[str, Any]) -> None:
+    """Assert known figures of four queues that share a table, a worker and the minutes."""
+    figures = {row["queue"]: row for row in summary["queues"]}
+    counts = {
+        name: (row["tasks"], row["inversions"], row["ledger_violations"]) for name, row in figures.items()
+    }
+    assert counts == {"default": (4, 1, 2), "two": (3, 0, 1), "three": (6, 0, 0), "four": (5, 0, 0)}
+    assert summary["tasks"] == 18
+    # The waits are 3, 3 and 6 s; 0.5 and 1 s; 1 s, twice; and 1.5 s, twice.
+    medians = {name: row["wait_p50_seconds"] for name, row in figures.items()}
+    assert medians == {"default": 3.0, "two": 0.75, "three": 1.0, "four": 1.5}
+    assert summary["wait_p50_seconds"] == 1.5
+    groups = {row["queue"]: row for row in table(summary, "groups", "queue")}
+    offered = {name: row["offered"] for name, row in groups.items()}
+    assert offered == {"default": 4, "two": 3, "three": 6, "four": 5}
+    assert {row["offer_share"] for row in groups.values()} == {1.0}
+    workers = table(summary, "workers", "queue")
+    assert [(row["queue"], row["worker"], row["claims"]) for row in workers] == [
+        ("default", "w1", 3), ("four", "w1", 2), ("three", "w1", 2), ("two", "w1", 2),
+    ]  # fmt: skip
+    minutes = table(summary, "minutes", "queue")
+    assert [(row["queue"], row["offered"]) for row in minutes if row["queue"] != "four"] == [
+        ("default", 4), ("three", 6), ("two", 3),
+    ]  # fmt: skip
+    assert {row["queue"] for row in table(summary, "violations", "queue")} == {"default", "two"}
+
+
+def put_delayed(tape: Recording) -> None:
+    """Write lives in the queue four that begin with a delayed put."""
+    four: dict[str, Any] = {"queue": "four"}
+    tape.put(1, "due", delay=4, max_age=5, **four)
+    tape.put(2, "tomorrow", delay=86_400, **four)
+    tape.put(3, "anew", delay=3600, **four)
+    tape.change(4, "anew", "CANCELLED", notBefore=None)
+    tape.put(4.5, "anew", **four)  # its creation time is earlier than that of the cancelled one
+    tape.put(-1, "put before", delay=7.5, **four)
+    tape.change(5.5, "due", "PENDING", notBefore=None)
+    for at, task in ((6.5, "due"), (8, "put before")):
+        tape.take(at, task)
+        tape.settle(at + 0.5, task, "SUCCESS")
+
+
+def assert_delayed_puts_count_from_their_due_times(summary: dict[str, Any]) -> None:
+    rows = {
+        (row["task_id"], row["life"]): row
+        for row in table(summary, "tasks", "task_id")
+        if row["queue"] == "four"
+    }
+    assert {name: row["outcome"] for name, row in rows.items()} == {
+        ("due", 1): "success", ("tomorrow", 1): "pending", ("anew", 1): "cancelled", ("anew", 2): "pending",
+        ("put before", 1): "success",
+    }  # fmt: skip
+    due = rows["due", 1]
+    assert (due["put_ms"], due["created_ms"]) == (START_MS + 1000, START_MS + 5000)
+    assert (due["wait_seconds"], due["in_time"]) == (1.5, True)
+    (minute,) = (row for row in table(summary, "minutes", "queue") if row["queue"] == "four")
+    assert (minute["offered"], minute["backlog"], minute["oldest_pending_seconds"]) == (3, 1, 6.5)
+
+
 def test_outcomes_at_an_earlier_time(pipeline: Pipeline, tmp_path: Path) -> None:
-    write_lines(tmp_path / "in/a.json", small().landed())
+    events = small().landed()
+    write_lines(tmp_path / "in/a.json", [*events, events[0], events[-1], "{broken"])
     summary = pipeline(tmp_path / "in", tmp_path / "out", as_of_ms=START_MS + 23_000)
+    # Of a three events, of b five. The copy of the last event is as late as the event itself.
+    assert (summary["events_distinct"], summary["events_duplicate"]) == (3 + 5, 1)
+    assert summary["events_after_as_of"] == len(events) + 1 - summary["events_distinct"]
+    counts = ("distinct", "duplicate", "after_as_of", "quarantined", "no_task")
+    assert summary["events_read"] == sum(summary[f"events_{name}"] for name in counts)
     rows = {row["task_id"]: row["outcome"] for row in table(summary, "tasks", "task_id")}
     assert rows == {"a": "success", "b": "taken"}
 
 
-def test_equal_to_duckdb(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_equal_to_duckdb(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("freshq_pipeline.ingest.silver.SCANNED_BYTES", 0)  # as with large inputs
     count = write_events(tmp_path / "in", 8000, files=3, seed=5)
     strays = [event | {"event_id": f"w{event['event_id']}"} for event in wandering(300, seed=5).landed()]
     write_lines(tmp_path / "in/wandering.json.gz", strays)
@@ -152,9 +224,13 @@ def differing_from_duckdb(summary: dict[str, Any], files: Path, out: Path) -> di
     "waits", [[], [0.0], [3.0, 1.0, 2.0, 1.0], [0.5] * 9 + [700.0], [0.0, 0.0, 5.25, 80.0]]
 )
 def test_percentiles_are_exact(waits: list[float], spark: SparkSession) -> None:
-    tasks = spark.createDataFrame([(wait,) for wait in [*waits, None]], "wait_seconds double")
-    found = wait_percentiles_seconds(tasks, (0.0, 0.5, 0.99, 1.0))
-    if not waits:
-        assert found == [None] * 4
-    else:
-        assert found == pytest.approx(list(np.quantile(waits, (0.0, 0.5, 0.99, 1.0))))
+    queues = {"one": waits, None: [9.0, *waits[1:]], "1": [4.0] * 3} if waits else {}
+    rows = [("one", None), *((queue, wait) for queue, some in queues.items() for wait in some)]
+    tasks = spark.createDataFrame(rows, "queue string, wait_seconds double")
+    shares = (0.0, 0.5, 0.99, 1.0)
+    found = wait_percentiles(tasks, shares)
+    together = [wait for some in queues.values() for wait in some]
+    assert found.overall == (pytest.approx(list(np.quantile(together, shares))) if waits else [None] * 4)
+    assert found.by_queue == {
+        queue: pytest.approx(list(np.quantile(some, shares))) for queue, some in queues.items()
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -18,14 +19,16 @@ from benchmarks.lives import write_events
 from freshq.policy.order import Order
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.replay import Grid, replay
+from freshq_pipeline.replay.record import recorded_loads
 from freshq_pipeline.report.page import write_report
 from freshq_pipeline.run.batch import as_before, plan
 from freshq_pipeline.run.request import Options, RunRequest
 from freshq_pipeline.run.stream import stream
 from freshq_pipeline.schemas import TABLES, Format, ddl
 from freshq_pipeline.storage.folder import Folder
-from tests.pipeline.conftest import Pipeline, query, table, uncompiled
-from tests.pipeline.recording import START_SECONDS, small, write_lines
+from freshq_pipeline.storage.recording import write_recording
+from tests.pipeline.conftest import Pipeline, query, table
+from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,14 +72,23 @@ def test_increments_equal_a_batch(
     assert [run.name for run in (tmp_path / "out/runs").iterdir()] == [second["run_id"]]
 
 
-def test_unusable_records_are_quarantined(pipeline: Pipeline, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scanned_bytes", [0, 1 << 40])
+def test_unusable_records_are_quarantined(
+    scanned_bytes: int, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("freshq_pipeline.ingest.silver.SCANNED_BYTES", scanned_bytes)
     events = [json.dumps(event) for event in small().landed()]
+    new = {"note": 'a "b", c: {}', "nested": {"a": [1]}, "number": 2.5}
+    events[0] = json.dumps(json.loads(events[0]) | new)
+    events[2] = json.dumps(json.loads(events[2]) | {"number": 3, "worker": 'known, "text":'})
     write_lines(
         tmp_path / "in/whole.json.gz", [events[0] + events[1], "not json", "", '{"schema_version": 1}']
     )
     write_lines(tmp_path / "in/cut.json.gz", events[2:])
     cut = tmp_path / "in/cut.json.gz"
     cut.write_bytes(cut.read_bytes()[:-40])
+    # 2 MB that inflate to 2 GB, in a line without an end.
+    (tmp_path / "in/bomb.json.gz").write_bytes(gzip.compress(b"0" * (32 << 20)) * 64)
     summary = pipeline(tmp_path / "in", tmp_path / "out")
     quarantined = (tmp_path / "out/quarantine" / summary["run_id"]).glob("*.json")
     rows = [json.loads(line) for file in quarantined for line in file.read_text().splitlines()]
@@ -86,10 +98,20 @@ def test_unusable_records_are_quarantined(pipeline: Pipeline, tmp_path: Path) ->
         ("whole.json.gz", 2, "not a JSON record"),
         ("whole.json.gz", 4, "no event_id"),
         ("cut.json.gz", lost, "truncated gzip"),
+        ("bomb.json.gz", 1, "gzip inflates more than 100 times"),
     }
+    # Known or not, fields are kept; the task's own are used.
+    assert summary["events_with_unknown_fields"] == 2
+    assert summary["unknown_fields"] == {"nested": 1, "note": 1, "number": 2}
+    silver = f"read_parquet('{tmp_path}/out/silver/*/*.parquet')"
+    kept = query(f"select unknown_fields from {silver} where unknown_fields is not null order by sequence")
+    assert kept == [
+        {"unknown_fields": {"note": new["note"], "nested": '{"a":[1]}', "number": "2.5"}},
+        {"unknown_fields": {"number": "3"}},
+    ]
     # Both records of the line without a delimiter, and the lines before the truncation.
     assert summary["events_distinct"] == 2 + lost - 1
-    assert summary["events_read"] == summary["events_distinct"] + 3
+    assert summary["events_read"] == summary["events_distinct"] + 4
     assert not (tmp_path / "out/salvage").exists() or not list((tmp_path / "out/salvage").iterdir())
 
 
@@ -134,9 +156,16 @@ def test_export_through_its_manifest(pipeline: Pipeline, tmp_path: Path) -> None
 
 
 def test_a_replay_keeps_the_options_of_the_run(pipeline: Pipeline, tmp_path: Path) -> None:
-    write_lines(tmp_path / "in/a.json", small().landed())
-    chosen: dict[str, Any] = {"as_of_ms": START_SECONDS * 1000 + 23_000, "index_lag_seconds": 2.0}
-    summary = pipeline(tmp_path / "in", tmp_path / "out", **chosen)
+    tape = Recording()
+    for at, task in ((0, "older"), (21, "newer")):
+        tape.put(at, task)
+    tape.take(22.5, "older")  # out of turn, if the index showed the newer one within 1.5 s
+    write_lines(tmp_path / "in/a.json", tape.landed())
+    write_recording(Folder(str(tmp_path / "in")), 2.0)
+    as_of_ms = START_SECONDS * 1000 + 23_000
+    summary = pipeline(tmp_path / "in", tmp_path / "out", as_of_ms=as_of_ms)
+    assert (summary["index_lag_seconds"], summary["inversions"]) == (2.0, 0)
+    chosen: dict[str, Any] = {"as_of_ms": as_of_ms, "index_lag_seconds": 2.0}
     plain = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
     again = as_before(plain)
     assert again == replace(plain, options=Options(**chosen))
@@ -145,17 +174,38 @@ def test_a_replay_keeps_the_options_of_the_run(pipeline: Pipeline, tmp_path: Pat
     elsewhere = replace(plain, out=Folder(str(tmp_path / "new")))
     of_others = replace(plain, events=Folder(str(tmp_path)))
     assert (as_before(elsewhere), as_before(of_others)) == (elsewhere, of_others)
+    # An option overrides what is recorded with the events; folders that record nothing have no lag.
+    assert replace(plain, options=Options(index_lag_seconds=0.5)).with_recorded_lag().options == Options(
+        index_lag_seconds=0.5
+    )
+    assert of_others.with_recorded_lag().options.index_lag_seconds == 0
+    (tmp_path / "in/_recording.json").write_text('{"index_lag_seconds": "1"}')
+    with pytest.raises(BadInput, match=r"_recording\.json must be a JSON object with index_lag_seconds"):
+        plain.with_recorded_lag()
     assert summary["as_of_ms"] == chosen["as_of_ms"]
 
 
 def test_replay_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
     write_events(tmp_path / "in", 6000, files=2, seed=3)
+    tape = Recording()
+    for at, task in enumerate(("m1", "m2")):
+        tape.put(at, task, queue="mail")
+        tape.take(at + 0.25, task)
+        tape.settle(at + 0.5, task, "SUCCESS")
+    tape.put(2, "not due", queue="mail", delay=86_400)
+    write_lines(tmp_path / "in/mail.json", tape.landed())
     summary = pipeline(tmp_path / "in", tmp_path / "out")
     tasks = spark.read.schema(ddl(TABLES["tasks"])).parquet(summary["tables"]["tasks"])
     result = replay(spark, tasks, Grid((Order.FIFO,), (1.0, 2.0)))
     assert result["check"]["within"], result["check"]
     assert result["record"]["service_times_imputed"] > 0
-    lifo, fifo, doubled = result["scenarios"]
+    assert [row["queue"] for row in result["scenarios"]] == ["default"] * 3 + ["mail"] * 3
+    load = summary["queues"][0]["tasks"] - summary["cancelled"]
+    assert [one["record"]["tasks"] for one in result["queues"]] == [load, 2]
+    assert [load.queue for load in recorded_loads(tasks, Grid(queue="mail"))] == ["mail"]
+    with pytest.raises(BadInput, match=r"no queue 'post', only default, mail"):
+        recorded_loads(tasks, Grid(queue="post"))
+    lifo, fifo, doubled = result["scenarios"][:3]
     assert fifo["served_in_time"] < lifo["served_in_time"] < doubled["served_in_time"]
     out = Folder(str(tmp_path / "out"))
     out.write_json("replay.json", result)
@@ -164,6 +214,8 @@ def test_replay_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Pa
     assert "Replay under other policies" in page
     assert "src=" not in page.split("<script>")[0]
     assert "2026-01-01" in page
+    # The charts over time and the replay; only one queue shed tasks.
+    assert [page.count(f'"title": "queue {name}"') for name in ("default", "mail")] == [6, 5]
 
 
 @pytest.mark.timeout(300)  # another start of Spark, on a machine that may be busy
@@ -176,7 +228,7 @@ def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeli
         "--out", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "checkpoint"),
         "--files-per-batch", "1", "--master", "local[2]", "--memory", "1g",
     ]  # fmt: skip
-    environment = os.environ | uncompiled(tmp_path / "conf") | {"TMPDIR": str(tmp_path)}
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, env=environment)
     until = time.monotonic() + PATIENCE_SECONDS
     # In the middle of a run: the second batch has written its events, but is not published.

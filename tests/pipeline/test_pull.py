@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 from freshq_pipeline.cli import app
 from freshq_pipeline.cluster.pull import bucket_of, pull
 from freshq_pipeline.errors import BadInput, PipelineError
+from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.recording import recorded_index_lag_seconds
 from tests.conftest import REGION
 
 if TYPE_CHECKING:
@@ -53,6 +55,18 @@ def test_only_new_objects_are_copied(s3: Any, tmp_path: Path) -> None:
     second = pull("landed", tmp_path, s3)
     assert (second.copied, second.known) == (1, 2)
     assert (tmp_path / "2026/11/21/08/c").read_text("utf-8") == "c\n"
+
+
+def test_the_command_records_how_long_the_index_may_lag(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(s3, "a")
+    monkeypatch.setattr("freshq_pipeline.cluster.pull.bucket_of", lambda _stack: "landed")
+    done = CliRunner().invoke(app, ["pull", "--stack", "s", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.stderr
+    folder = Folder(str(tmp_path))
+    assert recorded_index_lag_seconds(folder) == 1.0
+    assert [one.path for one in folder.files()] == ["2026/11/21/08/a"]  # what a run reads
 
 
 def test_a_truncated_copy_is_replaced(s3: Any, tmp_path: Path) -> None:

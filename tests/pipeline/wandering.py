@@ -37,6 +37,7 @@ def _live(tape: Recording, rng: random.Random, task_id: str, at: float) -> float
     tape.put(
         at, task_id, max_age=rng.choice(MAX_AGES), group=rng.choice((None, "red", "blue")),
         queue=rng.choice(("one", "two")), priority=rng.choice((0, 1)),
+        delay=rng.choice((0, 0, 0, 90.5, 7200)),
     )  # fmt: skip
     for _ in range(rng.randrange(8)):
         status = tape.items[task_id]["taskStatus"]["S"]

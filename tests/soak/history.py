@@ -37,6 +37,10 @@ NO_TASK: Final = ""
 SETTLING: Final = frozenset({"complete", "fail", "retry", "release"})
 # Two readings of one clock in two processes; far less than any lease in a soak.
 CLOCK_SLACK_SECONDS: Final = 0.002
+# The part of its lease that a claim has left when it returns, at least.
+MIN_PART_LEFT: Final = 0.9
+# Between the return of a claim and the line about it a busy machine may let others run.
+STALL_SLACK_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Event:
         token: The lease token of the claim that it made or used.
         lease_until: Until when the claim holds the task, by a claim or an extension.
         deadline: The task's deadline, where the call returned the task.
+        lease_seconds: Length of the leases that a claim asked for.
     """
 
     process: str
@@ -64,6 +69,20 @@ class Event:
     token: str | None = None
     lease_until: float | None = None
     deadline: float | None = None
+    lease_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A time for which a process was stopped."""
+
+    process: str
+    began: float
+    ended: float
+
+    def overlaps(self, event: Event) -> bool:
+        """Return whether the process was stopped during a call."""
+        return self.process == event.process and self.began <= event.ended and event.began <= self.ended
 
 
 @dataclass(frozen=True)
@@ -187,12 +206,13 @@ class _Life:
         return found
 
 
-def check(events: Sequence[Event], left: Mapping[str, Task]) -> list[Violation]:
+def check(events: Sequence[Event], left: Mapping[str, Task], stops: Sequence[Stop] = ()) -> list[Violation]:
     """Return the rules that a history breaks.
 
     Args:
         events: What was done.
         left: Every task in the queue at the end, by id.
+        stops: When processes were stopped.
     """
     lives: defaultdict[str, _Life] = defaultdict(_Life)
     for event in events:
@@ -201,6 +221,7 @@ def check(events: Sequence[Event], left: Mapping[str, Task]) -> list[Violation]:
     found = [violation for task_id, life in lives.items() for violation in _of_life(task_id, life)]
     for task_id, life in lives.items():
         found += _of_end(task_id, life, left, len(unanswered))
+    found += _used_up_leases(events, stops)
     known = {task_id for task_id, life in lives.items() if life.of("put") or life.of("put", outcome=UNKNOWN)}
     found += [Violation("invented", task_id, "nobody put it") for task_id in left.keys() - known]
     return found
@@ -215,6 +236,19 @@ def _of_life(task_id: str, life: _Life) -> Iterator[Violation]:
             yield Violation(
                 "stale claim", task_id, f"{claim.process} {claim.began - claim.deadline:.3f} s late"
             )
+
+
+def _used_up_leases(events: Sequence[Event], stops: Sequence[Stop]) -> Iterator[Violation]:
+    for claim in events:
+        if claim.verb != "claim" or claim.outcome != OK or None in (claim.lease_until, claim.lease_seconds):
+            continue
+        assert claim.lease_until is not None
+        assert claim.lease_seconds is not None
+        left_seconds = claim.lease_until - claim.ended
+        short = left_seconds < MIN_PART_LEFT * claim.lease_seconds - STALL_SLACK_SECONDS
+        if short and not any(stop.overlaps(claim) for stop in stops):
+            what = f"{claim.process} got {left_seconds:.3f} s of {claim.lease_seconds} s"
+            yield Violation("used-up lease", claim.task_id, what)
 
 
 def _one_holder(task_id: str, life: _Life) -> Iterator[Violation]:
@@ -267,3 +301,35 @@ def _of_end(
     claims = len(life.of("claim")) + unanswered_claims
     if task.attempts > claims and not doubtful:
         yield Violation("attempts", task_id, f"{task.attempts} counted, {claims} made")
+
+
+def balance(
+    events: Sequence[Event], ended: Mapping[str, TaskStatus], drained: Sequence[str]
+) -> list[Violation]:
+    """Return which fates do not add up: each task ended once all were drained, and by a call that was made.
+
+    Args:
+        events: What was done.
+        ended: The status of every task in the queue after the drain, by id.
+        drained: The tasks that the drain completed.
+    """
+    causes: defaultdict[TaskStatus, set[str]] = defaultdict(set)
+    for event in events:
+        if event.verb in ENDS and event.outcome != REFUSED:
+            causes[ENDS[event.verb]].add(event.task_id)
+    causes[TaskStatus.SUCCESS].update(drained)
+    put = {event.task_id for event in events if event.verb == "put" and event.outcome == OK}
+    found = [
+        Violation("lost", task_id, "its put was answered, and it is gone") for task_id in put - ended.keys()
+    ]
+    for task_id, status in ended.items():
+        if task_id in drained and status is not TaskStatus.SUCCESS:
+            found.append(Violation("wrong end", task_id, f"it was completed at the end, and it is {status}"))
+        elif status is not TaskStatus.SHED and task_id not in causes[status]:
+            found.append(Violation("no cause", task_id, f"it is {status} by no call"))
+    found += [
+        Violation("drained twice", task_id, "it was claimed again after it was completed")
+        for task_id in {*drained}
+        if drained.count(task_id) > 1
+    ]
+    return found

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Queue, Task, TaskStatus
+from freshq.queue import claiming
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
 from tests.soak.actors import Actor
-from tests.soak.history import OK, UNKNOWN, Event, Journal, check, read
+from tests.soak.history import OK, REFUSED, UNKNOWN, Event, Journal, Stop, balance, check, read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,6 +102,23 @@ def test_a_claim_past_the_deadline() -> None:
     assert rules(events, left(TaskStatus.TAKEN)) == ["stale claim"]
 
 
+@pytest.mark.parametrize(
+    ("left_seconds", "broken"), [(9.9, []), (9.0, []), (8.6, ["used-up lease"]), (-1.0, ["used-up lease"])]
+)
+def test_a_claim_whose_lease_is_used_up(left_seconds: float, broken: list[str]) -> None:
+    returned = replace(claim(1, "a"), ended=11 - left_seconds, lease_seconds=LEASE_SECONDS)
+
+    assert rules([event("put", 0), returned], left(TaskStatus.TAKEN)) == broken
+
+
+@pytest.mark.parametrize(("process", "broken"), [("p", []), ("another", ["used-up lease"])])
+def test_a_process_that_was_stopped_may_find_its_lease_used_up(process: str, broken: list[str]) -> None:
+    returned = replace(claim(1, "a"), ended=9, lease_seconds=LEASE_SECONDS)
+    found = check([event("put", 0), returned], left(TaskStatus.TAKEN), [Stop(process, 2, 8)])
+
+    assert [violation.rule for violation in found] == broken
+
+
 def test_a_put_that_is_lost() -> None:
     assert rules([event("put", 0)], {}) == ["lost"]
 
@@ -123,6 +141,34 @@ def test_an_attempt_that_nobody_made() -> None:
     events = [event("put", 0), claim(1, "a")]
 
     assert rules(events, left(TaskStatus.TAKEN, attempts=2)) == ["attempts"]
+
+
+def fates(events: list[Event], status: TaskStatus, *drained: str) -> list[str]:
+    return [violation.rule for violation in balance(events, {"t": status}, drained)]
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "drained", "broken"),
+    [
+        (event("complete", 2, "p"), TaskStatus.SUCCESS, [], []),
+        (event("complete", 2, "p", outcome=UNKNOWN), TaskStatus.SUCCESS, [], []),
+        (event("complete", 2, "p", outcome=REFUSED), TaskStatus.SUCCESS, [], ["no cause"]),
+        (event("fail", 2, "p"), TaskStatus.SUCCESS, [], ["no cause"]),
+        (event("release", 2, "p"), TaskStatus.SUCCESS, ["t"], []),
+        (event("release", 2, "p"), TaskStatus.FAILURE, ["t"], ["wrong end"]),
+        (event("release", 2, "p"), TaskStatus.SUCCESS, ["t", "t"], ["drained twice"]),
+        (event("release", 2, "p"), TaskStatus.PENDING, [], ["no cause"]),
+        (event("release", 2, "p"), TaskStatus.SHED, [], []),
+    ],
+)
+def test_every_fate_has_a_cause(
+    last: Event, status: TaskStatus, drained: list[str], broken: list[str]
+) -> None:
+    assert fates([event("put", 0), claim(1, "p"), last], status, *drained) == broken
+
+
+def test_a_put_that_is_not_there_at_the_end() -> None:
+    assert [violation.rule for violation in balance([event("put", 0)], {}, [])] == ["lost"]
 
 
 def test_a_journal_that_ends_in_the_middle_of_a_call_is_read(tmp_path: Path) -> None:
@@ -159,20 +205,35 @@ class Generous(MemoryStore):
         return super().claim(request)
 
 
+class Stingy(MemoryStore):
+    """Gives leases of which half is over."""
+
+    def claim(self, request: Any) -> list[Task]:
+        half_seconds = request.lease_seconds / 2
+        return [
+            super(Stingy, self).replace(
+                replace(task, lease_until=(task.lease_until or 0.0) - half_seconds), Guard(TaskStatus.TAKEN)
+            )
+            for task in super().claim(request)
+        ]
+
+
 def make_pending(task: Task) -> Task:
     """Return a taken task as if its lease had expired."""
     return replace(task, status=TaskStatus.PENDING, lease_token=None, lease_until=None)
 
 
-def rules_broken_on(store: MemoryStore, folder: Path) -> set[str]:
+def rules_broken_on(
+    store: MemoryStore, folder: Path, lease_seconds: float = 0.05, rounds: int = 700
+) -> set[str]:
     """Let three actors act in turns, and return the rules that their history breaks."""
-    queue = Queue(store, lease_seconds=0.05, max_age_seconds=30, max_attempts=1000)
-    actors = [
+    queue = Queue(store, lease_seconds=lease_seconds, max_age_seconds=30, max_attempts=1000)
+    cast = [
         Actor(queue, Journal(folder / f"{number}.jsonl", str(number)), random.Random(number))
         for number in range(3)
     ]
-    for _ in range(700):
-        for actor in actors:
+    for _ in range(rounds):
+        for actor in cast:
             actor.act()
     tasks = {task.task_id: task for task in queue.store.scan(queue.name)}
     return {violation.rule for violation in check(read(folder.glob("*.jsonl")), tasks)}
@@ -187,3 +248,12 @@ def test_random_verbs_on_a_broken_store_are_found_out(
     store: type[MemoryStore], rule: str, tmp_path: Path
 ) -> None:
     assert rule in rules_broken_on(store(), tmp_path)
+
+
+def test_leases_that_are_used_up_when_claims_return_are_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the queue does not see to it that they are fresh."""
+    monkeypatch.setattr(claiming, "with_fresh_leases", lambda _core, claims, _seconds: list(claims))
+
+    assert "used-up lease" in rules_broken_on(Stingy(), tmp_path, lease_seconds=1.0, rounds=30)

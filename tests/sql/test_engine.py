@@ -182,7 +182,7 @@ def postgres_error(state: str | None) -> psycopg.Error:
         ("mariadb", pymysql.ProgrammingError(1146, "no table"), TableMissing),
         ("mariadb", pymysql.DataError(1406, "too long"), StoreError),
         ("mariadb", pymysql.OperationalError(), StoreError),
-        ("sqlite", PoolTimeout("all 10 connections of this process were in use for 30 s"), StoreError),
+        ("sqlite", PoolTimeout("all 10 connections of this process were in use for 30 s"), Throttled),
     ],
 )
 def test_errors_are_translated(dialect: str, error: Exception, kind: type[StoreError]) -> None:

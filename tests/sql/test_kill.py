@@ -39,7 +39,7 @@ def tables(postgres_engine: sa.Engine) -> Iterator[sa.Engine]:
     SqlStore(postgres_engine, "arrived").create_table()
     yield postgres_engine
     EFFECTS.drop(postgres_engine)
-    schema("arrived").metadata.drop_all(postgres_engine)
+    schema("arrived", "postgresql").metadata.drop_all(postgres_engine)
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS + 60)

@@ -4,49 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
-
-from freshq.stores.sql.line_window import WINDOW_LINES
+from freshq.stores.sql import line_window
+from freshq.stores.sql.line_window import FEW_LINES, WINDOW_LINES
 from tests.support.readings import counts, payloads
 
 if TYPE_CHECKING:
+    import pytest
+
     from freshq import Queue
     from tests.conftest import StoreUnderTest
-
-
-def _statements_and_lines(queue: Queue, engine: sa.Engine, groups: int) -> tuple[int, int]:
-    """Return how many statements a claim sends that takes one of as many groups, and lines it finds."""
-    queue.put_many([{"payload": number, "group": f"{number:05}"} for number in range(groups)])
-    sent: list[str] = []
-    found: list[int] = []
-
-    def count(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-        sent.append(statement)
-
-    def count_lines(_self: object, *_given: object) -> list[str]:
-        keys: list[str] = following(_self, *_given)
-        found.append(len(keys))
-        return keys
-
-    window = queue.store._window  # type: ignore[attr-defined]
-    following = type(window)._following
-    sa.event.listen(engine, "before_cursor_execute", count)
-    type(window)._following = count_lines
-    try:
-        assert len(queue.claim()) == 1
-    finally:
-        type(window)._following = following
-        sa.event.remove(engine, "before_cursor_execute", count)
-    queue.purge(confirm="default")
-    return len(sent), sum(found)
-
-
-def test_a_claim_costs_the_same_at_any_number_of_groups(queue: Queue, engine: sa.Engine) -> None:
-    few, _lines = _statements_and_lines(queue, engine, 2)
-    many, lines = _statements_and_lines(queue, engine, 100)
-    most, most_lines = _statements_and_lines(queue, engine, 1_500)
-    assert many == most <= few + 4
-    assert lines == most_lines == 2 * WINDOW_LINES + 1
 
 
 def test_every_group_has_its_turn(queue: Queue) -> None:
@@ -75,3 +41,32 @@ def test_up_to_a_window_of_groups_take_turns(queue: Queue, store: StoreUnderTest
     queue.put_many([{"payload": number % 40, "group": f"{number % 40}"} for number in range(80)])
     assert set(payloads(queue.claim(limit=40))) == set(range(40))
     assert set(payloads(store.queue().claim(limit=40))) == set(range(40))
+
+
+def test_beyond_the_window_all_groups_take_turns(queue: Queue) -> None:
+    groups = 2 * WINDOW_LINES
+    queue.put_many(
+        [{"payload": number % groups, "group": f"{number % groups:05}"} for number in range(2 * groups)]
+    )
+    served = [payload for _ in range(groups) for payload in payloads(queue.claim())]
+    assert len(served) == groups
+    assert set(served) == set(range(groups))
+
+
+def test_a_task_of_a_higher_level_is_claimed_next(queue: Queue, store: StoreUnderTest) -> None:
+    queue.put_many([{"payload": "low", "group": f"{number:05}"} for number in range(2 * FEW_LINES)])
+    assert payloads(queue.claim()) == ["low"]
+    store.queue().put("high", priority=1)
+    assert payloads(queue.claim(limit=2)) == ["high", "low"]
+
+
+def test_a_group_that_another_process_puts_takes_its_turn(
+    queue: Queue, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for few, reuse_seconds in ((1, 60), (FEW_LINES - 1, 60), (2 * FEW_LINES, 0)):
+        monkeypatch.setattr(line_window, "REUSE_SECONDS", reuse_seconds)
+        queue.put_many([{"payload": "old", "group": f"{n % few:05}"} for n in range(3 * few)])
+        assert payloads(queue.claim(limit=few)) == ["old"] * few
+        store.queue().put("new", group=f"another-{few}")
+        assert "new" in payloads(queue.claim())
+        queue.purge(confirm="default")

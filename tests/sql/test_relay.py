@@ -8,17 +8,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from freshq import BacklogLimit, PutIncomplete, Queue, RefusedError, StoreError, TaskStatus, WhenFull
+from freshq import (
+    BacklogLimit,
+    PutIncomplete,
+    Queue,
+    RefusedError,
+    StoreError,
+    TaskStatus,
+    Throttled,
+    WhenFull,
+)
 from freshq.cli.main import app
 from freshq.feeds.relay import Relay
 from freshq.stores.memory import MemoryStore
+from tests.conftest import START
 from tests.support.readings import counts, ids, known, payloads
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from freshq import Receipt
-    from tests.conftest import StoreUnderTest
+    from tests.conftest import Clock, StoreUnderTest
 
 run = CliRunner().invoke
 
@@ -95,15 +105,14 @@ class TestRelay:
         """It lasts for more batches than a task has attempts."""
         source, destination = store.queue(max_attempts=3), target(store)
         source.put_many([{"payload": number, "task_id": str(number)} for number in range(6)])
-        insert, refused = destination.store.insert, [StoreError("down") for _ in range(8)]
+        insert, stop = destination.store.insert, Pauses()
 
         def down(*arguments: Any, **options: Any) -> Any:
-            if refused:
-                raise refused.pop()
+            if len(stop.seconds) < 8:
+                raise StoreError("down")
             return insert(*arguments, **options)
 
         monkeypatch.setattr(destination.store, "insert", down)
-        stop = Pauses()
         assert Relay(source, destination, batch=4).run(stop, until_empty=True) == 6
         bounds = (1, 2, 4, 8, 16, 30, 30, 30)
         assert all(most / 2 <= pause <= most for pause, most in zip(stop.seconds, bounds, strict=True))
@@ -195,6 +204,45 @@ class TestRelay:
         assert Relay(source, destination).move() == 1
         assert "task a was claimed by another relay" in caplog.text
         assert counts(source.stats()) == {"taken": 1}
+
+    @pytest.mark.parametrize("batch", [1, 3, 100])
+    @pytest.mark.parametrize("error", [StoreError("ValidationException"), Throttled("hot")], ids=str)
+    def test_a_task_for_which_the_destination_always_fails_holds_up_no_other(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        clock: Clock,
+        batch: int,
+        error: StoreError,
+    ) -> None:
+        """Where the destination fails for a whole batch because of it."""
+        source, destination = Queue.memory(clock=clock, max_attempts=3), Queue.memory(clock=clock)
+        source.put_many([{"payload": number, "task_id": str(number)} for number in range(9)])
+        source.put("bad", task_id="bad")
+        put_many, tries = destination.put_many, list[float]()
+
+        def fail(tasks: list[dict[str, Any]]) -> list[Receipt]:
+            if any(task["task_id"] == "bad" for task in tasks):
+                tries.append(clock.now)
+                raise error
+            return put_many(tasks)
+
+        monkeypatch.setattr(destination, "put_many", fail)
+        relay, stop = Relay(source, destination, batch=batch), Pauses()
+        assert relay.run(stop, until_empty=True) == 9
+        assert sum(stop.seconds) < 10
+        for second in range(600):
+            clock.advance(1)
+            source.put_many([{"payload": second}] if second % 10 == 0 else [])
+            assert relay.run(stop, until_empty=True) == (second % 10 == 0)
+
+        late = [tried for tried in tries if tried > START]
+        assert len(late) <= 15
+        if isinstance(error, Throttled):
+            assert known(source, "bad").status is TaskStatus.PENDING
+        else:
+            assert known(source, "bad").status is TaskStatus.FAILURE
+            assert "task bad is a dead letter of queue default: ValidationException" in caplog.text
 
     def test_a_source_that_does_not_answer_is_an_error(self, store: StoreUnderTest) -> None:
         missing = Queue.sql("sqlite:////nowhere/tasks.db")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,7 +45,7 @@ TABLE: Final = "some_tasks"
 
 def spoil(engine: sa.Engine, task_id: str) -> None:
     """Make a task's payload what no JSON decoder takes."""
-    tasks = schema("tasks").tasks
+    tasks = schema("tasks", engine.dialect.name).tasks
     with engine.begin() as connection:
         connection.execute(tasks.update().where(tasks.c.task_id == task_id).values(payload="{oops"))
 
@@ -186,7 +187,7 @@ class TestMigrations:
     def fresh(self, engine: sa.Engine) -> Iterator[sa.Engine]:
         """Return an engine of a database that has no tables of this name."""
         yield engine
-        schema(TABLE).metadata.drop_all(engine)
+        schema(TABLE, engine.dialect.name).metadata.drop_all(engine)
 
     def test_twice_and_several_at_once(self, fresh: sa.Engine) -> None:
         barrier = threading.Barrier(4)
@@ -215,13 +216,45 @@ class TestMigrations:
         number = MIGRATIONS[-1].version + 1
         steps = (*MIGRATIONS, Migration(number, "more", fail))
         with pytest.raises(StoreError):
-            migrate(store.database, schema(TABLE), steps)
+            migrate(store.database, store.schema, steps)
         assert (
-            migrate(store.database, schema(TABLE), (*steps[:-1], Migration(number, "more", index)))[-1]
+            migrate(store.database, store.schema, (*steps[:-1], Migration(number, "more", index)))[-1]
             == "more"
         )
         with pytest.raises(StoreError, match="newer than this program knows"):
             store.create_table()
+
+    def test_indexes_of_an_older_version_are_made_anew(self, fresh: sa.Engine) -> None:
+        store = SqlStore(fresh, TABLE)
+        store.create_table()
+        tables = store.schema
+        with fresh.begin() as connection:
+            for index in tables.tasks.indexes:
+                index.drop(connection)
+            sa.Index(f"{TABLE}_lines", tables.tasks.c.queue, tables.tasks.c.line).create(connection)
+            connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 3))
+        assert store.migrate() == [migration.name for migration in MIGRATIONS[2:]]
+        found = {index["name"]: index["column_names"] for index in sa.inspect(fresh).get_indexes(TABLE)}
+        assert found[f"{TABLE}_lines"] == ["queue", "line", "created_us", "task_id", "deadline_us"]
+        assert found[f"{TABLE}_agenda"] == ["agenda", "queue", "due_us"]
+
+    def test_rows_of_an_older_version_stay_readable(self, fresh: sa.Engine) -> None:
+        store = SqlStore(fresh, TABLE)
+        store.create_table()
+        queue = Queue(store, clock=time.time)
+        queue.put("old", task_id="a", priority=3)
+        before = known(queue, "a")
+        tables = store.schema
+        with fresh.begin() as connection:
+            for column in ("put_us", "first_due_us", "kind"):
+                connection.execute(sa.text(f"ALTER TABLE {TABLE} DROP COLUMN {column}"))
+            connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 4))
+        for verb in (queue.claim, lambda: queue.get("a"), lambda: queue.put("new")):
+            with pytest.raises(StoreError, match=r"an older version made it .*run `freshq sql migrate`"):
+                verb()
+        assert store.migrate() == [MIGRATIONS[3].name]
+        assert known(queue, "a") == replace(before, put_at=None)
+        assert payloads(queue.claim()) == ["old"]
 
     def test_every_verb_names_a_missing_table(self, engine: sa.Engine) -> None:
         claim = prepared(Queue.memory())

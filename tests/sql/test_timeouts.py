@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from freshq import Queue, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.sql import SqlStore, database
+from freshq.stores.sql import SqlStore, connecting_for, database
 from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.schema import schema
 from tests.support.databases import HOST
@@ -69,7 +69,7 @@ class TestSilence:
     @pytest.mark.parametrize("database", ["postgresql", "mariadb"])
     def test_a_queue_connects_nowhere_before_its_first_call(self, database: str) -> None:
         with Proxy(port=1) as proxy:
-            Queue.sql(f"{database}://nobody@127.0.0.1:{proxy.port}/x").store.close()
+            Queue.sql(f"{database}://nobody@127.0.0.1:{proxy.port}/x").close()
             assert proxy.connections == 0
 
     def test_a_handlers_own_statements_may_take_longer(self, behind: Queue) -> None:
@@ -87,7 +87,7 @@ class TestLocks:
         url = engine.url.render_as_string(hide_password=False)
         queue = Queue.sql(url, lock_timeout_seconds=0.1, answer_timeout_seconds=3)
         queue.put("work", "a")
-        tasks = schema("tasks").tasks
+        tasks = schema("tasks", engine.dialect.name).tasks
         with engine.begin() as connection:
             connection.execute(sa.update(tasks).values(attempts=0))
             with pytest.raises((Throttled, Unreachable)):
@@ -130,7 +130,7 @@ class TestProcesses:
     def test_a_process_opens_at_most_so_many_connections(self, sqlite_url: str) -> None:
         queue = Queue.sql(sqlite_url, max_connections=1, answer_timeout_seconds=0.05)
         queue.put("work")
-        with queue.transaction(), pytest.raises(Exception, match="all 1 connections"):
+        with queue.transaction(), pytest.raises(Throttled, match=r"all 1 connections .* max_connections"):
             queue.put("more")
         queue.close()
 
@@ -167,6 +167,17 @@ def test_sqlite_is_durable_by_default(sqlite_url: str) -> None:
     with engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
     engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("lease_seconds", "expected"),
+    [(None, (5, 15, 5)), (60, (5, 15, 5)), (300, (5, 15, 5)), (24, (2, 6, 2)), (1, (2, 2, 2))],
+)
+def test_timeouts_fit_the_lease(lease_seconds: float | None, expected: tuple[float, float, float]) -> None:
+    limits = connecting_for(lease_seconds, answer_timeout_seconds=None, max_connections=3)
+    given = (limits.connect_timeout_seconds, limits.answer_timeout_seconds, limits.lock_timeout_seconds)
+    assert given == expected
+    assert connecting_for(lease_seconds, answer_timeout_seconds=9).answer_timeout_seconds == 9
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def _migrated(server: Server) -> Iterator[sa.Engine]:
 
 def emptied(engine: sa.Engine) -> sa.Engine:
     """Return the engine once the tables are empty, which is quicker than new ones."""
-    tables = schema("tasks")
+    tables = schema("tasks", engine.dialect.name)
     with engine.begin() as connection:
         for table in (tables.tasks, tables.records, tables.counts):
             connection.execute(table.delete())

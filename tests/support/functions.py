@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ class Context:
     function_name: str = "function"
     memory_limit_in_mb: int = 256
     invoked_function_arn: str = "arn:aws:lambda:eu-west-1:123456789012:function:function"
-    aws_request_id: str = "request-1"
+    aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     remaining_seconds: float = 120.0
 
     def get_remaining_time_in_millis(self) -> int:

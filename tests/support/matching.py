@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from freshq import MatchQueue
 from freshq.matching.stores.memory import MemoryMatchStore
+from freshq.matching.stores.sql import SqlMatchStore
+from freshq.matching.stores.sql_tables import tables_of
 from tests.conftest import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import sqlalchemy as sa
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq import Match
@@ -27,6 +30,10 @@ ARTICLE = {
 }
 
 
+# Engines whose tables of resources are made: to empty them is quicker than to make them.
+_made: set[str] = set()
+
+
 @dataclass
 class Desk:
     """An empty store, and queues on it that share a clock."""
@@ -35,10 +42,13 @@ class Desk:
     client: DynamoDBClient | None = None
     table: str = field(default_factory=lambda: f"agents-{uuid.uuid4().hex}")
     memory: MemoryMatchStore = field(default_factory=MemoryMatchStore)
+    engine: sa.Engine | None = None
 
     def queue(self, **options: Any) -> MatchQueue:
         """Return a new queue on the store, as another process would have it."""
         options = {"clock": self.clock, **options}
+        if self.engine is not None:
+            return MatchQueue(SqlMatchStore(self.engine), **options)
         if self.client is None:
             return MatchQueue(self.memory, **options)
         return MatchQueue.dynamodb(self.table, self.client, **options)
@@ -67,3 +77,14 @@ def one(queue: MatchQueue, criteria: Any) -> Match:
     """Match a resource that must be there."""
     (match,) = queue.match(criteria)
     return match
+
+
+def emptied_resources(engine: sa.Engine) -> sa.Engine:
+    """Return an engine on empty tables of resources."""
+    if str(engine.url) not in _made:
+        SqlMatchStore(engine).create_table()
+        _made.add(str(engine.url))
+    with engine.begin() as connection:
+        for table in tables_of("resources", engine.dialect.name).metadata.sorted_tables:
+            connection.execute(table.delete())
+    return engine

@@ -46,6 +46,10 @@ class Proxy:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
 
+    def lead_to(self, port: int) -> None:
+        """Lead new connections to another port: the server was started again there."""
+        self._server = (self._server[0], port)
+
     def __enter__(self) -> Self:
         """Start to listen on a free port."""
         self._thread.start()

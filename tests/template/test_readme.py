@@ -7,13 +7,24 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import boto3
 import pytest
+from samcli.cli.types import CfnParameterOverridesType
 
+from freshq import Queue, Reject
 from freshq.aws.producer import parse_load_request
+from freshq.worker.runner import load_runner
 from tests.support.functions import EVENTS, PROJECT
 from tests.template.test_template import source
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq import Task
 
 README = (PROJECT / "README.md").read_text("utf-8")
 CONTRIBUTING = (PROJECT / "CONTRIBUTING.md").read_text("utf-8")
@@ -34,8 +45,66 @@ def test_the_library_example_runs(tmp_path: Path) -> None:
     assert "success=3, failure=1" in done.stdout
 
 
+def overrides_of_the_runner_example() -> dict[str, str]:
+    """Return the parameters as SAM gets them from a shell."""
+    (shown,) = re.findall(r"--parameter-overrides (Stage=dev Runner=.*?)\n   ```", README, re.DOTALL)
+    words = subprocess.run(  # noqa: S603 - this README
+        ["/bin/sh", "-c", f"printf '%s\\0' {shown}"], capture_output=True, text=True, check=True
+    )
+    overrides: dict[str, str] = CfnParameterOverridesType().convert(
+        tuple(words.stdout.split("\0")[:-1]), None, None
+    )
+    return overrides
+
+
+def test_the_runner_example_names_parameters_as_the_template_allows_them() -> None:
+    overrides = overrides_of_the_runner_example()
+    parameters = source()["Parameters"]
+    assert overrides.keys() <= parameters.keys()
+    assert re.fullmatch(parameters["Runner"]["AllowedPattern"], overrides["Runner"])
+    assert overrides["RunnerPolicyArns"].startswith("arn:aws:iam::")
+    assert json.loads(overrides["RunnerEnvironment"]) == {"BUCKET": "my-bucket"}
+    (policy,) = re.findall(r"--policy-document '(.*?)'", README, re.DOTALL)
+    actions = {statement["Action"] for statement in json.loads(policy)["Statement"]}
+    # Without the latter S3 answers AccessDenied instead of NoSuchKey.
+    assert actions == {"s3:GetObject", "s3:ListBucket"}
+
+
+def test_the_runner_example_runs_as_it_is_deployed(
+    moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (example,) = re.findall(r"^ +```py\n(.*?)^ +```", README, re.DOTALL | re.MULTILINE)
+    (module,) = re.findall(r"`functions/process_tasks/(\w+)\.py`", README)
+    (tmp_path / f"{module}.py").write_text(textwrap.dedent(example))
+    overrides = overrides_of_the_runner_example()
+    variables = json.loads(overrides["RunnerEnvironment"])
+    location: Any = {"LocationConstraint": boto3.session.Session().region_name}
+    s3 = boto3.client("s3")
+    s3.create_bucket(Bucket=variables["BUCKET"], CreateBucketConfiguration=location)
+    s3.put_object(Bucket=variables["BUCKET"], Key="quotes/ABC.json", Body=b"four")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = load_runner(overrides["Runner"])
+    del moto_client  # the cloud of the bucket
+    assert run(make_task("quotes/ABC.json")) == {"bytes": 4}
+    with pytest.raises(Reject):
+        run(make_task("quotes/none"))
+
+
+def make_task(key: str) -> Task:
+    """Return a task as a runner gets it."""
+    queue = Queue.memory()
+    queue.put({"key": key})
+    (claim,) = queue.claim()
+    return claim.task
+
+
 def test_every_event_file_is_shown_with_its_function() -> None:
-    shown = re.findall(r"sam local invoke (\w+) +-e events/([\w-]+)\.json", README)
+    rows = re.findall(r"^\| (\w+Function) \| (.*) \|$", README, re.MULTILINE)
+    shown = [(function, event) for function, events in rows for event in re.findall(r"`([\w-]+)`", events)]
+    (example,) = re.findall(r"sam local invoke (\w+) -e events/([\w-]+)\.json", README)
+    assert example in shown
     assert sorted(event for _function, event in shown) == sorted(file.stem for file in EVENTS.glob("*.json"))
     for function, event in shown:
         folder = source()["Resources"][function]["Properties"]["CodeUri"]
@@ -72,6 +141,17 @@ def test_the_parameters_exist() -> None:
     parameters = source()["Parameters"]
     for name in re.findall(r"(\w+)=\S+", " ".join(re.findall(r"--parameter-overrides (.*)", README))):
         assert name in parameters
+
+
+def test_the_conservation_law_is_the_same_everywhere() -> None:
+    files = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "tests").rglob("*.py")]
+    laws = [
+        law
+        for file in [*files, *(PROJECT / "layers").rglob("*.py")]
+        for law in re.findall(r"put = (\w+(?: \+ \w+)+)", file.read_text("utf-8"))
+    ]
+    assert len(laws) >= 4
+    assert set(laws) == {"success + failure + cancelled + shed + pending + delayed + taken"}
 
 
 def test_the_links_work() -> None:

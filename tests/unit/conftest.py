@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,16 @@ class Application:
     def set_switch(self, value: str) -> None:
         """Set the kill switch."""
         boto3.client("ssm").put_parameter(Name="/freshq/switch", Value=value, Type="String", Overwrite=True)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Take away the handlers that a command of the test added."""
+    loggers = [logging.getLogger(), logging.getLogger("freshq")]
+    before = [list(logger.handlers) for logger in loggers]
+    yield
+    for logger, handlers in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
 
 
 @pytest.fixture

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq import BacklogLimit, Overloaded, Queue, StoreError, WhenFull
+from freshq import BacklogLimit, Overloaded, PutIncomplete, Queue, StoreError, WhenFull
+from freshq.policy.rules import OverloadRules
+from freshq.queue.shared.flow import FlowMeter
 from freshq.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.conftest import Clock
 
 
 class InterruptedStore(MemoryStore):
@@ -20,10 +24,14 @@ class InterruptedStore(MemoryStore):
         """Start with no interruption."""
         super().__init__()
         self.after_count: Callable[[], object] | None = None
+        self.counts = 0
 
-    def count_waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
+    def count_waiting(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, int]:
         """Count, then let the test act once."""
-        counts = super().count_waiting(queue, created_after, at_most)
+        counts = super().count_waiting(queue, now, created_after, at_most)
+        self.counts += 1
         action, self.after_count = self.after_count, None
         if action is not None:
             action()
@@ -108,3 +116,102 @@ def test_after_a_failed_count_the_next_put_makes_room(
     assert "backlog" in caplog.text
     queue.put("fourth")
     assert queue.stats().pending == 2
+
+
+def test_the_bound_holds_when_a_noisy_group_has_no_task_to_evict(store: InterruptedStore) -> None:
+    queue = queue_with(store, BacklogLimit(1, WhenFull.REFUSE_NEWEST, group_share=0.3))
+    with pytest.raises(PutIncomplete) as incomplete:
+        queue.put_many([{"payload": number, "group": "noisy"} for number in range(3)])
+    rejected = [error for error in incomplete.value.receipts if isinstance(error, Overloaded)]
+    assert [error.reason for error in rejected] == ["group", "group"]
+    assert queue.stats().pending == 1
+
+
+def test_a_full_backlog_shows_in_the_pressure(store: InterruptedStore) -> None:
+    queue = queue_with(store, BacklogLimit(2, WhenFull.REFUSE_NEWEST))
+    put(queue, 2)
+    assert not queue.pressure().overloaded
+    with pytest.raises(Overloaded):
+        queue.put("one too many")
+    assert queue.pressure().overloaded
+
+
+def test_tasks_put_one_by_one_use_up_the_room_that_was_counted() -> None:
+    queue = Queue.memory(backlog=BacklogLimit(5, WhenFull.REFUSE_NEWEST), clock=lambda: 1000.0)
+    for number in range(5):
+        queue.put(number)
+    with pytest.raises(Overloaded):
+        queue.put(5)
+    assert queue.stats().pending == 5
+
+
+@pytest.mark.parametrize("when_full", WhenFull)
+def test_the_tasks_are_counted_when_the_counted_room_is_used_up_or_a_second_old(
+    store: InterruptedStore, clock: Clock, when_full: WhenFull
+) -> None:
+    queue = Queue(store, backlog=BacklogLimit(3, when_full), clock=clock)
+    counted = []
+    for seconds in (0, 0, 0.5, 0.5, 0):
+        clock.advance(seconds)
+        queue.put("work")
+        queue.claim()
+        counted.append(store.counts)
+    assert counted == [1, 1, 1, 2, 2]
+    queue.put_many([{"payload": number} for number in range(3)])
+    assert store.counts == 3
+
+
+def test_what_another_thread_put_into_counted_room_meanwhile_counts(
+    store: InterruptedStore, clock: Clock
+) -> None:
+    queue = Queue(store, backlog=BacklogLimit(5, WhenFull.REFUSE_NEWEST), clock=clock)
+    put(queue, 1)
+    store.after_count = lambda: queue.put("other thread")
+    with pytest.raises(PutIncomplete):
+        queue.put_many([{"payload": number} for number in range(5)])
+    assert queue.stats().pending == 5
+
+
+@pytest.mark.parametrize("change", ["touch", "cancel"])
+def test_a_task_that_changes_before_its_eviction_is_not_counted_as_shed(
+    store: InterruptedStore, clock: Clock, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="freshq")
+    queue = Queue(store, backlog=BacklogLimit(2), clock=clock)
+    for name in ("a", "b"):
+        queue.put(name, task_id=name)
+    listed = store.oldest_tasks
+    store.oldest_tasks = lambda *arguments: (listed(*arguments), getattr(queue, change)("a"))[0]  # type: ignore[method-assign]
+    queue.put("c")
+    assert queue.stats().shed == 0
+    assert [record.getMessage() for record in caplog.records] == ["task a changed before it could be evicted"]
+    assert not queue.pressure().overloaded
+
+
+def test_what_was_evicted_shows_in_the_pressure(store: InterruptedStore, clock: Clock) -> None:
+    queue = Queue(store, backlog=BacklogLimit(2), clock=clock)
+    queue.put_many([{"payload": number} for number in range(5)])
+    queue.flush()
+    flow = FlowMeter(store, "default", OverloadRules(queue.max_age_seconds)).flow(clock.now)
+    assert (flow.shed_early / flow.offered, flow.served) == (3 / 5, 0)
+
+
+def test_in_one_batch_some_are_rejected_and_older_ones_of_a_noisy_group_evicted(
+    store: InterruptedStore, clock: Clock
+) -> None:
+    queue = Queue(store, backlog=BacklogLimit(4, WhenFull.REFUSE_NEWEST, group_share=0.75), clock=clock)
+    queue.put_many([{"payload": number, "group": "noisy"} for number in range(3)])
+    queue.put("quiet", group="quiet")
+    with pytest.raises(PutIncomplete) as incomplete:
+        queue.put_many([{"payload": 1, "group": "third"}, {"payload": 2, "group": "noisy"}])
+    assert [isinstance(entry, Overloaded) for entry in incomplete.value.receipts] == [True, False]
+    assert queue.stats().shed_by_reason == {"overflow": 1, "group": 1}
+
+
+def test_tasks_put_one_by_one_never_exceed_the_bound(store: InterruptedStore, clock: Clock) -> None:
+    queue = Queue(store, backlog=BacklogLimit(3), clock=clock)
+    pending = []
+    for number in range(6):
+        queue.put(number)
+        pending.append(queue.stats().pending)
+    assert pending == [1, 2, 3, 3, 3, 3]

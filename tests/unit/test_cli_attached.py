@@ -75,7 +75,7 @@ class TestLife:
     def test_a_record_is_its_own_payload(self) -> None:
         fails(2, "payload: must be None, because the record itself is the payload", "put", "{}", "--id", "A")
         fails(2, "task_id: required, the id of a record", "put")
-        fails(1, "'Z': not in queue", "put", "--id", "Z")
+        fails(1, "record 'Z': the attached table has none", "put", "--id", "Z")
 
 
 class TestHoldAndReady:
@@ -97,7 +97,7 @@ class TestHoldAndReady:
     def test_not_while_it_is_in_the_queue(self, queue: AttachedQueue, command: str) -> None:
         queue.enqueue("A")
         fails(1, "PENDING", command, "A")
-        fails(1, "'Z': not in queue", command, "Z")
+        fails(1, "record 'Z': the attached table has none", command, "Z")
         fails(2, "task_id: missing", command)
 
 
@@ -137,3 +137,27 @@ def test_the_shell_has_these_commands(queue: AttachedQueue) -> None:
     assert [status_of(queue, record_id).value for record_id in "ABC"] == [
         "UNDER_CONSTRUCTION", "PENDING", "PENDING",
     ]  # fmt: skip
+
+
+class TestRecordsInNoQueue:
+    @pytest.mark.usefixtures("shipments")
+    def test_they_have_no_times_and_no_list(self) -> None:
+        shown = freshq("get", "A").stdout
+        assert "READY, in no queue" in shown
+        assert "ago" not in shown
+        fails(2, "status: READY records are in no queue, and not listed", "ls", "--status", "ready")
+        assert "READY" not in freshq("ls", "--help").stdout
+
+    @pytest.mark.usefixtures("shipments")
+    def test_the_shell_makes_no_records_in_a_table_of_the_application(self) -> None:
+        shell = freshq("shell", text="create-test\nls\n")
+        assert shell.stderr == (
+            "freshq: create-test: not on an attached table, which has its own records; use id RECORD_ID\n"
+        )
+        assert "A-101" not in shell.stdout
+
+
+@pytest.mark.usefixtures("shipments")
+def test_order_and_shards_are_those_of_the_attachment() -> None:
+    fails(2, "order: cannot be stored with this queue", "configure", "--order", "lifo")
+    assert answer("configure", "--max-attempts", "2") == {"max_attempts": 2}

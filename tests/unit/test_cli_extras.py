@@ -33,7 +33,7 @@ def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("boto3", "aws", ["stats", "--queue", "dynamodb://Tasks?region=eu-west-1"]),
         ("boto3", "aws", ["stats", "--stack", "app"]),
         ("boto3", "aws", ["attach", "Tasks", "--key", "id"]),
-        ("boto3", "aws", ["table", "apply", "tables.json"]),
+        ("botocore", "aws", ["table", "apply", "tables.json"]),
         ("boto3", "aws", ["example", "call-center", "--table", "Agents"]),
         ("sqlalchemy", "sql", ["stats", "--queue", "sqlite:///tasks.db"]),
         ("sqlalchemy", "sql", ["sql", "migrate", "sqlite:///tasks.db"]),

@@ -134,6 +134,13 @@ class TestPutAndGet:
         [
             ("payload: must be JSON", ["put", "{"]),
             ("payload: missing", ["put"]),
+            ("at: must be a time such as 2026-12-01T08:00Z, got noon", ["put", "1", "--at", "noon"]),
+            (
+                "at: needs a time zone, got 2026-12-01T08:00; append Z",
+                ["put", "1", "--at", "2026-12-01T08:00"],
+            ),
+            ("at: cannot be combined", ["put", "1", "--at", "2026-12-01T08:00Z", "--delay", "5"]),
+            ("at: more than a century ahead", ["put", "1", "--at", "9000-12-01T08:00Z"]),
             ("priority: ", ["put", "1", "--priority", "10"]),
             ("--priority", ["put", "1", "--priority", "high"]),
             ("lines: cannot read", ["put", "--lines", "/no/such/file"]),
@@ -150,6 +157,26 @@ class TestPutAndGet:
     @pytest.mark.usefixtures("queue")
     def test_wrong_use_is_one_line(self, said: str, arguments: list[str]) -> None:
         fails(2, said, *arguments)
+
+    def test_a_delayed_put_shows_its_schedule_to_the_end(self, queue: Queue) -> None:
+        due = datetime(2096, 12, 1, 8, tzinfo=UTC)
+        for task_id, at in (("a", "2096-12-01T08:00Z"), ("b", "2096-12-01T09:00:00+01:00")):
+            answer("put", "1", "--id", task_id, "--at", at)
+            assert answer("get", task_id)["first_due"] == due.timestamp()
+        assert "due        2096-12-01T08:00:00Z, in " in freshq("get", "a").stdout
+        assert "created" not in freshq("get", "a").stdout
+        answer("put", "1", "--id", "c", "--delay", "0.001")
+        first_due = answer("get", "c")["first_due"]
+        queue.put_many([{"payload": 1, "task_id": name} for name in ("d", "e")])
+        claims = {claim["task_id"]: claim for claim in answer("claim", "--limit", "5")}
+        assert answer("done", "c", "--token", claims["c"]["token"])["first_due"] == first_due
+        assert "\ndue " in freshq("get", "c").stdout
+        assert "\ndue " not in freshq("get", "d").stdout
+        assert claims["d"]["put_at"] == claims["d"]["created"]
+
+    def test_lines_may_be_put_for_later(self, queue: Queue) -> None:
+        assert answer("put", "--lines", "-", "--at", "2096-12-01T08:00Z", text="1\n2\n")["created"] == 2
+        assert {task.first_due for task in queue.list()} == {datetime(2096, 12, 1, 8, tzinfo=UTC).timestamp()}
 
     def test_nothing_is_put_if_a_line_is_wrong(self, queue: Queue) -> None:
         done = CliRunner().invoke(app, ["put", "--lines", "-"], input="1\nx\n")
@@ -364,6 +391,8 @@ class TestAddresses:
         bare = {key: value for key, value in STACK.items() if key != "Outputs"}
         stacks.add_response("describe_stacks", {"Stacks": [bare]})
         fails(1, "no output QueueTableName", "ls", "--stack", "bare")
+        stacks.add_response("describe_stacks", {})
+        fails(3, "check the endpoint", "ls", "--stack", "app")
         stacks.add_client_error("describe_stacks", "ValidationError", "Stack with id none does not exist")
         fails(1, "does not exist", "ls", "--stack", "none")
         stacks.add_client_error("describe_stacks", "AccessDenied", "not authorized")
@@ -383,4 +412,4 @@ def test_spans_have_at_most_two_units(seconds: float | None, text: str) -> None:
 
 
 def test_control_characters_are_escaped() -> None:
-    assert printable("a\x1b[2Jb\n") == r"a\x1b[2Jb\n"
+    assert printable("a\x1b[2Jb\n\u202e") == r"a\u001b[2Jb\n\u202e"

@@ -107,7 +107,7 @@ class Conservation(RuleBasedStateMachine):
 
     @rule(
         priority=st.sampled_from([0, 0, 0, 4]),
-        delay_seconds=st.sampled_from([0, 0, 5, 40]),
+        delay_seconds=st.sampled_from([0, 0, 5, 40, 150]),
         max_age_seconds=st.sampled_from([None, None, 45]),
         number=st.integers(1, 3),
     )
@@ -200,7 +200,7 @@ class Conservation(RuleBasedStateMachine):
                 task.let_go(TaskStatus.PENDING)
                 task.attempts -= 1
             case "extend":
-                task.lease_until = round(self.clock.now + seconds, 6)
+                task.lease_until = max(task.lease_until, round(self.clock.now + seconds, 6))
             case _ if task.attempts >= MAX_ATTEMPTS:
                 task.let_go(TaskStatus.FAILURE)
             case _:
@@ -226,7 +226,8 @@ class Conservation(RuleBasedStateMachine):
                     task.not_before = None
                 case "touch":
                     touched = self.producer.touch(task_id)
-                    assert touched.created == pytest.approx(self.clock.now, abs=1e-3)
+                    since = max(self.clock.now, task.created if state == "delayed" else 0.0)
+                    assert touched.created == pytest.approx(since, abs=1e-3)
                     task.created, task.deadline = touched.created, touched.deadline
                 case "reprioritize":
                     self.producer.reprioritize(task_id, 9)
@@ -345,7 +346,7 @@ class TestInMemory:
         return bound(lambda: store)
 
     def test_explored(self, machine: type[Conservation]) -> None:
-        explore(machine, examples=200)
+        explore(machine, examples=150)
 
     @pytest.mark.parametrize("seed", range(5))
     def test_walked(self, machine: type[Conservation], seed: int) -> None:
@@ -371,7 +372,7 @@ class TestOnDynamoDBLocal:
         return bound(lambda: table_store.make_store(2))
 
     def test_explored(self, machine: type[Conservation]) -> None:
-        explore(machine, examples=8, phases=[Phase.generate])  # shrinking takes minutes here
+        explore(machine, examples=5, phases=[Phase.generate])  # shrinking takes minutes here
 
     def test_walked(self, machine: type[Conservation]) -> None:
-        walk(machine(), 200, seed=1)
+        walk(machine(), 100, seed=1)

@@ -14,17 +14,8 @@ from typer.testing import CliRunner
 
 from freshq import MatchQueue
 from freshq.cli.commands.example import command as example
-from freshq.cli.commands.example.call_center import (
-    LEASE_SECONDS,
-    Agent,
-    Caller,
-    Clock,
-    Floor,
-    agents,
-    callers,
-    jain_index,
-    report,
-)
+from freshq.cli.commands.example.call_center import Clock, Floor, jain_index, report
+from freshq.cli.commands.example.people import LEASE_SECONDS, Agent, Caller, agents, callers
 from freshq.cli.main import app
 from freshq.matching.stores import dynamodb as match_store
 from tests.support.faults import client_at
@@ -108,6 +99,7 @@ def test_on_a_table_the_report_is_the_same_and_nothing_is_left(
     queue = MatchQueue.dynamodb("CallCenter")
     assert list(queue._store.resources()) == []
     assert queue.depths() == {}
+    assert list(queue.callers()) == []
     join(queue, "someone", {"language": "Greek"})
     refused = run(app, [*SMALL, "--table", "CallCenter"])
     assert refused.exit_code == 2
@@ -141,7 +133,8 @@ def test_the_longest_waiting_caller_is_served_first() -> None:
 def test_a_caller_who_cannot_be_served_blocks_no_one() -> None:
     floor = floor_of([calling("a", 1), calling("b", 2, "French"), calling("c", 3)], "English")
     list(floor.run())
-    assert [caller.name for caller in floor.waiting] == ["b"]
+    assert list(floor.waiting) == ["b"]
+    assert [caller.caller_id for caller in floor.queue.callers()] == ["b"]
     found = report(floor, "fifo")
     assert (found["served"], found["never_served"]) == (2, 1)
 

@@ -9,6 +9,7 @@ import pytest
 from local.facts import (
     Life,
     TaskClaim,
+    busy_machine_sentence,
     count_fates,
     duplicates_run,
     goodput_per_second,
@@ -18,10 +19,11 @@ from local.facts import (
     percentile,
     waits_of_done,
 )
+from local.forecast import Service, first_in_first_out, served_in_time
 from local.history import Change, read_changes, versions_by_task
-from local.plot import draw
+from local.plot import Demonstration, draw
 
-from freshq import Queue, Task, TaskStatus
+from freshq import Order, Queue, Task, TaskStatus
 from tests.conftest import START, Clock, StoreUnderTest
 
 if TYPE_CHECKING:
@@ -138,7 +140,27 @@ def test_the_history_with_the_cost_of_each_change_is_read_from_the_stream(
 
 def test_the_chart_is_drawn(tmp_path: Path) -> None:
     lives = [life(0, 1, ended=2), life(1, fate=TaskStatus.SHED), life(2, 3, fate=TaskStatus.FAILURE)]
+    shown = Demonstration(lives, [Service(0, 0, in_time=True), Service(1, 12, in_time=False)], 3, 10, 1)
     for ending, start in ((".png", b"\x89PNG"), (".svg", b"<svg")):
         file = tmp_path / f"picture{ending}"
-        draw(lives, 0, 10, 1, "three tasks", file)
+        draw(shown, "three tasks", file)
         assert file.read_bytes().startswith(start)
+    picture = file.read_text("utf-8")
+    for text in ("done in time", "done too late", "shed", "failed", "load ends", "first in, first out"):
+        assert text in picture
+
+
+def test_first_in_first_out_is_late_once_its_backlog_is_older_than_the_deadline() -> None:
+    # Two tasks a second, one done a second, a deadline of three seconds.
+    lives = [life(number / 2, number, ended=number + 1, deadline=number / 2 + 3) for number in range(20)]
+    services = first_in_first_out(lives, servers=1, load_seconds=10)
+    assert [service.started for service in services] == pytest.approx([float(n) for n in range(20)], abs=0.01)
+    assert [service.in_time for service in services] == [True] * 5 + [False] * 15
+    assert served_in_time(lives, 1, 10, Order.LIFO) > 5
+
+
+def test_a_machine_that_was_too_busy_is_named() -> None:
+    assert busy_machine_sentence(goodput_per_second=7.0, capacity_per_second=8.0) is None
+    sentence = busy_machine_sentence(goodput_per_second=3.6, capacity_per_second=8.0)
+    assert sentence is not None
+    assert "3.6 of 8 tasks a second were done in time (45%" in sentence

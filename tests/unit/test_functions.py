@@ -14,7 +14,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from freshq import TableMissing
+from freshq import PutIncomplete, Queue, StoreError, TableMissing, Throttled
 from freshq.aws import observability
 from freshq.aws.archive import Archive
 from freshq.stores.dynamodb.passes import WorkerPasses
@@ -34,6 +34,11 @@ def ring(**fields: Any) -> dict[str, Any]:
     event = load_event("process_tasks-doorbell")
     event["Records"][0]["Sns"]["Message"] = json.dumps(fields)
     return event
+
+
+def hops(application: Application, topic_arn: str) -> list[tuple[int, str]]:
+    """Return the hop and the reason of each ring of a topic."""
+    return [(sent["hop"], sent["reason"]) for sent in application.rings(topic_arn)]
 
 
 def pass_slots(application: Application) -> WorkerPasses:
@@ -109,6 +114,64 @@ class TestCreateTasks:
         assert answer["stopped_early"]
         assert answer["created"] + answer["not_attempted"] == answer["requested"] == 1200
         assert 0 < answer["created"] <= 5 * 25
+
+    def test_the_answer_has_the_ids_that_it_generated(self, application: Application) -> None:
+        event = {"tasks": [{"payload": 1}, {"task_id": "mine", "payload": 2}, {"priority": -1}]}
+        answer = application.invoke("create_tasks", event)
+        generated, given, invalid = answer["task_ids"]
+        assert (given, invalid, answer["not_written"]) == ("mine", None, [])
+        assert application.queue.get(generated).payload == 1  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize("event", [{"tasks": [{"payload": 1}] * 3}, {"count": 3}])
+    def test_an_invocation_that_lambda_repeats_creates_no_task_twice(
+        self, application: Application, event: dict[str, Any]
+    ) -> None:
+        context = Context()
+        assert application.invoke("create_tasks", event, context)["created"] == 3
+        again = application.invoke("create_tasks", event, context)
+        assert (again["created"], again["duplicates"]) == (0, 3)
+        assert application.queue.stats().pending == 3
+
+    @pytest.mark.parametrize(
+        ("event", "named"),
+        [
+            ({"tasks": [{"payload": 1}, {"task_id": "lost", "payload": 2}]}, '"task_id": "lost"'),
+            ({"count": 2}, "1 of 2 tasks were not written"),
+        ],
+    )
+    def test_a_partial_failure_fails_and_names_the_tasks(
+        self,
+        application: Application,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        event: dict[str, Any],
+        named: str,
+    ) -> None:
+        """Nobody reads the answer of a scheduled invocation: Lambda repeats it only if it fails."""
+        put_many = Queue.put_many
+
+        def lose_the_last(queue: Queue, tasks: Any, **options: Any) -> Any:
+            receipts = put_many(queue, tasks[:-1], **options)
+            raise PutIncomplete([*receipts, Throttled("the table is throttled")])
+
+        monkeypatch.setattr(Queue, "put_many", lose_the_last)
+        with pytest.raises(StoreError, match=f"1 of 2 tasks were not written.*{named}|{named}"):
+            application.invoke("create_tasks", event)
+        (metrics,) = [line for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
+        assert json.loads(metrics)["TasksNotWritten"] == [1.0]
+        assert application.queue.stats().pending == 1
+
+    def test_given_tasks_that_time_did_not_suffice_for_are_a_failure(self, application: Application) -> None:
+        with pytest.raises(StoreError, match="1 of 1 tasks were not written"):
+            application.invoke("create_tasks", {"tasks": [{"payload": 1}]}, Context(remaining_seconds=5))
+
+    @nothing_to_measure
+    def test_a_long_field_name_is_cut(self, application: Application) -> None:
+        with pytest.raises(ValueError, match="unknown field") as refused:
+            application.invoke("create_tasks", {"x" * 1_000_000: 1})
+        assert len(str(refused.value)) < 200
+        answer = application.invoke("create_tasks", {"tasks": [{"x" * 1_000_000: 1}]})
+        assert len(answer["errors"][0]["error"]) < 200
 
     @nothing_to_measure
     @pytest.mark.parametrize(
@@ -194,7 +257,7 @@ def test_a_function_imports_nothing_that_the_layer_leaves_out(function: str) -> 
 class TestTrigger:
     def test_it_rings_once_for_a_batch_with_an_insert(self, application: Application) -> None:
         assert application.invoke("trigger", load_event("trigger-insert"))["rang"]
-        assert application.rings(application.process_tasks_topic_arn) == [{"hop": 0, "reason": "insert"}]
+        assert hops(application, application.process_tasks_topic_arn) == [(0, "insert")]
 
     def test_it_does_not_ring_for_other_stream_records(self, application: Application) -> None:
         answer = application.invoke("trigger", load_event("trigger-no-insert"))
@@ -203,7 +266,7 @@ class TestTrigger:
     @pytest.mark.usefixtures("occupied")
     def test_it_passes_a_tail_call_on_with_its_hop(self, application: Application) -> None:
         assert application.invoke("trigger", load_event("trigger-tail_call"))["rang"]
-        assert application.rings(application.process_tasks_topic_arn) == [{"hop": 3, "reason": "tail_call"}]
+        assert hops(application, application.process_tasks_topic_arn) == [(3, "tail_call")]
 
     @pytest.mark.usefixtures("occupied")
     def test_it_does_not_ring_for_new_tasks_while_a_pass_is_under_way(self, application: Application) -> None:
@@ -217,7 +280,7 @@ class TestTrigger:
         assert application.rings(application.process_tasks_topic_arn) == []
 
     @nothing_to_measure
-    @pytest.mark.parametrize("event", [load_event("trigger-unknown"), {}, {"Records": []}])
+    @pytest.mark.parametrize("event", [load_event("trigger-unknown"), {"Records": []}])
     def test_it_rejects_unknown_events(self, application: Application, event: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match="neither a DynamoDB stream nor an SNS event"):
             application.invoke("trigger", event)
@@ -257,7 +320,7 @@ class TestProcessTasks:
         self.leave_work(application, monkeypatch)
         answer = application.invoke("process_tasks", ring(hop=4, reason="tail_call"))
         assert answer["tail_call"]
-        assert application.rings(application.trigger_topic_arn) == [{"hop": 5, "reason": "tail_call"}]
+        assert hops(application, application.trigger_topic_arn) == [(5, "tail_call")]
         stats = application.queue.stats()
         assert stats.taken == 0
         assert stats.success == answer["succeeded"] > 0
@@ -271,7 +334,7 @@ class TestProcessTasks:
         monkeypatch.setenv("FRESHQ_SETTLE_SECONDS", "2")
         monkeypatch.setenv("FRESHQ_LEASE_SECONDS", "1")
         try:
-            answer = application.invoke("process_tasks", ring(), Context(remaining_seconds=2.3))
+            answer = application.invoke("process_tasks", ring(), Context(remaining_seconds=3.5))
             assert (answer["claimed"], answer["unfinished"], answer["tail_call"]) == (1, ["a"], False)
             assert within_seconds(10, lambda: application.queue.recover() == 1)
         finally:
@@ -355,7 +418,7 @@ class TestSweep:
         time.sleep(1.1)  # the handlers have the real clock
         answer = application.invoke("sweep", load_event("sweep-schedule"))
         assert (answer["recovered"], answer["rang"]) == (2, True)
-        assert application.rings(application.process_tasks_topic_arn) == [{"hop": 0, "reason": "sweep"}]
+        assert hops(application, application.process_tasks_topic_arn) == [(0, "sweep")]
 
     def test_it_does_not_ring_for_an_empty_queue(self, application: Application) -> None:
         assert application.invoke("sweep", {})["skipped"] == "no claimable tasks"
@@ -435,21 +498,21 @@ class TestArchive:
 
     def test_every_event_is_delivered_once_in_packs(self) -> None:
         deliveries = Deliveries()
-        delivery = archive_to(deliveries).deliver(stream_records(1000))
+        delivery = archive_to(deliveries).deliver(stream_records(1000), ample_time)
         assert (delivery.delivered, delivery.failed_from) == (1000, None)
         assert [event["event_id"] for event in deliveries.events] == [str(number) for number in range(1000)]
         assert deliveries.calls < 200
 
     def test_rejected_records_are_sent_again(self) -> None:
         deliveries = Deliveries(refuse=lambda call: call in (1, 3))
-        delivery = archive_to(deliveries).deliver(stream_records(100))
+        delivery = archive_to(deliveries).deliver(stream_records(100), ample_time)
         assert (delivery.delivered, delivery.failed_from) == (100, None)
         assert {event["event_id"] for event in deliveries.events} == {str(number) for number in range(100)}
 
     def test_the_batch_is_retried_from_the_first_record_that_stays_rejected(self) -> None:
         deliveries = Deliveries(refuse=lambda call: call > 4)
         records = stream_records(100)
-        delivery = archive_to(deliveries).deliver(records)
+        delivery = archive_to(deliveries).deliver(records, ample_time)
         assert delivery.failed_from == records[delivery.delivered]["dynamodb"]["SequenceNumber"]
         assert delivery.delivered == len(deliveries.events) > 0
 
@@ -463,6 +526,11 @@ class TestArchive:
         """Without a delivery stream the call fails, and nothing counts as archived."""
         with pytest.raises(ClientError, match="Archive"):
             application.invoke("archive", load_event("archive-life"))
+
+
+def ample_time() -> float:
+    """Return the remaining time of an invocation with enough of it."""
+    return 60.0
 
 
 def archive_to(deliveries: Deliveries) -> Archive:

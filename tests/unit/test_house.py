@@ -42,3 +42,13 @@ def test_every_room_says_what_belongs_there(package: str) -> None:
 
     assert rooms
     assert [room for room in rooms if not (room / "__init__.py").read_text().startswith('"""')] == []
+
+
+def test_every_decision_has_a_number_of_its_own() -> None:
+    pages = sorted((REPOSITORY / "docs" / "decisions").glob("*.md"))
+    numbers = [int(page.name[:4]) for page in pages]
+    titles = [int(page.read_text(encoding="utf-8").split(".")[0].removeprefix("# ")) for page in pages]
+
+    assert numbers
+    assert len(set(numbers)) == len(numbers), [page.name for page in pages]
+    assert titles == numbers

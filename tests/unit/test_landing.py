@@ -8,7 +8,8 @@ import pytest
 
 from freshq import Queue
 from freshq.aws.landing import landed_event
-from freshq.stores.dynamodb.items import Keyspace, encode
+from freshq.stores.dynamodb.items import encode
+from freshq.stores.dynamodb.keyspace import Keyspace
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small
 
 
@@ -37,6 +38,7 @@ def test_the_item_of_a_task_is_landed(queue_of_one: tuple[dict[str, Any], str]) 
     assert event["task_id"] == task_id
     assert event["change"] == "INSERT"
     assert event["expires_s"] > event["deadline_ms"] / 1000
+    assert event["put_ms"] == event["created_ms"]
 
 
 @pytest.fixture

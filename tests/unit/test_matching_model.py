@@ -59,7 +59,7 @@ def test_a_match_is_the_resource_that_a_full_scan_would_choose(
 ) -> None:
     store, clock, model = MemoryMatchStore(), Clock(), Model()
     queue = MatchQueue(store, "lifo" if newest_first else "fifo", clock=clock)
-    queue._walk = Walk(store, newest_first=newest_first, page_entries=page_entries)
+    queue._matches._walk = Walk(store, newest_first=newest_first, page_entries=page_entries)
     held = []
     for number, (verb, given_with) in enumerate(steps):
         if verb == "join":

@@ -8,25 +8,35 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import (
+    BacklogLimit,
     CodelRule,
     ConcurrencyLimit,
     Door,
+    IllegalTransition,
     LeaseLost,
     LostRace,
+    Overloaded,
     Queue,
     RetryBudget,
     StoreError,
     Task,
+    TaskStatus,
+    WhenFull,
 )
+from freshq.policy.rules import OverloadRules, ReserveRule
+from freshq.policy.shedding import MAX_SHED_BEHIND
 from freshq.queue.core import MAX_READ_WRITE_TRIES
 from freshq.queue.shared.limits import SharedRetries, SharedSlots
 from freshq.queue.shared.records import MAX_TRIES, change_record
+from freshq.queue.shared.reserve import SharedReserve
 from freshq.stores.memory import MemoryStore
-from tests.conftest import Clock
+from tests.conftest import START, Clock
+from tests.support.readings import known, payloads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LOST_RACE = f"task 'a': others changed it during each of {MAX_READ_WRITE_TRIES} attempts; try again"
 CODEL = CodelRule(target_seconds=5, interval_seconds=10)
 
 
@@ -70,6 +80,11 @@ def fail() -> None:
     raise StoreError("no answer")
 
 
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, bool]]:
+    """Return what was logged, and whether with a traceback."""
+    return [(record.getMessage(), bool(record.exc_info)) for record in caplog.records]
+
+
 class TestClaim:
     def test_what_was_claimed_before_recover_failed_is_returned(
         self, place: Place, caplog: pytest.LogCaptureFixture
@@ -78,7 +93,7 @@ class TestClaim:
         queue.put("work")
         place.before("due", fail)
         assert len(queue.claim(2)) == 1
-        assert "claimed only 1 of 2 tasks" in caplog.text
+        assert logged(caplog) == [("claimed only 1 of 2 tasks", True)]
         with pytest.raises(StoreError):
             queue.claim(2)
 
@@ -93,29 +108,122 @@ class TestClaim:
         queue.claim()
         return queue
 
-    def test_what_was_claimed_before_a_round_of_codel_failed_is_returned(self, place: Place) -> None:
+    def test_what_was_claimed_before_the_second_take_failed_is_returned(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
         queue = self.overloaded(place)
         place.clock.advance(1)
         queue.put("fresh")
         place.before("claim", fail, calls=range(1, 100))
         assert [claim.task.payload for claim in queue.claim(3)] == ["fresh"]
+        assert logged(caplog) == [("claimed only 1 of 3 tasks", True)]
 
-    def test_a_round_of_codel_that_fails_with_nothing_claimed_is_an_error(self, place: Place) -> None:
+    def test_both_takes_of_a_claim_are_returned(self, place: Place) -> None:
+        queue = self.overloaded(place)
+        place.clock.advance(1)
+        for payload in ("fresh", "fresher", "freshest"):
+            queue.put(payload)
+        assert payloads(queue.claim(3)) == ["fresh", "fresher", "freshest"]
+
+    def test_a_second_take_that_fails_with_nothing_claimed_is_an_error(self, place: Place) -> None:
         queue = self.overloaded(place)
         place.clock.advance(1)
         place.before("claim", fail, calls=range(1, 100))
         with pytest.raises(StoreError):
             queue.claim()
+        assert queue.stats().shed_by_reason == {"codel": 2}
+
+    def test_what_a_claim_does_not_shed_is_passed_over_and_left_to_later_ones(self, place: Place) -> None:
+        queue = self.overloaded(place)
+        place.clock.advance(1)
+        queue.put_many([{"payload": number} for number in range(2 * MAX_SHED_BEHIND)])
+        place.clock.advance(40)
+        queue.claim()
+        place.clock.advance(11)
+        queue.claim()
+        queue.put("fresh")
+        before = queue.stats().shed
+        assert [claim.task.payload for claim in queue.claim()] == ["fresh"]
+        assert queue.stats().shed - before == MAX_SHED_BEHIND + 1
+        queue.claim()
+        assert queue.stats().shed - before == 2 * MAX_SHED_BEHIND
+
+    def test_if_what_waits_cannot_be_read_it_is_passed_over(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        queue = self.overloaded(place)
+        place.clock.advance(1)
+        queue.put("fresh")
+        place.before("oldest_tasks", fail)
+        assert [claim.task.payload for claim in queue.claim()] == ["fresh"]
         assert queue.stats().shed_by_reason == {"codel": 1}
+        assert logged(caplog) == [("queue 'default': could not read what else waited too long", True)]
+
+    def test_a_task_behind_that_changes_meanwhile_is_not_shed(self, place: Place) -> None:
+        queue, other = self.overloaded(place), place.queue()
+        place.clock.advance(1)
+        (behind,) = [task for task in queue.list() if task.payload == 3]
+        place.before("replace_many", lambda: other.touch(behind.task_id), calls=range(1))
+        queue.claim()
+        assert queue.get(behind.task_id) is not None
+        assert known(queue, behind.task_id).status is not TaskStatus.SHED
+
+    def test_a_task_behind_that_the_reserve_keeps_is_not_shed(self, place: Place) -> None:
+        queue = place.queue(order="fifo", codel=CODEL, reserve=10)
+        for number in range(3):
+            queue.put(number)
+        queue.put("short", task_id="short", max_age_seconds=45)
+        for seconds in (30, 11, 1):
+            place.clock.advance(seconds)
+            queue.claim()
+        assert known(queue, "short").status is TaskStatus.PENDING
+        assert queue.stats().shed_by_reason == {"codel": 1}
+
+    def test_what_was_shed_is_counted(self, place: Place) -> None:
+        queue = self.overloaded(place)
+        place.clock.advance(1)
+        queue.claim()
+        queue.flush()
+        minutes = range(int(START // 60), int(place.clock.now // 60) + 1)
+        counts = [place.store.read_counts("default", f"flow-{minute}") for minute in minutes]
+        assert sum(count.get("shed_early", 0) for count in counts) == queue.stats().shed == 2
+
+    def test_a_retried_task_behind_is_not_shed(self, place: Place) -> None:
+        queue = place.queue(order="fifo", codel=CODEL)
+        queue.put("retried", task_id="r")
+        (claim,) = queue.claim()
+        queue.retry(claim, delay_seconds=1)
+        place.clock.advance(2)
+        for number in range(4):
+            queue.put(number, task_id=f"{number}")
+        queue.touch("r")
+        place.clock.advance(30)
+        first = queue.claim()
+        place.clock.advance(11)
+        second = queue.claim()
+        assert [claim.task.payload for claim in first + second] == [0, 1]
+        assert [claim.task.payload for claim in queue.claim()] == ["retried"]
+        assert queue.stats().shed_by_reason == {"codel": 2}
+
+    def test_lines_that_are_overloaded_too_are_passed_over_until_their_turn(self, place: Place) -> None:
+        queue = place.queue(order="fifo", codel=CODEL)
+        groups = [f"{number}" for number in range(6)]
+        queue.put_many([{"payload": number, "group": group} for group in groups for number in range(4)])
+        for _ in range(2):
+            place.clock.advance(11)
+            assert len(queue.claim(6)) == 6
+        queue.put("fresh", group="0")
+        assert [claim.task.payload for claim in queue.claim()] == ["fresh"]
+        assert queue.stats().shed_by_reason == {"codel": 2}
 
     def test_a_task_that_cannot_be_shed_is_recovered(
         self, place: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         queue = self.overloaded(place)
         place.clock.advance(1)
-        place.before("replace", fail, calls=range(1))
+        place.before("replace_many", fail, calls=range(1))
         queue.claim()
-        assert "1 tasks could not be shed; each returns when its lease expires" in caplog.text
+        assert logged(caplog) == [("1 tasks could not be shed; each returns when its lease expires", True)]
         assert (queue.stats().taken, queue.stats().shed) == (3, 1)
 
     def test_a_task_that_another_process_recovers_first_is_not_counted(self, place: Place) -> None:
@@ -134,6 +242,68 @@ class TestClaim:
 
     def test_poll_ends_after_its_timeout(self, place: Place) -> None:
         assert place.queue().poll(timeout_seconds=0.02, poll_seconds=0.01) == []
+
+
+class TestFreshLeases:
+    """Claims that take 20 s of a lease of 60 s."""
+
+    def test_a_lease_that_cannot_be_extended_is_left_to_expire(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        queue = place.queue()
+        queue.put("old")
+        queue.put("due", delay_seconds=15)
+        place.clock.advance(15)
+        place.before("due", lambda: place.clock.advance(20), calls=range(1))
+        place.before("replace_many", fail, calls=range(1, 2))  # the first brings in what is due
+        assert [claim.task.payload for claim in queue.claim(2)] == ["due"]
+        assert logged(caplog) == [("the leases of 1 claims could not be extended", True)]
+        assert queue.stats().taken == 2
+
+    def test_an_extended_lease_ends_at_a_whole_microsecond(self, place: Place) -> None:
+        queue = place.queue()
+        queue.put("old", task_id="a")
+        place.before("due", lambda: place.clock.advance(20), calls=range(1))
+        (claim,) = queue.claim(2, lease_seconds=60.123_456_5)
+        assert claim.lease_until == START + 80.123_456 == known(queue, "a").lease_until
+
+    @pytest.mark.parametrize(("seconds", "lease_until"), [(6, START + 60), (6.5, START + 66.5)])
+    def test_a_lease_is_extended_if_less_than_nine_tenths_are_left(
+        self, place: Place, seconds: float, lease_until: float
+    ) -> None:
+        queue = place.queue()
+        queue.put("work")
+        place.before("due", lambda: place.clock.advance(seconds), calls=range(1))
+        (claim,) = queue.claim(2)
+        assert claim.lease_until == lease_until
+
+    def test_what_stays_short_is_released(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+        queue = place.queue()
+        queue.put("old", task_id="a")
+        place.before("claim", lambda: place.before("replace", lambda: place.clock.advance(20)), range(1))
+        place.before("due", lambda: place.clock.advance(20), calls=range(1))
+        assert queue.claim(2) == []
+        released = known(queue, "a")
+        assert (released.status, released.updated) == (TaskStatus.PENDING, START + 60)
+        assert logged(caplog) == []
+
+    def test_what_cannot_be_released_returns_when_its_lease_expires(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        queue = place.queue()
+        queue.put("old", task_id="a")
+
+        def slow() -> None:
+            place.clock.advance(20)
+            if place.clock.now >= START + 80:
+                fail()
+
+        place.before("due", lambda: place.clock.advance(20), calls=range(1))
+        place.before("replace", slow)
+        assert queue.claim(2) == []
+        message = "task a could not be released; it returns when its lease expires"
+        assert logged(caplog) == [(message, True)]
+        assert queue.stats().taken == 1
 
 
 class TestAdmission:
@@ -184,8 +354,58 @@ class TestTend:
         queue, other = place.queue(), place.queue()
         queue.put("work", task_id="a")
         place.before("replace", lambda: other.touch("a"))
-        with pytest.raises(LostRace, match=f"during each of {MAX_READ_WRITE_TRIES} attempts; try again"):
+        with pytest.raises(LostRace) as lost:
             queue.reprioritize("a", 3)
+        assert str(lost.value) == LOST_RACE
+
+    def test_a_lease_that_others_extend_each_time_is_a_lost_race(self, place: Place) -> None:
+        queue, other = place.queue(), place.queue()
+        queue.put("work", task_id="a")
+        (claim,) = queue.claim()
+        longer = itertools.count(200)
+        place.before("replace", lambda: other.extend(claim, next(longer)))
+        with pytest.raises(LostRace) as lost:
+            queue.extend(claim, 100)
+        assert str(lost.value) == LOST_RACE
+
+    def test_a_claim_of_a_deleted_task_is_lost(self, place: Place) -> None:
+        queue = place.queue()
+        queue.put("work", task_id="a")
+        (claim,) = queue.claim()
+        queue.purge(queue.name)
+        with pytest.raises(LeaseLost, match=r"^task 'a': .*\(it was deleted\)"):
+            queue.complete(claim)
+
+    def test_a_claim_is_found_again_by_its_token_only(self, place: Place) -> None:
+        queue = place.queue()
+        queue.put("work", task_id="a")
+        (claim,) = queue.claim()
+        with pytest.raises(LeaseLost, match=r"^task 'a': .*\(it is held under another token\)"):
+            queue.held("a", "other")
+        queue.complete(claim)
+        with pytest.raises(LeaseLost, match=r"^task 'a': .*\(it is SUCCESS now\)"):
+            queue.held("a", claim.token)
+
+    def test_what_is_no_dead_letter_is_not_discarded(self, place: Place) -> None:
+        queue = place.queue(max_age_seconds=60)
+        queue.put("work", task_id="a")
+        place.clock.advance(60)
+        with pytest.raises(IllegalTransition) as caught:
+            queue.discard(task_id="a")
+        assert str(caught.value) == "task 'a': cannot discard a task that is SHED; discard needs FAILURE"
+
+    def test_a_dead_letter_that_another_process_revived_meanwhile_is_not_discarded(
+        self, place: Place
+    ) -> None:
+        queue, other = place.queue(), place.queue()
+        self.dead(queue, "a")
+
+        def die_again() -> None:
+            other.redrive()
+            other.fail(other.claim()[0])
+
+        place.before("delete", die_again, calls=range(1))
+        assert (queue.discard(), queue.discard()) == (0, 1)
 
     def test_a_dead_letter_that_another_process_deletes_first_is_not_counted(self, place: Place) -> None:
         queue, other = place.queue(), place.queue()
@@ -222,7 +442,7 @@ class TestShared:
         assert slots.free(0, 0.0) == 4
         place.before("read_record", fail, calls=range(1))
         slots.leave(1.0)
-        assert "could not return concurrency slots; they expire" in caplog.text
+        assert logged(caplog) == [("queue 'q': could not return concurrency slots; they expire", True)]
         assert other.free(0, 1.0) == 0
         assert other.free(0, 21.0) == 4
 
@@ -251,7 +471,81 @@ class TestShared:
         place.before("read_record", fail, calls=range(1))
         for _ in range(20):
             retries.first_attempt()
-        assert "could not reach the retry budget" in caplog.text
+        assert logged(caplog) == [("queue 'q': could not reach the retry budget", True)]
         assert retries.spend()  # the first attempts are added now
         record = place.store.read_record("q", "retries")
         assert record is not None
+        assert record.values == {"balance": 10 + 2 - 1}
+        place.before("read_record", fail)
+        assert retries.spend()
+
+    @pytest.mark.parametrize("values", [{"n": "one"}, {"m": 1}, {"n": [1]}])
+    def test_a_damaged_record_is_replaced(
+        self, place: Place, caplog: pytest.LogCaptureFixture, values: dict[str, Any]
+    ) -> None:
+        place.store.write_record("q", "r", values, None)
+        assert change_record(place.store, "q", "r", lambda old: {"n": old["n"] + 1 if old else 1})
+        record = place.store.read_record("q", "r")
+        assert record is not None
+        assert record.values == {"n": 1}
+        assert logged(caplog) == [("the shared record 'r' was damaged and is replaced", True)]
+
+    def test_a_change_that_fails_on_no_record_is_an_error(self, place: Place) -> None:
+        with pytest.raises(KeyError):
+            change_record(place.store, "q", "r", lambda old: {"n": old["n"]})
+
+    def test_counts_that_could_not_be_written_are_written_later(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        queue = place.queue(backlog=BacklogLimit(1, WhenFull.REFUSE_NEWEST))
+        queue.put("work")
+        with pytest.raises(Overloaded):
+            queue.put("too many")
+        place.before("add_counts", fail, calls=range(2))
+        queue.flush()
+        assert logged(caplog) == [("queue 'default': could not write the flow counts", True)] * 2
+        queue.flush()
+        other = place.queue()
+        assert other.pressure().offered_per_second > 0
+        assert other.pressure().overloaded  # a task was shed early
+        assert other.stats().shed_by_reason == {"overflow": 1}
+
+    def test_a_bound_that_could_not_be_enforced_is_logged(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        place.before("count_waiting", fail)
+        place.queue(backlog=BacklogLimit(1)).put("work")
+        assert logged(caplog) == [("queue 'default': could not enforce the backlog limit", True)]
+
+    def test_service_times_that_could_not_be_shared_are_shared_later(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        rules = OverloadRules(60.0, reserve=ReserveRule.parse("p90"))
+        worker, other, elsewhere = (SharedReserve(place.store, name, rules) for name in ("q", "q", "r"))
+        for _ in range(30):
+            worker.observe(2.0)
+        place.before("read_record", fail, calls=range(1))
+        worker.sync(1000.0)
+        assert logged(caplog) == [("queue 'q': could not share service times", True)]
+        worker.sync(1100.0)
+        seconds = [reserve.seconds(1100.0) for reserve in (worker, other, elsewhere)]
+        assert seconds == pytest.approx([2.0, 2.0, 0.0], rel=0.1)
+        assert place.store.read_record("q", "service-times") is not None
+
+    def test_times_in_which_tasks_were_skipped_are_kept_apart(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        reserve = SharedReserve(place.store, "q", OverloadRules(60.0, reserve=ReserveRule.parse("p90")))
+        for now in (1000.0, 1100.0):
+            reserve.note_skipped(now, 5.0, now - 1, now, short=True)
+        assert len(reserve.spans()) == 2
+        place.before("read_record", fail, calls=range(1))
+        reserve.note_skipped(1200.0, 5.0, 1199.0, 1200.0, short=True)
+        assert logged(caplog) == [("queue 'q': could not record the reserve", True)]
+
+    def test_a_damaged_record_of_the_reserve_is_as_none(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        place.store.write_record("q", "reserve-spans", {"spans": 5}, None)
+        assert len(SharedReserve(place.store, "q", OverloadRules(60.0)).spans()) == 0
+        assert logged(caplog) == [("queue 'q': the record of the reserve is damaged", False)]

@@ -292,6 +292,58 @@ class TestScheduler:
             node.fire()
         assert "mended" in [task.payload for task in queue.list()]
 
+    def test_a_tick_that_always_fails_delays_no_later_one(
+        self, queue: Queue, clock: Clock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        clock.now = start = 60.0 * round(START / 60)
+        poison = {start + 60}
+        tried: list[float] = []
+
+        def number(instant: datetime) -> int:
+            tried.append(clock.now)
+            if instant.timestamp() in poison:
+                raise LookupError("no such report")
+            return round((instant.timestamp() - start) / 60)
+
+        schedules = [Schedule.of("m", Every(60), number, catch_up=4)]
+        Scheduler(queue, schedules).fire()
+        clock.advance(60)
+        Scheduler(queue, schedules).run(Advance(clock, rounds=8))
+        assert clock.now == start + 180
+        assert [task.payload for task in queue.list()] == [2]
+        assert [moment - start for moment in tried] == [60, 61, 63, 67, 75, 91, 120, 123]
+        assert caplog.text.count("could not fire tick m@") == 1
+        Scheduler(queue, schedules).run(Advance(clock, rounds=30))  # as after a restart
+        assert {task.payload for task in queue.list()} >= {2, 3, 4, 5}
+        assert caplog.text.count("skipped missed tick m@") == 1
+        assert "m@" + datetime.fromtimestamp(start + 60, UTC).isoformat() in caplog.text
+
+    def test_a_failed_tick_is_fired_once_by_whichever_node_tries_it_again(
+        self, queue: Queue, clock: Clock
+    ) -> None:
+        broken = [True]
+
+        def fails(_instant: datetime) -> str:
+            if broken:
+                raise LookupError("no such report")
+            return "mended"
+
+        nodes = [Scheduler(queue, [Schedule.of("m", Every(60), fails, catch_up=5)]) for _ in range(2)]
+        nodes[0].fire()
+        for _ in range(3):
+            clock.advance(60)
+            for node in nodes:
+                with pytest.raises(LookupError):
+                    node.fire()
+        broken.clear()
+        assert [node.fire() for node in nodes] == [3, 0]
+        for claim in queue.claim(5):
+            queue.complete(claim)
+        clock.advance(10)
+        queue.recover()
+        assert total(queue) == 0  # the ids are free again
+        assert [node.fire() for node in nodes] == [0, 0]
+
     def test_an_overloaded_queue_delays_a_tick(self, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
         queue = Queue(MemoryStore(), clock=clock, backlog=BacklogLimit(1, WhenFull.REFUSE_NEWEST))
         node = Scheduler(queue, [Schedule.of("m", Every(60), "tick")])

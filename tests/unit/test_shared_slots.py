@@ -1,10 +1,17 @@
-"""The concurrency limit of a worker whose tasks are shorter than the time between its looks."""
+"""Shared limits: of a worker whose tasks are shorter than the time between its looks, and of retries."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from freshq import ConcurrencyLimit
-from freshq.queue.shared.limits import SharedSlots
+from freshq.policy.limits import RetryBudget, SharedBucket
+from freshq.queue.shared import limits
+from freshq.queue.shared.limits import DEPOSIT_EVERY, SharedRetries, SharedSlots, SharedTokens
 from freshq.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    import pytest
 
 WINDOW_SECONDS = 10.0
 
@@ -31,3 +38,36 @@ def test_the_limit_grows_by_one_a_window_however_short_the_tasks() -> None:
 
 def test_it_does_not_grow_beyond_twice_what_is_used() -> None:
     assert slots_after(30, per_look=3) == 7
+
+
+def test_it_does_not_grow_by_a_success_that_was_counted_before() -> None:
+    slots = SharedSlots(MemoryStore(), "default", ConcurrencyLimit(1, 8, window_seconds=10.0), wanted=8)
+    assert slots.free(0, 1000.0) == 1
+    slots.started()
+    slots.succeeded()
+    assert slots.free(0, 1010.0) == 2
+    slots.started()
+    slots.started()
+    assert slots.free(0, 1020.0) == 2
+
+
+def test_without_a_share_nothing_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = SharedSlots(MemoryStore(), "default", ConcurrencyLimit(4, 4, window_seconds=10.0), wanted=4)
+    monkeypatch.setattr(limits, "change_record", lambda *_arguments: False)  # others were always faster
+    assert slots.free(0, 1000.0) == 0
+
+
+def test_first_attempts_reach_the_budget_of_other_workers() -> None:
+    store = MemoryStore()
+    worker, other = (SharedRetries(store, "default", RetryBudget(0.5, reserve=0)) for _ in range(2))
+    for _ in range(DEPOSIT_EVERY - 1):
+        worker.first_attempt()
+    assert not other.spend()
+    worker.first_attempt()
+    assert [other.spend() for _ in range(DEPOSIT_EVERY // 2 + 1)] == [True] * (DEPOSIT_EVERY // 2) + [False]
+
+
+def test_a_worker_that_has_tokens_need_not_wait() -> None:
+    tokens = SharedTokens(MemoryStore(), "default", SharedBucket(1.0, burst=2, block=2))
+    assert tokens.available(1000.0, wanted=5) == 2
+    assert tokens.seconds_until_next(1000.0) == 0.0

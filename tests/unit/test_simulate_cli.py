@@ -166,7 +166,9 @@ def test_a_plot_of_several_policies(tmp_path: Path, suffix: str) -> None:
     )
     assert done.exit_code == 0, done.stderr
     drawn = file.read_bytes()
-    assert drawn.startswith(PNG) if suffix == "png" else b"as given" in drawn
+    assert (
+        drawn.startswith(PNG) if suffix == "png" else b"as given" in drawn and b"this run, load 0.8" in drawn
+    )
     assert len(drawn) > 5000
     if suffix == "html":
         assert b"<script src=" not in drawn, "must open without a network"
@@ -176,6 +178,7 @@ def test_a_standard_policy_is_plotted_once(tmp_path: Path) -> None:
     file = tmp_path / "picture.svg"
     assert invoke("--rate", "8", "--duration", "20", "--plot", str(file)).exit_code == 0
     assert "as given" not in file.read_text("utf-8")
+    assert "this run, load" in file.read_text("utf-8")
 
 
 def test_all_policies_of_a_sweep_see_the_same_arrivals() -> None:

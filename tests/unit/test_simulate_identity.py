@@ -10,8 +10,6 @@ What a simulated load leaves out, and the scenarios therefore do, too:
 - Times below a microsecond, the resolution of the queue's clock. The times here are multiples of 1/64 s.
 - Time before the run. The windows of the flow start with the run; a queue's start with the epoch.
 - More than one process, failed attempts, delays and leases that expire.
-- Max ages shorter than the queue's together with a backlog limit: a put raises IllegalTransition when the
-  task to evict is past its own deadline but not past the queue's max age.
 """
 
 from __future__ import annotations
@@ -249,8 +247,7 @@ def test_every_task_has_the_fate_it_has_in_the_queue(family: str, kind: str) -> 
         deadline_seconds = rng.choice(DEADLINES_SECONDS)
         rules = random_rules(rng, deadline_seconds, FAMILIES[family])
         servers = rng.choice((1, 2, 3))
-        kinds = KINDS[kind] | ({"own_ages": False} if rules.backlog else {})
-        load = random_load(rng, deadline_seconds, servers, **kinds)
+        load = random_load(rng, deadline_seconds, servers, **KINDS[kind])
         real = assert_identical(load, rules, servers)
         happened.update(real.shed_by_reason)
         happened["switch"] += len(real.switches)

@@ -209,6 +209,10 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     broken.write_text('{"tables": [], "tables": []}')
     answer = run(app, ["table", "apply", str(broken)])
     assert (answer.exit_code, "'tables' is given 2 times" in answer.output) == (2, True)
+    broken.write_text("[]")
+    answer = run(app, ["table", "apply", str(broken)])
+    assert f"{broken}: input: input should be a valid dictionary" in answer.output
+    assert ", got" not in answer.output
 
 
 def test_the_cloudformation_template_declares_the_same(written: Callable[..., str], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq import Queue
-from freshq.queue.upkeep import LEASE_SECONDS, RECORD
+from freshq.queue.upkeep import LEASE_SECONDS, RECORD, Portion, Upkeep
 from freshq.stores.memory import MemoryStore
 from tests.conftest import Clock
 
@@ -44,11 +44,37 @@ def test_one_process_does_it_until_its_lease_ends(queues: tuple[Queue, Queue], c
     first, second = queues
     for number in range(10):  # the holder renews its lease in time
         put_due(first, clock)
-        assert (second.upkeep() if number else 0, first.upkeep()) == (0, 1)
+        assert (second.upkeep().moved if number else 0, first.upkeep().moved) == (0, 1)
         clock.advance(LEASE_SECONDS / 2)
     clock.advance(LEASE_SECONDS / 2)
     put_due(first, clock)
-    assert (second.upkeep(), first.upkeep()) == (1, 0)
+    assert (second.upkeep().moved, first.upkeep().moved) == (1, 0)
+
+
+def test_another_process_takes_over_when_the_lease_ends(queues: tuple[Queue, Queue], clock: Clock) -> None:
+    first, second = queues
+    first.put("work", delay_seconds=1)
+    assert first.upkeep() == second.upkeep() == Portion(moved=0, more=False)
+    clock.advance(LEASE_SECONDS)
+    assert second.upkeep() == Portion(moved=1, more=False)
+
+
+def test_each_queue_of_a_table_has_its_own_lease(
+    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock
+) -> None:
+    other = Queue(store, clock=clock, name="other")
+    for queue in (queues[0], other):
+        put_due(queue, clock)
+    assert [queue.upkeep().moved for queue in (queues[0], other)] == [1, 1]
+
+
+@pytest.mark.parametrize(("ahead_seconds", "moved"), [(LEASE_SECONDS + 0.25, 0), (LEASE_SECONDS + 0.75, 1)])
+def test_a_lease_that_ends_later_than_any_can_is_not_respected(
+    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, ahead_seconds: float, moved: int
+) -> None:
+    Queue(store, clock=lambda: clock.now + ahead_seconds).upkeep()
+    put_due(queues[0], clock)
+    assert queues[0].upkeep().moved == moved
 
 
 def test_it_costs_a_write_in_half_a_lease_only(
@@ -75,7 +101,7 @@ def test_a_holder_with_a_wrong_clock_keeps_nobody_out(
     ahead = Queue(store, clock=lambda: clock.now + 3600)
     ahead.upkeep()
     put_due(queues[0], clock)
-    assert queues[0].upkeep() == 1
+    assert queues[0].upkeep().moved == 1
 
 
 def test_who_loses_the_race_for_the_lease_does_nothing(
@@ -84,8 +110,8 @@ def test_who_loses_the_race_for_the_lease_does_nothing(
     put_due(queues[0], clock)
     with monkeypatch.context() as patched:
         patched.setattr(store, "write_record", lambda *_arguments: False)
-        assert queues[0].upkeep() == 0
-    assert queues[1].upkeep() == 1
+        assert queues[0].upkeep().moved == 0
+    assert queues[1].upkeep().moved == 1
 
 
 def test_two_threads_of_a_process_do_not_do_it_at_once(
@@ -97,11 +123,11 @@ def test_two_threads_of_a_process_do_not_do_it_at_once(
     meanwhile: list[int] = []
 
     def replace_many(changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
-        meanwhile.append(queue.upkeep())
+        meanwhile.append(queue.upkeep().moved)
         return original(changes)
 
     monkeypatch.setattr(store, "replace_many", replace_many)
-    assert queue.upkeep() == 1
+    assert queue.upkeep().moved == 1
     assert meanwhile == [0]
 
 
@@ -112,3 +138,17 @@ def test_a_lost_race_for_every_task_ends_a_recovery(
         put_due(queues[0], clock)
     monkeypatch.setattr(store, "replace_many", lambda changes: [None] * len(changes))
     assert queues[0].recover() == 0
+
+
+def test_a_full_portion_of_tidying_leaves_more_to_do(
+    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock
+) -> None:
+    queue, _ = queues
+    for task_id in ("a", "b"):
+        queue.put("work", task_id=task_id)
+        queue.cancel(task_id)
+    clock.advance(10 * 86_400)
+    upkeep = Upkeep(store, queue.name, queue.lifecycle, queue.now)
+    assert upkeep.portion(2) == Portion(moved=0, more=True)
+    assert upkeep.portion(2) == Portion(moved=0, more=False)
+    assert list(queue.list()) == []

@@ -12,6 +12,7 @@ import pytest
 from freshq import Busy, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
 from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.retry import Backoff
+from freshq.stores.memory import MemoryStore
 from freshq.worker.report import LoggingObserver
 from freshq.worker.runner import load_runner
 from tests.support.working import PATIENCE_SECONDS, FailingStore, Quiet, wait_until, work_off
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq import RunReport, Task
+    from freshq.stores.claim_request import ClaimRequest
     from tests.conftest import Clock
 
 
@@ -132,6 +134,20 @@ class TestSlots:
         release.set()
         thread.join(PATIENCE_SECONDS)
         assert queue.stats().success == 2
+
+    def test_a_worker_with_a_rate_looks_for_tasks_no_more_often_than_others(self) -> None:
+        class Counted(MemoryStore):
+            claims = 0
+
+            def claim(self, request: ClaimRequest) -> list[Task]:
+                self.claims += 1
+                return super().claim(request)
+
+        store = Counted()
+        bucket = SharedBucket(rate_per_second=10, burst=10, block=5)
+        options: Any = {"poll_seconds": 0.05, "idle_exit_seconds": 0.2}
+        Worker(Queue(store), str, rate_per_second=10, shared_bucket=bucket, **options).run()
+        assert store.claims <= 6
 
     def test_the_rate_limits_starts(self) -> None:
         queue = Queue.memory()
@@ -278,14 +294,15 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
     [
         ("no_colon", "not of the form 'module:function'"),
         (":run", "not of the form"),
-        ("no.such.module:run", "cannot be imported"),
+        ("no.such.module:run", r"cannot be imported \(No module named 'no'\); look again"),
         ("json:no_such_function", "has no function 'no_such_function'"),
-        ("json:__name__", "has no function"),
+        ("json:dumbs", "has no function 'dumbs'; is it 'dumps'"),
+        ("json:__name__", "has a str, not a function, as '__name__'"),
     ],
 )
 def test_a_wrong_runner_is_an_error_that_says_what_to_do(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"runner: .*{message}"):
-        load_runner(name)
+        load_runner(name, "look again")
 
 
 def test_a_runner_is_loaded_by_its_name() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from freshq import LeaseLost, Outcome, Queue, Worker
 from freshq.stores.memory import MemoryStore
-from freshq.worker import leases, worker
+from freshq.worker import leases, loop
 from freshq.worker.leases import LeaseRenewal
 from freshq.worker.runs import TaskRuns
 from freshq.worker.settle import too_late_to_run
@@ -63,9 +63,9 @@ class TestLeases:
         runs, extended = TaskRuns(on_end=lambda: None), list[str]()
         release = threading.Event()
         queue.put_many([{"payload": 0, "task_id": name} for name in "abc"])
-        claims = queue.claim(limit=3)
-        for claim, seconds in zip(claims, (9, 3, 6), strict=True):
-            runs.start(queue.extend(claim, seconds), clock.now, lambda _run: waited(release))
+        claims = [queue.claim(lease_seconds=seconds)[0] for seconds in (9, 3, 6)]
+        for claim in claims:
+            runs.start(claim, clock.now, lambda _run: waited(release))
         extend = queue.extend
 
         def noted(claim: Claim, seconds: float) -> Claim:
@@ -198,7 +198,7 @@ class TestMaxRunSeconds:
     def test_with_too_many_overrunning_runs_the_worker_stops(
         self, queue: Queue, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(worker, "MAX_OVERRUNNING", 2)
+        monkeypatch.setattr(loop, "MAX_OVERRUNNING", 2)
         queue.put_many([{"payload": "hangs", "task_id": name} for name in "abc"])
         with Hanging(queue, clock) as work:
             work.overrun("a", "b")

@@ -206,6 +206,8 @@ async def generates(task: Task) -> Any:
         (AsyncCall(), "is an async function"),
         (AsyncMethod().run, "is an async function"),
         (generates, "is an async function"),
+        (lambda: None, r"must take a task, but its arguments are \(\) \(too many positional arguments\)"),
+        (lambda task, connection: (task, connection), r"must take a task, but .*'connection'"),
     ],
 )
 def test_a_runner_that_cannot_be_called_is_refused(runner: Any, message: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq import Queue, StoreError, TaskStatus, Worker
+from freshq.queue.upkeep import LARGE_PORTION
 from freshq.stores.memory import MemoryStore
 from freshq.worker.upkeep import BackgroundUpkeep
 from tests.conftest import Clock
@@ -73,8 +74,28 @@ def test_an_outage_is_logged_once_and_outlived(caplog: pytest.LogCaptureFixture)
     assert [upkeep.portion(), upkeep.portion()] == [False, False]
     assert len([record for record in caplog.records if "waits for its store" in record.message]) == 1
     store.fails = False
-    assert upkeep.portion()
+    assert not upkeep.portion()
     assert queue.stats().pending == 1
+
+
+def test_portions_follow_at_once_while_more_is_due() -> None:
+    clock = Clock()
+    queue = Queue(MemoryStore(), clock=clock)
+    queue.put_many([{"payload": n, "delay_seconds": 10} for n in range(LARGE_PORTION + 1)])
+    clock.advance(10)
+    upkeep = BackgroundUpkeep(queue)
+
+    assert [upkeep.portion(), upkeep.portion()] == [True, False]
+    assert queue.stats().pending == LARGE_PORTION + 1
+
+
+def test_portions_follow_at_once_while_more_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    stale = [LARGE_PORTION, 1]
+    monkeypatch.setattr(store, "tidy", lambda _queue, _now, _limit: stale.pop(0))
+    upkeep = BackgroundUpkeep(Queue(store))
+
+    assert [upkeep.portion(), upkeep.portion()] == [True, False]
 
 
 def test_an_error_in_the_thread_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     )
     from freshq.feeds.relay import Relay
     from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
+    from freshq.matching.callers import Caller
     from freshq.matching.match import Match
     from freshq.matching.queue import MatchQueue
     from freshq.matching.resource import Resource, ResourceStatus
-    from freshq.model.answers import Claim, Page, PutOutcome, Receipt
+    from freshq.model.answers import Claim, Page, PutOutcome, Receipt, Waiting, WaitsFor
     from freshq.model.outcomes import Busy, Reject, Retry
     from freshq.model.task import Task, TaskStatus
     from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from freshq.queue.attached import AttachedQueue
     from freshq.queue.queue import Queue
     from freshq.stores.base import Stats
+    from freshq.worker.handlers import Handlers
     from freshq.worker.report import Observer, Outcome, RunReport
     from freshq.worker.worker import Worker
 
@@ -53,6 +55,7 @@ __all__ = [
     "AttachedQueue",
     "BacklogLimit",
     "Busy",
+    "Caller",
     "Claim",
     "CodelRule",
     "ConcurrencyLimit",
@@ -60,6 +63,7 @@ __all__ = [
     "Door",
     "Every",
     "FreshqError",
+    "Handlers",
     "IllegalTransition",
     "LeaseLost",
     "LostRace",
@@ -98,6 +102,8 @@ __all__ = [
     "TaskStatus",
     "Throttled",
     "Unreachable",
+    "Waiting",
+    "WaitsFor",
     "WhenFull",
     "Worker",
     "WrongResourceState",
@@ -108,6 +114,7 @@ _MODULES: Final = {
     "AttachedQueue": "freshq.queue.attached",
     "BacklogLimit": "freshq.policy.shedding",
     "Busy": "freshq.model.outcomes",
+    "Caller": "freshq.matching.callers",
     "Claim": "freshq.model.answers",
     "CodelRule": "freshq.policy.rules",
     "ConcurrencyLimit": "freshq.policy.limits",
@@ -115,6 +122,7 @@ _MODULES: Final = {
     "Door": "freshq.policy.pressure",
     "Every": "freshq.feeds.schedules",
     "FreshqError": "freshq.errors",
+    "Handlers": "freshq.worker.handlers",
     "IllegalTransition": "freshq.errors",
     "LeaseLost": "freshq.errors",
     "LostRace": "freshq.errors",
@@ -153,6 +161,8 @@ _MODULES: Final = {
     "TaskStatus": "freshq.model.task",
     "Throttled": "freshq.errors",
     "Unreachable": "freshq.errors",
+    "Waiting": "freshq.model.answers",
+    "WaitsFor": "freshq.model.answers",
     "WhenFull": "freshq.policy.shedding",
     "Worker": "freshq.worker.worker",
     "WrongResourceState": "freshq.errors",

@@ -7,10 +7,28 @@ Every other error derives from `FreshqError`.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+# Longest part of a wrong value in an error.
+MAX_QUOTED_CHARS: Final = 60
+
+
+def quoted(value: object) -> str:
+    """Return a wrong value for an error: as Python writes it, and only its beginning if it is long."""
+    try:
+        text = repr(value if not isinstance(value, str) else value[: MAX_QUOTED_CHARS + 1])
+    except ValueError:  # an integer of thousands of digits
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}..."
+
+
+def plain(name: str) -> str:
+    """Return a name that somebody chose for an error, on one line, and only its beginning if it is long."""
+    text = repr(name[: MAX_QUOTED_CHARS + 1])[1:-1]
+    return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}..."
 
 
 class FreshqError(Exception):
@@ -35,9 +53,18 @@ class LeaseLost(RefusedError):  # noqa: N818 - the public contract fixes this na
 class TaskNotFound(RefusedError):  # noqa: N818 - names the outcome
     """The queue has no task with this id."""
 
-    def __init__(self, task_id: str, queue: str) -> None:
-        """Name the task and the queue that was searched."""
-        super().__init__(f"task {task_id!r}: not in queue {queue!r}; check the id and the queue's name")
+    def __init__(self, task_id: str, queue: str, *, is_record: bool = False) -> None:
+        """Name the task and where it was looked for.
+
+        Args:
+            task_id: Its id.
+            queue: The queue.
+            is_record: Whether it is the id of a record that an attached table does not have.
+        """
+        msg = f"task {task_id!r}: not in queue {queue!r}; check the id and the queue's name"
+        if is_record:
+            msg = f"record {task_id!r}: the attached table has none with this id; check the id"
+        super().__init__(msg)
         self.task_id = task_id
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, HARMLESS_BYTES, inflated
 from freshq_pipeline.ingest.manifests import exported_files
 from freshq_pipeline.schemas import Format
 
@@ -15,26 +16,21 @@ if TYPE_CHECKING:
 
     from freshq_pipeline.storage.folder import Folder
 
-GZIP_SUFFIX: Final = ".gz"
-# A gzip member: zlib's largest window, plus zlib's marker for a gzip header.
-GZIP_WINDOW_BITS: Final = 16 + zlib.MAX_WBITS
-CHUNK_BYTES: Final = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A compressed file that cannot be read to its end.
+    """A compressed file that is not read to its end.
 
     Attributes:
         path: Path of the file.
         lines: How many whole lines are readable.
-        salvaged: Path of a copy of these lines.
+        salvaged: Path of a copy of these lines; None if it was not read at all.
         problem: What is wrong with the file.
     """
 
     path: str
     lines: int
-    salvaged: str
+    salvaged: str | None
     problem: str
 
 
@@ -70,16 +66,15 @@ def damaged_files(events: Folder, paths: list[str], out: Folder, salvage: str) -
         if path.endswith(GZIP_SUFFIX):
             problem = _why_unreadable(events, path)
             if problem is not None:
-                text, lines = _readable(events, path)
-                target = f"{salvage}/{number}.txt"
-                out.write(target, text)
-                damaged.append(Damaged(path, lines, target, problem))
+                lines, target = _WholeLines(), f"{salvage}/{number}.txt"
+                out.write_chunks(target, lines.of(events, path))
+                damaged.append(Damaged(path, lines.count, target, problem))
     return damaged
 
 
 def _why_unreadable(events: Folder, path: str) -> str | None:
     try:
-        for _ in _inflated(events, path):
+        for _ in inflated(events, path):
             pass
     except EOFError:
         return "truncated gzip"
@@ -88,33 +83,21 @@ def _why_unreadable(events: Folder, path: str) -> str | None:
     return None
 
 
-def _readable(events: Folder, path: str) -> tuple[str, int]:
-    """Return the whole lines before the damage, and their number."""
-    chunks = []
-    try:
-        for chunk in _inflated(events, path):
-            chunks.append(chunk)  # noqa: PERF402 - what came before the error is kept
-    except (EOFError, zlib.error):
-        pass  # expected: the file is damaged
-    whole, newline, _ = b"".join(chunks).rpartition(b"\n")
-    return (whole + newline).decode(errors="replace"), whole.count(b"\n") + bool(newline)
+class _WholeLines:
+    """The whole lines of a damaged file; bounded in memory, whatever the file contains."""
 
+    def __init__(self) -> None:
+        self.count = 0
 
-def _inflated(events: Folder, path: str) -> Iterator[bytes]:
-    """Yield the content of a gzip file, which may have several members.
-
-    Raises:
-        EOFError: If the file ends within a member.
-        zlib.error: If it is not a gzip file.
-    """
-    member = zlib.decompressobj(GZIP_WINDOW_BITS)
-    begun = False
-    with events.open(path) as file:
-        while data := file.read(CHUNK_BYTES):
-            while data:
-                yield member.decompress(data)
-                begun, data = True, member.unused_data
-                if member.eof:
-                    member, begun = zlib.decompressobj(GZIP_WINDOW_BITS), False
-    if begun:
-        raise EOFError(path)
+    def of(self, events: Folder, path: str) -> Iterator[bytes]:
+        """Yield the lines before the damage, and count them."""
+        rest = b""
+        try:
+            for chunk in inflated(events, path):
+                whole, newline, rest = (rest + chunk).rpartition(b"\n")
+                self.count += whole.count(b"\n") + bool(newline)
+                yield whole + newline
+                if len(rest) > HARMLESS_BYTES:
+                    return  # no event is as long as that
+        except (EOFError, zlib.error):
+            pass  # expected: the file is damaged

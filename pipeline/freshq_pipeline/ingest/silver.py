@@ -5,30 +5,41 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.ingest.inflation import MAX_INFLATION, oversized_files
 from freshq_pipeline.ingest.inputs import Damaged, damaged_files
 from freshq_pipeline.ingest.sources.problems import FUTURE, NO_TASK
 from freshq_pipeline.ingest.sources.registry import canonical, canonical_files
 from freshq_pipeline.schemas import EVENT
 from freshq_pipeline.spark.failures import SPARK_ERRORS
+from freshq_pipeline.spark.tuning import SMALL_BYTES, uncompressed_bytes
 from freshq_pipeline.storage.addresses import normalized
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
     from freshq_pipeline.schemas import Format
     from freshq_pipeline.storage.folder import Folder
 
 SALVAGE: Final = "salvage"
+# The lines of smaller inputs are all split: that takes less time than to look which ones need it.
+SCANNED_BYTES: Final = SMALL_BYTES
+# Most names of unknown fields that are counted: a record may have a name of its own in each event.
+MAX_UNKNOWN_FIELDS: Final = 100
+OVERSIZED: Final = f"gzip inflates more than {MAX_INFLATION} times"
 # Silver is only read in full. Statistics, and dictionaries of columns whose values rarely repeat, would take
 # two fifths of the time to write it.
 _MOSTLY_DISTINCT: Final = (
-    "event_id", "sequence", "task_id", "lease", "changed_us", "created_us", "deadline_us", "lease_until_us",
+    "event_id", "sequence", "task_id", "lease", "changed_us", "created_us", "put_us", "deadline_us",
+    "lease_until_us",
 )  # fmt: skip
 _SILVER: Final = {
     "parquet.column.statistics.enabled": "false",
@@ -45,12 +56,16 @@ class Ingested:
         records: All records, usable or not.
         accepted: Events of tasks, duplicates included.
         no_task: Records of other items of the table.
+        with_unknown_fields: Accepted events with fields that this version does not know.
+        unknown_fields: How often each of these fields occurs, by name.
         reasons: Quarantined records by reason.
     """
 
     records: int = 0
     accepted: int = 0
     no_task: int = 0
+    with_unknown_fields: int = 0
+    unknown_fields: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -60,7 +75,7 @@ class Ingested:
 
 
 def ingest(
-    spark: SparkSession, events: Folder, paths: list[str], form: Format, out: Folder, run_id: str,
+    spark: SparkSession, events: Folder, sizes_bytes: dict[str, int], form: Format, out: Folder, run_id: str,
     max_reject_ratio: float,
 ) -> Ingested:  # fmt: skip
     """Write the events of some files as the silver part of a run.
@@ -68,7 +83,7 @@ def ingest(
     Args:
         spark: The session.
         events: Folder with the files.
-        paths: Paths of the files.
+        sizes_bytes: Size of each file, by path.
         form: Format of the files.
         out: Folder for silver and quarantine.
         run_id: Name of the part.
@@ -79,13 +94,18 @@ def ingest(
     """
     salvage = f"{SALVAGE}/{run_id}"
     try:
-        found, bad_files, damaged = _write(spark, events, paths, form, out, run_id)
+        oversized = [Damaged(path, 0, None, OVERSIZED) for path in oversized_files(events, sizes_bytes)]
+        paths = sorted(sizes_bytes.keys() - {one.path for one in oversized})
+        scan = uncompressed_bytes(sizes_bytes) > SCANNED_BYTES
+        read = partial(canonical_files, spark, form=form, scan=scan)
+        found, bad_files, damaged = _write(read, events, paths, out, run_id)
+        damaged += oversized
         if bad_files or damaged:
             rejects = canonical(_numbered(spark, bad_files), form).where(F.col("problem") != NO_TASK)
             found.reasons = _quarantine(rejects, damaged, events, out, run_id)
     finally:
         out.delete(salvage)
-    # The missing end of a truncated file counts as one record.
+    # The missing end of a truncated file counts as one record, and so does a file that was not read.
     found.records += len(damaged)
     _check(found, out.at(f"quarantine/{run_id}"), max_reject_ratio)
     return found
@@ -102,12 +122,14 @@ def write_silver(events: DataFrame, target: str) -> None:
 
 
 def _write(
-    spark: SparkSession, events: Folder, paths: list[str], form: Format, out: Folder, run_id: str
+    read: Callable[[list[str]], DataFrame], events: Folder, paths: list[str], out: Folder, run_id: str
 ) -> tuple[Ingested, list[str], list[Damaged]]:
     """Write the usable events; return the counts, the files with unusable records, and the damaged files."""
+    if not paths:
+        return Ingested(), [], []
     addresses = [events.at(path) for path in paths]
     try:
-        return *_accept(spark, addresses, form, out.at(f"silver/{run_id}")), []
+        return *_accept(read(addresses), out.at(f"silver/{run_id}")), []
     except SPARK_ERRORS as error:
         if "FAILED_READ_FILE" not in str(error):
             raise
@@ -116,25 +138,41 @@ def _write(
             raise
     bad = {one.path for one in damaged}
     addresses = [events.at(path) for path in paths if path not in bad]
-    addresses += [out.at(one.salvaged) for one in damaged]
-    return *_accept(spark, addresses, form, out.at(f"silver/{run_id}")), damaged
+    addresses += _salvaged(damaged, out)
+    return *_accept(read(addresses), out.at(f"silver/{run_id}")), damaged
 
 
-def _accept(spark: SparkSession, files: list[str], form: Format, target: str) -> tuple[Ingested, list[str]]:
+def _salvaged(damaged: list[Damaged], out: Folder) -> list[str]:
+    """Return the addresses of what could be saved of damaged files."""
+    return [out.at(one.salvaged) for one in damaged if one.salvaged is not None]
+
+
+def _accept(events: DataFrame, target: str) -> tuple[Ingested, list[str]]:
     """Write the usable events; return the counts, and the files with unusable records."""
     observation = Observation()
     problem = F.col("problem")
     foreign = problem == NO_TASK
-    rows = canonical_files(spark, files, form).observe(
+    rows = events.observe(
         observation,
         F.count(F.lit(1)).alias("records"),
         F.count_if(problem.isNull()).alias("accepted"),
         F.count_if(foreign).alias("no_task"),
+        F.count_if(problem.isNull() & F.col("unknown_fields").isNotNull()).alias("with_unknown_fields"),
         F.collect_set(F.when(~foreign, F.col("file"))).alias("bad_files"),
     )
     write_silver(rows.where(problem.isNull()), target)
     seen: dict[str, Any] = observation.get
-    return Ingested(seen["records"], seen["accepted"], seen["no_task"]), sorted(seen["bad_files"])
+    found = Ingested(seen["records"], seen["accepted"], seen["no_task"], seen["with_unknown_fields"])
+    if found.with_unknown_fields:
+        found.unknown_fields = _unknown_fields(events.sparkSession, target)
+    return found, sorted(seen["bad_files"])
+
+
+def _unknown_fields(spark: SparkSession, silver: str) -> dict[str, int]:
+    """Return how often each unknown field occurs, for the most frequent ones."""
+    names = spark.read.parquet(silver).select(F.explode(F.map_keys("unknown_fields")).alias("name"))
+    counts = names.groupBy("name").count().orderBy(F.desc("count"), "name").limit(MAX_UNKNOWN_FIELDS)
+    return {row["name"]: row["count"] for row in counts.collect()}
 
 
 def _numbered(spark: SparkSession, files: list[str]) -> DataFrame:
@@ -154,6 +192,8 @@ def _quarantine(
     target = f"quarantine/{run_id}"
     kept = rejects.select("file", "line", F.col("problem").alias("reason"), F.col("value").alias("text"))
     for one in damaged:  # name the original, not the salvaged part of it
+        if one.salvaged is None:
+            continue
         spelling = F.regexp_replace(F.regexp_replace("file", "^file:", ""), "/+", "/")
         salvaged = spelling == normalized(out.at(one.salvaged))
         kept = kept.withColumn("file", F.when(salvaged, events.at(one.path)).otherwise(F.col("file")))

@@ -1,9 +1,10 @@
-"""The charts of the report."""
+"""The charts of the report, one part per queue."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import altair as alt
 import pandas as pd
@@ -11,7 +12,9 @@ import pandas as pd
 from freshq_pipeline.tables.minutes import HISTOGRAM_BASE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+Drawn: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart | alt.HConcatChart
 
 # The version that Altair targets, such as "6.1".
 VEGA_LITE: Final = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
@@ -22,6 +25,8 @@ MAX_STEPS: Final = 240
 MINUTE_MS: Final = 60_000
 SHARES: Final = (0.5, 0.9, 0.99)
 MAX_GROUPS: Final = 20
+# Shown for tasks without a group, and for events without a queue.
+NO_NAME: Final = "(none)"
 # From the colour-blind safe palette of Okabe and Ito.
 FATES: Final = {"succeeded": "#009E73", "failed": "#D55E00", "cancelled": "#999999", "shed": "#E69F00"}
 
@@ -53,17 +58,27 @@ def _time(minutes: pd.DataFrame) -> alt.X:
     return alt.X("at:T", title=None, scale=alt.Scale(type="utc", domain=ends))
 
 
+def _of_each_queue(rows: pd.DataFrame, draw: Callable[[pd.DataFrame], Drawn]) -> alt.TopLevelMixin:
+    """Return the charts of all queues below each other, each with the name of its queue."""
+    parts = [draw(one).properties(title=f"queue {queue}") for queue, one in rows.groupby("queue")]
+    return alt.vconcat(*parts)
+
+
 def fates(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     """Return a chart of the tasks that ended, by fate, and of those that were put."""
+    return _of_each_queue(minutes, partial(_fates, x=_time(minutes)))
+
+
+def _fates(minutes: pd.DataFrame, x: alt.X) -> alt.LayerChart | alt.FacetChart:
     sums = minutes.groupby("at")[[*FATES, "offered"]].sum().reset_index()
     ended = sums.melt("at", list(FATES), "fate", "tasks")
     colours = alt.Scale(domain=list(FATES), range=list(FATES.values()))
     bars = _chart(ended).mark_area(interpolate="step-after").encode(
-        x=_time(minutes), y=alt.Y("tasks:Q", title="tasks"),
+        x=x, y=alt.Y("tasks:Q", title="tasks"),
         color=alt.Color("fate:N", scale=colours, title="fate"),
     )  # fmt: skip
     put = _chart(sums).mark_line(interpolate="step-after", color="#000000", strokeWidth=1).encode(
-        x=_time(minutes), y="offered:Q"
+        x=x, y="offered:Q"
     )  # fmt: skip
     return alt.layer(bars, put)
 
@@ -82,6 +97,11 @@ def _in_words(seconds: int) -> str:
 
 def backlog(minutes: pd.DataFrame, ages_seconds: Sequence[int]) -> alt.TopLevelMixin:
     """Return a heat map of the backlog by time and age, with classes that start at `ages_seconds`."""
+    draw = partial(_backlog, x=_time(minutes), ages_seconds=ages_seconds)
+    return _of_each_queue(minutes, draw)
+
+
+def _backlog(minutes: pd.DataFrame, x: alt.X, ages_seconds: Sequence[int]) -> alt.Chart:
     labels = age_labels(ages_seconds)
     rows = minutes[["at", "minute_ms", "backlog_by_age"]].explode("backlog_by_age").dropna()
     rows["from"] = [one["from_seconds"] for one in rows["backlog_by_age"]]
@@ -93,7 +113,7 @@ def backlog(minutes: pd.DataFrame, ages_seconds: Sequence[int]) -> alt.TopLevelM
     step = times[1] - times[0] if len(times) > 1 else pd.Timedelta(milliseconds=MINUTE_MS)
     cells["until"] = (cells["at"] + step).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
     shown: alt.Chart = _chart(cells).mark_rect().encode(
-        x=_time(minutes), x2="until:T",
+        x=x, x2="until:T",
         y=alt.Y("age:N", sort=list(reversed(labels)), title="age"),
         color=alt.Color("count:Q", title="tasks", scale=alt.Scale(scheme="viridis", type="symlog")),
     )  # fmt: skip
@@ -102,6 +122,10 @@ def backlog(minutes: pd.DataFrame, ages_seconds: Sequence[int]) -> alt.TopLevelM
 
 def waits(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     """Return a chart of wait percentiles, from the sums of the histograms of the minutes."""
+    return _of_each_queue(minutes, partial(_waits, x=_time(minutes)))
+
+
+def _waits(minutes: pd.DataFrame, x: alt.X) -> alt.Chart:
     rows = []
     for at, one in minutes.groupby("at"):
         waits = percentiles(one["wait_histogram"].dropna())
@@ -112,7 +136,7 @@ def waits(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     frame = pd.DataFrame(rows, columns=["at", "percentile", "seconds"]).astype({"at": "datetime64[ns]"})
     scale = alt.Scale(type="symlog", constant=0.01)
     shown: alt.Chart = _chart(frame).mark_line(point={"size": 12}).encode(
-        x=_time(minutes), y=alt.Y("seconds:Q", title="wait, seconds", scale=scale),
+        x=x, y=alt.Y("seconds:Q", title="wait, seconds", scale=scale),
         color=alt.Color("percentile:N"),
     )  # fmt: skip
     return shown
@@ -135,6 +159,10 @@ def percentiles(histograms: Iterable[Sequence[dict[str, int]]]) -> dict[float, f
 
 def freshness(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     """Return a chart of the ages of waiting tasks, and of the greatest age at a claim."""
+    return _of_each_queue(minutes, partial(_freshness, x=_time(minutes)))
+
+
+def _freshness(minutes: pd.DataFrame, x: alt.X) -> alt.Chart:
     worst = minutes.groupby("at").agg(
         oldest=("oldest_pending_seconds", "max"),
         newest=("newest_pending_seconds", "min"),
@@ -144,7 +172,7 @@ def freshness(minutes: pd.DataFrame) -> alt.TopLevelMixin:
     rows = worst.rename(columns=names).reset_index().melt("at", list(names.values()), "what", "seconds")
     scale = alt.Scale(type="symlog", constant=1)
     shown: alt.Chart = _chart(rows.dropna()).mark_line(point={"size": 12}).encode(
-        x=_time(minutes), y=alt.Y("seconds:Q", title="age, seconds", scale=scale),
+        x=x, y=alt.Y("seconds:Q", title="age, seconds", scale=scale),
         color=alt.Color("what:N", title=None),
     )  # fmt: skip
     return shown
@@ -152,7 +180,11 @@ def freshness(minutes: pd.DataFrame) -> alt.TopLevelMixin:
 
 def shed(tasks: pd.DataFrame) -> alt.TopLevelMixin:
     """Return a chart of shed tasks by group and reason, for the groups with the most."""
-    rows = tasks[tasks["outcome"] == "shed"].fillna({"task_group": "(none)", "shed_reason": "unknown"})
+    rows = tasks[tasks["outcome"] == "shed"].fillna({"task_group": NO_NAME, "shed_reason": "unknown"})
+    return _of_each_queue(rows, _shed) if len(rows) else _shed(rows)
+
+
+def _shed(rows: pd.DataFrame) -> alt.Chart:
     counts = rows.groupby(["task_group", "shed_reason"]).size().rename("tasks").reset_index()
     most = counts.groupby("task_group")["tasks"].sum().nlargest(MAX_GROUPS).index
     chart = _chart(counts[counts["task_group"].isin(most)]).mark_bar()
@@ -166,7 +198,11 @@ def shed(tasks: pd.DataFrame) -> alt.TopLevelMixin:
 
 def replayed(scenarios: list[dict[str, Any]]) -> alt.TopLevelMixin:
     """Return a chart of each policy's results by capacity."""
-    rows = pd.DataFrame(scenarios)
+    return _of_each_queue(pd.DataFrame(scenarios).fillna({"queue": NO_NAME}), _replayed)
+
+
+def _replayed(scenarios: pd.DataFrame) -> alt.HConcatChart:
+    rows = scenarios.copy()
     rows["in_time_ratio"] = rows["served_in_time"] / rows["offered"]
     stale = rows["deadline_seconds"].map(
         lambda seconds: "" if pd.isna(seconds) else f", stale at {seconds:g} s"
@@ -186,4 +222,5 @@ def replayed(scenarios: list[dict[str, Any]]) -> alt.TopLevelMixin:
         ).properties(width=210)
         for name, title in measures.items()
     ]  # fmt: skip
-    return alt.hconcat(*panels)
+    panel: alt.HConcatChart = alt.hconcat(*panels)
+    return panel

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
@@ -14,7 +16,9 @@ import vl_convert
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.report import by_second, charts
 from freshq_pipeline.schemas import OUTCOMES, TABLES
+from freshq_pipeline.spark.user_cache import cache_folder
 from freshq_pipeline.storage.state import SUMMARY, table_path
+from freshq_pipeline.storage.whole_file import whole_file
 from freshq_pipeline.tables.minutes import AGES_SECONDS
 
 if TYPE_CHECKING:
@@ -26,6 +30,8 @@ REPORT: Final = "report.html"
 REPLAY: Final = "replay.json"
 MAX_ROWS: Final = 20
 MAX_VIOLATIONS: Final = 50
+# Most queues in the charts.
+MAX_QUEUES: Final = 8
 
 _STYLE: Final = """
 :root { color-scheme: light }
@@ -68,17 +74,20 @@ def write_report(out: Folder) -> None:
 
 def _read(out: Folder, run_id: str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
     frame: pd.DataFrame = out.table(table_path(run_id, name), columns or list(TABLES[name])).to_pandas()
-    return frame
+    return frame.fillna({"queue": charts.NO_NAME})
 
 
 def _sections(out: Folder, summary: dict[str, Any], replayed: dict[str, Any] | None) -> list[Section]:
     run_id = summary["run_id"]
+    largest = _largest(summary)
     tasks = _read(out, run_id, "tasks", ["task_group", "shed_reason", *by_second.COLUMNS])
+    tasks = tasks[tasks["queue"].isin(largest)]
     groups = _read(out, run_id, "groups").nlargest(MAX_ROWS, "offered")
     workers = _read(out, run_id, "workers").nlargest(MAX_ROWS, "claims")
-    ledger = _read(out, run_id, "ledger").sort_values("day").fillna({"day": "total"})
+    ledger = _read(out, run_id, "ledger").sort_values(["queue", "day"]).fillna({"day": "total"})
     violations = _read(out, run_id, "violations").head(MAX_VIOLATIONS)
     sections = [
+        _queues(summary),
         *_over_time(out, summary, tasks),
         Section("Shed, by reason and group", "Tasks that were shed.", charts.shed(tasks)),
         Section("Groups", "Offers and successes of the largest groups.", table=groups),
@@ -93,14 +102,35 @@ def _sections(out: Folder, summary: dict[str, Any], replayed: dict[str, Any] | N
     return [*sections, _quality(summary)]
 
 
+def _largest(summary: dict[str, Any]) -> list[str]:
+    """Return the names of the queues with the most tasks."""
+    by_size = sorted(summary["queues"], key=lambda row: -row["tasks"])
+    return [_name(row["queue"]) for row in by_size[:MAX_QUEUES]]
+
+
+def _name(queue: str | None) -> str:
+    return charts.NO_NAME if queue is None else queue
+
+
+def _queues(summary: dict[str, Any]) -> Section:
+    rows = [row | {"queue": _name(row["queue"])} for row in summary["queues"]]
+    text = "The figures of each queue."
+    if len(rows) > MAX_QUEUES:
+        text += f" The charts show the {MAX_QUEUES} queues with the most tasks."
+    return Section("Queues", text, table=pd.DataFrame(rows))
+
+
 def _over_time(out: Folder, summary: dict[str, Any], tasks: pd.DataFrame) -> list[Section]:
     """Return the charts over time, in steps of seconds if the recording is short."""
     as_of_ms = summary["as_of_ms"]
     if by_second.is_short(tasks, as_of_ms):
-        rows, ages_seconds = by_second.by_second(tasks, as_of_ms), by_second.AGES_SECONDS
+        rows = by_second.by_second(tasks, as_of_ms)
+        ages_seconds = by_second.AGES_SECONDS
         waiting = "Tasks waiting for their first claim, by age."
     else:
-        rows, ages_seconds = charts.binned(_read(out, summary["run_id"], "minutes")), AGES_SECONDS
+        minutes = _read(out, summary["run_id"], "minutes")
+        rows = charts.binned(minutes[minutes["queue"].isin(_largest(summary))])
+        ages_seconds = AGES_SECONDS
         waiting = "Waiting tasks, by age."
     fates = "Tasks that ended, and tasks that were put (line)."
     waits = "Time from the put to the first claim, at the time of that claim."
@@ -114,22 +144,33 @@ def _over_time(out: Folder, summary: dict[str, Any], tasks: pd.DataFrame) -> lis
 
 
 def _replay(replayed: dict[str, Any]) -> Section:
-    check, record = replayed["check"], replayed["record"]
-    verdict = "within" if check["within"] else "NOT within"
+    record = replayed["record"]
+    checks = " ".join(_checked(one) for one in replayed["queues"])
     text = (
-        f"As a check, the recorded policy ({check['policy']}, {record['servers']} servers) was replayed: "
-        f"{check['served_in_time_replayed']:,} tasks in time, {check['served_in_time_recorded']:,} in the recording. "
-        f"The difference of {check['difference_ratio']:.1%} is {verdict} {check['tolerance']:.0%}. "
+        f"As a check, the recorded policy was replayed. {checks} "
         f"{record['service_times_imputed']:,} service times are imputed. {record['imputation']}"
     )
     return Section("Replay under other policies", text, charts.replayed(replayed["scenarios"]))
 
 
+def _checked(one: dict[str, Any]) -> str:
+    """Return the check of a queue as sentences."""
+    check = one["check"]
+    verdict = "within" if check["within"] else "NOT within"
+    return (
+        f"Queue {_name(one['queue'])} ({check['policy']}, {one['record']['servers']} servers): "
+        f"{check['served_in_time_replayed']:,} tasks in time, {check['served_in_time_recorded']:,} in the recording. "
+        f"The difference of {check['difference_ratio']:.1%} is {verdict} {check['tolerance']:.0%}."
+    )
+
+
 def _quality(summary: dict[str, Any]) -> Section:
-    names = ("events_read", "events_distinct", "events_duplicate", "events_quarantined", "events_no_task")
-    rows = [(name.replace("_", " "), summary[name]) for name in names]
+    names = ("read", "distinct", "duplicate", "after_as_of", "quarantined", "no_task")
+    rows = [(f"events {name.replace('_', ' ')}", summary[f"events_{name}"]) for name in names]
     rows += [(f"quarantined: {reason}", count) for reason, count in summary["quarantined_by_reason"].items()]
-    text = "Records read = distinct events + duplicates + quarantined + of no task. Quarantined records are in quarantine/."
+    rows += [("events with unknown fields", summary["events_with_unknown_fields"])]
+    rows += [(f"unknown field: {name}", count) for name, count in summary["unknown_fields"].items()]
+    text = "Records read = distinct events + duplicates + after as-of + quarantined + of no task. Quarantined records are in quarantine/."
     return Section("Data quality", text, table=pd.DataFrame(rows, columns=["records", "count"]))
 
 
@@ -146,12 +187,13 @@ def page(summary: dict[str, Any], sections: list[Section]) -> str:
     # A closing tag in the name of a group must not end the script.
     data = json.dumps(specs).replace("<", "\\u003c")
     body = "".join(_section(f"chart{place}", one) for place, one in enumerate(sections))
+    names = html.escape(", ".join(_largest(summary)))
     as_of = datetime.fromtimestamp(summary["as_of_ms"] / 1000, UTC)
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>freshq: outcome of every task</title><style>{_STYLE}</style></head><body>
 <h1>What happened to every task</h1>
-<p class="muted">Complete up to {as_of:%Y-%m-%d %H:%M:%S} UTC; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
+<p class="muted">Queue: {names}. Complete up to {as_of:%Y-%m-%d %H:%M:%S} UTC; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
 <div class="figures">{_figures(summary)}</div>
 {body}
 <script>{_scripts()}</script>
@@ -163,7 +205,16 @@ for (const [id, spec] of Object.entries({data})) vegaEmbed("#" + id, spec, {{ren
 
 def _scripts() -> str:
     """Return Vega-Lite with its dependencies, so that the page needs no network."""
-    return vl_convert.javascript_bundle(vl_version=charts.VEGA_LITE)  # type: ignore[call-arg] # the snippet is optional
+    file = cache_folder() / f"vega-lite-{charts.VEGA_LITE}-{version('vl-convert-python')}.js"
+    with suppress(OSError):  # it was not made yet
+        return file.read_text(encoding="utf-8")
+    made: str = vl_convert.javascript_bundle(vl_version=charts.VEGA_LITE)  # type: ignore[call-arg] # the snippet is optional
+    with (
+        suppress(OSError),
+        whole_file(file) as cached,
+    ):  # without a cache, the next report takes a second longer
+        cached.write(made.encode())
+    return made
 
 
 def _figures(summary: dict[str, Any]) -> str:

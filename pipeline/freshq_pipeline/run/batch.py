@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.run.stopwatch import Stopwatch
 from freshq_pipeline.schemas import TABLES
+from freshq_pipeline.spark.tuning import Tuning, tuning_for, uncompressed_bytes
 from freshq_pipeline.storage.state import SECONDS, SUMMARY, State, current, new_run_id, publish, table_path
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from freshq_pipeline.run.progress import RunProgress
     from freshq_pipeline.run.request import RunRequest
     from freshq_pipeline.storage.folder import Folder
 
@@ -38,6 +41,12 @@ class RunPlan:
     before: State | None
     files: dict[str, tuple[int, int]]
     new: list[str]
+
+    def tuning(self) -> Tuning:
+        """Return the settings of Spark for the files of this run and of those before, which silver holds."""
+        known = {} if self.before is None else self.before.files
+        sizes_bytes = {path: seen[0] for path, seen in (known | self.files).items()}
+        return tuning_for(uncompressed_bytes(sizes_bytes))
 
 
 def as_before(request: RunRequest) -> RunRequest:
@@ -72,27 +81,38 @@ def _changed(before: State, files: dict[str, tuple[int, int]]) -> bool:
 
 
 def execute(
-    request: RunRequest, session: Callable[[], AbstractContextManager[SparkSession]]
+    request: RunRequest,
+    session: Callable[[Tuning], AbstractContextManager[SparkSession]],
+    progress: RunProgress | None = None,
 ) -> dict[str, Any]:
     """Run, publish, and return the summary.
 
     Args:
         request: What to run.
-        session: Starts Spark; not called if nothing is new.
+        session: Starts Spark with settings for the input; not called if nothing is new.
+        progress: Where to show progress; None: nowhere.
 
     Raises:
         PipelineError: If the run failed; nothing was published.
     """
+    request = request.with_recorded_lag()
     todo = plan(request)
     before = todo.before
     if before is not None and not todo.new and before.options == request.options.of_tables():
         kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
         return kept
-    with session() as spark:
-        return execute_plan(spark, request, todo)
+    watch, tuning = Stopwatch(), todo.tuning()
+    if progress is not None:
+        progress.begin("start", f"for a {tuning.name} input")
+        watch.begun = progress.begin
+    with (
+        session(tuning) as spark,
+        nullcontext() if progress is None else progress.follow(spark),
+    ):
+        return execute_plan(spark, request, todo, watch)
 
 
-def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan) -> dict[str, Any]:
+def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch: Stopwatch) -> dict[str, Any]:
     """Read the new files, compute all tables from all silver, publish them, and return the summary.
 
     Raises:
@@ -104,19 +124,22 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan) -> dic
         before = todo.before
         state.silver, state.files = list(before.silver), dict(before.files)
         state.counts, state.reasons = dict(before.counts), dict(before.reasons)
+        state.unknown_fields = dict(before.unknown_fields)
     try:
-        return _work(spark, request, todo, state)
+        return _work(spark, request, todo, state, watch)
     except BaseException:
         for folder in ("runs", "silver"):
             request.out.delete(f"{folder}/{state.run_id}")
         raise
 
 
-def _work(spark: SparkSession, request: RunRequest, todo: RunPlan, state: State) -> dict[str, Any]:
+def _work(
+    spark: SparkSession, request: RunRequest, todo: RunPlan, state: State, watch: Stopwatch
+) -> dict[str, Any]:
     from freshq_pipeline.run import catalog  # noqa: PLC0415 - loads Spark
     from freshq_pipeline.tables.gold import TableOptions, build  # noqa: PLC0415 - loads Spark
 
-    out, options, watch = request.out, request.options, Stopwatch()
+    out, options = request.out, request.options
     if options.iceberg is not None:
         catalog.require(spark, options.iceberg)
     if todo.new:
@@ -124,7 +147,7 @@ def _work(spark: SparkSession, request: RunRequest, todo: RunPlan, state: State)
             _ingest(spark, request, todo, state)
     if len(state.silver) > MAX_SILVER_PARTS:
         _compact(spark, out, state)
-    table_options = TableOptions(options.as_of_ms, options.index_lag_seconds)
+    table_options = TableOptions(options.as_of_ms, options.index_lag_seconds or 0.0)
     figures = build(spark, out, state.silver, state.run_id, table_options, watch.part)
     out.write_json(f"runs/{state.run_id}/{SECONDS}", watch.seconds)
     summary = summarize(state, figures, out)
@@ -139,11 +162,17 @@ def _ingest(spark: SparkSession, request: RunRequest, todo: RunPlan, state: Stat
     from freshq_pipeline.ingest.silver import ingest  # noqa: PLC0415 - loads Spark
 
     form, ratio = request.options.form, request.options.max_reject_ratio
-    found = ingest(spark, request.events, todo.new, form, request.out, state.run_id, ratio)
-    more = {"records": found.records, "no_task": found.no_task, "accepted": found.accepted}
-    state.silver.append(state.run_id)
+    sizes_bytes = {path: todo.files[path][0] for path in todo.new}
+    found = ingest(spark, request.events, sizes_bytes, form, request.out, state.run_id, ratio)
+    names = ("records", "no_task", "accepted", "with_unknown_fields")
+    more = {name: getattr(found, name) for name in names}
+    if request.out.exists(f"silver/{state.run_id}"):
+        state.silver.append(state.run_id)
+    if not state.silver:
+        raise BadInput("events: no file in them is readable")
     state.counts = dict(Counter(state.counts) + Counter(more))
     state.reasons = dict(Counter(state.reasons) + Counter(found.reasons))
+    state.unknown_fields = dict(Counter(state.unknown_fields) + Counter(found.unknown_fields))
     state.files |= {path: list(todo.files[path]) for path in todo.new}
 
 
@@ -158,7 +187,7 @@ def _compact(spark: SparkSession, out: Folder, state: State) -> None:
 
 
 def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, Any]:
-    """Return the summary: records read = distinct + duplicates + quarantined + of no task.
+    """Return the summary: records read = distinct + duplicates + after as-of + quarantined + of no task.
 
     Args:
         state: State of the run.
@@ -167,15 +196,19 @@ def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, A
     """
     counts = Counter(state.counts)
     figures = dict(figures)
-    distinct = figures.pop("events_distinct")
+    distinct, later = figures.pop("events_distinct"), figures.pop("events_after_as_of")
     return {
         "run_id": state.run_id,
         "events_read": counts["records"],
         "events_distinct": distinct,
-        "events_duplicate": counts["accepted"] - distinct,
+        "events_duplicate": counts["accepted"] - distinct - later,
+        "events_after_as_of": later,
         "events_quarantined": sum(state.reasons.values()),
         "events_no_task": counts["no_task"],
         "quarantined_by_reason": dict(sorted(state.reasons.items())),
+        "events_with_unknown_fields": counts["with_unknown_fields"],
+        "unknown_fields": dict(sorted(state.unknown_fields.items())),
+        "index_lag_seconds": state.options["index_lag_seconds"],
         **figures,
         "tables": {name: out.at(table_path(state.run_id, name)) for name in TABLES},
     }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.storage.recording import recorded_index_lag_seconds
 
 if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
@@ -26,7 +27,8 @@ class Options:
         as_of_ms: Epoch milliseconds at which outcomes are determined; None: the time of the newest event.
         max_reject_ratio: Share of the records that may be unusable.
         keep_runs: How many runs to keep.
-        index_lag_seconds: Time after which a new task must be visible to claims.
+        index_lag_seconds: Time after which a new task must be visible to claims; None: as recorded with the
+            events.
         full_refresh: Whether to ignore earlier runs and read everything again.
         iceberg: Catalog and namespace, joined by a dot, to copy the tables to; None: no copy.
     """
@@ -35,7 +37,7 @@ class Options:
     as_of_ms: int | None = None
     max_reject_ratio: float = 0.2
     keep_runs: int = 5
-    index_lag_seconds: float = 0.0
+    index_lag_seconds: float | None = None
     full_refresh: bool = False
     iceberg: str | None = None
 
@@ -54,7 +56,7 @@ class Options:
         if self.as_of_ms is not None and self.as_of_ms <= 0:
             msg = f"as-of: must be milliseconds since the Unix epoch, got {self.as_of_ms}"
             raise BadInput(msg)
-        if not 0 <= self.index_lag_seconds < float("inf"):
+        if self.index_lag_seconds is not None and not 0 <= self.index_lag_seconds < float("inf"):
             msg = f"index-lag-seconds: must be 0 or more, got {self.index_lag_seconds:g}"
             raise BadInput(msg)
         if self.iceberg is not None and not _NAMESPACE.fullmatch(self.iceberg):
@@ -79,3 +81,14 @@ class RunRequest:
     events: Folder
     out: Folder
     options: Options = field(default_factory=Options)
+
+    def with_recorded_lag(self) -> RunRequest:
+        """Return the request with the index lag that is recorded with the events, unless one was given.
+
+        Raises:
+            BadInput: If the events have an invalid recording file.
+        """
+        if self.options.index_lag_seconds is not None:
+            return self
+        lag_seconds = recorded_index_lag_seconds(self.events)
+        return replace(self, options=replace(self.options, index_lag_seconds=lag_seconds))

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.run.batch import RunPlan, execute_plan, plan
+from freshq_pipeline.run.stopwatch import Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
 
@@ -49,15 +50,15 @@ def stream(
     """
     if request.options.form is Format.EXPORT:
         raise BadInput("format: an export is complete when it appears; use run")
+    request = request.with_recorded_lag()
     plan(request)  # raises BadInput before the query starts
 
     def batch(arrived: DataFrame, _batch_id: int) -> None:
-        rows = arrived.select(F.col("path")).distinct().collect()
-        in_batch = {normalized(row["path"]) for row in rows}
+        in_batch = {normalized(row["path"]) for row in arrived.select(F.col("path")).distinct().collect()}
         todo = plan(request)
         new = [path for path in todo.new if normalized(request.events.at(path)) in in_batch]
         if new:
-            published(execute_plan(spark, request, RunPlan(todo.before, todo.files, new)))
+            published(execute_plan(spark, request, RunPlan(todo.before, todo.files, new), Stopwatch()))
 
     paths = _paths(spark, request.events.uri, files_per_batch)
     writer = paths.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)

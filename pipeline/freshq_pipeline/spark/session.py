@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from freshq_pipeline.errors import BadInput, PipelineError
+from freshq_pipeline.spark.class_archive import class_archive, java_program
 from freshq_pipeline.spark.java import java_home
+from freshq_pipeline.spark.tuning import LARGE, QUICK_JAVA, Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +32,6 @@ _ALWAYS: Final = {
     "spark.sql.caseSensitive": "true",  # stream records have userIdentity in two casings
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.adaptive.enabled": "true",
     # Choosing an encoding for each column costs more than it saves on data that is read a few times.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # Rows that are partitioned by task are not shuffled again for a join by task and life.
@@ -42,8 +45,6 @@ _EMBEDDED: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
-    # One partition per small file would cost more than the work in it.
-    "spark.sql.files.openCostInBytes": "1048576",
     # Listing files on a disk is faster than starting a job for it.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
 }
@@ -68,12 +69,15 @@ def submitted() -> bool:
 
 
 @contextmanager
-def spark_session(master: str = "local[*]", memory: str = "2g") -> Iterator[SparkSession]:
+def spark_session(
+    master: str = "local[*]", memory: str = "2g", tuning: Tuning = LARGE
+) -> Iterator[SparkSession]:
     """Start Spark, and at the end stop it and delete its files.
 
     Args:
         master: Where to run; ignored under spark-submit.
         memory: Memory of the embedded Java, such as 2g.
+        tuning: Settings for the size of the input; ignored under spark-submit.
 
     Raises:
         BadInput: If the master or the memory is not valid.
@@ -93,17 +97,31 @@ def spark_session(master: str = "local[*]", memory: str = "2g") -> Iterator[Spar
                 yield spark
         finally:
             spark.stop()
-        return
+    else:
+        with _embedded_session(builder, master, memory, tuning) as spark, _one_line_errors():
+            yield spark
+
+
+@contextmanager
+def _embedded_session(
+    builder: SparkSession.Builder, master: str, memory: str, tuning: Tuning
+) -> Iterator[SparkSession]:
+    """Start the embedded Spark, and at the end stop it with its Java, and delete its files."""
     scratch = Path(tempfile.mkdtemp(prefix="freshq-pipeline-"))
     before = dict(os.environ)
     try:
-        spark = _embedded(builder, scratch, master, memory)
+        _prepare_environment(scratch)
+        java = java_program()
+        archive = None if java is None else class_archive(java)
+        options = tuning.java if archive is None else (*tuning.java, *archive.options)
+        spark = _embedded(builder, scratch, master, memory, replace(tuning, java=options))
         try:
-            with _one_line_errors():
-                yield spark
+            yield spark
         finally:
             spark.stop()
-            _end_java()
+            ended_well = _end_java()
+        if archive is not None:
+            archive.keep(ended_well=ended_well)
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -131,29 +149,42 @@ def _one_line_errors() -> Iterator[None]:
         raise PipelineError(msg) from None
 
 
-def _embedded(builder: SparkSession.Builder, scratch: Path, master: str, memory: str) -> SparkSession:
+def _prepare_environment(scratch: Path) -> None:
+    """Set the variables by which PySpark starts Java, and Java starts Python."""
     home = java_home(scratch / "java")
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
     # Without these, workers would start whichever python3 is first in PATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # A first Java only prints the command that starts the second.
+    os.environ["SPARK_LAUNCHER_OPTS"] = " ".join((os.environ.get("SPARK_LAUNCHER_OPTS", ""), *QUICK_JAVA))
+
+
+def _embedded(
+    builder: SparkSession.Builder, scratch: Path, master: str, memory: str, tuning: Tuning
+) -> SparkSession:
     logging = scratch / "log4j2.properties"
     logging.write_text(_LOG4J)
-    options = _EMBEDDED | {
-        "spark.master": master,
-        "spark.driver.memory": memory,
-        "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={logging.as_uri()} -Djava.io.tmpdir={scratch} "
-            "-XX:+UseParallelGC --enable-native-access=ALL-UNNAMED"
-        ),
-    }
+    options = (
+        _EMBEDDED
+        | tuning.spark
+        | {
+            "spark.master": master,
+            "spark.driver.memory": memory,
+            "spark.local.dir": str(scratch),
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            "spark.driver.extraJavaOptions": (
+                f"-Dlog4j2.configurationFile={logging.as_uri()} -Djava.io.tmpdir={scratch} "
+                f"{' '.join(tuning.java)} --enable-native-access=ALL-UNNAMED"
+            ),
+        }
+    )
     for name, value in options.items():
         builder = builder.config(name, value)
     spark = _started(builder, scratch / "java.log")
-    spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    if "spark.sql.shuffle.partitions" not in tuning.spark:
+        spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     return spark
 
 
@@ -185,16 +216,22 @@ def _output_to(log: Path) -> Iterator[None]:
             os.close(copy)
 
 
-def _end_java() -> None:
-    """End Java, which would otherwise run until the interpreter ends."""
+def _end_java() -> bool:
+    """End Java, which would otherwise run until the interpreter ends; return whether it ended well."""
     from pyspark import SparkContext  # noqa: PLC0415 - loaded by now
 
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way to end the JVM
     if gateway is None:
-        return
+        return False
     gateway.shutdown()
-    process = getattr(gateway, "proc", None)
-    if process is not None:
-        process.stdin.close()  # Java ends when its standard input does
-        process.wait(timeout=JAVA_END_SECONDS)
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - as after the import
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if process is None or process.stdin is None:
+        return False
+    process.stdin.close()  # Java ends when its standard input does
+    try:
+        return process.wait(timeout=JAVA_END_SECONDS) == 0
+    except subprocess.TimeoutExpired:  # it holds nothing that is not written yet
+        process.kill()
+        process.wait()
+        return False

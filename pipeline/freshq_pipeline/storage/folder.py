@@ -15,7 +15,7 @@ from freshq_pipeline.storage.addresses import for_pyarrow
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,12 @@ class Folder:
         """Open a file for reading its bytes, without decompression."""
         return self._files.open_input_stream(self._path(path), compression=None)
 
+    def read_part(self, path: str, offset: int, size_bytes: int) -> bytes:
+        """Return a part of a file; less if the file ends before."""
+        with self._files.open_input_file(self._path(path)) as file:
+            part: bytes = file.read_at(size_bytes, offset)
+            return part
+
     def read_json(self, path: str) -> Any:  # noqa: ANN401 - any JSON value
         """Return the content of a JSON file."""
         with self.open(path) as file:
@@ -105,12 +111,17 @@ class Folder:
 
     def write(self, path: str, text: str) -> None:
         """Write a file atomically: readers see the old content or the new."""
+        self.write_chunks(path, [text.encode()])
+
+    def write_chunks(self, path: str, chunks: Iterable[bytes]) -> None:
+        """Write a file atomically, chunk by chunk."""
         if self.local:
             with whole_file(Path(self._path(path))) as file:
-                file.write(text.encode())
+                file.writelines(chunks)
         else:
             with self._files.open_output_stream(self._path(path)) as file:
-                file.write(text.encode())
+                for chunk in chunks:
+                    file.write(chunk)
 
     def write_json(self, path: str, value: Mapping[str, Any]) -> None:
         """Write a JSON file atomically."""

@@ -17,7 +17,7 @@ POINTER: Final = "_current.json"
 SUMMARY: Final = "summary.json"
 # Durations of the parts of a run. Not in the tables: these are equal for equal input, durations are not.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 
 
 @dataclass(slots=True)
@@ -30,7 +30,8 @@ class State:
         form: Format of its files.
         files: Size and time of each file that was read.
         silver: Names of the parts that hold the accepted events, duplicates included.
-        counts: `records` read, `accepted` ones, and those of `no_task`.
+        counts: `records` read, `accepted` ones, those of `no_task`, and accepted ones `with_unknown_fields`.
+        unknown_fields: How often each unknown field occurs, by name.
         reasons: Quarantined records by reason.
         options: The options that change the tables.
         version: Version of this layout.
@@ -43,6 +44,7 @@ class State:
     silver: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
+    unknown_fields: dict[str, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     version: int = STATE_VERSION
 

@@ -1,4 +1,7 @@
-"""Fates: tasks per outcome, day of creation and group. Ledger, groups and summary are computed from them."""
+"""Fates: tasks per outcome, queue, day of creation and group.
+
+Ledger, groups and summary are computed from them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ NOT_CREATED: Final = "no creation recorded"
 
 
 def fates(tasks: DataFrame) -> DataFrame:
-    """Return `tasks`, `created`, outcomes, `violations` and `inversions` per day of creation and group.
+    """Return `tasks`, `created`, outcomes, `violations` and `inversions` per queue, day and group.
 
     Args:
         tasks: The table `tasks`.
@@ -28,7 +31,7 @@ def fates(tasks: DataFrame) -> DataFrame:
         "inversions": F.col("inverted"),
     }
     counts = [F.count_if(condition).alias(name) for name, condition in conditions.items()]
-    return tasks.groupBy(day_of_creation().alias("day"), "task_group").agg(
+    return tasks.groupBy("queue", day_of_creation().alias("day"), "task_group").agg(
         F.count(F.lit(1)).alias("tasks"), *counts
     )
 

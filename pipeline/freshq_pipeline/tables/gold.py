@@ -9,6 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import StorageLevel
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
@@ -19,7 +20,7 @@ from freshq_pipeline.tables.groups import groups
 from freshq_pipeline.tables.inversions import inversions
 from freshq_pipeline.tables.ledger import ledger, violations
 from freshq_pipeline.tables.minutes import minutes
-from freshq_pipeline.tables.percentiles import wait_percentiles_seconds
+from freshq_pipeline.tables.percentiles import wait_percentiles
 from freshq_pipeline.tables.steps import distinct_steps
 from freshq_pipeline.tables.tasks import lives, tasks
 from freshq_pipeline.tables.workers import workers
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from freshq_pipeline.storage.folder import Folder
+    from freshq_pipeline.tables.percentiles import WaitPercentiles
 
 # Compressed silver per partition: as much as one core can sort in memory.
 PARTITION_BYTES: Final = 16 << 20
@@ -85,13 +87,12 @@ def build(
     Raises:
         BadInput: If there are no events.
     """
-    events = read_silver(spark, out, parts)
-    if options.as_of_ms is not None:
-        events = events.where(F.col("changed_us") <= options.as_of_ms * 1000)
+    events, after = _until(read_silver(spark, out, parts), options.as_of_ms)
     steps = distinct_steps(events, partitions_for(spark, out, parts)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with timed("steps"):
             seen = _extent(steps)
+            later = 0 if after is None else int(after.get["later"])
         as_of_us = seen["until"] if options.as_of_ms is None else options.as_of_ms * 1000
         lag_us = round(options.index_lag_seconds * 1e6)
         with timed("tasks"):
@@ -101,7 +102,18 @@ def build(
             figures = _others(out, run_id, steps, every, as_of_us)
     finally:
         steps.unpersist()
-    return {"events_distinct": seen["events"], "as_of_ms": as_of_us // 1000} | figures
+    counted = {"events_distinct": seen["events"], "events_after_as_of": later}
+    return counted | {"as_of_ms": as_of_us // 1000} | figures
+
+
+def _until(events: DataFrame, as_of_ms: int | None) -> tuple[DataFrame, Observation | None]:
+    """Return the events up to a time, and what will count the `later` ones once the others are read."""
+    if as_of_ms is None:
+        return events, None
+    after = Observation()
+    at = F.col("changed_us")
+    counted = events.observe(after, F.count_if(at > as_of_ms * 1000).alias("later"))
+    return counted.where(at <= as_of_ms * 1000), after
 
 
 def _extent(steps: DataFrame) -> Row:
@@ -112,7 +124,7 @@ def _extent(steps: DataFrame) -> Row:
         F.max("changed_us").alias("until"),
     ).first()
     if seen is None or not seen["events"]:
-        raise BadInput("events: no event of a task in them; is the format right?")
+        raise BadInput("events: no event of a task in them, or none up to as-of; is the format right?")
     return seen
 
 
@@ -129,7 +141,7 @@ def _others(out: Folder, run_id: str, steps: DataFrame, every: DataFrame, as_of_
     counts = fates(every).persist(StorageLevel.MEMORY_AND_DISK)
     # These tables are small: in parallel, one is computed while another is planned or written.
     with ThreadPoolExecutor(PARALLEL_TABLES) as pool:
-        waits = pool.submit(wait_percentiles_seconds, every, (0.5, 0.99))
+        waits = pool.submit(wait_percentiles, every, (0.5, 0.99))
         work = [
             pool.submit(write, "minutes", minutes(steps, every, as_of_us)),
             pool.submit(write, "workers", workers(steps)),
@@ -137,18 +149,27 @@ def _others(out: Folder, run_id: str, steps: DataFrame, every: DataFrame, as_of_
             pool.submit(write, "groups", groups(counts)),
             pool.submit(write, "violations", violations(every)),
         ]
-        figures = _figures(counts)
+        by_queue = _figures(counts)
     for one in work:
         one.result()
     counts.unpersist()
-    median, highest = waits.result()
-    return figures | {"wait_p50_seconds": median, "wait_p99_seconds": highest}
+    return _with_waits(by_queue, waits.result())
 
 
-def _figures(counts: DataFrame) -> dict[str, Any]:
-    row = counts.agg(
-        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("tasks", *OUTCOMES)),
-        F.coalesce(F.sum("violations"), F.lit(0)).alias("ledger_violations"),
-        F.coalesce(F.sum("inversions"), F.lit(0)).alias("inversions"),
-    ).first()
-    return {} if row is None else row.asDict()
+def _figures(counts: DataFrame) -> list[dict[str, Any]]:
+    """Return the figures of each queue, sorted by its name."""
+    sums = {name: name for name in ("tasks", *OUTCOMES, "inversions")} | {"ledger_violations": "violations"}
+    rows = counts.groupBy("queue").agg(*(F.sum(of).alias(name) for name, of in sums.items())).collect()
+    return sorted((row.asDict() for row in rows), key=lambda row: (row["queue"] is None, row["queue"] or ""))
+
+
+def _with_waits(by_queue: list[dict[str, Any]], waits: WaitPercentiles) -> dict[str, Any]:
+    """Return the figures of all queues together, and in `queues` those of each."""
+    names = [name for name in by_queue[0] if name != "queue"]
+    total = {name: sum(row[name] for row in by_queue) for name in names} | _named(waits.overall)
+    nothing: list[float | None] = [None, None]
+    return total | {"queues": [row | _named(waits.by_queue.get(row["queue"], nothing)) for row in by_queue]}
+
+
+def _named(waits: list[float | None]) -> dict[str, float | None]:
+    return dict(zip(("wait_p50_seconds", "wait_p99_seconds"), waits, strict=True))

@@ -1,4 +1,4 @@
-"""`groups`: offers and successes of each group, and their fairness."""
+"""`groups`: offers and successes of each group of a queue, and their fairness."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ def groups(counts: DataFrame) -> DataFrame:
     Args:
         counts: From `fates`.
     """
-    counted = counts.groupBy("task_group").agg(
+    counted = counts.groupBy("queue", "task_group").agg(
         F.sum("tasks").alias("offered"), F.sum("success").alias("succeeded"), F.sum("shed").alias("shed")
     )
-    # One row per group: few enough for a single window.
-    everything = Window.partitionBy(F.lit(1))
+    whole_queue = Window.partitionBy("queue")
     shares = {
-        f"{name}_share": F.try_divide(F.col(of), F.sum(of).over(everything))
+        f"{name}_share": F.try_divide(F.col(of), F.sum(of).over(whole_queue))
         for name, of in (("offer", "offered"), ("service", "succeeded"), ("shed", "shed"))
     }
     served = F.col("succeeded").cast("double")
-    shares["jain_index"] = jain_index(served, everything)
-    shares["jain_index_of_demand"] = jain_index(served / F.col("offered"), everything)
+    shares["jain_index"] = jain_index(served, whole_queue)
+    shares["jain_index_of_demand"] = jain_index(served / F.col("offered"), whole_queue)
     return counted.select(
         *(shares.get(name, F.col(name)).cast(kind).alias(name) for name, kind in TABLES["groups"].items())
     )

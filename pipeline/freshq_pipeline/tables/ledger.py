@@ -1,4 +1,4 @@
-"""`ledger`: created = all fates, per day and in total. `violations`: the tasks that violate it."""
+"""`ledger`: created = all fates, per queue by day and in total. `violations`: the tasks that violate it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def ledger(counts: DataFrame) -> DataFrame:
         counts: From `fates`.
     """
     summed = ("created", *OUTCOMES, "violations")
-    rows = counts.rollup("day").agg(*(F.sum(name).alias(name) for name in summed))
+    by_day_and_in_total = counts.groupingSets([["queue", "day"], ["queue"]], "queue", "day")
+    rows = by_day_and_in_total.agg(*(F.sum(name).alias(name) for name in summed))
     fates = sum((F.col(name) for name in OUTCOMES), F.lit(0))
-    # Without tasks, the rollup has only the total.
     return rows.select(
         *(
             (F.col("created") - fates if name == "difference" else F.col(name)).cast(kind).alias(name)
@@ -38,5 +38,5 @@ def violations(tasks: DataFrame) -> DataFrame:
         tasks: The table `tasks`.
     """
     return tasks.where(F.size("problems") > 0).select(
-        "task_id", "life", day_of_creation().alias("day"), F.explode("problems").alias("problem")
+        "task_id", "life", "queue", day_of_creation().alias("day"), F.explode("problems").alias("problem")
     )

@@ -1,4 +1,4 @@
-"""`minutes`: events per minute and group, and backlog and tasks in progress at the end of the minute."""
+"""`minutes`: events per minute, queue and group, and backlog and tasks in progress at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from freshq_pipeline.tables.steps import MICROS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-KEY: Final = ("minute", "task_group")
+_OWNER: Final = ("queue", "task_group")
+KEY: Final = ("minute", *_OWNER)
 # Lower bounds of the age classes of waiting tasks, in seconds.
 AGES_SECONDS: Final[tuple[int, ...]] = (0, 10, 60, 300, 900, 3600, 21_600)
 IN_FLIGHT: Final = -1
@@ -39,10 +40,10 @@ def minutes(steps: DataFrame, tasks: DataFrame, as_of_us: int) -> DataFrame:
     """
     waits = tasks.where("first_taken_ms is not null").select(
         _minute(_us("first_taken_ms")),
-        "task_group",
+        *_OWNER,
         wait_us().alias("us"),
     )
-    flows = (_actions(steps), _puts_and_sheds(tasks))
+    flows = (_actions(steps), _offers_and_sheds(tasks, as_of_us))
     parts = (*flows, _percentiles(waits), _histogram(waits), _stocks(steps, as_of_us))
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
     summed = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (*_FLOWS, "backlog", "in_flight")]
@@ -105,11 +106,13 @@ def _actions(steps: DataFrame) -> DataFrame:
     return live.groupBy(*KEY).agg(*aggregates, F.max(horizon).alias("horizon_us"))
 
 
-def _puts_and_sheds(tasks: DataFrame) -> DataFrame:
-    """Return how many tasks were put and shed in each minute."""
+def _offers_and_sheds(tasks: DataFrame, as_of_us: int) -> DataFrame:
+    """Return how many tasks entered their line and were shed in each minute."""
     number = F.count(F.lit(1))
-    put = tasks.select(_minute(_us("created_ms")), "task_group")
-    gone = tasks.where("outcome = 'shed'").select(_minute(_us("finished_ms")), "task_group")
+    # A delayed put is offered when it is due. Clocks differ, so others may seem to be created after the end.
+    not_due = (F.col("created_ms") > F.col("put_ms")) & (_us("created_ms") > as_of_us)
+    put = tasks.where(~not_due).select(_minute(_us("created_ms")), *_OWNER)
+    gone = tasks.where("outcome = 'shed'").select(_minute(_us("finished_ms")), *_OWNER)
     offered = put.groupBy(*KEY).agg(number.alias("offered"))
     return offered.unionByName(gone.groupBy(*KEY).agg(number.alias("shed")), allowMissingColumns=True)
 
@@ -139,9 +142,9 @@ def _histogram(waits: DataFrame) -> DataFrame:
 
 def _stocks(steps: DataFrame, as_of_us: int) -> DataFrame:
     """Return the backlog and the tasks in progress at the end of each minute."""
-    covered = blocks(_intervals(steps, as_of_us), ("task_group", "age", "created_us"))
+    covered = blocks(_intervals(steps, as_of_us), (*_OWNER, "age", "created_us"))
     created = F.col("created_us")
-    counted = covered.groupBy("task_group", "age", "level", "block").agg(
+    counted = covered.groupBy(*_OWNER, "age", "level", "block").agg(
         F.count(F.lit(1)).alias("count"), F.min(created).alias("oldest_us"), F.max(created).alias("newest_us")
     )
     by_age = (
@@ -170,7 +173,7 @@ def _intervals(steps: DataFrame, as_of_us: int) -> DataFrame:
     waits = F.col("status") == "PENDING"
     until = F.least("next_us", F.when(waits, F.col("deadline_us")))
     spans = live.select(
-        "task_group",
+        *_OWNER,
         "created_us",
         waits.alias("waits"),
         F.col("changed_us").alias("since_us"),
@@ -191,7 +194,7 @@ def _intervals(steps: DataFrame, as_of_us: int) -> DataFrame:
     # Drop age classes that the task reaches after the interval or after the recording.
     reached = (F.col("since_us") <= as_of_us) & F.coalesce(F.col("since_us") < F.col("until_us"), F.lit(True))
     return within.where(reached).select(
-        "task_group", "age", "created_us", first.alias("first"), last.alias("last")
+        *_OWNER, "age", "created_us", first.alias("first"), last.alias("last")
     )
 
 

@@ -19,8 +19,9 @@ _ORDER: Final = ("sequence", "changed_us", "attempts", "rank", "event_id")
 
 # Columns that the tables need. Steps are kept in memory, so they have no others.
 STEP: Final = (
-    "task_id", "life", "change", "status", "queue", "task_group", "priority", "attempts", "created_us",
-    "deadline_us", "changed_us", "next_us", "not_before_us", "shed_reason", "ttl_removal", "worker",
+    "task_id", "life", "change", "status", "queue", "task_group", "kind", "priority", "attempts",
+    "created_us", "put_us", "deadline_us", "changed_us", "next_us", "not_before_us", "shed_reason",
+    "ttl_removal", "worker",
     "previous_status", "previous_worker", "is_last", "removed", "claimed", "left", "held_us", "lease_lost",
     "released", "retried", "illegal",
 )  # fmt: skip
@@ -35,7 +36,7 @@ _LEGAL: Final = {
 }
 _OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 _PREVIOUS: Final = ("status", "lease", "lease_until_us", "attempts", "worker")
-_BEFORE: Final = (*_PREVIOUS, "event_id", "created_us", "deadline_us")
+_BEFORE: Final = (*_PREVIOUS, "event_id", "put_us", "deadline_us")
 
 
 def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
@@ -49,7 +50,8 @@ def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
         partitions: Number of partitions for the tasks.
     """
     by_task = Window.partitionBy("task_id").orderBy(*_ORDER)
-    placed = events.withColumn("rank", _rank()).repartition(partitions, "task_id")
+    put = F.coalesce("put_us", "created_us")
+    placed = events.withColumns({"rank": _rank(), "put_us": put}).repartition(partitions, "task_id")
     # The first copy of an event directly follows the previous event. So looking back before copies are
     # dropped gives the same result as afterwards, and saves a pass over all rows.
     with_previous = placed.withColumns({f"before_{name}": F.lag(name).over(by_task) for name in _BEFORE})
@@ -68,11 +70,14 @@ def _within_lives(events: DataFrame) -> DataFrame:
 
 
 def _put_over() -> Column:
-    """Return whether a change replaces a finished task by a new one, which has a later creation time."""
+    """Return whether a change replaces a finished task by a new one, which was put later.
+
+    The creation time does not tell: that of a delayed put which was cancelled may be later.
+    """
     before = F.col("before_status")
     stale = (before == "PENDING") & (F.col("before_deadline_us") <= F.col("changed_us"))
     waits = (F.col("change") == "MODIFY") & (F.col("status") == "PENDING")
-    return waits & (before.isin(*_OVER) | stale) & (F.col("created_us") > F.col("before_created_us"))
+    return waits & (before.isin(*_OVER) | stale) & (F.col("put_us") > F.col("before_put_us"))
 
 
 def _rank() -> Column:

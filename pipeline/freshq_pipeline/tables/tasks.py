@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 _FINAL: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 _LAST: Final = (
-    "status", "queue", "task_group", "priority", "deadline_us", "shed_reason", "attempts", "changed_us",
-    "removed", "ttl_removal", "previous_status",
+    "status", "queue", "task_group", "kind", "priority", "deadline_us", "shed_reason", "attempts",
+    "changed_us", "removed", "ttl_removal", "previous_status",
 )  # fmt: skip
 
 
@@ -33,6 +33,7 @@ def lives(steps: DataFrame) -> DataFrame:
     begun = F.col("change").isin("INSERT", "SNAPSHOT")
     return steps.groupBy("task_id", "life").agg(
         F.min("created_us").alias("created_us"),
+        F.min("put_us").alias("put_us"),
         F.min(at).alias("first_us"),
         F.max(begun).alias("begun"),
         F.min(F.when(F.col("claimed"), at)).alias("first_taken_us"),
@@ -52,7 +53,7 @@ def tasks(lives: DataFrame, inversions: DataFrame, as_of_us: int, since_us: int)
         lives: From `lives`.
         inversions: `task_id` and `life` of the tasks that were claimed while a newer one waited.
         as_of_us: Time at which outcomes are determined.
-        since_us: Start of the recording; for older tasks the creation may be missing.
+        since_us: Start of the recording; for tasks put before it, the put may be missing.
     """
     inverted = inversions.select("task_id", "life", F.lit(True).alias("inverted"))
     with_outcome = _with_outcome(lives, as_of_us).join(inverted, ["task_id", "life"], "left")
@@ -72,9 +73,9 @@ def tasks(lives: DataFrame, inversions: DataFrame, as_of_us: int, since_us: int)
     }
     values |= {
         f"{name}_ms": F.col(f"{name}_us") / 1000
-        for name in ("created", "deadline", "first_taken", "finished", "removed")
+        for name in ("put", "created", "deadline", "first_taken", "finished", "removed")
     }
-    values |= {name: F.col(f"last.{name}") for name in ("queue", "task_group", "priority")}
+    values |= {name: F.col(f"last.{name}") for name in ("queue", "task_group", "kind", "priority")}
     return with_outcome.select(
         *(values.get(name, F.col(name)).cast(kind).alias(name) for name, kind in TABLES["tasks"].items())
     )
@@ -131,7 +132,7 @@ def problems(since_us: int) -> Column:
     """
     last = F.col("last")
     ended_by_ttl = F.col("removed_us").isNotNull() & last["ttl_removal"]
-    not_created = ~F.col("begun") & (F.col("created_us") >= since_us)
+    not_created = ~F.col("begun") & (F.col("put_us") >= since_us)
     early = F.col("deadline_us") >= F.col("removed_us") + STREAM_RESOLUTION_US
     found = F.array(
         F.when(not_created, F.lit(NOT_CREATED)),

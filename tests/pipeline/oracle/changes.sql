@@ -1,23 +1,23 @@
 -- One row per change of a task, without duplicates, with the previous and the next change.
 create temp table changes as
 with delivered as (
-  select distinct on (event_id) task_id, sequence, change, status, queue, "group" as task_group,
+  select distinct on (event_id) task_id, sequence, change, status, queue, "group" as task_group, kind,
     coalesce(priority, 0) as priority, coalesce(attempts, 0) as attempts, lease, worker, shed_reason,
     change = 'REMOVE' as removed, coalesce(ttl_removal, false) as ttl_removal,
     round(case when change = 'REMOVE' then stream_ms else updated_ms end * 1000)::bigint as at_us,
-    round(created_ms * 1000)::bigint as created_us, round(deadline_ms * 1000)::bigint as deadline_us,
+    round(created_ms * 1000)::bigint as created_us, round(coalesce(put_ms, created_ms) * 1000)::bigint as put_us, round(deadline_ms * 1000)::bigint as deadline_us,
     round(lease_until_ms * 1000)::bigint as lease_until_us, round(not_before_ms * 1000)::bigint as not_before_us
   from read_json(getvariable('files'), format = 'newline_delimited', columns = {
     event_id: 'varchar', sequence: 'hugeint', change: 'varchar', stream_ms: 'double', ttl_removal: 'boolean',
-    task_id: 'varchar', queue: 'varchar', status: 'varchar', "group": 'varchar', shed_reason: 'varchar',
+    task_id: 'varchar', queue: 'varchar', status: 'varchar', "group": 'varchar', kind: 'varchar', shed_reason: 'varchar',
     updated_ms: 'double', created_ms: 'double', deadline_ms: 'double', lease_until_ms: 'double',
-    not_before_ms: 'double', priority: 'int', attempts: 'int', lease: 'varchar', worker: 'varchar'
+    not_before_ms: 'double', put_ms: 'double', priority: 'int', attempts: 'int', lease: 'varchar', worker: 'varchar'
   })
 ),
--- A life begins with an insert, or when a task that is over is replaced: only then is its creation time later.
+-- A life begins with an insert, or when a task that is over is replaced: only then is its put later.
 begun as (
   select *, change = 'INSERT' or coalesce(
-      change = 'MODIFY' and status = 'PENDING' and created_us > lag(created_us) over task
+      change = 'MODIFY' and status = 'PENDING' and put_us > lag(put_us) over task
       and (lag(status) over task in ('SUCCESS', 'FAILURE', 'CANCELLED', 'SHED')
         or (lag(status) over task = 'PENDING' and lag(deadline_us) over task <= at_us)), false) as born,
     not removed and status = 'TAKEN' and (

@@ -2,7 +2,7 @@
 -- with the recording.
 create temp table standing as
 with held as (
-  select task_group, status = 'PENDING' as waits, created_us, at_us,
+  select queue, task_group, status = 'PENDING' as waits, created_us, at_us,
     least(next_us, if(status = 'PENDING', deadline_us, null), getvariable('as_of_us') + 1) as until_us
   from changes where not removed and status in ('PENDING', 'TAKEN')
 ),
@@ -12,7 +12,7 @@ probed as (
   from (select *, unnest(range(at_us // 60_000_000, until_us // 60_000_000 + 1)) as minute from held)
 ),
 by_age as (
-  select minute, task_group, waits, case
+  select minute, queue, task_group, waits, case
       when not waits then null
       when age_seconds < 10 then 0 when age_seconds < 60 then 10 when age_seconds < 300 then 60
       when age_seconds < 900 then 300 when age_seconds < 3600 then 900 when age_seconds < 21_600 then 3600
@@ -20,7 +20,7 @@ by_age as (
     count(*) as count, min(created_us) as oldest_us, max(created_us) as newest_us
   from probed where probe_us < until_us and (created_us <= probe_us or not waits) group by all
 )
-select minute, task_group, (sum(count) filter (waits))::bigint as backlog,
+select minute, queue, task_group, (sum(count) filter (waits))::bigint as backlog,
   (sum(count) filter (not waits))::bigint as in_flight,
   min(oldest_us) filter (waits) as oldest_us, max(newest_us) filter (waits) as newest_us,
   coalesce(list({from_seconds: from_seconds, count: count} order by from_seconds) filter (waits), [])

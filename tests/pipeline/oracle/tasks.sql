@@ -1,7 +1,7 @@
 -- The table `tasks`: first `lives` with times in microseconds, then as published.
 create temp table lives as
 with gathered as (
-  select task_id, life, min(created_us) as created_us, bool_or(born or change = 'SNAPSHOT') as begun,
+  select task_id, life, min(created_us) as created_us, min(put_us) as put_us, bool_or(born or change = 'SNAPSHOT') as begun,
     min(at_us) filter (claimed) as first_taken_us,
     max(at_us) filter (not removed and status in ('SUCCESS', 'FAILURE', 'CANCELLED', 'SHED')) as settled_us,
     count(*) filter (claimed) - count(*) filter (released) as claims,
@@ -11,7 +11,7 @@ with gathered as (
 ),
 -- The outcome of a removed task depends on its last state.
 ended as (
-  select task_id, life, queue, task_group, priority, deadline_us, attempts, shed_reason,
+  select task_id, life, queue, task_group, kind, priority, deadline_us, attempts, shed_reason,
     case when removed then coalesce(before, status) else status end as status,
     case when removed then at_us end as removed_us, removed and ttl_removal as by_ttl,
     removed and not ttl_removal as by_client,
@@ -37,7 +37,7 @@ finished as (
       else coalesce(settled_us, created_us) end as finished_us
   from fated join gathered using (task_id, life)
 )
-select task_id, life, queue, task_group, priority, created_us, deadline_us, first_taken_us, finished_us, removed_us,
+select task_id, life, queue, task_group, kind, priority, put_us, created_us, deadline_us, first_taken_us, finished_us, removed_us,
   greatest(claims, attempts)::int as attempts,
   case when first_taken_us >= created_us then first_taken_us - created_us when first_taken_us is not null then 0 end
     as wait_us,
@@ -48,7 +48,7 @@ select task_id, life, queue, task_group, priority, created_us, deadline_us, firs
   outcome = 'success' and coalesce(finished_us <= deadline_us, true) as in_time,
   list_concat(
     list_filter([
-      if(not begun and created_us >= (select min(at_us) from changes), 'no creation recorded', null),
+      if(not begun and put_us >= (select min(at_us) from changes), 'no creation recorded', null),
       if(by_ttl and status = 'TAKEN', 'lost while it was taken', null),
       if(by_ttl and status = 'PENDING' and deadline_us >= removed_us + 1_000_000, 'removed before its deadline', null)
     ], lambda problem: problem is not null),
@@ -57,7 +57,7 @@ select task_id, life, queue, task_group, priority, created_us, deadline_us, firs
 from finished;
 
 create temp table tasks as
-select task_id, life, queue, task_group, priority, created_us / 1e3 as created_ms, deadline_us / 1e3 as deadline_ms,
+select task_id, life, queue, task_group, kind, priority, put_us / 1e3 as put_ms, created_us / 1e3 as created_ms, deadline_us / 1e3 as deadline_ms,
   first_taken_us / 1e3 as first_taken_ms, finished_us / 1e3 as finished_ms, removed_us / 1e3 as removed_ms, attempts,
   wait_us / 1e6 as wait_seconds, run_us / 1e6 as run_seconds, outcome, shed_reason, lease_losses, inverted, in_time,
   problems

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -10,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.fairness import GroupTurns
+from freshq.policy import fairness
+from freshq.policy.fairness import GroupTurns, fair_share
 from freshq.stores.lines import LineTurns
 
 if TYPE_CHECKING:
@@ -69,9 +72,45 @@ def test_scaling_does_not_change_whose_turn_it_is() -> None:
     assert served(scaled, names, 50) == served(plain, names, 50)
 
 
+@given(st.lists(st.sampled_from(["a", "b", "c", None]), max_size=30), st.integers(0, 40))
+def test_a_plan_is_what_the_turns_will_be(before: list[str | None], count: int) -> None:
+    turns, groups = GroupTurns(half_life=5), ["a", "b", None, "d"]
+    for group in before:
+        turns.record(group)
+    plan = turns.plan(groups, count)
+    assert turns.plan(groups, count) == plan
+    coming = served(turns, groups, count)
+    assert Counter(plan) == Counter(coming)
+    assert [group for group, number in plan.items() if number] == list(dict.fromkeys(coming))
+    assert set(plan) == set(groups)
+    assert turns.plan([], 3) == {}
+
+
 def test_half_life_must_be_a_turn_or_more() -> None:
     with pytest.raises(ValueError, match="half_life"):
         GroupTurns(half_life=0)
+
+
+def test_rescaled_weights_change_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights grow until they are rescaled; here that is after 20 turns, and without it never."""
+    rng = random.Random(3)
+    working = [rng.sample("abc", 2) for _ in range(400)]
+
+    def taken() -> list[str | None]:
+        turns = GroupTurns(half_life=2)
+        return [group for groups in working for group in served(turns, groups, 1)]
+
+    plain = taken()
+    monkeypatch.setattr(fairness, "LARGEST_WEIGHT", 1e3)
+    assert taken() == plain
+
+
+def test_a_new_group_goes_before_one_whose_turns_have_nearly_faded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fairness, "LARGEST_WEIGHT", 1000.0)
+    turns = GroupTurns(half_life=1)
+    served(turns, ["old"], 2)
+    served(turns, ["busy"], 8)  # the weights are rescaled by the last one
+    assert turns.next_group(["old", "new"]) == "new"
 
 
 # --- as the stores use it
@@ -92,3 +131,14 @@ def test_a_group_without_candidates_uses_no_turn() -> None:
     found = lines.interleave(0, {"a": iter(()), "b": iter(["b1", "b2"]), "c": iter(["c1", "c2", "c3"])})
     assert list(found) == ["c1", "c2", "b1", "c3", "b2"]
     assert list(lines.interleave(1, {"b": iter(["b1"]), "c": iter(["c1"])})) == ["b1", "c1"]
+
+
+@pytest.mark.parametrize(
+    ("demands", "capacity", "share"),
+    [([], 10.0, math.inf), ([5.0, 5.0], 10.0, math.inf), ([200.0, 5.0], 20.0, 15.0),
+     ([9.0, 9.0, 1.0], 10.0, 4.5), ([3.0], 0.0, 0.0)],
+)  # fmt: skip
+def test_who_asks_for_less_than_the_fair_share_gets_it(
+    demands: list[float], capacity: float, share: float
+) -> None:
+    assert fair_share(demands, capacity) == share

@@ -51,3 +51,29 @@ def test_counts_may_be_taken_and_given_back() -> None:
     counter.offered(15.0)
     counter.counts(1).update(windows[1])
     assert counter.flow(20.0) == counter.between(20.0, {}, {"offered": 5})
+
+
+def test_every_put_of_a_group_is_counted() -> None:
+    counter = FlowCounter(10.0)
+    for _ in range(20):
+        counter.offered_by("a", 12.0)
+    counter.offered_by("b", 12.0)
+    flow = counter.flow(20.0)
+    assert flow.offered_by("a") == pytest.approx(2.0)
+    assert flow.offered_by("b") == pytest.approx(0.1)
+
+
+def test_a_task_is_shed_early_once_unless_a_count_is_given() -> None:
+    counter = FlowCounter(10.0)
+    for _ in range(10):
+        counter.shed_early(12.0)
+    assert counter.flow(20.0).shed_early == pytest.approx(1.0)
+
+
+def test_a_counter_keeps_the_window_before_and_the_current_one() -> None:
+    counter = FlowCounter(60.0)
+    counter.offered(30.0, 60)
+    counter.offered(90.0, 60)
+    first = counter.flow(90.0)
+    assert first == counter.flow(90.0)
+    assert first.offered == pytest.approx((60 + 30) / 60)

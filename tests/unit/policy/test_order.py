@@ -83,3 +83,14 @@ def test_adaptive_has_hysteresis(observed: list[float | None]) -> None:
 def test_senseless_thresholds(deadline: float, shares: tuple[float, float], name: str) -> None:
     with pytest.raises(ValueError, match=name):
         OrderPolicy(Order.ADAPTIVE, deadline, *shares)
+
+
+def test_an_error_says_what_is_needed() -> None:
+    with pytest.raises(ValueError, match=r"^fifo_below, lifo_above: need 0 < .* < 1, got 0.5, 0.4$"):
+        OrderPolicy(Order.ADAPTIVE, 10.0, lifo_above=0.4, fifo_below=0.5)
+
+
+def test_a_deadline_may_be_shorter_than_a_second() -> None:
+    policy = OrderPolicy(Order.ADAPTIVE, 0.5)
+    policy.observe(100.0, 99.75)
+    assert policy.newest_first

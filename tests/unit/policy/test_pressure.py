@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.flow import Flow
+from freshq.policy.flow import Flow, group_counts
 from freshq.policy.pressure import Door, DoorControl, assess
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEADLINE_SECONDS = 10.0
 OLD, YOUNG = 9.0, 1.0
@@ -27,7 +34,18 @@ def test_an_old_task_or_one_shed_early_shows_overload() -> None:
     assert old == shed_early_flow
     assert old.overloaded
     assert old.probability_in_time == pytest.approx(0.3)
+    assert (old.offered_per_second, old.served_per_second) == (30.0, 10.0)
     assert old.retry_after_seconds == pytest.approx(DEADLINE_SECONDS * 2)
+
+
+def test_an_old_task_alone_is_overload_and_a_new_one_has_every_chance() -> None:
+    pressure = assess(Flow(0.0, 0.0, 0.0), OLD, DEADLINE_SECONDS, uniform=0.5)
+    assert (pressure.overloaded, pressure.probability_in_time) == (True, 1.0)
+
+
+def test_a_queue_that_serves_less_than_a_task_a_second_advises_by_what_it_serves() -> None:
+    pressure = assess(Flow(0.5, 0.25, 0.25), OLD, DEADLINE_SECONDS, uniform=0.5)
+    assert pressure.retry_after_seconds == pytest.approx(DEADLINE_SECONDS)
 
 
 rates = st.floats(0, 1e6)
@@ -50,39 +68,61 @@ def test_advice_is_bounded_and_jittered(
 # --- the door
 
 
-@given(rates, rates, st.floats(0, 20), st.floats(1, 10))
+def flow_of(offered: Mapping[str | None, float], served: float) -> Flow:
+    """Return the flow of groups that offer tasks at some rates."""
+    by_group: Counter[str] = Counter()
+    for group, rate in offered.items():
+        for name in group_counts(group):
+            by_group[name] += rate  # type: ignore[assignment]
+    return Flow(sum(offered.values()), served, served, by_group=by_group)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcde"), rates, min_size=1), rates, st.floats(0, 20), st.floats(1, 10)
+)
 def test_the_door_lets_in_a_multiple_of_what_is_served(
-    offered: float, served: float, age: float, multiple: float
+    offered: dict[str | None, float], served: float, age: float, multiple: float
 ) -> None:
-    pressure = assess(Flow(offered, served, served), age, DEADLINE_SECONDS, uniform=0.0)
-    refused = Door(multiple).rejection_probability(pressure)
-    assert 0 <= refused <= 1
+    flow = flow_of(offered, served)
+    pressure = assess(flow, age, DEADLINE_SECONDS, uniform=0.0)
+    share = Door(multiple).share_per_second(pressure, flow)
+    assert share >= 0
     if not pressure.overloaded:
-        assert refused == 0
+        assert share == math.inf
     else:
-        assert (1 - refused) * offered == pytest.approx(min(offered, multiple * served), rel=1e-6, abs=1e-6)
+        admitted = sum(min(rate, share) for rate in offered.values())
+        assert admitted == pytest.approx(min(flow.offered, multiple * served), rel=1e-6, abs=1e-6)
 
 
 def test_the_door_opens_again_after_an_outage() -> None:
-    outage = Flow(offered=10.0, served=0.0, served_in_time=0.0)
-    assert Door().rejection_probability(assess(outage, OLD, DEADLINE_SECONDS, 0.0)) == 1.0
+    outage = flow_of({None: 10.0}, served=0.0)
+    assert Door().share_per_second(assess(outage, OLD, DEADLINE_SECONDS, 0.0), outage) == 0.0
     # All that waited went stale: whoever comes now is let in, though nothing was served yet.
-    assert Door().rejection_probability(assess(outage, None, DEADLINE_SECONDS, 0.0)) == 0.0
+    assert Door().share_per_second(assess(outage, None, DEADLINE_SECONDS, 0.0), outage) == math.inf
 
 
 def test_the_door_looks_at_intervals_and_rejects_at_random() -> None:
     door = DoorControl(Door(2.0), DEADLINE_SECONDS)
     assert door.next_look < 0
-    assert door.rejects(lambda: 0.0) is None, "open until the first look"
-    overloaded = Flow(offered=40.0, served=10.0, served_in_time=10.0)
-    door.look(5.0, assess(overloaded, OLD, DEADLINE_SECONDS, DoorControl.LOOK_UNIFORM))
+    assert door.rejects(None, lambda: 0.0) is None, "open until the first look"
+    overloaded = flow_of({None: 40.0}, served=10.0)
+    door.look(5.0, overloaded, OLD)
     assert door.next_look == 6.0
-    assert door.rejects(lambda: 0.5) is None
-    assert door.rejects(iter([0.4, 0.5]).__next__) == pytest.approx(DEADLINE_SECONDS * 3)
-    assert door.rejects(iter([0.4, 0.0]).__next__) == pytest.approx(DEADLINE_SECONDS * 1.5)
-    door.look(6.0, assess(overloaded, YOUNG, DEADLINE_SECONDS, DoorControl.LOOK_UNIFORM))
-    assert door.rejects(lambda: 0.0) is None
+    assert door.rejects(None, lambda: 0.5) is None
+    assert door.rejects(None, iter([0.4, 0.5]).__next__) == pytest.approx(DEADLINE_SECONDS * 3)
+    assert door.rejects(None, iter([0.4, 0.0]).__next__) == pytest.approx(DEADLINE_SECONDS * 1.5)
+    door.look(6.0, overloaded, YOUNG)
+    assert door.rejects(None, lambda: 0.0) is None
     assert DoorControl(Door(), 1.0).next_look < 0
+
+
+def test_the_door_rejects_a_flood_and_not_a_quiet_group() -> None:
+    door = DoorControl(Door(2.0), DEADLINE_SECONDS)
+    door.look(5.0, flow_of({"flood": 200.0, "quiet": 5.0}, served=10.0), OLD)
+    assert door.rejects("quiet", lambda: 0.0) is None
+    assert door.rejects("new", lambda: 0.0) is None
+    assert door.rejects("flood", lambda: 1 - 15.0 / 200.0) is None
+    assert door.rejects("flood", iter([1 - 15.1 / 200.0, 0.0]).__next__) is not None
 
 
 @pytest.mark.parametrize("multiple", [0.5, 0.0, -1.0, float("inf"), float("nan")])

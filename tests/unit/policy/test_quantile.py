@@ -53,12 +53,41 @@ def test_memory_and_numbers_stay_bounded() -> None:
     assert all(0 < weight < 2 for weight in sketch.counts().values())
 
 
+def test_rescaling_changes_neither_the_weights_nor_the_answer() -> None:
+    sketch = QuantileSketch(half_life=1)
+    for _ in range(100):  # the weights are rescaled after 40 values
+        sketch.add([5.0])
+        assert sketch.quantile(0.5) == pytest.approx(5.0, rel=0.06)
+    assert sketch.total == pytest.approx(1.0)  # 1/2, 1/4, ...
+
+
+def test_merged_weights_are_in_units_of_the_newest_value() -> None:
+    one, other = QuantileSketch(half_life=2), QuantileSketch(half_life=2)
+    one.add([1.0, 2.0, 3.0])
+    other.add([3.0, 4.0])
+    before = one.total
+    one.merge(other.counts())
+    assert one.total == pytest.approx(before + other.total)
+    assert sum(one.counts().values()) == pytest.approx(one.total)
+
+
+@pytest.mark.parametrize("exponent", range(-50, 50, 7))
+def test_a_value_just_above_the_end_of_a_bucket_counts_in_the_next(exponent: int) -> None:
+    sketch = QuantileSketch()
+    value = GAMMA**exponent * (1 + 1e-11)
+    sketch.add([value])
+    answer = sketch.quantile(1.0)
+    assert answer is not None
+    assert answer >= value
+
+
 def test_empty_zero_and_senseless() -> None:
     sketch = QuantileSketch()
     assert sketch.quantile(0.5) is None
     sketch.add([0.0])
     assert sketch.quantile(1.0) == pytest.approx(1e-6, rel=0.06)
-    with pytest.raises(ValueError, match="share"):
-        sketch.quantile(0.0)
+    for share in (0.0, 1.01):
+        with pytest.raises(ValueError, match="share"):
+            sketch.quantile(share)
     with pytest.raises(ValueError, match="half_life"):
         QuantileSketch(half_life=0.5)

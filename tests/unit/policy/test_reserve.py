@@ -41,6 +41,12 @@ def test_a_quantile_reserve_follows_the_service_times() -> None:
     assert 3.0 <= reserve.seconds <= 3.15 * 1.001
 
 
+def test_a_reserve_that_has_seen_nothing_is_zero() -> None:
+    reserve = QuantileReserve(0.9, deadline_seconds=100.0)
+    reserve.refresh()
+    assert reserve.seconds == 0.0
+
+
 def test_a_quantile_reserve_never_closes_the_queue() -> None:
     reserve = QuantileReserve(0.9, deadline_seconds=10.0)
     for _ in range(1000):

@@ -41,6 +41,12 @@ def test_codel_sheds_beyond_twice_the_target_once_a_whole_interval_was_slow() ->
     assert not codel.sheds(12.0, 2.0)
 
 
+def test_codel_is_not_overloaded_before_a_whole_interval_was_seen() -> None:
+    codel = Codel(0.05, 0.1, Order.FIFO)
+    assert not codel.sheds(0.0, 5.0)
+    assert not codel.overloaded
+
+
 def test_one_short_wait_ends_codels_overload() -> None:
     codel = Codel(1.0, 10.0, Order.FIFO)
     for now in range(11):
@@ -54,13 +60,19 @@ def test_one_short_wait_ends_codels_overload() -> None:
 
 @pytest.mark.parametrize("order", [Order.LIFO, Order.PRIORITY, Order.ADAPTIVE])
 def test_codel_refuses_an_order_that_serves_the_newest_first(order: Order) -> None:
-    with pytest.raises(ValueError, match=f"codel: works only with order=fifo, got order={order.value}"):
+    with pytest.raises(
+        ValueError, match=f"codel: works only with order=fifo, got order={order.value}"
+    ) as error:
         Codel(1.0, 10.0, order)
+    assert str(error.value).endswith(" that is served always looks fresh, and CoDel would see no overload")
 
 
-@pytest.mark.parametrize(("target", "interval"), [(0.0, 1.0), (1.0, -1.0), (float("nan"), 1.0)])
-def test_codel_needs_positive_times(target: float, interval: float) -> None:
-    with pytest.raises(ValueError, match="codel"):
+@pytest.mark.parametrize(
+    ("target", "interval", "name"),
+    [(0.0, 1.0, "target_seconds"), (1.0, -1.0, "interval_seconds"), (float("nan"), 1.0, "target_seconds")],
+)
+def test_codel_needs_positive_times(target: float, interval: float, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^codel\.{name}: must be greater than 0"):
         Codel(target, interval, Order.FIFO)
 
 

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.aws.clients import LONGEST_DELIVERY_SECONDS
+from freshq.aws.events import part_of, text_of
 from freshq.aws.landing import landed_event
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, CallRetry
@@ -72,7 +74,7 @@ class Archive:
         self._delivery_stream = delivery_stream
         self._sleep = sleep
 
-    def deliver(self, records: Iterable[Mapping[str, Any]]) -> Delivery:
+    def deliver(self, records: Iterable[Mapping[str, Any]], seconds_left: Callable[[], float]) -> Delivery:
         """Deliver the events of stream records, up to the first record that is malformed.
 
         The event source then splits the batch until the malformed record is alone, and sends it to the
@@ -80,6 +82,7 @@ class Archive:
 
         Args:
             records: The records as Lambda passes them.
+            seconds_left: Returns the remaining time. Nothing is sent again unless a call fits into it.
 
         Raises:
             StoreError: If the answer of Firehose does not match the request.
@@ -89,7 +92,7 @@ class Archive:
         delivered = 0
         for start in range(0, len(packs), BATCH_RECORDS):
             batch = packs[start : start + BATCH_RECORDS]
-            rejected = self._send(batch)
+            rejected = self._send(batch, seconds_left)
             accepted = batch if rejected is None else batch[: batch.index(rejected)]
             delivered += sum(pack.events for pack in accepted)
             if rejected is not None:
@@ -97,13 +100,14 @@ class Archive:
                 return Delivery(delivered, events.skipped, rejected.sequence, error)
         return Delivery(delivered, events.skipped, events.malformed, events.error)
 
-    def _send(self, batch: Sequence[Pack]) -> Pack | None:
+    def _send(self, batch: Sequence[Pack], seconds_left: Callable[[], float]) -> Pack | None:
         """Send packs, again those that Firehose rejects; return the first that stays rejected."""
         left = batch
 
         def send_rest() -> None:
             nonlocal left
-            left = self._put(left)
+            if seconds_left() >= LONGEST_DELIVERY_SECONDS:
+                left = self._put(left)
             if left:
                 raise _RejectedError
 
@@ -143,8 +147,9 @@ class _Events:
         """Read records up to the first that is malformed."""
         read = cls()
         for record in records:
-            sequence = str(record.get("dynamodb", {}).get("SequenceNumber", ""))
+            sequence = ""
             try:
+                sequence = text_of(part_of(record, "dynamodb"), "SequenceNumber") or ""
                 event = landed_event(record)
             except ValueError as error:
                 read.malformed, read.error = sequence, str(error)

@@ -8,18 +8,18 @@ from __future__ import annotations
 import threading
 import time
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from freshq.aws.environment import EnvironmentSettings
 from freshq.model.outcomes import Busy, Reject
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
 
 
-class DemoSettings(BaseSettings):
+class DemoSettings(EnvironmentSettings):
     """The demonstration downstream, from FRESHQ_DEMO_CAPACITY and FRESHQ_DEMO_TASK_SECONDS.
 
     Attributes:
@@ -27,7 +27,7 @@ class DemoSettings(BaseSettings):
         task_seconds: Duration of a call.
     """
 
-    model_config = SettingsConfigDict(env_prefix="FRESHQ_DEMO_")
+    PREFIX: ClassVar[str] = "FRESHQ_DEMO_"
 
     capacity: Annotated[int, Field(ge=1)] = 3
     task_seconds: Annotated[float, Field(gt=0)] = 1.0
@@ -58,7 +58,7 @@ class DemoDownstream:
 
 @cache
 def _downstream() -> DemoDownstream:
-    settings = DemoSettings()
+    settings = DemoSettings.load()
     return DemoDownstream(settings.capacity, settings.task_seconds)
 
 

@@ -6,14 +6,20 @@ error are left out. Of the lease token, which allows its holder to settle the ta
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from freshq.aws.events import part_of, text_of
+from freshq.errors import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     Image = Mapping[str, Any]
+
+T = TypeVar("T")
 
 SCHEMA_VERSION: Final = 1
 # Hexadecimal digits of a lease digest: enough to distinguish the leases of one task.
@@ -21,15 +27,19 @@ LEASE_DIGITS: Final = 16
 # In a lease token, the text before this is the name of the worker.
 WORKER_SEPARATOR: Final = ":"
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
+# The year 10,000, which `datetime` does not have.
+MAX_SECONDS_SINCE_EPOCH: Final = 253_402_300_800
 
 # Fields of the event that copy an attribute of the item, with their types.
 _ATTRIBUTES: Final[Mapping[str, tuple[str, type[str | float | int]]]] = {
     "queue": ("taskQueue", str),
     "status": ("taskStatus", str),
     "group": ("taskGroup", str),
+    "kind": ("taskKind", str),
     "shed_reason": ("shedReason", str),
     "updated_ms": ("taskUpdated", float),
     "created_ms": ("taskCreated", float),
+    "put_ms": ("putAt", float),
     "deadline_ms": ("deadline", float),
     "lease_until_ms": ("leaseUntil", float),
     "not_before_ms": ("notBefore", float),
@@ -54,21 +64,22 @@ def landed_event(record: Mapping[str, Any]) -> dict[str, Any] | None:
         `stream_ms` says when the item was removed.
 
     Raises:
-        ValueError: If keys, ids or times are missing, or a number is malformed.
+        ValueError: If keys, ids or times are missing, or a part of the record is malformed.
     """
-    change = record.get("dynamodb") or {}
-    before, after = _task(change.get("OldImage")), _task(change.get("NewImage"))
+    change = part_of(record, "dynamodb")
+    before, after = _task(part_of(change, "OldImage")), _task(part_of(change, "NewImage"))
     image = after or before
     if image is None:
         return None
     event = {
         "schema_version": SCHEMA_VERSION,
-        "event_id": _required(record, "eventID"),
-        "sequence": change.get("SequenceNumber"),
+        "event_id": _required(text_of(record, "eventID"), "eventID"),
+        "sequence": text_of(change, "SequenceNumber"),
         "change": _kind(before, after),
-        "stream_ms": _stream_ms(_required(change, "ApproximateCreationDateTime")),
+        "stream_ms": _stream_ms(change.get("ApproximateCreationDateTime")),
         "ttl_removal": after is None and _removed_by_ttl(record),
-        "task_id": _value(_required(change, "Keys"), "taskId", str) or _value(image, "taskId", str),
+        "task_id": _value(_required(part_of(change, "Keys"), "Keys"), "taskId", str)
+        or _value(image, "taskId", str),
     }
     event |= {name: _value(image, *attribute) for name, attribute in _ATTRIBUTES.items()}
     event |= _holder(_value(image, "leaseToken", str))
@@ -88,9 +99,8 @@ def _kind(before: Image | None, after: Image | None) -> str:
     return "INSERT" if before is None else "MODIFY"
 
 
-def _required(record: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - as the record has it
-    value = record.get(name)
-    if value is None or value == "":
+def _required(value: T, name: str) -> T:
+    if not value:
         msg = f"record: {name} is missing; need a DynamoDB Streams record"
         raise ValueError(msg)
     return value
@@ -98,25 +108,30 @@ def _required(record: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - as
 
 def _value(image: Image, attribute: str, kind: type[str | float | int]) -> str | float | int | None:
     """Return an attribute; None if the image does not have it, or not as a string or number."""
-    text = image.get(attribute, {}).get("S" if kind is str else "N")
+    text = text_of(part_of(image, attribute), "S" if kind is str else "N")
     if text is None:
         return None
     try:
-        return kind(text)
+        value = kind(text)
     except ValueError:
-        msg = f"record: {attribute} must be a number, got {text!r}"
-        raise ValueError(msg) from None
+        value = math.nan
+    if isinstance(value, float) and not math.isfinite(value):
+        msg = f"record: {attribute} must be a number, got {quoted(text)}"
+        raise ValueError(msg)
+    return value
 
 
-def _stream_ms(moment: float | datetime) -> int:
+def _stream_ms(moment: object) -> int:
     """Return the time of a stream record in milliseconds; Lambda gives seconds, boto3 a datetime."""
-    seconds = moment.astimezone(UTC).timestamp() if isinstance(moment, datetime) else float(moment)
+    seconds = moment.astimezone(UTC).timestamp() if isinstance(moment, datetime) else moment
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS_SINCE_EPOCH:
+        raise ValueError("record: ApproximateCreationDateTime must be in seconds since the epoch")
     return round(seconds * 1000)
 
 
 def _removed_by_ttl(record: Mapping[str, Any]) -> bool:
     """Return whether TTL removed the item; Lambda and GetRecords spell the fields differently."""
-    identity = record.get("userIdentity") or {}
+    identity = part_of(record, "userIdentity")
     principal = identity.get("principalId") or identity.get("PrincipalId")
     kind = identity.get("type") or identity.get("Type")
     return bool(kind == "Service" and principal == TTL_PRINCIPAL)
@@ -127,5 +142,5 @@ def _holder(token: str | float | None) -> dict[str, str]:
     if token is None:
         return {}
     worker, separator, _ = str(token).rpartition(WORKER_SEPARATOR)
-    lease = {"lease": sha256(str(token).encode()).hexdigest()[:LEASE_DIGITS]}
+    lease = {"lease": sha256(str(token).encode(errors="replace")).hexdigest()[:LEASE_DIGITS]}
     return lease | ({"worker": worker} if separator and worker else {})

@@ -1,14 +1,19 @@
 """Logs, traces and metrics: the only module that imports Powertools.
 
 Metrics are EMF lines in the log, which CloudWatch turns into metrics. POWERTOOLS_SERVICE_NAME and
-POWERTOOLS_METRICS_NAMESPACE set service and namespace.
+POWERTOOLS_METRICS_NAMESPACE set service and namespace, POWERTOOLS_LOG_LEVEL the log level, FRESHQ_STACK and
+FRESHQ_QUEUE_NAME the dimensions of every metric besides the service, and FRESHQ_LOG_SAMPLE_RATIO the share of
+tasks whose transitions are logged at INFO.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import warnings
-from typing import TYPE_CHECKING, Final
+import zlib
+from typing import TYPE_CHECKING, Any, Final
 
 from aws_lambda_powertools import Logger, Metrics, Tracer
 from aws_lambda_powertools.metrics import MetricUnit
@@ -18,12 +23,44 @@ from freshq.worker.report import Observer, Outcome
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claim
+    from freshq.model.task import Task
     from freshq.policy.order import OrderSwitch
+    from freshq.policy.pressure import Pressure
+    from freshq.queue.queue import Queue
     from freshq.stores.base import Stats
+    from freshq.worker.runner import Runner
 
-logger: Final = Logger()
+# At DEBUG they log requests and responses: payloads, and the credentials that sign the requests.
+SDK_LOGGERS: Final = ("boto3", "botocore", "s3transfer", "urllib3", "aws_xray_sdk", "aws_lambda_powertools")
+LOG_LEVEL_VARIABLE: Final = "POWERTOOLS_LOG_LEVEL"
+SAMPLE_VARIABLE: Final = "FRESHQ_LOG_SAMPLE_RATIO"
+
+
+def set_log_levels(level: str | None) -> None:
+    """Set the level of all loggers, and keep those of the SDK at INFO or above.
+
+    The runtime would set the level of LoggingConfig, which stays at INFO or below: there, WARN would also
+    drop the metrics, which are lines without a level.
+
+    Args:
+        level: Such as WARN; None for the level that the runtime set.
+    """
+    if level is not None:
+        # Not by Powertools, which takes the level of LoggingConfig instead.
+        logging.getLogger(logger.name).setLevel(level)
+        logging.getLogger().setLevel(level)
+    for name in SDK_LOGGERS:
+        logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
+
+
+# Lambda reads the level of a line only if its time is as in RFC 3339.
+logger: Final = Logger(use_rfc3339=True)
+set_log_levels(os.environ.get(LOG_LEVEL_VARIABLE))
 tracer: Final = Tracer()
 metrics: Final = Metrics()
+metrics.set_default_dimensions(
+    stack=os.environ.get("FRESHQ_STACK", "none"), queue=os.environ.get("FRESHQ_QUEUE_NAME", "default")
+)
 
 # A handler that fails before its first metric reports the error; the warning adds nothing.
 warnings.filterwarnings("ignore", "No application metrics to publish")
@@ -44,17 +81,44 @@ def measure_seconds(name: str, value: float) -> None:
         metrics.add_metric(name=name, unit=MetricUnit.Seconds, value=value)
 
 
-def emit_gauges(stats: Stats) -> None:
-    """Emit the state of the queue; no ages while nothing is pending."""
-    for name in ("pending", "delayed", "taken"):
-        count(f"Tasks{name.capitalize()}", getattr(stats, name))
-    count("TasksStaleInIndex", stats.shed)
-    for name, age_seconds in (
-        ("OldestPendingSeconds", stats.oldest_pending_seconds),
-        ("NewestPendingSeconds", stats.newest_pending_seconds),
-    ):
-        if age_seconds is not None:
-            measure_seconds(name, age_seconds)
+def is_sampled(task_id: str, ratio: float) -> bool:
+    """Return whether a task is in the sample: the same in every function, for all lines of the task.
+
+    Args:
+        task_id: Id of the task.
+        ratio: Share of the tasks that are, from 0 to 1.
+    """
+    return zlib.crc32(task_id.encode(errors="replace")) < ratio * 2**32
+
+
+def count_dead_letters(queue: Queue) -> None:
+    """Count the tasks that became dead letters here without the verdict of a run.
+
+    `TasksFailed` counts every task that becomes a dead letter, so these as well.
+    """
+    quarantined = queue.store.take_quarantined()
+    count("TasksQuarantined", quarantined)
+    count("TasksFailed", quarantined + queue.take_exhausted())
+
+
+def log_transition(message: str, task_id: str, **facts: Any) -> None:  # noqa: ANN401 - JSON values
+    """Log that a task changed its state: at INFO if the task is in the sample, else at DEBUG."""
+    ratio = float(os.environ.get(SAMPLE_VARIABLE, "1"))
+    log = logger.info if is_sampled(task_id, ratio) else logger.debug
+    log(message, task_id=task_id, **facts)
+
+
+def traced(runner: Runner) -> Runner:
+    """Return a runner whose runs are X-Ray subsegments with the id and the attempt of their task."""
+
+    def run(task: Task) -> Any:  # noqa: ANN401 - any JSON value
+        with tracer.provider.in_subsegment(name="## runner") as subsegment:
+            if subsegment is not None:
+                subsegment.put_annotation(key="task_id", value=task.task_id)
+                subsegment.put_annotation(key="attempt", value=str(task.attempts))
+            return runner(task)
+
+    return run
 
 
 METRIC_OF_OUTCOME: Final = {
@@ -66,6 +130,33 @@ METRIC_OF_OUTCOME: Final = {
     Outcome.LEASE_LOST: "LeasesLost",
     Outcome.UNSETTLED: "TasksUnsettled",
 }
+# Alarms compare these. CloudWatch cannot fill in a metric that has no value at all.
+COUNTED_EVERY_MINUTE: Final = ("TasksClaimed", *METRIC_OF_OUTCOME.values())
+
+
+def emit_gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> None:
+    """Emit the state of the queue; no ages while nothing is pending.
+
+    Args:
+        stats: Its counts.
+        pressure: Its rates. The share of new tasks that will not be served in time is the `ShedRatio`.
+        paused: Whether claims are suspended.
+    """
+    for name in ("pending", "delayed", "taken"):
+        count(f"Tasks{name.capitalize()}", getattr(stats, name))
+    count("TasksStaleInIndex", stats.shed)
+    for name, age_seconds in (
+        ("OldestPendingSeconds", stats.oldest_pending_seconds),
+        ("NewestPendingSeconds", stats.newest_pending_seconds),
+    ):
+        if age_seconds is not None:
+            measure_seconds(name, age_seconds)
+    count("OfferedPerSecond", pressure.offered_per_second)
+    count("ServedPerSecond", pressure.served_per_second)
+    count("ShedRatio", 1 - pressure.probability_in_time)
+    count("QueuePaused", paused)
+    for name in COUNTED_EVERY_MINUTE:
+        count(name, 0)
 
 
 class MetricsObserver(Observer):
@@ -75,9 +166,9 @@ class MetricsObserver(Observer):
     def claimed(self, claim: Claim, age_seconds: float) -> None:
         count("TasksClaimed")
         measure_seconds("ClaimAgeSeconds", age_seconds)
-        logger.info(
+        log_transition(
             "task claimed",
-            task_id=claim.task.task_id,
+            claim.task.task_id,
             attempt=claim.task.attempts,
             age_seconds=round(age_seconds, 3),
         )
@@ -86,14 +177,15 @@ class MetricsObserver(Observer):
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
         count(METRIC_OF_OUTCOME[outcome])
         measure_seconds("RunSeconds", run_seconds)
-        log = logger.info if outcome is Outcome.SUCCEEDED else logger.warning
-        log(
-            "task settled",
-            task_id=claim.task.task_id,
-            outcome=outcome.value,
-            run_seconds=round(run_seconds, 3),
-            error=error,
-        )
+        facts: dict[str, Any] = {
+            "outcome": outcome.value,
+            "run_seconds": round(run_seconds, 3),
+            "error": error,
+        }
+        if outcome is Outcome.SUCCEEDED:
+            log_transition("task settled", claim.task.task_id, **facts)
+        else:
+            logger.warning("task settled", task_id=claim.task.task_id, **facts)
 
     @override
     def overran(self, claim: Claim, run_seconds: float) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -99,11 +100,15 @@ class LoadReport:
         created: New tasks in the queue.
         duplicates: Tasks whose id is taken.
         refused: Invalid tasks.
-        failed: Tasks that the store did not write; putting them again with the same task_id is safe.
+        failed: Tasks that the store did not write.
         turned_away: Tasks that admission control rejected, by reason.
         not_attempted: Tasks left when the time was up.
         stopped_early: Whether the time was up.
         errors: The first `MAX_LISTED_ERRORS` errors of tasks refused, turned away or failed.
+        task_ids: The id of each given task, in order, generated for those without; None for those that are
+            invalid or were not attempted.
+        not_written: Indexes of the given tasks that were not written, as the store failed or time was up.
+        created_ids: Ids of the given tasks that are new; for the log, not in the answer.
         pressure: The pressure on the queue; None if the store did not answer.
     """
 
@@ -116,13 +121,43 @@ class LoadReport:
     not_attempted: int = 0
     stopped_early: bool = False
     errors: list[dict[str, Any]] = field(default_factory=list)
+    task_ids: list[str | None] = field(default_factory=list)
+    not_written: list[int] = field(default_factory=list)
+    created_ids: list[str] = field(default_factory=list)
     pressure: Pressure | None = None
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        return {name: value for name, value in asdict(self).items() if name != "created_ids"}
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The answer without its lists of tasks, whose length is not bounded."""
+        lists = {"task_ids", "not_written"}
+        return {name: value for name, value in self.answer.items() if name not in lists}
+
+    @property
+    def unwritten(self) -> int:
+        """Number of tasks that another try may write; the rest of a synthetic load is no loss."""
+        return len(self.not_written) if self.task_ids else self.failed
+
+    def raise_if_incomplete(self) -> None:
+        """Raise an error if tasks were not written that another try may write.
+
+        Raises:
+            TasksNotWritten: If the store did not write all tasks, or time was up before all given ones.
+        """
+        if self.unwritten:
+            raise TasksNotWritten(self)
 
     def note(self, index: int, outcome: object) -> None:
         """Count the outcome of the task at `index`."""
         if isinstance(outcome, Receipt):
             self.created += outcome.outcome is PutOutcome.CREATED
             self.duplicates += outcome.outcome is PutOutcome.DUPLICATE
+            if self.task_ids and outcome.outcome is PutOutcome.CREATED:
+                self.created_ids.append(outcome.task_id)
             return
         if isinstance(outcome, Overloaded):
             self.turned_away[outcome.reason] = self.turned_away.get(outcome.reason, 0) + 1
@@ -130,13 +165,37 @@ class LoadReport:
             self.refused += 1
         else:
             self.failed += 1
+            if self.task_ids:
+                self.not_written.append(index)
         if len(self.errors) < MAX_LISTED_ERRORS:
             self.errors.append({"index": index, "error": str(outcome)})
+
+
+class TasksNotWritten(StoreError):  # noqa: N818 - names the outcome
+    """Some tasks were not written. An invocation that repeats the event and its ids creates none twice.
+
+    Lambda repeats a failed asynchronous invocation under its request id, from which ids are generated.
+    """
+
+    def __init__(self, report: LoadReport) -> None:
+        """Name the tasks, the first `MAX_LISTED_ERRORS` of them by index and id."""
+        missing = {
+            "not_written": [
+                {"index": index, "task_id": report.task_ids[index]}
+                for index in report.not_written[:MAX_LISTED_ERRORS]
+            ],
+            "errors": report.errors[:1],
+        }
+        super().__init__(
+            f"{report.unwritten} of {report.requested} tasks were not written: {json.dumps(missing)}; "
+            "put them again with the same task_id"
+        )
 
 
 def produce(
     queue: BaseQueue,
     request: LoadRequest,
+    id_prefix: str,
     seconds_left: Callable[[], float],
     sleep: Callable[[float], None] = time.sleep,
 ) -> LoadReport:
@@ -145,6 +204,8 @@ def produce(
     Args:
         queue: The queue.
         request: What to put.
+        id_prefix: Ids are generated from it and the task's index, so that a request that is repeated with
+            the same prefix creates no task twice.
         seconds_left: Returns the remaining time.
         sleep: Waits for a number of seconds.
 
@@ -152,9 +213,9 @@ def produce(
         StoreError: If the store wrote none of the first tasks.
     """
     if request.tasks is not None:
-        report = _put_given(queue, request.tasks, seconds_left)
+        report = _put_given(queue, request.tasks, id_prefix, seconds_left)
     else:
-        report = _put_load(queue, *request.schedule(), seconds_left, sleep)
+        report = _put_load(queue, *request.schedule(), id_prefix, seconds_left, sleep)
     try:
         report.pressure = queue.pressure()
     except StoreError:
@@ -163,25 +224,36 @@ def produce(
     return report
 
 
-def _put_given(queue: BaseQueue, tasks: Sequence[Any], seconds_left: Callable[[], float]) -> LoadReport:
-    report = LoadReport(requested=len(tasks))
+def _put_given(
+    queue: BaseQueue, tasks: Sequence[Any], id_prefix: str, seconds_left: Callable[[], float]
+) -> LoadReport:
+    report = LoadReport(requested=len(tasks), task_ids=[None] * len(tasks))
     for start in range(0, len(tasks), BATCH_TASKS):
         if seconds_left() <= 0:
+            report.not_written += range(start, len(tasks))
             return _out_of_time(report, len(tasks) - start)
         good: list[tuple[int, NewTask]] = []
         for index, task in enumerate(tasks[start : start + BATCH_TASKS], start):
             try:
-                good.append((index, queue.check(task)))
+                new = _with_id(queue.check(task), id_prefix, index)
             except ValueError as error:
                 report.note(index, error)
+            else:
+                report.task_ids[index] = new.task_id
+                good.append((index, new))
         _put_batch(queue, good, report)
     return report
+
+
+def _with_id(new: NewTask, id_prefix: str, index: int) -> NewTask:
+    return new if new.task_id is not None else new.model_copy(update={"task_id": f"{id_prefix}-{index}"})
 
 
 def _put_load(
     queue: BaseQueue,
     total: int,
     rate_per_second: float,
+    id_prefix: str,
     seconds_left: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> LoadReport:
@@ -195,7 +267,8 @@ def _put_load(
         elapsed_seconds = time.monotonic() - began
         due = min(total, BATCH_TASKS + done, int(min(elapsed_seconds * rate_per_second, total)) + 1)
         if due > done:
-            _put_batch(queue, [(index, new) for index in range(done, due)], report)
+            batch = [(index, _with_id(new, id_prefix, index)) for index in range(done, due)]
+            _put_batch(queue, batch, report)
             done = due
         else:
             sleep(min(STEP_SECONDS, (done + 1) / rate_per_second - elapsed_seconds))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-import boto3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from freshq.aws.clients import dynamodb_client, sns_client, ssm_client
+from freshq.aws.events import part_of, records_of, text_of
 from freshq.stores.dynamodb.passes import WorkerPasses
 
 if TYPE_CHECKING:
@@ -29,12 +31,16 @@ class Ring(BaseModel):
     Attributes:
         hop: Tail calls in a row before this ring.
         reason: Why it rings: new work, a pass that leaves work behind, the sweep, or a person.
+        chain: Id of the chain of rings and passes that this ring belongs to, the same in every log line.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     hop: int = Field(default=0, ge=0)
     reason: Literal["insert", "tail_call", "sweep", "manual"] = "manual"
+    chain: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")] = Field(
+        default_factory=lambda: uuid.uuid4().hex
+    )
 
 
 def parse_ring(message: str) -> Ring:
@@ -50,6 +56,15 @@ def parse_ring(message: str) -> Ring:
         field = ".".join(map(str, problem["loc"])) or "message"
         msg = f'{field}: {problem["msg"]}; a ring is JSON such as {{"hop": 0, "reason": "manual"}}'
         raise ValueError(msg) from None
+
+
+def parse_rings(event: object) -> list[Ring]:
+    """Return the rings in an SNS event.
+
+    Raises:
+        ValueError: One line that names the wrong part of the event, or the wrong field of a ring.
+    """
+    return [parse_ring(text_of(part_of(record, "Sns"), "Message") or "") for record in records_of(event)]
 
 
 class KillSwitch:
@@ -68,7 +83,7 @@ class KillSwitch:
         """
         value = self._client.get_parameter(Name=self._parameter)["Parameter"].get("Value", "")
         if value not in (RUN, STOP):
-            msg = f"kill switch {self._parameter!r}: must be {RUN!r} or {STOP!r}, is {value!r}"
+            msg = f"kill switch {self._parameter!r}: must be {RUN!r} or {STOP!r}, is {value[:20]!r}"
             raise ValueError(msg)
         return value == STOP
 
@@ -94,9 +109,9 @@ class WakeUp:
         """Return the doorbell of a topic, with clients from the environment."""
         return cls(
             topic_arn,
-            boto3.client("sns"),
-            KillSwitch(boto3.client("ssm"), settings.kill_switch_parameter),
-            WorkerPasses(settings.table, settings.queue_name, settings.worker_passes),
+            sns_client(),
+            KillSwitch(ssm_client(), settings.kill_switch_parameter),
+            WorkerPasses(settings.table, settings.queue_name, settings.worker_passes, dynamodb_client()),
         )
 
     def ring(self, ring: Ring) -> None:

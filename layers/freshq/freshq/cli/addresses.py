@@ -7,10 +7,13 @@ scheme requires and allows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
-from freshq.errors import Unreachable, needs
+from freshq.errors import TableMissing, Unreachable, needs, quoted
+from freshq.model.checks import without_password
 from freshq.queue.queue import Queue
 
 if TYPE_CHECKING:
@@ -33,6 +36,9 @@ QUEUE_OPTIONS: Final[Converters] = {
     "reserve": str,
 }
 DYNAMODB_OPTIONS: Final[Converters] = {"shards": int, "key": str, "region": str, "profile": str}
+SQL_OPTIONS: Final[Converters] = {"max_connections": int}
+# The options that can be stored with a queue; the last only on DynamoDB.
+STORABLE: Final = (*(option for option in QUEUE_OPTIONS if option != "name"), "shards")
 DEFAULT_TABLE: Final = "tasks"
 FORMS: Final = (
     "dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/NAME or mariadb://USER@HOST/NAME; "
@@ -63,13 +69,19 @@ class Address:
         Raises:
             ValueError: If the text has no known form.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("queue: the address is not text; write it in UTF-8") from None
         text, _, table = text.removeprefix("sql://").partition("#")
         scheme, _, rest = text.partition("://")
         location, _, query = rest.partition("?")
         address = cls(scheme, location, _pairs(query), table)
         rules = SCHEMES.get(address.kind)
+        if address.kind == "postgres":
+            raise ValueError("queue: postgres:// is not a scheme; write postgresql://USER@HOST/NAME")
         if rules is None or not rules.allows(address):
-            msg = f"queue: must look like {FORMS}; got {text!r}"
+            msg = f"queue: must look like {FORMS}; got {quoted(without_password(text))}"
             raise ValueError(msg)
         return address
 
@@ -109,7 +121,14 @@ class Scheme:
         return self.has_table or not address.table
 
 
-def open_queue(address: str, name: str | None = None, max_age_seconds: float | None = None) -> BaseQueue:
+def open_queue(
+    address: str,
+    name: str | None = None,
+    max_age_seconds: float | None = None,
+    *,
+    new: bool = False,
+    stored: Mapping[str, Any] = MappingProxyType({}),
+) -> BaseQueue:
     """Return the queue of an address.
 
     Args:
@@ -117,24 +136,57 @@ def open_queue(address: str, name: str | None = None, max_age_seconds: float | N
             table, or memory:// for a trial.
         name: Name of the queue; None for the address's own, or "default".
         max_age_seconds: Max age of its tasks; None for the address's own, or the default.
+        stored: Options to use where the address has none.
+        new: Whether its tables are to be created, so that the file of a SQLite database may be missing.
 
     Raises:
         ValueError: If the address is wrong.
+        TableMissing: If there is no file of this name. SQLite would make one, empty.
         MissingExtra: If the extra that the address needs is not installed.
         StoreError: If the store cannot be reached.
     """
     parsed = Address.parse(address)
     scheme = SCHEMES[parsed.kind]
-    options, others = _split_options(parsed.options, {**QUEUE_OPTIONS, **scheme.own_options})
+    options, others = split_options(parsed.options, {**QUEUE_OPTIONS, **scheme.own_options})
     if others and not scheme.passes_options:
         known = ", ".join({**QUEUE_OPTIONS, **scheme.own_options})
-        msg = f"queue: unknown option {next(iter(others))!r} in the address; use {known}"
+        msg = f"queue: unknown option {quoted(next(iter(others)))} in the address; use {known}"
         raise ValueError(msg)
+    options = {**stored, **options}
     if name is not None:
         options["name"] = name
     if max_age_seconds is not None:
         options["max_age_seconds"] = max_age_seconds
-    return scheme.open(replace(parsed, options=others), options)
+    parsed = replace(parsed, options=others)
+    if parsed.kind == "sqlite" and not new:
+        _check_file(parsed)
+    return scheme.open(parsed, options)
+
+
+def storable_names(address: str) -> tuple[str, ...]:
+    """Return the names of the options that can be stored with the queue of an address."""
+    parsed = Address.parse(address)
+    if parsed.kind == "dynamodb" and "key" in parsed.options:  # the attachment has order and shards
+        return tuple(option for option in STORABLE if option not in ("order", "shards"))
+    return STORABLE if parsed.kind == "dynamodb" else STORABLE[:-1]
+
+
+def storable_options(address: str) -> dict[str, Any]:
+    """Return the options of an address that can be stored with its queue."""
+    converters = {**QUEUE_OPTIONS, **DYNAMODB_OPTIONS}
+    known = {option: converters[option] for option in storable_names(address)}
+    return split_options(Address.parse(address).options, known)[0]
+
+
+def _check_file(address: Address) -> None:
+    with needs("sql"):
+        from sqlalchemy import make_url  # noqa: PLC0415 - an extra
+
+    file = make_url(str(address)).database or ""
+    # Without a file, or with one that SQLite is to interpret, the store decides.
+    if file and not file.startswith((":", "file:")) and not Path(file).exists():
+        msg = f"there is no file {file!r}; check the path, or make a queue there: freshq table create URL"
+        raise TableMissing(msg)
 
 
 def with_account(address: str | None, account: Mapping[str, str]) -> str:
@@ -149,6 +201,21 @@ def with_account(address: str | None, account: Mapping[str, str]) -> str:
     return str(replace(parsed, options=parsed.options | dict(account)))
 
 
+def with_connections(address: str, max_connections: int) -> str:
+    """Return the address of a SQL database with the number of its connections, unless it says one itself.
+
+    Args:
+        address: Any address; one that is not of a SQL database is returned as it is.
+        max_connections: Maximum number of connections.
+    """
+    parsed = Address.parse(address)
+    if not SCHEMES[parsed.kind].has_table or "max_connections" in parsed.options:
+        return address
+    options = {**parsed.options, "max_connections": str(max_connections)}
+    table = f"#{parsed.table}" if parsed.table else ""
+    return f"{replace(parsed, options=options)}{table}"
+
+
 def database_of(address: str) -> tuple[str, str]:
     """Return the URL of a database for its driver, and the table that an address names.
 
@@ -157,9 +224,9 @@ def database_of(address: str) -> tuple[str, str]:
     """
     parsed = Address.parse(address)
     if not SCHEMES[parsed.kind].has_table:
-        msg = f"url: must be the address of a SQL database, got {address!r}"
+        msg = f"url: must be the address of a SQL database, got {quoted(without_password(address))}"
         raise ValueError(msg)
-    others = _split_options(parsed.options, QUEUE_OPTIONS)[1]
+    others = split_options(parsed.options, {**QUEUE_OPTIONS, **SQL_OPTIONS})[1]
     return str(replace(parsed, options=others)), parsed.table or DEFAULT_TABLE
 
 
@@ -167,24 +234,29 @@ def _pairs(query: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError as error:
-        msg = f"queue: what follows '?' must look like NAME=VALUE&NAME=VALUE, got {query!r}"
+        got = quoted(without_password(query))
+        msg = f"queue: what follows '?' must look like NAME=VALUE&NAME=VALUE, got {got}"
         raise ValueError(msg) from error
     if len(dict(pairs)) < len(pairs):
-        msg = f"queue: each option at most once, got {query!r}"
+        msg = f"queue: each option at most once, got {quoted(without_password(query))}"
         raise ValueError(msg)
     return dict(pairs)
 
 
-def _split_options(
+def split_options(
     given: Mapping[str, str], known: Mapping[str, Callable[[str], object]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values of the known options, and the other options as they are."""
+    """Return the values of the known options, and the other options as they are.
+
+    Raises:
+        ValueError: If a value must be a number and is not.
+    """
     options: dict[str, Any] = {}
     for key in given.keys() & known.keys():
         try:
             options[key] = known[key](given[key])
         except ValueError as error:
-            msg = f"{key}: must be a number, got {given[key]!r}"
+            msg = f"{key}: must be a number, got {quoted(given[key])}"
             raise ValueError(msg) from error
     return options, {key: value for key, value in given.items() if key not in known}
 
@@ -231,7 +303,7 @@ def _sql(address: Address, options: dict[str, Any]) -> BaseQueue:
     return Queue.sql(str(address), address.table or DEFAULT_TABLE, **options)
 
 
-SQL: Final = Scheme(_sql, {}, None, has_table=True, passes_options=True)
+SQL: Final = Scheme(_sql, SQL_OPTIONS, None, has_table=True, passes_options=True)
 SCHEMES: Final[Mapping[str, Scheme]] = {
     "dynamodb": Scheme(_dynamodb, DYNAMODB_OPTIONS, "required"),
     "memory": Scheme(_memory, {}, "forbidden"),

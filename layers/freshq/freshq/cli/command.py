@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
@@ -11,11 +12,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
-from freshq.cli.addresses import open_queue
 from freshq.cli.errors import ExitStatus, exit_status, print_error
 from freshq.cli.output import Output
 from freshq.cli.session import Session, is_interactive
-from freshq.cli.stacks import stack_queue
 from freshq.errors import FreshqError
 
 if TYPE_CHECKING:
@@ -28,7 +27,27 @@ UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
 QUEUE_PANEL: Final = "Queue"
 
 
-class OneLineErrors(TyperGroup):
+class PlainFlags:
+    """Leaves out of help that a flag is `<bool>`: it takes no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - Typer's own
+        """Return the options and arguments of a command."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return params
+
+
+class Command(PlainFlags, TyperCommand):
+    """A command that is not on a queue."""
+
+
+class Group(PlainFlags, TyperGroup):
+    """A group of commands."""
+
+
+class OneLineErrors(Group):
     """A group of commands that prints each error as one line and maps it to an exit status."""
 
     @override
@@ -44,7 +63,7 @@ class OneLineErrors(TyperGroup):
         except UsageProblem as error:
             # The message is empty if a group was called without a command: it has printed its help.
             if message := cast("Any", error).format_message():
-                print_error(message)
+                print_error(message.replace("Value error, ", ""))  # what Pydantic puts before a reason
             return ExitStatus.WRONG_USE
         except typer.Abort:
             print_error("aborted; nothing was done")
@@ -53,6 +72,20 @@ class OneLineErrors(TyperGroup):
             print_error(error)
             return exit_status(error)
         return status if isinstance(status, int) else 0
+
+
+@contextmanager
+def quick_imports() -> Iterator[None]:
+    """Let the models of freshq do without Pydantic's plugins, a search through all packages installed."""
+    name = "PYDANTIC_DISABLE_PLUGINS"
+    before = os.environ.get(name)
+    os.environ[name] = "__all__"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +123,7 @@ class QueueContext(typer.Context):
     session: Session
 
 
-class QueueCommand(TyperCommand):
+class QueueCommand(Command):
     """A command on a queue: takes `QueueOptions` besides its own, and opens the queue they name."""
 
     context_class = QueueContext
@@ -134,13 +167,16 @@ def _session(context: typer.Context, options: QueueOptions) -> Iterator[Session]
 
 
 def _open(context: typer.Context, options: QueueOptions) -> BaseQueue:
+    with quick_imports():
+        from freshq.cli.configuration import open_configured  # noqa: PLC0415 - help needs none
+        from freshq.cli.stacks import stack_queue  # noqa: PLC0415 - help needs none
     if options.stack is not None:
         if is_given(context, "queue"):
             raise ValueError("stack: give either --queue or --stack")
         return stack_queue(options.stack, options.name)
     if not options.queue:
         raise ValueError("queue: missing; give --queue URL or --stack NAME, or set FRESHQ_QUEUE")
-    return open_queue(options.queue, options.name)
+    return open_configured(options.queue, options.name)
 
 
 def _refuse_other_queue(context: typer.Context) -> None:

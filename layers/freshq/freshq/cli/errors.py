@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import sys
 from enum import IntEnum
+
+from typing_extensions import override
 
 from freshq.errors import RefusedError, StoreError
 
@@ -28,8 +32,15 @@ def print_error(problem: object) -> None:
     print(f"freshq: {printable(' '.join(str(problem).split()))}", file=sys.stderr)
 
 
+class OneLineLog(logging.Handler):
+    """Prints the library's warnings, one line each."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the message without a stack trace."""
+        print_error(record.getMessage())
+
+
 def printable(text: str) -> str:
-    """Return a text with control characters escaped, so that a terminal does not obey them."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
-    )
+    """Return a text with control characters escaped as in JSON, so that a terminal does not obey them."""
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)

@@ -3,46 +3,104 @@
 from __future__ import annotations
 
 import logging
-from importlib.metadata import version
+from typing import Any, Final
 
 import typer
-from typing_extensions import override
 
-from freshq.cli.command import OneLineErrors, QueueCommand
-from freshq.cli.commands import sql, table
-from freshq.cli.commands.attach import attach
-from freshq.cli.commands.example.command import app as example
-from freshq.cli.commands.relay import relay
-from freshq.cli.commands.simulate.command import add_simulate
-from freshq.cli.commands.verbs import add_verbs
-from freshq.cli.commands.watch.command import watch
-from freshq.cli.errors import print_error
-from freshq.cli.shell.command import shell
+from freshq.cli.command import OneLineErrors
+from freshq.cli.commands.verbs import VERBS
+from freshq.cli.errors import OneLineLog
+from freshq.cli.listing import Listed, lazy_commands
+
+COMMANDS: Final[tuple[Listed, ...]] = (
+    *VERBS,
+    Listed(
+        "work",
+        "Work",
+        "commands.work.command:work",
+        "Work the queue until SIGTERM or Ctrl-C: one lets running tasks finish, a second gives them back.",
+        on_queue=True,
+    ),
+    Listed(
+        "cron",
+        "Work",
+        "commands.cron.command:cron",
+        "Put a task for each tick of schedules, until SIGTERM or Ctrl-C. Several nodes may run it.",
+        on_queue=True,
+    ),
+    Listed(
+        "watch",
+        "Queue",
+        "commands.watch.command:watch",
+        "Watch a queue: rates, backlog by age, claimed tasks, latest dead letters. Ctrl-C ends it.",
+        on_queue=True,
+    ),
+    Listed(
+        "shell",
+        "Queue",
+        "shell.command:shell",
+        "Work on a queue interactively, or run commands from a pipe. Exits with the worst status of them.",
+        on_queue=True,
+    ),
+    Listed(
+        "configure",
+        "Queue",
+        "commands.configure:configure",
+        "Store options with a queue, so that addresses need not repeat them; without any, show them.",
+        on_queue=True,
+    ),
+    Listed(
+        "relay",
+        "Queue",
+        "commands.relay:relay",
+        "Move tasks from one queue to another. None is lost, and each arrives once.",
+    ),
+    Listed(
+        "attach",
+        "Attached tables",
+        "commands.attach:attach",
+        "Add freshq's indexes to a table in use. Safe to repeat.",
+    ),
+    Listed(
+        "match",
+        "Matching",
+        "commands.match.command:app",
+        "Match callers to resources, such as the agents of a call center.",
+    ),
+    Listed("sql", "Tables", "commands.sql:app", "Tables in a SQL database."),
+    Listed("table", "Tables", "commands.table:app", "Tables of a new queue, or from a description file."),
+    Listed(
+        "simulate",
+        "Other",
+        "commands.simulate.command:app",
+        "Simulate a queue under a load, and measure what is completed in time.",
+    ),
+    Listed(
+        "demo",
+        "Other",
+        "commands.demo.command:demo",
+        "Overload two queues in memory alike: newest first beside first in, first out. Needs nothing else.",
+    ),
+    Listed("example", "Other", "commands.example.command:app", "Example programs with made-up data."),
+    Listed("version", "Other", "commands.version:version", "Print the version."),
+)
+
+
+class Freshq(OneLineErrors):
+    """The group of all commands."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Typer's own
+        """Make the group that Typer describes, with the commands added."""
+        super().__init__(*args, **kwargs)
+        self.commands = lazy_commands(COMMANDS)
+
 
 app = typer.Typer(
-    cls=OneLineErrors,
+    cls=Freshq,
     help="A task queue for work that loses value with age.",
     add_completion=False,
     no_args_is_help=True,
 )
-add_verbs(app)
-app.command(cls=QueueCommand, rich_help_panel="Queue")(watch)
-app.command(cls=QueueCommand, rich_help_panel="Queue")(shell)
-app.command(rich_help_panel="Queue")(relay)
-app.command(rich_help_panel="Attached tables")(attach)
-app.add_typer(sql.app, name="sql", rich_help_panel="Tables")
-app.add_typer(table.app, name="table", rich_help_panel="Tables")
-add_simulate(app)
-app.add_typer(example, name="example", rich_help_panel="Other")
-
-
-class OneLineLog(logging.Handler):
-    """Prints the library's warnings, one line each."""
-
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print the message without a stack trace."""
-        print_error(record.getMessage())
 
 
 @app.callback()
@@ -51,9 +109,3 @@ def main() -> None:
     logger = logging.getLogger("freshq")
     if not any(isinstance(handler, OneLineLog) for handler in logger.handlers):
         logger.addHandler(OneLineLog(logging.WARNING))
-
-
-@app.command(name="version", rich_help_panel="Other")
-def show_version() -> None:
-    """Print the version."""
-    typer.echo(version("freshq"))

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from freshq.cli.errors import printable
+from freshq.errors import needs
+from freshq.model.answers import WaitsFor
 from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from rich.console import JustifyMethod
+    from rich.console import Console, JustifyMethod, RenderableType
+    from rich.table import Table
 
-    from freshq.model.answers import Claim
+    from freshq.model.answers import Claim, Waiting
     from freshq.model.task import Task
     from freshq.stores.base import Stats
 
@@ -29,7 +35,19 @@ INTERNAL: Final = ("expires", "request_token", "lease_token")
 UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
 MIN_EXCERPT_CHARS: Final = 8
 MIN_ID_CHARS: Final = 12
+# The width of what is not a terminal: longer lines than any task makes, so that nothing is wrapped.
+PIPE_CHARS: Final = 10_000_000
 NUMBERS: Final = ("prio", "tries", "age")
+
+# How a listing shows what tasks wait for.
+STATES: Final = {
+    None: "PENDING",
+    WaitsFor.DUE: "delayed",
+    WaitsFor.RESUME: "paused",
+    WaitsFor.TURN: "waits its turn",
+}
+
+Answer: TypeAlias = "str | Mapping[str, str] | RenderableType | Callable[[], RenderableType]"
 
 
 def span(seconds: float | None) -> str:
@@ -52,8 +70,21 @@ def excerpt(text: str, chars: int) -> str:
 
 
 def compact_json(value: object) -> str:
-    """Return a value as JSON for people: letters of every script as they are."""
-    return json.dumps(value, ensure_ascii=False)
+    """Return a value as JSON for people: letters of every script as they are, control characters escaped."""
+    return printable(json.dumps(value, ensure_ascii=False))
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON for programs. Infinity and NaN, which JSON has not, become null."""
+    return json.dumps(_finite(value), allow_nan=False, indent=indent)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def fields(task: Task, now: float) -> dict[str, Any]:
@@ -81,25 +112,42 @@ class Output:
 
     Attributes:
         as_json: Whether answers are JSON.
-        console: Prints answers for people.
+        wraps: Whether lines must fit the width of a terminal.
     """
 
     def __init__(self, *, as_json: bool) -> None:
         """Print to the current standard output."""
         self.as_json = as_json
-        self.console = Console(markup=False, emoji=False, highlight=False)
+        self.wraps = sys.stdout.isatty() or "COLUMNS" in os.environ
 
-    def answer(self, value: object, *lines: object) -> None:
-        """Print a value as JSON, or lines for people."""
+    @cached_property
+    def console(self) -> Console:
+        """Prints tables for people."""
+        with needs("cli"):
+            from rich.console import Console  # noqa: PLC0415 - slow to load, and many answers need none
+
+        width = None if self.wraps else PIPE_CHARS
+        return Console(markup=False, emoji=False, highlight=False, width=width)
+
+    def answer(self, value: object, *lines: Answer) -> None:
+        """Print a value as JSON; or for people lines, names with their values, and what Rich draws."""
         if self.as_json:
-            typer.echo(json.dumps(value))
+            typer.echo(json_text(value))
             return
         for line in lines:
-            self.console.print(line)
+            if isinstance(line, str):
+                typer.echo(printable(line))
+            elif not isinstance(line, Mapping):
+                self.console.print(line() if callable(line) else line)
+            elif self.wraps:
+                self.console.print(details(line))
+            else:
+                chars = max(map(len, line))
+                typer.echo("\n".join(f"{name:<{chars}}  {text}" for name, text in line.items()))
 
     def task(self, task: Task, now: float) -> None:
         """Print everything about a task."""
-        self.answer(fields(task, now), details(_facts(task, now)))
+        self.answer(fields(task, now), _facts(task, now))
 
     def changed(self, task: Task, now: float) -> None:
         """Print the new state of a task."""
@@ -111,20 +159,7 @@ class Output:
 
     def claims(self, claims: Sequence[Claim]) -> None:
         """Print claims, their tokens in full."""
-        shown = [
-            details(
-                {
-                    "task": printable(claim.task.task_id),
-                    "token": claim.token,
-                    "held for": span(claim.lease_until - claim.task.updated),
-                    "attempt": str(claim.task.attempts),
-                    **_unusual(claim.task),
-                    "payload": compact_json(claim.task.payload),
-                }
-            )
-            for claim in claims
-        ]
-        self.answer([claim_fields(claim) for claim in claims], *shown)
+        self.answer([claim_fields(claim) for claim in claims], *map(_claim_facts, claims))
 
     def tasks(self, tasks: Sequence[Task], cursor: str | None, now: float, *, errors: bool = False) -> None:
         """Print a listing.
@@ -135,32 +170,56 @@ class Output:
             now: Current time in seconds since the epoch.
             errors: Whether the last column is why a task failed rather than its payload.
         """
-        rows = [_row(task, now, errors=errors) for task in tasks]
-        listing = _listing(rows, "error" if errors else "payload", self.console.width)
         more = [] if cursor is None else [f"more: add --cursor {printable(cursor)}"]
+
+        def listing() -> Table:
+            rows = [_row(task, now, errors=errors) for task in tasks]
+            return _listing(rows, "error" if errors else "payload", self.console.width)
+
         self.answer(
             {"tasks": [fields(task, now) for task in tasks], "cursor": cursor},
             listing if tasks else "no tasks",
             *more,
         )
 
+    def waiting(self, waiting: Sequence[Waiting], now: float) -> None:
+        """Print waiting tasks in the order of claims, with what they wait for."""
+
+        def listing() -> Table:
+            rows = [_row(each.task, now, errors=False, state=STATES[each.waits_for]) for each in waiting]
+            return _listing(rows, "payload", self.console.width)
+
+        shown = [fields(each.task, now) | {"waits_for": each.waits_for} for each in waiting]
+        self.answer({"tasks": shown, "cursor": None}, listing if waiting else "no tasks")
+
     def stats(self, stats: Stats, queue: str, *, paused: bool) -> None:
         """Print the number of tasks in each state, and ages."""
-        values = asdict(stats)
-        counts = {key: value for key, value in values.items() if not isinstance(value, dict)}
-        counts |= {f"shed: {reason}": number for reason, number in stats.shed_by_reason.items()}
-        table = Table("state", "tasks", "", title=f"queue {queue}" + (" (paused)" if paused else ""))
-        for key, value in counts.items():
-            if key.endswith("_seconds"):
-                table.add_row(key.removesuffix("_seconds").replace("_", " "), span(value), "")
-            else:
-                table.add_row(key, f"{value:,}", stats.bounded.get(key, ""))
-        table.columns[1].justify = "right"
-        self.answer(values | {"paused": paused}, table)
+        title = f"queue {printable(queue)}" + (" (paused)" if paused else "")
+        self.answer(asdict(stats) | {"paused": paused}, partial(_counts, stats, title))
+
+
+def _counts(stats: Stats, title: str) -> Table:
+    """Return the table of the states, their numbers of tasks and their ages."""
+    from rich.table import Table  # noqa: PLC0415 - slow to load
+
+    values = {key: value for key, value in asdict(stats).items() if not isinstance(value, dict)}
+    values |= {f"shed: {reason}": number for reason, number in stats.shed_by_reason.items()}
+    table = Table("state", "tasks", title=title)
+    table.columns[1].justify = "right"
+    for key, value in values.items():
+        is_age = key.endswith("_seconds")
+        bound = stats.bounded.get(key, "")
+        text = span(value) if is_age else f"{value:,}"
+        shown = bound if bound == "not counted" else f"{bound} {text}".lstrip()
+        table.add_row(key.removesuffix("_seconds").replace("_", " "), shown)
+    return table
 
 
 def _listing(rows: Sequence[tuple[str, ...]], last: str, width: int) -> Table:
     """Return a table that fits into `width` characters: first the last column is cut, then ids are folded."""
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - slow to load
+    from rich.table import Table  # noqa: PLC0415 - slow to load
+
     headings = ("task", "state", *NUMBERS)
     widths = [max(map(len, column)) for column in zip(headings, *(row[:-1] for row in rows), strict=True)]
     # Each column has two spaces after it, and the table has one on each side.
@@ -177,15 +236,26 @@ def _listing(rows: Sequence[tuple[str, ...]], last: str, width: int) -> Table:
     return table
 
 
-def _row(task: Task, now: float, *, errors: bool) -> tuple[str, ...]:
+def _row(task: Task, now: float, *, errors: bool, state: str | None = None) -> tuple[str, ...]:
     return (
         printable(task.task_id),
-        "delayed" if task.delayed else task.status_at(now).value,
+        state or ("delayed" if task.delayed else task.status_at(now).value),
         str(task.priority),
         str(task.attempts),
         span(max(0.0, now - task.created)),
         (task.error or "") if errors else compact_json(task.payload),
     )
+
+
+def _claim_facts(claim: Claim) -> dict[str, str]:
+    return {
+        "task": printable(claim.task.task_id),
+        "token": claim.token,
+        "held for": span(claim.lease_until - claim.task.updated),
+        "attempt": str(claim.task.attempts),
+        **_unusual(claim.task),
+        "payload": compact_json(claim.task.payload),
+    }
 
 
 def _unusual(task: Task) -> dict[str, str]:
@@ -195,6 +265,8 @@ def _unusual(task: Task) -> dict[str, str]:
         facts["priority"] = str(task.priority)
     if task.group is not None:
         facts["group"] = printable(task.group)
+    if task.kind is not None:
+        facts["kind"] = printable(task.kind)
     if task.error is not None:
         facts["last error"] = printable(task.error)
     return facts
@@ -207,9 +279,11 @@ def state(task: Task, now: float) -> dict[str, str]:
         task: The task.
         now: Current time in seconds since the epoch.
     """
+    if task.status is TaskStatus.READY:
+        return {"status": "READY, in no queue"}  # without times or attempts
     facts = {
         "status": task.status_at(now).value,
-        "created": f"{span(now - task.created)} ago",
+        **_beginnings(task, now),
         "changed": f"{span(now - task.updated)} ago",
         "attempts": str(task.attempts),
         **_unusual(task),
@@ -222,6 +296,19 @@ def state(task: Task, now: float) -> dict[str, str]:
         facts["lease ends"] = _when(task.lease_until, now)
     if task.shed_reason is not None:
         facts["shed for"] = task.shed_reason.value
+    return facts
+
+
+def _beginnings(task: Task, now: float) -> dict[str, str]:
+    """Return when a task was put, was due first and was created; what follows from the others is left out."""
+    facts = {}
+    if task.put_at is not None and task.created - task.put_at >= 1:  # delayed, or touched
+        facts["put"] = f"{span(now - task.put_at)} ago"
+    if task.first_due is not None:
+        due = datetime.fromtimestamp(task.first_due, UTC).isoformat().replace("+00:00", "Z")
+        facts["due"] = f"{due}, {_when(task.first_due, now)}"
+    if task.first_due is None or task.created - task.first_due >= 1:
+        facts["created"] = f"{span(now - task.created)} ago"
     return facts
 
 
@@ -238,6 +325,8 @@ def _facts(task: Task, now: float) -> dict[str, str]:
 
 def details(facts: Mapping[str, str]) -> Table:
     """Return names and values side by side, with nothing cut off."""
+    from rich.table import Table  # noqa: PLC0415 - slow to load
+
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")

@@ -86,12 +86,22 @@ class Session:
             ValueError: If there is nobody to ask.
             RefusedError: If the user declines.
         """
-        if yes:
-            return
-        if not self.can_ask:
-            raise ValueError("not a terminal; pass --yes to confirm. Nothing was done")
-        if not typer.confirm(question, err=True):
-            raise RefusedError("not confirmed; nothing was done")
+        confirm(question, yes=yes, can_ask=self.can_ask)
+
+
+def confirm(question: str, *, yes: bool, can_ask: bool) -> None:
+    """Return if the user confirms an action that cannot be undone.
+
+    Raises:
+        ValueError: If there is nobody to ask.
+        RefusedError: If the user declines.
+    """
+    if yes:
+        return
+    if not can_ask:
+        raise ValueError("not a terminal; pass --yes to confirm. Nothing was done")
+    if not typer.confirm(question, err=True):
+        raise RefusedError("not confirmed; nothing was done")
 
 
 def is_interactive() -> bool:

@@ -53,16 +53,19 @@ def cloudformation() -> Any:  # noqa: ANN401 - boto3 and its types do not agree 
 
 
 def _description(stack: str) -> dict[str, Any]:
-    client = cloudformation()
     with needs("aws"):
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
+        from botocore.parsers import ResponseParserError  # noqa: PLC0415 - an extra
     try:
-        found = client.describe_stacks(StackName=stack)["Stacks"]
+        found = cloudformation().describe_stacks(StackName=stack)["Stacks"]
     except ClientError as error:
         problem = error.response["Error"]
         msg = f"stack {stack!r}: {problem.get('Message', problem['Code'])}"
         raise (RefusedError if problem["Code"] == "ValidationError" else Unreachable)(msg) from error
     except BotoCoreError as error:
         msg = f"stack {stack!r}: CloudFormation did not answer ({error}); check network, region, credentials"
+        raise Unreachable(msg) from error
+    except (ResponseParserError, KeyError) as error:
+        msg = f"stack {stack!r}: the answer is not CloudFormation's; check the endpoint (AWS_ENDPOINT_URL)"
         raise Unreachable(msg) from error
     return dict(found[0])

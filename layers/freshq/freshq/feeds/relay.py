@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from freshq.errors import FreshqError, LeaseLost, Overloaded, PutIncomplete, RefusedError
+from freshq.errors import (
+    FreshqError,
+    LeaseLost,
+    Overloaded,
+    PutIncomplete,
+    RefusedError,
+    Throttled,
+    Unreachable,
+)
+from freshq.feeds.suspects import Suspects
 from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.task import TaskStatus
 from freshq.policy.retry import Backoff
 
 if TYPE_CHECKING:
@@ -24,6 +34,14 @@ DEFAULT_BATCH: Final = 100
 LEASE_SECONDS: Final = 60.0
 # Between batches while the destination fails or is overloaded.
 DESTINATION_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=30.0)
+# Suspects of a batch that are put, each alone; the others wait for the next batch.
+MAX_ALONE: Final = 10
+# Errors that say nothing of the task.
+TRANSIENT: Final = (Overloaded, Throttled, Unreachable)
+
+
+# A task of the source, and why the destination did not take it; None if it has it.
+Tried: TypeAlias = "tuple[Claim, Exception | None]"
 
 
 class Relay:
@@ -35,7 +53,8 @@ class Relay:
 
     A destination that fails or is overloaded spends no attempt: its tasks return to the source, and `run`
     backs off. A task that the destination refuses spends one, with backoff, until it is a dead letter of
-    the source; the others of its batch are moved.
+    the source; the others of its batch are moved. So does a task for which the destination fails again and
+    again while it takes others: see `Suspects`.
     """
 
     def __init__(
@@ -62,6 +81,7 @@ class Relay:
         self._batch = checked_count("batch", batch, at_most=1000)
         self._lease_seconds = checked_seconds("lease_seconds", lease_seconds, above_zero=True)
         self._failed_batches = self._arrived = 0
+        self._suspects = Suspects()
 
     def move(self) -> int:
         """Move one batch; return how many tasks were claimed, including those not moved.
@@ -69,17 +89,39 @@ class Relay:
         Raises:
             StoreError: If the source did not answer.
         """
-        claims = self._source.claim(self._batch, self._lease_seconds)
-        if not claims:
-            self._failed_batches = 0
-        else:
-            # The newest was claimed first. It must be put last to be the newest at the destination.
-            claims.sort(key=lambda claim: claim.task.created)
-            errors = self._put(claims)
-            self._note(errors)
-            for claim, error in zip(claims, errors, strict=True):
-                self._settle(claim, error)
-        return len(claims)
+        tried = self._tried(self._source.claim(self._batch, self._lease_seconds))
+        if tried and all(_failed(error) for _claim, error in tried) and self._may_be_the_tasks(tried):
+            tried = self._probed(tried)
+        arrived_before = self._arrived
+        self._note(tried)
+        for claim, error in tried:
+            self._settle(claim, error, arrived_before)
+        return len(tried)
+
+    def _may_be_the_tasks(self, tried: Sequence[Tried]) -> bool:
+        return self._failed_batches > 0 or any(
+            claim.task.task_id in self._suspects for claim, _error in tried
+        )
+
+    def _probed(self, tried: list[Tried]) -> list[Tried]:
+        """Put one task alone, to see whether the destination fails or one task makes its batch fail."""
+        if len(tried) == 1:
+            return tried + self._tried(self._source.claim(1, self._lease_seconds))
+        claim, _error = tried.pop(self._failed_batches % len(tried))  # another one each time
+        return [*tried, (claim, self._put([claim])[0])]
+
+    def _tried(self, claims: Sequence[Claim]) -> list[Tried]:
+        """Put tasks to the destination, the suspects each alone; return the error of each."""
+        # The newest was claimed first. It must be put last to be the newest at the destination.
+        claims = sorted(claims, key=lambda claim: claim.task.created)
+        suspects = [claim for claim in claims if claim.task.task_id in self._suspects]
+        others = [claim for claim in claims if claim.task.task_id not in self._suspects]
+        tried = list(zip(others, self._put(others), strict=True)) if others else []
+        for claim in suspects[:MAX_ALONE]:
+            tried.append((claim, self._put([claim])[0]))
+        for claim in suspects[MAX_ALONE:]:
+            self._return(claim)
+        return tried
 
     def _put(self, claims: Sequence[Claim]) -> list[Exception | None]:
         """Put tasks to the destination; return the error of each, None if the destination has it."""
@@ -102,15 +144,18 @@ class Relay:
             return errors + [failure] * (len(claims) - middle)
         return errors + self._put(claims[middle:])
 
-    def _note(self, errors: Sequence[Exception | None]) -> None:
+    def _note(self, tried: Sequence[Tried]) -> None:
         """Count what arrived, and the batches in a row that the destination failed to take."""
+        errors = [error for _claim, error in tried]
         self._arrived += errors.count(None)
         failures = [error for error in errors if _failed(error)]
         if not failures:
             self._failed_batches = 0
             return
-        # Where some tasks arrived, the shortest pause is enough.
-        self._failed_batches = 1 if None in errors else self._failed_batches + 1
+        # Where some tasks arrived, the shortest pause is enough. Suspects need none: they have their delay.
+        new = any(_failed(error) and claim.task.task_id not in self._suspects for claim, error in tried)
+        before = 0 if None in errors else self._failed_batches
+        self._failed_batches = before + 1 if new else 0
         logger.warning(
             "%d of %d tasks return to the source, the destination did not take them: %s",
             len(failures),
@@ -127,20 +172,51 @@ class Relay:
             "task_id": task.task_id,
             "priority": task.priority,
             "group": task.group,
+            "kind": task.kind,
             "max_age_seconds": min(left_seconds, self._destination.max_age_seconds),
         }
 
-    def _settle(self, claim: Claim, error: Exception | None) -> None:
+    def _settle(self, claim: Claim, error: Exception | None, arrived_before: int) -> None:
         try:
             if error is None:
+                self._suspects.clear(claim.task.task_id)
                 self._source.complete(claim)
-            elif _failed(error):
-                self._source.release(claim)
+            elif not _failed(error):
+                self._retry(claim, error, None)
             else:
-                logger.warning("task %s was refused by the destination: %s", claim.task.task_id, error)
-                self._source.retry(claim, str(error))
+                self._put_off(claim, error, arrived_before)
         except LeaseLost:
             logger.warning("task %s was claimed by another relay", claim.task.task_id)
+
+    def _put_off(self, claim: Claim, error: Exception, arrived_before: int) -> None:
+        """Return a task for which the destination failed; spend an attempt if it fails for no other."""
+        task_id = claim.task.task_id
+        takes_others = self._arrived > min(arrived_before, self._suspects.arrived_before(task_id))
+        if takes_others or task_id in self._suspects:
+            self._suspects.add(task_id, self._arrived)
+        delay_seconds = self._suspects.delay_seconds(task_id) * self._jitter()
+        if takes_others and delay_seconds and not isinstance(error, TRANSIENT):
+            self._retry(claim, error, delay_seconds)
+        else:
+            self._return(claim, delay_seconds)
+
+    def _return(self, claim: Claim, delay_seconds: float = 0) -> None:
+        try:
+            self._source.release(claim, delay_seconds)
+        except LeaseLost:
+            logger.warning("task %s was claimed by another relay", claim.task.task_id)
+
+    def _retry(self, claim: Claim, error: Exception, delay_seconds: float | None) -> None:
+        """Spend an attempt of a task that the destination does not take."""
+        task_id = claim.task.task_id
+        logger.warning("task %s was refused by the destination: %s", task_id, error)
+        if self._source.retry(claim, str(error), delay_seconds).status is TaskStatus.FAILURE:
+            logger.error("task %s is a dead letter of queue %s: %s", task_id, self._source.name, error)
+            self._suspects.clear(task_id)
+
+    def _jitter(self) -> float:
+        # At least half of a bound: full jitter could end a pause at once.
+        return 0.5 + self._source.uniform() / 2
 
     def run(self, stop: threading.Event, *, until_empty: bool = False, poll_seconds: float = 1.0) -> int:
         """Move tasks until stopped; return how many arrived at the destination.
@@ -158,9 +234,7 @@ class Relay:
         while not stop.is_set():
             batch = self.move()
             if self._failed_batches:
-                # At least half of the bound: full jitter could end the pause at once.
-                jitter = 0.5 + self._source.uniform() / 2
-                stop.wait(DESTINATION_BACKOFF.delay_seconds(self._failed_batches, jitter))
+                stop.wait(DESTINATION_BACKOFF.delay_seconds(self._failed_batches, self._jitter()))
             elif not batch:
                 if until_empty:
                     break

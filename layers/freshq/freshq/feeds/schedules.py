@@ -10,17 +10,19 @@ from datetime import UTC, datetime
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import StoreError
+from freshq.errors import StoreError, quoted
+from freshq.feeds.marks import Marks, Retries
 from freshq.feeds.ticks import Cron, Every
 from freshq.model.checks import checked_count
 from freshq.model.new_task import parse_new_task
 from freshq.policy.retry import Backoff
-from freshq.queue.shared.records import change_record
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
+    from freshq.feeds.marks import Progress
+    from freshq.model.answers import Receipt
     from freshq.queue.base import BaseQueue
 
 logger = logging.getLogger(__name__)
@@ -30,11 +32,11 @@ DEFAULT_CATCH_UP: Final = 1
 # Maximum number of missed ticks to process at a time.
 MAX_MISSED: Final = 10_000
 LONGEST_SLEEP_SECONDS: Final = 60.0
-# Before the next try of a schedule that failed, unless a tick comes first.
+# Before the next try of a tick that failed, or of all while the store does not answer.
 RETRY_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=LONGEST_SLEEP_SECONDS)
 # The arguments of put that may be the same for each tick. `on_conflict` is not: it would free the id of a
 # tick whose task is over, and another node would fire the tick again.
-ARGUMENTS: Final = ("delay_seconds", "group", "max_age_seconds", "priority")
+ARGUMENTS: Final = ("delay_seconds", "group", "kind", "max_age_seconds", "priority")
 
 __all__ = ["Cron", "Every", "Schedule", "Scheduler"]
 
@@ -75,20 +77,20 @@ class Schedule:
             payload: The payload: any JSON value, or a function that returns one, given the instant of the
                 tick in UTC.
             catch_up: Number of missed ticks that fire late.
-            **arguments: Other arguments of the put: `priority`, `group`, `delay_seconds`, `max_age_seconds`.
+            **arguments: Other arguments of the put: some of `ARGUMENTS`.
 
         Raises:
             ValueError: If an argument is wrong.
         """
         if not isinstance(name, str) or not name:
-            msg = f"name: must be a non-empty text, got {name!r}"
+            msg = f"name: must be a non-empty text, got {quoted(name)}"
             raise ValueError(msg)
         checked_count("catch_up", catch_up, at_most=MAX_MISSED)
         for argument in arguments:
             if argument not in ARGUMENTS:
                 msg = f"{argument}: cannot be set for a schedule; use only {', '.join(ARGUMENTS)}"
                 raise ValueError(msg)
-        parse_new_task({"payload": None, **arguments})
+        parse_new_task({"payload": None if callable(payload) else payload, **arguments})
         work = payload if callable(payload) else (lambda _instant: payload)
         return cls(name, when, work, arguments, catch_up)
 
@@ -109,12 +111,18 @@ class Scheduler:
     schedule, so that a slow node does not fire a tick again whose task is gone.
     """
 
-    def __init__(self, queue: BaseQueue, schedules: Sequence[Schedule]) -> None:
+    def __init__(
+        self,
+        queue: BaseQueue,
+        schedules: Sequence[Schedule],
+        on_put: Callable[[Schedule, Receipt], None] = lambda _schedule, _receipt: None,
+    ) -> None:
         """Prepare the schedules; the first `fire` starts them.
 
         Args:
             queue: Where the tasks go; its clock decides.
             schedules: The schedules, with unique names.
+            on_put: Called after each put; DUPLICATE means that another node fired the tick.
 
         Raises:
             ValueError: If two have the same name.
@@ -122,10 +130,13 @@ class Scheduler:
         names = [schedule.name for schedule in schedules]
         for name in names:
             if names.count(name) > 1:
-                msg = f"schedules: two are named {name!r}; use unique names"
+                msg = f"schedules: two are named {quoted(name)}; use unique names"
                 raise ValueError(msg)
         self._queue = queue
         self._schedules = schedules
+        self._on_put = on_put
+        self._marks = Marks(queue)
+        self._retries = {name: Retries(RETRY_BACKOFF) for name in names}
         self._failed_rounds = 0
         self._quiet_until: dict[str, float] = {}
 
@@ -138,59 +149,76 @@ class Scheduler:
             How many tasks this call put.
 
         Raises:
-            Exception: The first error, after each schedule had its turn: a StoreError, Overloaded, or what a
-                payload function raised. The next call fires the rest.
+            Exception: The first error, after each tick had its turn: a StoreError, Overloaded, or what a
+                payload function raised. The next call tries the failed ticks again.
         """
-        fired, errors = self._fire_each()
-        for error in errors.values():
+        fired, errors = 0, list[Exception]()
+        for schedule in self._schedules:
+            try:
+                put, failed = self._fire(schedule, every=True)
+            except StoreError as no_answer:
+                errors.append(no_answer)
+            else:
+                fired += put
+                errors += failed
+        for error in errors:
             raise error
         return fired
 
-    def _fire_each(self) -> tuple[int, dict[str, Exception]]:
-        """Fire all schedules; return how many tasks were put, and the errors by schedule."""
-        fired, errors = 0, dict[str, Exception]()
-        for schedule in self._schedules:
+    def _fire(self, schedule: Schedule, *, every: bool) -> tuple[int, list[Exception]]:
+        """Fire a schedule; return how many tasks were put, and the errors of ticks.
+
+        Args:
+            schedule: The schedule.
+            every: Whether to try failed ticks again before their time, too.
+
+        Raises:
+            StoreError: If the store did not answer: no tick's own trouble.
+        """
+        now, name, retries = self._queue.now(), schedule.record_name, self._retries[schedule.name]
+        progress = self._marks.read(name)
+        if progress is None:
+            self._marks.passed(name, [now])
+            return 0, []
+        skipped, left = _skipped_and_left(schedule, progress, now)
+        self._skip(schedule, skipped)
+        fired, errors = 0, list[Exception]()
+        retries.keep(left)
+        for tick in [tick for tick in left if every or retries.is_due(tick, now)]:
             try:
-                fired += self._fire(schedule)
-            except Exception as error:  # noqa: BLE001 - one schedule's trouble; the others have their turn
-                errors[schedule.name] = error
+                fired += self._put(schedule, tick)
+            except StoreError:
+                raise
+            except Exception as error:  # noqa: BLE001 - one tick's trouble; the later ones have their turn
+                self._marks.failed(name, tick)
+                self._note_failed(schedule, tick, error)
+                errors.append(error)
+            else:
+                self._marks.passed(name, [tick])  # last: after a crash the same id is put again
+                retries.forget(tick)
         return fired, errors
 
-    def _fire(self, schedule: Schedule) -> int:
-        now = self._queue.now()
-        last = self._high_water_mark(schedule)
-        if last is None:
-            self._advance_mark(schedule, now)
-            return 0
-        due = takewhile(lambda tick: tick <= now, schedule.when.ticks(last))
-        missed = list(islice(due, MAX_MISSED))
-        dropped = missed[: -schedule.catch_up]
-        for tick in dropped:
+    def _skip(self, schedule: Schedule, ticks: Sequence[float]) -> None:
+        for tick in ticks:
             logger.warning("schedule %s: skipped missed tick %s", schedule.name, schedule.task_id(tick))
-        if dropped:
-            self._advance_mark(schedule, dropped[-1])  # if the next one fails, they are not skipped again
-        fired = 0
-        for tick in missed[-schedule.catch_up :]:
-            fired += self._put(schedule, tick)
-            self._advance_mark(schedule, tick)  # last: after a crash the same id is put again
-        return fired
+        if ticks:
+            self._marks.passed(schedule.record_name, ticks)
+
+    def _note_failed(self, schedule: Schedule, tick: float, error: Exception) -> None:
+        if self._retries[schedule.name].failed(tick, self._queue.now()):
+            logger.error(
+                "schedule %s: could not fire tick %s; retrying until %d newer ticks take its place",
+                schedule.name,
+                schedule.task_id(tick),
+                schedule.catch_up,
+                exc_info=error,
+            )
 
     def _put(self, schedule: Schedule, tick: float) -> int:
         payload = schedule.payload(datetime.fromtimestamp(tick, UTC))
         receipt = self._queue.put(payload, task_id=schedule.task_id(tick), **schedule.arguments)
+        self._on_put(schedule, receipt)
         return int(receipt.outcome == "CREATED")
-
-    def _high_water_mark(self, schedule: Schedule) -> float | None:
-        record = self._queue.store.read_record(self._queue.name, schedule.record_name)
-        return None if record is None else float(record.values["last"])
-
-    def _advance_mark(self, schedule: Schedule, tick: float) -> None:
-        def later(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
-            return {"last": tick} if values.get("last", -math.inf) < tick else None
-
-        if not change_record(self._queue.store, self._queue.name, schedule.record_name, later):
-            msg = f"schedule {schedule.name!r}: its high-water mark changed at each try to write it"
-            raise StoreError(msg)
 
     def next_tick(self) -> float | None:
         """Return the next tick of any schedule, in seconds since the epoch; None without schedules."""
@@ -201,32 +229,48 @@ class Scheduler:
     def run(self, stop: threading.Event) -> None:
         """Fire ticks until stopped.
 
-        A schedule that fails, because of the store, an overloaded queue or its payload function, is tried
-        again with backoff until `catch_up` newer ticks take its place. Each tick is logged once.
+        A tick that fails, because of an overloaded queue or its payload function, is tried again with a
+        backoff of its own until `catch_up` newer ticks take its place; those fire at their time. While the
+        store does not answer, all ticks wait. Each tick that fails or is skipped is logged once.
         """
         while not stop.is_set():
-            stop.wait(min(LONGEST_SLEEP_SECONDS, max(0.001, self._fire_and_log())))
+            stop.wait(min(LONGEST_SLEEP_SECONDS, max(0.001, self._fire_due())))
 
-    def _fire_and_log(self) -> float:
+    def _fire_due(self) -> float:
         """Fire all schedules and log their errors; return for how many seconds to wait."""
-        _, errors = self._fire_each()
+        wakes = [math.inf]
+        errors: dict[str, StoreError] = {}
+        for schedule in self._schedules:
+            try:
+                self._fire(schedule, every=False)
+            except StoreError as error:
+                errors[schedule.name] = error
+            else:
+                wakes.append(self._retries[schedule.name].next_at)
         self._failed_rounds = self._failed_rounds + 1 if errors else 0
-        waits = [LONGEST_SLEEP_SECONDS]
-        if errors:
-            waits.append(RETRY_BACKOFF.delay_seconds(self._failed_rounds, 1.0))
+        pause = RETRY_BACKOFF.delay_seconds(self._failed_rounds, 1.0) if errors else LONGEST_SLEEP_SECONDS
         try:
             now, tick = self._queue.now(), self.next_tick()
         except StoreError:  # a database's clock that was never read
             logger.warning("queue %s: no schedule can fire; retrying", self._queue.name, exc_info=True)
-            return min(waits)
+            return pause
         self._log(errors, now)
         if tick is not None:
-            waits.append(tick - now)
-        return min(waits)
+            wakes.append(tick)
+        return min(pause, min(wakes) - now)
 
-    def _log(self, errors: Mapping[str, Exception], now: float) -> None:
+    def _log(self, errors: Mapping[str, StoreError], now: float) -> None:
         for schedule in self._schedules:
             error = errors.get(schedule.name)
             if error is not None and now >= self._quiet_until.get(schedule.name, -math.inf):
                 logger.error("schedule %s: could not fire; retrying", schedule.name, exc_info=error)
                 self._quiet_until[schedule.name] = next(schedule.when.ticks(now), math.inf)
+
+
+def _skipped_and_left(schedule: Schedule, progress: Progress, now: float) -> tuple[list[float], list[float]]:
+    """Return the ticks to skip, because `catch_up` newer ones took their place, and those to fire."""
+    start = min([progress.last, *progress.failed])
+    recent = list(islice(takewhile(lambda tick: tick <= now, schedule.when.ticks(start)), MAX_MISSED))
+    first = recent[-schedule.catch_up] if len(recent) >= schedule.catch_up else -math.inf
+    ticks = [*progress.failed, *(tick for tick in recent if tick > progress.last)]
+    return [tick for tick in ticks if tick < first], [tick for tick in ticks if tick >= first]

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from freshq.errors import needs
+from freshq.errors import needs, quoted
 from freshq.model.checks import checked_seconds
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Cron:
         try:
             moments: Iterator[datetime] = CronSim(self.expression, start)
         except (CronSimError, AttributeError, TypeError) as error:
-            msg = f"expression: {self.expression!r} is not a cron expression ({error})"
+            msg = f"expression: {quoted(self.expression)} is not a cron expression ({error})"
             raise ValueError(msg) from error
         return moments
 
@@ -151,7 +151,7 @@ class Every:
         """
         checked_seconds("seconds", self.seconds, above_zero=True)
         if self.seconds < 1e-3:  # noqa: PLR2004 - said in the message
-            msg = f"seconds: must be 0.001 or more, got {self.seconds!r}"
+            msg = f"seconds: must be 0.001 or more, got {quoted(self.seconds)}"
             raise ValueError(msg)
 
     def ticks(self, after: float) -> Iterator[float]:

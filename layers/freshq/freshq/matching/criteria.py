@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from itertools import product
 from typing import Any, Final
 
+from freshq.errors import plain
 from freshq.matching.places import checked_name, checked_value, lookup_of
 
 Ask = Mapping[str, str]
@@ -55,7 +56,7 @@ def _levels(criteria: Any) -> dict[str, list[_Level]]:  # noqa: ANN401 - whateve
 
 
 def _preferences(name: str, given: Any) -> list[_Level]:  # noqa: ANN401 - whatever a caller gave
-    where = f"criteria.{name}"
+    where = f"criteria.{plain(name)}"
     preferences: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     if not preferences:
         msg = f"{where}: an empty list allows no value; leave the name out to allow any"

@@ -82,6 +82,26 @@ def queued(before: Resource, stamp: Callable[[], float]) -> Resource:
     return Resource(before.resource_id, before.attributes, ResourceStatus.QUEUED, new_token(), since=since)
 
 
+def matched(before: Resource, since: float | None, lease_until: float, caller_id: str) -> Resource:
+    """Return the MATCHED version of a resource, held for a caller of the line.
+
+    Args:
+        before: The version that is stored.
+        since: When it started to wait, or would have, in seconds since the epoch.
+        lease_until: When the match expires.
+        caller_id: Id of the caller.
+    """
+    return Resource(
+        before.resource_id,
+        before.attributes,
+        ResourceStatus.MATCHED,
+        new_token(),
+        since,
+        lease_until,
+        caller_id,
+    )
+
+
 def available(before: Resource) -> Resource:
     """Return the AVAILABLE version of a resource."""
     return Resource(before.resource_id, before.attributes, ResourceStatus.AVAILABLE, new_token())

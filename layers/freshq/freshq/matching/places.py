@@ -22,12 +22,15 @@ from math import prod
 from typing import Any, Final
 from urllib.parse import quote
 
+from freshq.errors import plain, quoted
 from freshq.model.stamps import MICROSECONDS
 
 Attributes = Mapping[str, tuple[str, ...]]
 
 # Service quota of a DynamoDB transaction.
 MAX_ACTIONS: Final = 100
+# Besides the entries, a match writes the resource, its caller, and the caller's entry in the line.
+MAX_ENTRIES: Final = MAX_ACTIONS - 3
 # A DynamoDB hash key has at most 2,048 bytes; the rest is for the store's prefix.
 MAX_PARTITION_BYTES: Final = 2000
 # Quoting makes them up to three times as long. A group, the time and an id must fit into a range key, which
@@ -56,6 +59,11 @@ class Place:
 
     partition: str
     group: str
+
+    @property
+    def bounds(self) -> tuple[str, str]:
+        """The keys between which the group is."""
+        return self.group + END_OF_GROUP, self.group + PAST_GROUP
 
     def sort_key(self, since: float, resource_id: str) -> str:
         """Return the key within the partition: group, time, then id, so that no two are equal."""
@@ -101,13 +109,13 @@ def checked_value(where: str, value: Any) -> str:  # noqa: ANN401 - whatever a c
     return _checked_text(where, "a value", value, MAX_VALUE_BYTES)
 
 
-def checked_resource_id(resource_id: Any) -> str:  # noqa: ANN401 - whatever a caller gave
-    """Return the id of a resource.
+def checked_resource_id(resource_id: Any, argument: str = "resource_id") -> str:  # noqa: ANN401 - whatever a caller gave
+    """Return the id of a resource or a caller.
 
     Raises:
-        ValueError: If it is not a text, empty or too long.
+        ValueError: If it is not a text, empty or too long; names the argument.
     """
-    return _checked_text("resource_id", "an id", resource_id, MAX_RESOURCE_ID_BYTES)
+    return _checked_text(argument, "an id", resource_id, MAX_RESOURCE_ID_BYTES)
 
 
 def _checked_text(where: str, kind: str, text: Any, limit_bytes: int) -> str:  # noqa: ANN401
@@ -116,7 +124,7 @@ def _checked_text(where: str, kind: str, text: Any, limit_bytes: int) -> str:  #
     except UnicodeEncodeError:
         usable = False
     if not usable:
-        msg = f"{where}: {kind} must be a text of 1 to {limit_bytes} bytes, got {text!r:.60}"
+        msg = f"{where}: {kind} must be a text of 1 to {limit_bytes} bytes, got {quoted(text)}"
         raise ValueError(msg)
     return str(text)
 
@@ -143,7 +151,7 @@ def parse_attributes(attributes: Any) -> Attributes:  # noqa: ANN401 - whatever 
 
 
 def _values(name: str, given: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever a caller gave
-    where = f"attributes.{name}"
+    where = f"attributes.{plain(name)}"
     values = given if isinstance(given, AbstractSet | list | tuple) else [given]
     if not values:
         msg = f"{where}: no value; leave the name out instead"
@@ -153,11 +161,11 @@ def _values(name: str, given: Any) -> tuple[str, ...]:  # noqa: ANN401 - whateve
 
 def _check_actions(attributes: Attributes) -> None:
     entries = entries_of(attributes)
-    if entries + 1 > MAX_ACTIONS:
-        counted = ", ".join(f"{len(values)} of {name}" for name, values in attributes.items())
+    if entries > MAX_ENTRIES:
+        counted = ", ".join(f"{len(values)} of {plain(name)}" for name, values in attributes.items())
         msg = (
-            f"attributes: {counted} make {entries} entries; with the resource itself that is "
-            f"{entries + 1} actions, but one transaction takes {MAX_ACTIONS}; register fewer values"
+            f"attributes: {counted:.300} make {entries} entries, and one transaction can change "
+            f"{MAX_ENTRIES}; register fewer values"
         )
         raise ValueError(msg)
 
@@ -221,6 +229,17 @@ def partitions_of(attributes: Attributes) -> list[str]:
         partition_of("attributes", dict(zip(names, values, strict=True)))
         for values in product(*attributes.values())
     ]
+
+
+def place_of(combination: str) -> Place:
+    """Return the place at which every resource that serves a full combination of values has one entry."""
+    partition, _, group = combination.rpartition("&")
+    return Place(partition, group)
+
+
+def names_in(combination: str) -> int:
+    """Return the number of attribute names of a full combination of values."""
+    return combination.count("&") + 1 if combination else 0
 
 
 def fits(ask: Mapping[str, str], attributes: Attributes) -> bool:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from freshq.errors import quoted
+
 if TYPE_CHECKING:
     from freshq.matching.places import Attributes
 
@@ -22,6 +24,19 @@ class ResourceStatus(StrEnum):
     MATCHED = "MATCHED"
 
 
+def checked_resource_status(status: ResourceStatus | str) -> ResourceStatus:
+    """Return the state that a text names.
+
+    Raises:
+        ValueError: If there is no such state.
+    """
+    try:
+        return ResourceStatus(status)
+    except ValueError:
+        msg = f"status: must be one of {', '.join(ResourceStatus)}, got {quoted(status)}"
+        raise ValueError(msg) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """One version of a resource.
@@ -34,6 +49,7 @@ class Resource:
         since: When it started to wait, in seconds since the epoch. A match keeps it, so that a resource
             whose caller disappeared gets its position back.
         lease_until: When the match expires, in seconds since the epoch.
+        caller_id: The caller of the line that it is matched to; None for one that did not wait.
     """
 
     resource_id: str
@@ -42,6 +58,7 @@ class Resource:
     token: str
     since: float | None = None
     lease_until: float | None = None
+    caller_id: str | None = None
 
     def expired(self, now: float) -> bool:
         """Return whether it is matched to a caller whose lease has expired."""

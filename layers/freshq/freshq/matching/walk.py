@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.matching.places import (
     BEFORE_GROUP,
-    END_OF_GROUP,
     GREATEST_KEY,
     LEAST_KEY,
     PAST_GROUP,
@@ -96,7 +95,7 @@ class Walk:
     def _group(self, place: Place, start_after: str | None = None) -> Iterator[Entry]:
         """Yield one group of a partition."""
         while True:
-            low, high = place.group + END_OF_GROUP, place.group + PAST_GROUP
+            low, high = place.bounds
             page = self._page(place.partition, low, high, start_after)
             yield from page
             if len(page) < self._page_entries:

@@ -57,6 +57,27 @@ class Claim:
         return self.task.attempts > 1
 
 
+class WaitsFor(StrEnum):
+    """What a waiting task waits for besides a claim: its due time, a paused queue, its group's turn."""
+
+    DUE = "due"
+    RESUME = "resume"
+    TURN = "turn"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A waiting task, as `peek` shows it.
+
+    Attributes:
+        task: The task.
+        waits_for: Why claims pass it over, or take another before it; None if only the place in its line.
+    """
+
+    task: Task
+    waits_for: WaitsFor | None
+
+
 def receipts_of(outcomes: list[Receipt | FreshqError], task_ids: Sequence[str]) -> list[Receipt]:
     """Return the receipts of a put.
 

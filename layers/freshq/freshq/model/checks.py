@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
-from freshq.model.new_task import MAX_ID_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES, json_text
+from freshq.errors import quoted
+from freshq.model.json_values import json_copy, json_text
+from freshq.model.new_task import MAX_ID_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, TaskStatus
 
 if TYPE_CHECKING:
     from typing import Any
+
+
+# A password may contain every character, also unencoded ones: it ends at the last "@".
+USER_AND_PASSWORD: Final = re.compile(r"^((?:[^:/@]*://)?[^:/@]*:(?!//)).*@", re.DOTALL)
+PASSWORD_OPTION: Final = re.compile(r"(?<=password=)[^&#]*", re.IGNORECASE)
+
+
+def without_password(url: str) -> str:
+    """Return a URL, or what was meant to be one, with its password replaced by ``***``."""
+    return PASSWORD_OPTION.sub("***", USER_AND_PASSWORD.sub(r"\1***@", url))
 
 
 def checked_count(name: str, value: int, at_most: int | None = None) -> int:
@@ -17,7 +29,7 @@ def checked_count(name: str, value: int, at_most: int | None = None) -> int:
     number = isinstance(value, int) and not isinstance(value, bool)
     if not number or value < 1 or (at_most is not None and value > at_most):
         allowed = "of 1 or more" if at_most is None else f"from 1 to {at_most}"
-        msg = f"{name}: must be a whole number {allowed}, got {value!r}"
+        msg = f"{name}: must be a whole number {allowed}, got {quoted(value)}"
         raise ValueError(msg)
     return value
 
@@ -27,7 +39,9 @@ def checked_seconds(name: str, value: float, *, above_zero: bool = False) -> flo
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value <= MAX_SECONDS or (above_zero and value == 0):
         least = "greater than 0" if above_zero else "0 or more"
-        msg = f"{name}: must be a number of seconds, {least} and at most {MAX_SECONDS:.0f}, got {value!r}"
+        msg = (
+            f"{name}: must be a number of seconds, {least} and at most {MAX_SECONDS:.0f}, got {quoted(value)}"
+        )
         raise ValueError(msg)
     return float(value)
 
@@ -35,7 +49,7 @@ def checked_seconds(name: str, value: float, *, above_zero: bool = False) -> flo
 def checked_priority(value: int) -> int:
     """Return a priority level."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PRIORITY:
-        msg = f"priority: must be a whole number from 0 to {MAX_PRIORITY}, got {value!r}"
+        msg = f"priority: must be a whole number from 0 to {MAX_PRIORITY}, got {quoted(value)}"
         raise ValueError(msg)
     return value
 
@@ -47,7 +61,7 @@ def checked_status(value: TaskStatus | str | None) -> TaskStatus | None:
     try:
         return TaskStatus(value)
     except ValueError:
-        msg = f"status: unknown value {value!r}; use one of {', '.join(TaskStatus)}"
+        msg = f"status: unknown value {quoted(value)}; use one of {', '.join(TaskStatus)}"
         raise ValueError(msg) from None
 
 
@@ -78,10 +92,11 @@ def checked_result(result: Any, payload: Any) -> Any:  # noqa: ANN401 - any JSON
     try:
         text = json_text(result)
         size_bytes = len(text.encode()) + len(json_text(payload).encode())
+        copy = json_copy(text, result)
     except ValueError as error:
         msg = f"result: {error}"
         raise ValueError(msg) from error
     if size_bytes > MAX_RESULT_AND_PAYLOAD_BYTES:
         msg = f"result: {size_bytes} bytes with the payload, at most {MAX_RESULT_AND_PAYLOAD_BYTES} fit"
         raise ValueError(msg + "; store it elsewhere and return a reference")
-    return json.loads(text)
+    return copy

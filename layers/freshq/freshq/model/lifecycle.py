@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import IllegalTransition
-from freshq.model.task import Task, TaskStatus, Verb, advance
+from freshq.model.task import MAX_SECONDS, Task, TaskStatus, Verb, advance
 
 if TYPE_CHECKING:
     from freshq.model.new_task import NewTask
@@ -45,11 +45,11 @@ class Lifecycle:
         Args:
             new: The arguments of the put.
             now: Current time in seconds.
-            created: Creation time: `now`, or slightly later so that no two tasks of a producer tie.
+            created: Time of the put: `now`, or slightly later so that no two tasks of a producer tie.
             where: Prefix for field names in errors.
 
         Raises:
-            ValueError: If the max age is longer than the queue's, or the delay not shorter than the max age.
+            ValueError: If the max age is longer than the queue's, or the task is due in over a century.
         """
         limit_seconds = self.config.max_age_seconds
         max_age_seconds = limit_seconds if new.max_age_seconds is None else new.max_age_seconds
@@ -58,17 +58,15 @@ class Lifecycle:
                 f"{where}max_age_seconds: must be at most the queue's {limit_seconds}, got {max_age_seconds}"
             )
             raise ValueError(msg)
-        delay_seconds = new.delay_seconds if new.at is None else max(0.0, new.at - now)
-        if delay_seconds >= max_age_seconds:
-            field = "delay_seconds" if new.at is None else "at"
-            msg = f"{where}{field}: a delay of {delay_seconds} s is not shorter than the max age"
-            raise ValueError(msg + f" ({max_age_seconds} s): the task would be stale; use a shorter delay")
-        deadline = round(now + max_age_seconds, 6)
+        first_due = _first_due(new, now, where)
+        deadline = round((now if first_due is None else first_due) + max_age_seconds, 6)
+        # Tasks with the same delay keep the order in which they were put.
+        enters = round(created + new.delay_seconds, 6) if new.at is None or first_due is None else first_due
         return Task(
             task_id=new.task_id or str(uuid.uuid4()),
             queue=self.config.name,
             status=TaskStatus.PENDING,
-            created=created,
+            created=enters,
             updated=now,
             deadline=deadline,
             expires=self.expires(deadline),
@@ -76,7 +74,10 @@ class Lifecycle:
             payload=new.payload,
             priority=new.priority,
             group=new.group,
-            not_before=round(now + delay_seconds, 6) if delay_seconds else None,
+            kind=new.kind,
+            not_before=first_due,
+            put_at=created,
+            first_due=first_due,
         )
 
     def completed(self, task: Task, now: float, result: Any, version: str | None = None) -> Task:  # noqa: ANN401 - any JSON value
@@ -111,19 +112,25 @@ class Lifecycle:
             return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, error=truncated(error))
         if delay_seconds is None:
             delay_seconds = self.config.backoff.delay_seconds(task.attempts, uniform)
-        # A stale task needs no delay.
-        waits = delay_seconds and task.deadline > now
-        not_before = round(now + delay_seconds, 6) if waits else None
+        not_before = _not_before(task, now, delay_seconds)
         return self._settled(
             task, Verb.RETRY, TaskStatus.PENDING, now, error=truncated(error), not_before=not_before
         )
 
-    def released(self, task: Task, now: float) -> Task:
-        """Return the task as claimable again, the attempt not counted."""
-        return self._settled(task, Verb.RELEASE, TaskStatus.PENDING, now, attempts=max(0, task.attempts - 1))
+    def released(self, task: Task, now: float, delay_seconds: float = 0) -> Task:
+        """Return the task as claimable again after a delay, the attempt not counted."""
+        return self._settled(
+            task,
+            Verb.RELEASE,
+            TaskStatus.PENDING,
+            now,
+            attempts=max(0, task.attempts - 1),
+            not_before=_not_before(task, now, delay_seconds),
+        )
 
     def extended(self, task: Task, now: float, lease_until: float) -> Task:
-        """Return the task with its lease extended to `lease_until`."""
+        """Return the task with its lease extended to `lease_until`; a lease is never shortened."""
+        lease_until = max(lease_until, task.lease_until or 0.0)
         return self._next(task, Verb.EXTEND, TaskStatus.TAKEN, now, lease_until=lease_until)
 
     def recovered(self, task: Task, now: float) -> Task:
@@ -152,8 +159,13 @@ class Lifecycle:
         return self._settled(task, Verb.SHED_CLAIMED, TaskStatus.SHED, now, shed_reason=reason)
 
     def touched(self, task: Task, now: float, created: float) -> Task:
-        """Return the task created now, with its original max age."""
-        deadline = round(now + task.deadline - task.created, 6)
+        """Return the task created at `created`, with its original max age.
+
+        A delayed put that is not due yet keeps its times: it will be the newest when it is due.
+        """
+        if task.delayed:
+            created = max(created, task.created)
+        deadline = round(created + task.deadline - task.created, 6)
         return self._next(task, Verb.TOUCH, TaskStatus.PENDING, now, created=created, deadline=deadline)
 
     def reprioritized(self, task: Task, now: float, priority: int) -> Task:
@@ -215,6 +227,21 @@ class Lifecycle:
             useful_until = now
         changes |= {"expires": self.expires(useful_until), "request_token": version or new_token()}
         return advance(task, verb, to, now, **changes)
+
+
+def _first_due(new: NewTask, now: float, where: str) -> float | None:
+    """Return when a delayed put is due; None for one that is claimable at once."""
+    if new.at is None:
+        return round(now + new.delay_seconds, 6) if new.delay_seconds else None
+    if new.at > now + MAX_SECONDS:
+        msg = f"{where}at: more than a century ahead, got {new.at}; use seconds since the epoch"
+        raise ValueError(msg)
+    return round(new.at, 6) if new.at > now else None
+
+
+def _not_before(task: Task, now: float, delay_seconds: float) -> float | None:
+    """Return until when a task is delayed; None for one that is stale: it needs no delay."""
+    return round(now + delay_seconds, 6) if delay_seconds and task.deadline > now else None
 
 
 def truncated(error: str | None) -> str | None:

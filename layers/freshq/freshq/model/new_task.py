@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from freshq.model.task import MAX_PRIORITY
+from freshq.errors import MAX_QUOTED_CHARS, plain
+from freshq.model.json_values import json_copy, json_text
+from freshq.model.task import MAX_PRIORITY, MAX_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,24 +25,22 @@ RESERVED_ID_PREFIX: Final = "freshq#"
 # DynamoDB's limit for a hash key.
 MAX_ID_BYTES: Final = 1024
 MAX_GROUP_BYTES: Final = 256
-# JSON readers have different recursion limits. All of them can read this depth.
-MAX_JSON_DEPTH: Final = 100
-# A longer wrong value is not quoted in an error.
-MAX_QUOTED_CHARS: Final = 60
 
 
 class NewTask(BaseModel):
     """The arguments of a put.
 
     Attributes:
-        payload: The work: any JSON value, at most `MAX_PAYLOAD_BYTES` as UTF-8 JSON.
+        payload: The work: what `json_text` takes, at most `MAX_PAYLOAD_BYTES` as UTF-8 JSON.
         task_id: The caller's id; None for a UUID.
         priority: 0 to 9, higher first.
-        delay_seconds: Delay before the task can be claimed.
-        max_age_seconds: Seconds from now until the task is stale; None for the queue's max age.
+        delay_seconds: Delay before the task enters its line and can be claimed.
+        max_age_seconds: Seconds until the task is stale, from now or, if it is delayed, from when it is due;
+            None for the queue's max age.
         group: Tenant or key.
-        at: When the task can be claimed, in seconds since the epoch; may be given as a datetime with
-            a time zone.
+        kind: The type of the message; a worker may choose its handler by it.
+        at: When the task enters its line and can be claimed, in seconds since the epoch; may be given as a
+            datetime with a time zone. A time in the past means now.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -49,9 +48,10 @@ class NewTask(BaseModel):
     payload: Any = None
     task_id: Annotated[str, Field(min_length=1)] | None = None
     priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)] = 0
-    delay_seconds: Annotated[float, Field(ge=0)] = 0
+    delay_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 0
     max_age_seconds: Annotated[float, Field(gt=0)] | None = None
     group: Annotated[str, Field(min_length=1)] | None = None
+    kind: Annotated[str, Field(min_length=1)] | None = None
     at: Annotated[float, Field(ge=0, le=MAX_EPOCH_SECONDS)] | None = None
 
     @field_validator("at", mode="before")
@@ -78,11 +78,11 @@ class NewTask(BaseModel):
         size_bytes = len(text.encode())
         if size_bytes > MAX_PAYLOAD_BYTES:
             msg = (
-                f"{size_bytes} bytes of JSON, at most {MAX_PAYLOAD_BYTES} fit into one item; "
-                "store large data elsewhere (S3) and put a reference"
+                f"{size_bytes} bytes of JSON, at most {MAX_PAYLOAD_BYTES} are allowed on every store; "
+                "store large data elsewhere, and put a reference to it"
             )
             raise ValueError(msg)
-        return json.loads(text)  # a copy, as every store returns it, that the caller cannot change
+        return json_copy(text, payload)  # as every store returns it; the caller cannot change it
 
     @field_validator("task_id")
     @classmethod
@@ -92,10 +92,10 @@ class NewTask(BaseModel):
             raise ValueError(msg)
         return _without_nul(_within(task_id, MAX_ID_BYTES))
 
-    @field_validator("group")
+    @field_validator("group", "kind")
     @classmethod
-    def _group_is_short(cls, group: str | None) -> str | None:
-        return _without_nul(_within(group, MAX_GROUP_BYTES))
+    def _name_is_short(cls, name: str | None) -> str | None:
+        return _without_nul(_within(name, MAX_GROUP_BYTES))
 
 
 def _within(text: str | None, limit_bytes: int) -> str | None:
@@ -111,34 +111,6 @@ def _without_nul(text: str | None) -> str | None:
         msg = "must not contain the character NUL; leave it out"
         raise ValueError(msg)
     return text
-
-
-def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
-    """Return the JSON text of a value.
-
-    Raises:
-        ValueError: If it is not a JSON value (another type, NaN, infinity or a lone surrogate), or is
-            nested too deeply.
-    """
-    try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        msg = f"not a JSON value ({error}); use dict, list, str, int, float, bool and None"
-        raise ValueError(msg) from error
-    # Counting brackets is cheap, and nearly always enough.
-    if text.count("[") + text.count("{") > MAX_JSON_DEPTH and not _nested_within(value, MAX_JSON_DEPTH):
-        msg = f"nested more than {MAX_JSON_DEPTH} levels deep; flatten it"
-        raise ValueError(msg)
-    return text
-
-
-def _nested_within(value: Any, levels: int) -> bool:  # noqa: ANN401 - any JSON value
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return True
-    return levels > 0 and all(_nested_within(inner, levels - 1) for inner in value)
 
 
 def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> NewTask:
@@ -166,7 +138,7 @@ def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> N
 def first_problem(error: ValidationError, model: type[BaseModel] = NewTask) -> str:
     """Return the first problem of a validation as ``field: problem, got value``."""
     problem = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in problem["loc"]) or "input"
+    field = plain(".".join(str(part) for part in problem["loc"])) or "input"
     if problem["type"] == "extra_forbidden":
         return f"{field}: unknown field; use one of {', '.join(model.model_fields)}"
     message = problem["msg"].removeprefix("Value error, ")

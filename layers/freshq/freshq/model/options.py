@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from freshq.errors import plain, quoted
 from freshq.model.new_task import first_problem
 from freshq.model.task import MAX_SECONDS
 from freshq.policy.order import Order
@@ -60,7 +61,9 @@ class QueueConfig(BaseModel):
         door: Reject new tasks beyond a multiple of the served rate.
         worker_name: Prefix of this process's lease tokens, so that the change stream shows who held a
             task; random by default.
-        clock: Returns the time in seconds since the Unix epoch.
+        clock: Returns the time in seconds since the Unix epoch; by default the store's time. A clock that
+            runs, but is certainly not the store's time, is corrected, unless it has a true attribute
+            `simulated`.
         rng: Source of jitter.
     """
 
@@ -119,7 +122,8 @@ def parse_options(options: QueueOptions) -> QueueConfig:
     arguments: dict[str, Any] = dict(options)
     unknown = arguments.keys() - QueueConfig.model_fields.keys()
     if unknown:
-        msg = f"{min(unknown)}: unknown option; use one of {', '.join(QueueConfig.model_fields)}"
+        known = ", ".join(QueueConfig.model_fields)
+        msg = f"{plain(min(unknown))}: unknown option; use one of {known}"
         raise ValueError(msg)
     try:
         config = QueueConfig.model_validate(arguments)
@@ -129,7 +133,8 @@ def parse_options(options: QueueOptions) -> QueueConfig:
         seconds = getattr(config.backoff, bound)
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not number or not 0 < seconds <= MAX_SECONDS:
-            msg = f"backoff.{bound}: must be greater than 0 and at most {MAX_SECONDS:.0f}, got {seconds!r}"
+            allowed = f"greater than 0 and at most {MAX_SECONDS:.0f}"
+            msg = f"backoff.{bound}: must be {allowed}, got {quoted(seconds)}"
             raise ValueError(msg)
     config.rules()
     return config

@@ -50,3 +50,15 @@ class Busy(Exception):  # noqa: N818 - an outcome, not an error
     def __init__(self, reason: str = "the runner is busy") -> None:
         """Say why."""
         super().__init__(reason)
+
+
+class RunnerExit(Exception):  # noqa: N818 - names what the runner did
+    """The runner raised what would end a process, such as SystemExit. Here it ends only the attempt."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of an exception as every store accepts it; a substitute if it has none."""
+    try:
+        return str(error).replace("\0", "\\0")  # PostgreSQL has no NUL
+    except BaseException:  # noqa: BLE001 - the user's `__str__`
+        return "its text cannot be read"

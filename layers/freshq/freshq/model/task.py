@@ -89,7 +89,9 @@ class Task:
         task_id: The caller's id, or a UUID.
         queue: Name of its queue.
         status: The stored status; `status_at` adds SHED.
-        created: Sets its position in its line. Retry, release, lease expiry and redrive keep it.
+        created: When it became, or becomes, a candidate: its put, or its due time if the put was delayed.
+            Sets its position in its line; its age counts from it. Retry, release, lease expiry and redrive
+            keep it.
         updated: When it last changed.
         deadline: When it becomes stale; a stale task is never claimed.
         expires: When the store may delete it, in whole seconds.
@@ -98,6 +100,7 @@ class Task:
         payload: The work: any JSON value.
         priority: 0 to 9, higher first.
         group: Tenant or key.
+        kind: The type of the message; a worker may choose its handler by it.
         attempts: Claims so far.
         not_before: If set, the task is delayed until then.
         lease_token: Proves who holds it.
@@ -106,6 +109,8 @@ class Task:
         result: What the runner returned.
         shed_reason: Why a rule shed it before its deadline.
         version: On an attached table, how many times freshq changed the record; otherwise 0.
+        put_at: When it was put; None for a task from before this was stored, and for a record never put.
+        first_due: When a delayed put was due first; it stays after the claim. None if it was not delayed.
     """
 
     task_id: str
@@ -127,6 +132,9 @@ class Task:
     result: Any = None
     shed_reason: ShedReason | None = None
     version: int = 0
+    put_at: float | None = None
+    first_due: float | None = None
+    kind: str | None = None
 
     def status_at(self, now: float) -> TaskStatus:
         """Return the status at `now`: the stored one, or SHED if the task is PENDING past its deadline."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from freshq.policy.shedding import Victim
+from freshq.policy.shedding import Eviction, Victim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from freshq.policy.shedding import BacklogLimit, Eviction
+    from freshq.policy.shedding import BacklogLimit
 
 
 class CountedBacklog:
@@ -27,6 +27,8 @@ class CountedBacklog:
         """
         self._limit = limit
         self._by_group = dict(by_group)
+        # Without the tasks that were admitted, which are not stored yet.
+        self._stored_by_group = dict(by_group)
         self._waiting = sum(by_group.values()) + of_any_group
 
     @property
@@ -35,23 +37,30 @@ class CountedBacklog:
         return max(0, self._limit.max_waiting - self._waiting)
 
     def admit(self, group: str | None) -> Eviction | None:
-        """Add a task of a group; return which task to shed for it, None if it fits."""
+        """Add a task of a group; return which task to shed for it, None if it fits.
+
+        If the noisiest group has no stored task to evict, the new task is shed.
+        """
         self._waiting += 1
         self._by_group[group] = self._by_group.get(group, 0) + 1
-        eviction = self._evict()
-        if eviction is not None and eviction.victim is Victim.NEWCOMER:
-            self._by_group[group] -= 1
+        eviction = self._limit.eviction(self._waiting, self._by_group)
+        if eviction is None:
+            return None
+        if eviction.victim is Victim.OLDEST_OF_GROUP and not self._stored_by_group.get(eviction.group):
+            eviction = Eviction(eviction.reason, Victim.NEWCOMER)
+        self._count_out(eviction, group)
         return eviction
 
     def excess(self) -> Iterator[Eviction]:
         """Yield what to shed until the backlog is within its bound."""
-        while (eviction := self._evict()) is not None:
+        while (eviction := self._limit.eviction(self._waiting, self._by_group)) is not None:
+            self._count_out(eviction)
             yield eviction
 
-    def _evict(self) -> Eviction | None:
-        eviction = self._limit.eviction(self._waiting, self._by_group)
-        if eviction is not None:
-            self._waiting -= 1
-            if eviction.victim is Victim.OLDEST_OF_GROUP:
-                self._by_group[eviction.group] -= 1
-        return eviction
+    def _count_out(self, eviction: Eviction, newcomers_group: str | None = None) -> None:
+        self._waiting -= 1
+        if eviction.victim is Victim.NEWCOMER:
+            self._by_group[newcomers_group] -= 1
+        elif eviction.victim is Victim.OLDEST_OF_GROUP:
+            self._by_group[eviction.group] -= 1
+            self._stored_by_group[eviction.group] -= 1

@@ -1,7 +1,9 @@
-"""Which group has the next turn, when several groups have work."""
+"""Fairness among groups: which has the next turn, and how much of a limited rate each may use."""
 
 from __future__ import annotations
 
+import heapq
+import math
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -12,6 +14,29 @@ _Group = TypeVar("_Group", bound=Group)
 
 # Weights are scaled down before they leave the range in which floats are exact enough.
 LARGEST_WEIGHT: Final = 1e12
+
+
+def fair_share(demands: Iterable[float], capacity: float) -> float:
+    """Return the max-min fair share: the most that each may use so that together they use the capacity.
+
+    Who asks for less than the share gets what it asks for. The others share the rest equally (Bertsekas
+    and Gallager, Data Networks, 1992, section 6.5.2).
+
+    Args:
+        demands: What each asks for, such as tasks per second.
+        capacity: What there is for all, in the same unit.
+
+    Returns:
+        The share; infinite if there is enough for all.
+    """
+    ascending = sorted(demands)
+    left = capacity
+    for index, demand in enumerate(ascending):
+        share = left / (len(ascending) - index)
+        if demand > share:
+            return max(0.0, share)
+        left -= demand
+    return math.inf
 
 
 class _Served(dict[Group, float]):
@@ -64,6 +89,29 @@ class GroupTurns:
             groups: Groups that may have work, at least one.
         """
         return min(groups, key=self._served.__getitem__)
+
+    def plan(self, groups: Iterable[_Group], count: int) -> dict[_Group, int]:
+        """Return how many of the next turns each group has if all of them always have work.
+
+        Args:
+            groups: Groups that may have work.
+            count: Number of turns.
+
+        Returns:
+            The turns by group, in the order in which the groups come to turn; 0 for those that do not.
+        """
+        heap = [(self._served[group], place, group) for place, group in enumerate(groups)]
+        heapq.heapify(heap)
+        turns: dict[_Group, int] = {}
+        weight = self._weight
+        for _ in range(count if heap else 0):
+            served, place, group = heap[0]
+            turns[group] = turns.get(group, 0) + 1
+            heapq.heapreplace(heap, (served + weight, place, group))
+            weight *= self._growth
+        for _served, _place, group in sorted(heap):
+            turns.setdefault(group, 0)
+        return turns
 
     def record(self, group: Group) -> None:
         """Count a turn that a group used."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
 from math import floor
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +16,22 @@ if TYPE_CHECKING:
 LONGEST_WINDOW_SECONDS: Final = 60.0
 # The shortest time over which a rate is taken, when counting has just begun.
 SHORTEST_WINDOW_SECONDS: Final = 1.0
+# Counts in each of two rows that groups share: on DynamoDB all of them together are a write of two units.
+GROUP_COUNTS: Final = 64
+# Groups whose counts a process need not compute again.
+MAX_KNOWN_GROUPS: Final = 10_000
+
+
+@lru_cache(MAX_KNOWN_GROUPS)
+def group_counts(group: str | None) -> tuple[str, str]:
+    """Return the names of the two counts of a group.
+
+    The number of counts is fixed, so groups share them, by a hash of the name. A group is judged by the
+    smaller of its two: two groups are taken for one only if they share both (the count-min sketch of
+    Cormode and Muthukrishnan, Journal of Algorithms 55(1), 2005).
+    """
+    first, second = blake2b((group or "").encode(), digest_size=2).digest()
+    return f"g{first % GROUP_COUNTS}", f"h{second % GROUP_COUNTS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +42,26 @@ class Flow:
         offered: Tasks put, including those that admission control rejected.
         served: Tasks done, in time or not.
         served_in_time: Tasks done in time.
-        shed_early: Waiting tasks shed before their deadline: overflow, group, codel.
+        shed_early: Tasks shed before their deadline: overflow, group, codel.
+        by_group: The offered tasks by the counts of `group_counts`, if they are counted.
     """
 
     offered: float
     served: float
     served_in_time: float
     shed_early: float = 0.0
+    by_group: Mapping[str, float] = field(default_factory=dict)
+
+    def offered_by(self, group: str | None) -> float:
+        """Return how much a group offers, or slightly more if it shares its counts."""
+        return min(self.by_group.get(name, 0.0) for name in group_counts(group))
+
+    def demands(self) -> list[float]:
+        """Return how much the groups offer; those that share a count are one."""
+        return [rate for name, rate in self.by_group.items() if name.startswith("g")]
 
 
-FLOW_NAMES: Final = tuple(field.name for field in fields(Flow))
+FLOW_NAMES: Final = ("offered", "served", "served_in_time", "shed_early")
 
 
 def flow_window_seconds(deadline_seconds: float) -> float:
@@ -53,15 +81,21 @@ def flow_between(
     Args:
         window_seconds: Length of a window.
         into_seconds: How much of the current one has passed.
-        current: Counts of the current window, by the names of the fields of `Flow`.
+        current: Counts of the current window, by the names of the fields of `Flow` and of `group_counts`.
         before: Counts of the window before.
     """
     covered = 1.0 - into_seconds / window_seconds
     observed_seconds = window_seconds
     if not any(before.values()):
         observed_seconds = min(window_seconds, max(into_seconds, SHORTEST_WINDOW_SECONDS))
-    rates = ((current.get(name, 0) + covered * before.get(name, 0)) / observed_seconds for name in FLOW_NAMES)
-    return Flow(*rates)
+
+    def rate(name: str) -> float:
+        return (current.get(name, 0) + covered * before.get(name, 0)) / observed_seconds
+
+    groups = {*current, *before}.difference(FLOW_NAMES)
+    offered, served, served_in_time, shed_early = map(rate, FLOW_NAMES)
+    by_group = {name: rate(name) for name in sorted(groups)}
+    return Flow(offered, served, served_in_time, shed_early, by_group)
 
 
 class FlowCounter:
@@ -99,6 +133,12 @@ class FlowCounter:
         """Count tasks that were put, including rejected ones."""
         self.counts(floor(now / self.window_seconds))["offered"] += count
 
+    def offered_by(self, group: str | None, now: float) -> None:
+        """Count a task of a group that was put, rejected or not."""
+        counts = self.counts(floor(now / self.window_seconds))
+        for name in group_counts(group):
+            counts[name] += 1
+
     def served(self, now: float, *, in_time: bool) -> None:
         """Count a task that was done."""
         counts = self.counts(floor(now / self.window_seconds))
@@ -107,7 +147,7 @@ class FlowCounter:
             counts["served_in_time"] += 1
 
     def shed_early(self, now: float, count: int = 1) -> None:
-        """Count waiting tasks that were shed before their deadline."""
+        """Count tasks that were shed before their deadline."""
         self.counts(floor(now / self.window_seconds))["shed_early"] += count
 
     def take(self) -> dict[int, Counter[str]]:

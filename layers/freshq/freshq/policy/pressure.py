@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from freshq.policy.fairness import fair_share
 from freshq.policy.order import LIFO_ABOVE
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ LATEST_RETRY: Final = 10.0
 # How often the door measures the pressure. At least every second.
 DOOR_LOOKS_PER_DEADLINE: Final = 10
 LONGEST_LOOK_SECONDS: Final = 1.0
+# A look of the door has no jitter; each rejected task gets its own.
+LOOK_UNIFORM: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +77,10 @@ class Door:
     """Admission control by load: rejects new work beyond a multiple of capacity, before it costs a write.
 
     The client-side throttle of the SRE book ("Handling Overload"), on the producers' side of a queue:
-    `multiple` times the served rate is admitted, the rest is rejected at random, because every task's
-    chance is the same. It rejects nothing unless the queue is overloaded. So a queue that served nothing
-    for a while, because the downstream was down, is not locked for ever.
+    `multiple` times the served rate is admitted. Groups share it by `fair_share`, so that a flood is
+    rejected before a quiet group. What a group offers beyond its share is rejected at random. The door
+    rejects nothing unless the queue is overloaded. So a queue that served nothing for a while, because the
+    downstream was down, is not locked for ever.
 
     Attributes:
         multiple: Of the served rate, 1 or more; with 2 there is always work to choose from.
@@ -90,24 +94,34 @@ class Door:
             msg = f"door: must be a multiple of the capacity of 1 or more, got {self.multiple}"
             raise ValueError(msg)
 
-    def rejection_probability(self, pressure: Pressure) -> float:
-        """Return the share of new work to reject: max(0, 1 - multiple * served / offered)."""
-        if not pressure.overloaded or pressure.offered_per_second <= 0:
-            return 0.0
-        return max(0.0, 1.0 - self.multiple * pressure.served_per_second / pressure.offered_per_second)
+    def share_per_second(self, pressure: Pressure, flow: Flow) -> float:
+        """Return how many tasks each group may put; infinite unless there is too little for all.
+
+        Args:
+            pressure: How overloaded the queue is.
+            flow: What went through lately, by group.
+        """
+        if not pressure.overloaded:
+            return math.inf
+        return fair_share(flow.demands(), self.multiple * flow.served)
 
 
 class DoorControl:
-    """Rejects tasks at the door, by the pressure it saw at its last look.
+    """Rejects tasks at the door, by the pressure and the flow it saw at its last look.
 
     Attributes:
         next_look: When to call `look` again, in seconds.
     """
 
-    __slots__ = ("_door", "_look_seconds", "_rejection", "_retry_after_seconds", "next_look")
-
-    # A look has no jitter; each rejected task gets its own.
-    LOOK_UNIFORM: Final = 0.5
+    __slots__ = (
+        "_deadline_seconds",
+        "_door",
+        "_flow",
+        "_look_seconds",
+        "_retry_after_seconds",
+        "_share_per_second",
+        "next_look",
+    )
 
     def __init__(self, door: Door, deadline_seconds: float) -> None:
         """Start open.
@@ -117,29 +131,39 @@ class DoorControl:
             deadline_seconds: Age at which tasks of the queue are stale.
         """
         self._door = door
+        self._deadline_seconds = deadline_seconds
         self._look_seconds = min(LONGEST_LOOK_SECONDS, deadline_seconds / DOOR_LOOKS_PER_DEADLINE)
-        self._rejection = 0.0
+        self._share_per_second = math.inf
+        self._flow: Flow | None = None
         self._retry_after_seconds = 0.0
         self.next_look = -math.inf
 
-    def look(self, now: float, pressure: Pressure) -> None:
-        """Set which share is rejected until the next look.
+    def look(self, now: float, flow: Flow, oldest_age_seconds: float | None) -> None:
+        """Set what is rejected until the next look.
 
         Args:
             now: Current time in seconds.
-            pressure: Of now, assessed with `LOOK_UNIFORM`.
+            flow: What went through lately, by group.
+            oldest_age_seconds: Age of the oldest live task; None if none waits.
         """
-        # In this order: another thread that sees the rejection sees its time, too.
+        pressure = assess(flow, oldest_age_seconds, self._deadline_seconds, LOOK_UNIFORM)
+        # In this order: another thread that sees the share sees the flow and the time, too.
         self._retry_after_seconds = pressure.retry_after_seconds or 0.0
-        self._rejection = self._door.rejection_probability(pressure)
+        self._flow = flow
+        self._share_per_second = self._door.share_per_second(pressure, flow)
         self.next_look = now + self._look_seconds
 
-    def rejects(self, uniform: Callable[[], float]) -> float | None:
+    def rejects(self, group: str | None, uniform: Callable[[], float]) -> float | None:
         """Return after how many seconds a rejected task may be put again; None to admit it.
 
         Args:
+            group: The group of the task.
             uniform: Draws a random number from [0, 1).
         """
-        if not self._rejection or uniform() >= self._rejection:
+        share, flow = self._share_per_second, self._flow
+        if flow is None or share == math.inf:
+            return None
+        offered = flow.offered_by(group)
+        if offered <= share or uniform() >= 1.0 - share / offered:
             return None
         return self._retry_after_seconds * (0.5 + uniform())

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from freshq.errors import quoted
 from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.pressure import Door  # noqa: TC001 - part of a dataclass
 from freshq.policy.reserve import FixedReserve, QuantileReserve, Reserve
@@ -33,7 +34,7 @@ class ReserveRule:
         try:
             return cls(quantile=float(text[1:]) / 100) if text.startswith("p") else cls(float(text))
         except ValueError:
-            msg = f"reserve: must be seconds from 0 on or a percentile such as p90, got {text!r}"
+            msg = f"reserve: must be seconds from 0 on or a percentile such as p90, got {quoted(text)}"
             raise ValueError(msg) from None
 
     def __post_init__(self) -> None:
@@ -57,6 +58,11 @@ class CodelRule:
 
     target_seconds: float
     interval_seconds: float
+
+    @property
+    def longest_wait_seconds(self) -> float:
+        """The wait above which an overloaded line sheds tasks."""
+        return 2 * self.target_seconds
 
 
 @dataclass(frozen=True, slots=True)

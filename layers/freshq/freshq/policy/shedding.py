@@ -12,8 +12,14 @@ from freshq.policy.order import Order
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Most rounds in which one claim sheds by CoDel; each round finds the next head of the line.
-MAX_CODEL_ROUNDS: Final = 50
+
+# How often a claim takes tasks: once, and once more if CoDel shed some of those.
+MAX_TAKES: Final = 2
+# Tasks behind those that it took that a claim sheds by CoDel: enough for claims of one task to keep up with a
+# hundred times the capacity.
+MAX_SHED_BEHIND: Final = 100
+# What waited for exactly the longest wait is not shed: it was created after this step before that.
+CLOCK_STEP_SECONDS: Final = 1e-6
 
 
 class ShedReason(StrEnum):
@@ -111,6 +117,18 @@ class Codel:
             return False
         self._shortest = min(self._shortest, waited_seconds)
         return waited_seconds > self.longest_wait_seconds
+
+    def sheds_behind(self, now: float, waited_seconds: float) -> bool:
+        """Return whether to shed a task that waits behind one that was shed; changes nothing.
+
+        `sheds` would say the same of each once it is at the head, until the interval ends: a task that
+        waited so long leaves the shortest wait of the interval above the target.
+
+        Args:
+            now: Current time in seconds.
+            waited_seconds: How long the task has waited.
+        """
+        return now < self._interval_ends and waited_seconds > self.longest_wait_seconds
 
 
 # --- a bounded backlog

@@ -75,7 +75,7 @@ class AttachedCore(Core):
         if task is not None and task.status is TaskStatus.READY:
             return replace(task, queue=self.name)  # an unqueued record belongs to every queue
         if task is None or task.queue != self.name:
-            raise TaskNotFound(task_id, self.name)
+            raise TaskNotFound(task_id, self.name, is_record=task is None)
         return task
 
 
@@ -108,6 +108,8 @@ class AttachedQueue(BaseQueue):
         delay_seconds: float = 0,
         max_age_seconds: float | None = None,
         group: str | None = None,
+        *,
+        kind: str | None = None,
     ) -> Receipt:
         """Put a record into the queue. The arguments are those of `put`.
 
@@ -120,7 +122,7 @@ class AttachedQueue(BaseQueue):
             Overloaded: If admission control rejected it.
             StoreError: If the store did not answer.
         """
-        return self.put(None, task_id, priority, delay_seconds, max_age_seconds, group)
+        return self.put(None, task_id, priority, delay_seconds, max_age_seconds, group, kind=kind)
 
     def hold(self, task_id: str) -> Task:
         """Put an unqueued record under construction: it cannot be queued until `ready` is called.

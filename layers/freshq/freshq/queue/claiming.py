@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost, StoreError
-from freshq.model.answers import Claim, held_task
+from freshq.model.answers import Claim
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
-from freshq.policy.shedding import MAX_CODEL_ROUNDS, ShedReason
+from freshq.policy.shedding import MAX_TAKES
 from freshq.queue.core import Verbs
 from freshq.queue.freshness import with_fresh_leases
+from freshq.queue.peeking import waiting
 from freshq.queue.polling import poll
-from freshq.stores.base import Guard
+from freshq.queue.shedding import ShedWhenHeld, shed_late
 from freshq.stores.claim_request import ClaimRequest
 from freshq.stores.transactional import transactions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from freshq.model.task import Task
+    from freshq.model.answers import Waiting
     from freshq.policy.order import OrderSwitch
+    from freshq.queue.upkeep import Portion
     from freshq.stores.transactions import HeldTask
 
 logger = logging.getLogger(__name__)
@@ -68,6 +72,28 @@ class Claiming(Verbs):
                 logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
         return with_fresh_leases(self._core, claims, lease_seconds)
 
+    def peek(self, limit: int = 10) -> list[Waiting]:
+        """Return waiting tasks in the order in which claims would take them, and take none.
+
+        First come those that can be claimed, in the order of this process's claims, as far as nobody else
+        claims or puts; then delayed ones, the next due first. Each says what it waits for besides a claim.
+        It makes a bounded number of calls, so it may show less than `limit` of the delayed ones, and of very
+        many groups only some. CoDel may shed a task that it shows.
+
+        Args:
+            limit: Most tasks to return.
+
+        Raises:
+            ValueError: If the limit is wrong.
+            StoreError: If the store did not answer.
+        """
+        checked_count("limit", limit, at_most=MAX_CLAIM)
+        request = replace(self._request(limit, self.lease_seconds), turns=self._core.turns.copy())
+        store = self._core.store
+        tasks = store.peek(request)
+        delayed = store.delayed(self.name, limit - len(tasks)) if len(tasks) < limit else []
+        return waiting(tasks, delayed, self._core.config.order, paused=store.paused(self.name))
+
     def _checked_claim(self, limit: int, lease_seconds: float | None) -> float:
         """Check the arguments of a claim; return the length of its leases."""
         checked_count("limit", limit, at_most=MAX_CLAIM)
@@ -76,11 +102,12 @@ class Claiming(Verbs):
         return checked_seconds("lease_seconds", lease_seconds, above_zero=True)
 
     def _claim(self, limit: int, lease_seconds: float) -> list[Claim]:
-        """Claim tasks; shed those that CoDel sheds and claim again, for a bounded number of rounds."""
+        """Claim tasks; shed those that CoDel sheds, with what waits behind them, and claim once more."""
         kept: list[Claim] = []
-        for _ in range(MAX_CODEL_ROUNDS):
+        longest_wait_seconds = math.inf
+        for _ in range(MAX_TAKES):
             try:
-                claims = self._take(limit - len(kept), lease_seconds)
+                claims = self._take(limit - len(kept), lease_seconds, longest_wait_seconds)
             except StoreError:
                 if not kept:
                     raise
@@ -88,43 +115,10 @@ class Claiming(Verbs):
                 break
             doomed = [claim for claim in claims if self._core.codel.sheds(claim.task, claim.task.updated)]
             kept += [claim for claim in claims if claim not in doomed]
-            self._shed(doomed)
             if not doomed:
                 break
+            longest_wait_seconds = shed_late(self._core, doomed)
         return kept
-
-    def _shed(self, claims: Sequence[Claim]) -> None:
-        """Settle claims as SHED; a task of which that fails is recovered when its lease expires."""
-        if not claims:
-            return
-        now = self.now()
-        life = self._core.lifecycle
-        changes = [
-            (
-                life.shed_claimed(held_task(claim), now, ShedReason.CODEL),
-                Guard(TaskStatus.TAKEN, lease_token=claim.token),
-            )
-            for claim in claims
-        ]
-        shed, problem = 0, None
-        try:
-            shed = sum(task is not None for task in self._core.store.replace_many(changes))
-        except StoreError as error:
-            problem = error
-        if shed < len(claims):
-            lost = len(claims) - shed
-            logger.warning(
-                "%d tasks could not be shed; each returns when its lease expires", lost, exc_info=problem
-            )
-        if shed:
-            self._core.meter.shed_early(now, shed)
-
-    def _shed_version(self, task: Task) -> Task | None:
-        """Return the shed version of a task that was just claimed; None if it is to be run."""
-        if not self._core.codel.sheds(task, task.updated):
-            return None
-        self._core.meter.shed_early(task.updated, 1)
-        return self._core.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
 
     def poll(
         self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
@@ -167,8 +161,11 @@ class Claiming(Verbs):
         if self._core.store.paused(self.name):
             yield None
             return
+        shedding = ShedWhenHeld(self._core)
         with transactions.hold(
-            lambda: self._request(1, self.lease_seconds), self._core, self._shed_version
+            lambda: self._request(1, self.lease_seconds, shedding.longest_wait_seconds),
+            self._core,
+            shedding.shed_version,
         ) as work:
             yield work
         if work is not None and work.settled is not None:
@@ -211,26 +208,35 @@ class Claiming(Verbs):
         """
         return self._core.upkeep.run()
 
-    def upkeep(self) -> int:
+    def upkeep(self) -> Portion:
         """Do a bounded portion of `recover`, unless another process does so: for a background thread.
 
         One process at a time does the upkeep of a queue, under a lease of a few seconds.
 
         Returns:
-            How many tasks moved; 0 if it is another process's turn.
+            How many tasks moved, and whether there is more to do; nothing if it is another process's turn.
 
         Raises:
             StoreError: If the store did not answer.
         """
         return self._core.upkeep.run_alone()
 
-    def _take(self, limit: int, lease_seconds: float) -> list[Claim]:
-        request = self._request(limit, lease_seconds)
+    def take_exhausted(self) -> int:
+        """Return how many tasks became dead letters since the last call because their last lease expired.
+
+        Only those are counted that this process recovered: by `recover`, by `upkeep`, or in a claim.
+        """
+        return self._core.upkeep.take_exhausted()
+
+    def _take(self, limit: int, lease_seconds: float, longest_wait_seconds: float) -> list[Claim]:
+        request = self._request(limit, lease_seconds, longest_wait_seconds)
         tasks = self._core.store.claim(request)
         self._note_skipped(request, short=len(tasks) < limit)
         return [Claim(task, task.lease_token or "", task.lease_until or 0.0) for task in tasks]
 
-    def _request(self, limit: int, lease_seconds: float) -> ClaimRequest:
+    def _request(
+        self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
+    ) -> ClaimRequest:
         config = self._core.config
         return ClaimRequest(
             queue=self.name,
@@ -243,6 +249,7 @@ class Claiming(Verbs):
             max_age_seconds=config.max_age_seconds,
             reserve_seconds=self._core.reserve.seconds(self.now()),
             retention_seconds=config.retention_seconds,
+            longest_wait_seconds=longest_wait_seconds,
         )
 
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
@@ -252,5 +259,6 @@ class Claiming(Verbs):
             return
         moment = request.moment()
         if reserve.look_due(moment.now, seconds, short=short):
-            oldest = self._core.store.oldest_created(self.name, moment.now - request.max_age_seconds)
-            reserve.note_skipped(moment.now, seconds, oldest, moment.created_after, short=short)
+            created_after = moment.now - request.max_age_seconds
+            oldest = self._core.store.oldest_created(self.name, moment.now, created_after)
+            reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost, LostRace, TaskNotFound
+from freshq.model.answers import held_task
 from freshq.model.checks import checked_id
 from freshq.model.lifecycle import Lifecycle
 from freshq.model.stamps import Stamps
@@ -18,6 +19,7 @@ from freshq.queue.shared.flow import FlowMeter
 from freshq.queue.shared.reserve import SharedReserve
 from freshq.queue.upkeep import SMALL_PORTION, Upkeep
 from freshq.stores.base import ConflictError, Guard
+from freshq.stores.clocks import ComparedClock
 from freshq.stores.lines import LineOrders, LineTurns
 from freshq.stores.transactional import putter
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
     from freshq.model.task import Task
+    from freshq.policy.order import Order
     from freshq.stores.base import Store
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.transactional import Putter
@@ -68,16 +71,22 @@ class Core:
         self.turns = LineTurns()
         self.reserve = SharedReserve(store, self.name, rules)
         self.codel = LineCodel(rules)
-        self.meter = FlowMeter(store, self.name, rules.deadline_seconds)
+        self.meter = FlowMeter(store, self.name, rules)
         self.gauge = PressureGauge(store, self.name, rules, self.meter)
         self.admission = AdmissionControl(self.gauge, rules, self.uniform)
         self.backlog = BacklogBound(store, self.name, rules, self.lifecycle, self.meter)
         self.upkeep = Upkeep(store, self.name, self.lifecycle, self.now)
-        self._stamps = Stamps(config.clock)
+        given = "clock" in config.model_fields_set
+        self._clock = ComparedClock(config.clock, store.time_range) if given else store.clock
+        self._stamps = Stamps(self._clock)
 
     def now(self) -> float:
-        """Return the time of the queue's clock, in seconds since the epoch, to the microsecond."""
-        return round(self.config.clock(), 6)
+        """Return the time of the queue's clock, in seconds since the epoch, to the microsecond.
+
+        Raises:
+            StoreError: If it is the store's, was never read, and the store does not answer.
+        """
+        return round(self._clock(), 6)
 
     def uniform(self) -> float:
         """Return a random number from [0, 1), for jitter."""
@@ -152,9 +161,33 @@ class Core:
         try:
             return self.store.replace(changed, Guard(TaskStatus.TAKEN, lease_token=claim.token))
         except ConflictError as conflict:
-            now = conflict.current
-            why = f"it is {now.status_at(self.now())} now" if now is not None else "it was deleted"
-            raise LeaseLost(claim.task.task_id, why) from None
+            raise self._lease_lost(claim, conflict.current) from None
+
+    def extend(self, claim: Claim, now: float, lease_until: float) -> Task:
+        """Extend the lease of a claim, or leave it as it is if it already ends later.
+
+        The write is conditional on the version that was read: another thread may have extended the lease
+        for longer.
+
+        Raises:
+            LeaseLost: If the claim no longer holds the task.
+            LostRace: If others extended the lease at each try.
+        """
+        held = held_task(claim)
+        for _ in range(MAX_READ_WRITE_TRIES):
+            guard = Guard(TaskStatus.TAKEN, lease_token=claim.token, request_token=held.request_token)
+            try:
+                return self.store.replace(self.lifecycle.extended(held, now, lease_until), guard)
+            except ConflictError as conflict:
+                current = conflict.current
+                if current is None or not replace(guard, request_token=None).admits(current):
+                    raise self._lease_lost(claim, current) from None
+                held = current
+        raise LostRace(claim.task.task_id, MAX_READ_WRITE_TRIES)
+
+    def _lease_lost(self, claim: Claim, current: Task | None) -> LeaseLost:
+        why = f"it is {current.status_at(self.now())} now" if current is not None else "it was deleted"
+        return LeaseLost(claim.task.task_id, why)
 
     def served(self, claim: Claim, done: Task) -> Task:
         """Count a task that was done, and its service time; return it."""
@@ -192,6 +225,11 @@ class Verbs:
     def lifecycle(self) -> Lifecycle:
         """Returns the next version of a task under each verb."""
         return self._core.lifecycle
+
+    @property
+    def order(self) -> Order:
+        """Order of service within a priority level."""
+        return self._core.config.order
 
     @property
     def lease_seconds(self) -> float:

@@ -36,6 +36,7 @@ class Putting(Verbs):
         max_age_seconds: float | None = None,
         group: str | None = None,
         *,
+        kind: str | None = None,
         at: datetime | float | None = None,
         on_conflict: OnConflict | None = None,
         connection: Connection | None = None,
@@ -46,25 +47,23 @@ class Putting(Verbs):
             payload: The work: any JSON value.
             task_id: The caller's id; None for a UUID. An id that the table still knows is a duplicate.
             priority: 0 to 9, higher first.
-            delay_seconds: Delay before the task can be claimed.
-            max_age_seconds: Seconds until the task is stale; at most the queue's max age.
+            delay_seconds: Delay before the task enters its line and can be claimed; its age counts from then.
+            max_age_seconds: Seconds from then until the task is stale; at most the queue's max age.
             group: Tenant or key.
-            at: When it can be claimed: an aware datetime, or seconds since the epoch.
+            kind: The type of the message; a worker may choose its handler by it.
+            at: When it is due, instead of a delay: an aware datetime, or seconds since the epoch.
             on_conflict: If a task with this id is live, "ignore" the new one or "update" the old one, which
                 ends its claim. The id of a task that is over is free then. Not on attached tables.
             connection: Put in the transaction of this SQL connection.
 
         Raises:
-            ValueError: If an argument is wrong; nothing was written.
             Overloaded: If admission control rejected the task; nothing was written.
-            StoreError: If the store did not answer.
         """
-        times = {"delay_seconds": delay_seconds, "max_age_seconds": max_age_seconds, "at": at}
         new = parse_new_task(
-            {"payload": payload, "task_id": task_id, "priority": priority, "group": group, **times}
+            {"payload": payload, "task_id": task_id, "priority": priority, "group": group, "kind": kind}
+            | {"delay_seconds": delay_seconds, "max_age_seconds": max_age_seconds, "at": at}
         )
-        how = self._core.putter(on_conflict, connection)
-        return self._put([self._core.created(new)], how)[0]
+        return self._put([self._core.created(new)], self._core.putter(on_conflict, connection))[0]
 
     def put_many(
         self,
@@ -90,7 +89,7 @@ class Putting(Verbs):
         try:
             numbered = enumerate(tasks)
         except TypeError as error:
-            msg = f"tasks: must be a list of mappings, got {tasks!r}"
+            msg = f"tasks: must be a list of mappings, got {type(tasks).__name__}"
             raise ValueError(msg) from error
         places = [(f"tasks[{index}].", task) for index, task in numbered]
         how = self._core.putter(on_conflict, connection)
@@ -112,7 +111,7 @@ class Putting(Verbs):
         rejections = self._rejections(tasks, now)
         admitted = [index for index, rejection in enumerate(rejections) if rejection is None]
         added = putter([tasks[index] for index in admitted]) if admitted else []
-        self._core.meter.offered(now, len(tasks))
+        self._core.meter.offered(now, tasks)
         self._make_room(sum(result == PutOutcome.CREATED for result in added), now)
         results = dict(zip(admitted, added, strict=True))
         return receipts_of(
@@ -132,6 +131,9 @@ class Putting(Verbs):
             rejections[index] = rejection
         for rejection in filter(None, rejections):
             self._core.meter.turned_away(now, ShedReason(rejection.reason), 1)
+        full = sum(rejection is not None for rejection in by_backlog)
+        if full:
+            self._core.meter.shed_early(now, full)
         return rejections
 
     def _make_room(self, created: int, now: float) -> None:

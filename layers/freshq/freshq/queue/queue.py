@@ -97,38 +97,38 @@ class Queue(BaseQueue):
         url: str,
         table: str = "tasks",
         *,
-        connect_timeout_seconds: float = 5.0,
-        answer_timeout_seconds: float = 15.0,
-        lock_timeout_seconds: float = 5.0,
+        connect_timeout_seconds: float | None = None,
+        answer_timeout_seconds: float | None = None,
+        lock_timeout_seconds: float | None = None,
         max_connections: int = 10,
         durable: bool = True,
         **options: Unpack[QueueOptions],
     ) -> Self:
-        """Return a queue in a relational database: SQLite, PostgreSQL, MariaDB or MySQL.
-
-        Nothing is sent before the first call.
+        """Return a queue in SQLite, PostgreSQL, MariaDB or MySQL; nothing is sent before the first call.
 
         Args:
             url: Such as `sqlite:///tasks.db`, `postgresql://user@host/name` or `mariadb://user@host/name`.
-            table: Name of the table of tasks, and prefix of the names of the other tables.
-            connect_timeout_seconds: How long to wait for a connection.
-            answer_timeout_seconds: How long to wait for the answer to a statement, and for a free
-                connection. A call begins no further try after this time.
-            lock_timeout_seconds: How long a statement waits for a lock.
+            table: Name of the table of tasks, which `create_table()` or `freshq table create` makes.
+            connect_timeout_seconds: How long to wait for a connection. None: 5 s, less if leases are short.
+            answer_timeout_seconds: Likewise for an answer, and for a free connection. None: 15 s, or less.
+            lock_timeout_seconds: How long a statement waits for a lock. None: 5 s, or less.
             max_connections: Maximum number of connections of this process.
             durable: Whether SQLite waits for the disk at each commit.
-            **options: See `freshq.model.options.QueueConfig`. The default clock is the database's.
+            **options: See `freshq.model.options.QueueConfig`.
 
         Raises:
             ValueError: If an argument is wrong.
             MissingExtra: If the extra `sql` is not installed.
         """
         with needs("sql"):
-            from freshq.stores.sql import Connecting, SqlStore  # noqa: PLC0415 - only the store in use is loaded
-
-        connecting = Connecting(
-            connect_timeout_seconds, answer_timeout_seconds, lock_timeout_seconds, max_connections, durable
+            from freshq.stores.sql import SqlStore, connecting_for  # noqa: PLC0415 - only the store in use is loaded
+        connecting = connecting_for(
+            options.get("lease_seconds"),
+            connect_timeout_seconds=connect_timeout_seconds,
+            answer_timeout_seconds=answer_timeout_seconds,
+            lock_timeout_seconds=lock_timeout_seconds,
+            max_connections=max_connections,
+            durable=durable,
         )
-        store = SqlStore(url, table, queue=options.get("name", "default"), connecting=connecting)
-        options.setdefault("clock", store.clock)
-        return cls(store, **options)
+        name = options.get("name", "default")
+        return cls(SqlStore(url, table, queue=name, connecting=connecting), **options)

@@ -116,27 +116,33 @@ class Settling(Verbs):
         """Return whether a retry would make the task a dead letter."""
         return claim.task.attempts >= self._core.config.max_attempts
 
-    def release(self, claim: Claim) -> Task:
-        """Return a task to its line, claimable at once. The attempt is not counted.
+    def release(self, claim: Claim, delay_seconds: float = 0) -> Task:
+        """Return a task to its line. The attempt is not counted.
+
+        Args:
+            claim: What `claim` returned.
+            delay_seconds: Delay before the task can be claimed again.
 
         Raises:
             LeaseLost: If the claim no longer holds its task.
         """
-        return self._core.settle(claim, self._core.lifecycle.released(held_task(claim), self.now()))
+        checked_seconds("delay_seconds", delay_seconds)
+        released = self._core.lifecycle.released(held_task(claim), self.now(), delay_seconds)
+        return self._core.settle(claim, released)
 
     def extend(self, claim: Claim, lease_seconds: float) -> Claim:
-        """Extend a lease to `lease_seconds` from now.
+        """Extend a lease to `lease_seconds` from now. A lease that already ends later stays as it is.
 
         Returns:
-            The claim with its new expiry and the same token.
+            The claim with the end of its lease and the same token.
 
         Raises:
             LeaseLost: If the claim no longer holds its task.
         """
         checked_seconds("lease_seconds", lease_seconds, above_zero=True)
-        lease_until = round(self.now() + lease_seconds, 6)
-        extended = self._core.lifecycle.extended(held_task(claim), self.now(), lease_until)
-        return Claim(self._core.settle(claim, extended), claim.token, lease_until)
+        now = self.now()
+        extended = self._core.extend(claim, now, round(now + lease_seconds, 6))
+        return Claim(extended, claim.token, extended.lease_until or 0.0)
 
     def _settled_or_lost(self, claim: Claim, task: Task) -> Task | LeaseLost:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from freshq.errors import IllegalTransition, TaskNotFound
+from freshq.errors import IllegalTransition, TaskNotFound, quoted
 from freshq.model.checks import checked_count, checked_priority
 from freshq.model.task import TaskStatus
 from freshq.queue.core import Verbs
@@ -31,6 +31,8 @@ class Tending(Verbs):
 
     def touch(self, task_id: str) -> Task:
         """Set the creation time of a PENDING task to now; its max age stays the same.
+
+        A delayed put that is not due keeps its times: it will be the newest of its line when it is due.
 
         Raises:
             TaskNotFound: If the queue has no such task.
@@ -131,7 +133,9 @@ class Tending(Verbs):
             ValueError: If `confirm` is not the name of the queue; nothing was deleted.
         """
         if confirm != self.name:
-            msg = f"confirm: must be the queue's name {self.name!r}, got {confirm!r}; nothing was deleted"
+            msg = (
+                f"confirm: must be the queue's name {self.name!r}, got {quoted(confirm)}; nothing was deleted"
+            )
             raise ValueError(msg)
         return self._core.store.purge(self.name)
 

@@ -60,14 +60,27 @@ class Upkeep:
         self._busy = threading.Lock()
         self._holds = False
         self._look_at = 0.0
+        self._tally = threading.Lock()
+        self._exhausted = 0
 
-    def portion(self, limit: int) -> Portion:
+    def take_exhausted(self) -> int:
+        """Return how many tasks became dead letters since the last call, as their last lease expired."""
+        with self._tally:
+            exhausted, self._exhausted = self._exhausted, 0
+        return exhausted
+
+    def portion(self, limit: int, until: float | None = None) -> Portion:
         """Bring in up to `limit` due tasks, and tidy up to `limit` tasks.
+
+        Args:
+            limit: How many of each.
+            until: Only what was due by this time, in seconds; None: by now.
 
         Raises:
             StoreError: If the store did not answer.
         """
-        due = self._store.due(self._queue, self._now(), limit)
+        until = self._now() if until is None else until
+        due = self._store.due(self._queue, until, limit)
         now = self._now()
         changes = [
             (self._brought_in(task, now), Guard(task.status, request_token=task.request_token))
@@ -75,7 +88,9 @@ class Upkeep:
         ]
         stored = self._store.replace_many(changes) if changes else []
         moved = sum(task is not None for task in stored)
-        tidied = self._store.tidy(self._queue, now, limit)
+        with self._tally:
+            self._exhausted += sum(task is not None and task.status is TaskStatus.FAILURE for task in stored)
+        tidied = self._store.tidy(self._queue, until, limit)
         # If nothing moved, others recover the same tasks, or the index lags: the next call sees the rest.
         return Portion(moved, more=tidied >= limit or (due.more and (moved > 0 or not due.tasks)))
 
@@ -84,28 +99,31 @@ class Upkeep:
         return (life.recovered if task.status is TaskStatus.TAKEN else life.promoted)(task, now)
 
     def run(self) -> int:
-        """Run portions until nothing is left; return how many tasks moved.
+        """Run portions until nothing is left that is due now; return how many tasks moved.
+
+        What falls due meanwhile is for the next run: where leases keep expiring, this one ends too.
 
         Raises:
             StoreError: If the store did not answer.
         """
-        moved = 0
+        moved, until = 0, self._now()
         while True:
-            portion = self.portion(LARGE_PORTION)
+            portion = self.portion(LARGE_PORTION, until)
             moved += portion.moved
             if not portion.more:
                 return moved
 
-    def run_alone(self) -> int:
-        """Run one portion if no other process does the upkeep; return how many tasks moved.
+    def run_alone(self) -> Portion:
+        """Run one portion, unless another thread or process does the upkeep.
 
         Raises:
             StoreError: If the store did not answer.
         """
+        nothing = Portion(moved=0, more=False)
         if not self._busy.acquire(blocking=False):
-            return 0
+            return nothing
         try:
-            return self.portion(LARGE_PORTION).moved if self._has_lease() else 0
+            return self.portion(LARGE_PORTION) if self._has_lease() else nothing
         finally:
             self._busy.release()
 

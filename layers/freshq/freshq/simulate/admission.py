@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from freshq.policy.evictions import CountedBacklog
 from freshq.policy.flow import FlowCounter
-from freshq.policy.pressure import DoorControl, assess
+from freshq.policy.pressure import DoorControl
 from freshq.policy.shedding import ShedReason, Victim, WhenFull
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ class Admission:
             seed: Seed of the door's random draws.
         """
         self._created = load.created
-        self._deadline_seconds = rules.deadline_seconds
         self._backlog = backlog
         self._fates = fates
         self._limit = rules.backlog
@@ -45,20 +44,21 @@ class Admission:
         if self._door is None:
             self._put(task, now)
             return
-        if self._rejects(self._door, now):
+        group = self._backlog.group_of(task)
+        if self._rejects(self._door, group, now):
             self._fates.shed(task, ShedReason.DOOR)
         else:
             self._put(task, now)
         self._flow.offered(now)
+        self._flow.offered_by(group, now)
 
-    def _rejects(self, door: DoorControl, now: float) -> bool:
+    def _rejects(self, door: DoorControl, group: str | None, now: float) -> bool:
         if now >= door.next_look:
             self._backlog.expire(now)
             oldest = self._backlog.oldest()
             age_seconds = None if oldest is None else now - self._created[oldest]
-            flow = self._flow.flow(now)
-            door.look(now, assess(flow, age_seconds, self._deadline_seconds, DoorControl.LOOK_UNIFORM))
-        return door.rejects(self._uniform) is not None
+            door.look(now, self._flow.flow(now), age_seconds)
+        return door.rejects(group, self._uniform) is not None
 
     def _put(self, task: int, now: float) -> None:
         """Add a task to the backlog, within its bound."""
@@ -74,7 +74,7 @@ class Admission:
             return
         eviction = CountedBacklog(limit, backlog.count_by_group()).admit(backlog.group_of(task))
         if eviction is not None and eviction.victim is Victim.NEWCOMER:
-            self._fates.shed(task, eviction.reason)
+            self.shed_early(task, eviction.reason, now)
             return
         if eviction is not None:
             self._evict(eviction, now)
@@ -86,7 +86,7 @@ class Admission:
             self.shed_early(task, eviction.reason, now)
 
     def shed_early(self, task: int, reason: ShedReason, now: float) -> None:
-        """Record that a waiting task was shed before its deadline, at `now` (seconds)."""
+        """Record that a task was shed before its deadline, at `now` (seconds)."""
         self._fates.shed(task, reason)
         if self._door is not None:
             self._flow.shed_early(now)

@@ -1,16 +1,18 @@
 """The backlog of a simulated queue: one line, or a line for each group of each level.
 
-It holds tasks as a store does. A task leaves by a claim or an eviction; a task that is too old for the
-queue stays, unseen. Tasks are known by their number in the load: a lower number arrived earlier.
+It holds tasks as a store does. A task leaves by a claim or an eviction; a stale one stays, unseen, until a
+claim looks at its line. Tasks are known by their number in the load: a lower number arrived earlier.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from freshq.policy.fairness import GroupTurns
-from freshq.policy.shedding import Victim, too_late
+from freshq.policy.shedding import Victim
+from freshq.simulate.line_backlog import LineBacklog, has_own_ages
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -34,11 +36,11 @@ class Backlog(Protocol):
     def push(self, task: int) -> None:
         """Add a task, the newest of all."""
 
-    def take(self, now: float, reserve_seconds: float = 0.0) -> int | None:
-        """Remove and return the next task to claim; None if there is none.
+    def take(self, now: float, reserve_seconds: float = 0.0, longest_wait_seconds: float = inf) -> int | None:
+        """Remove and return the next task to claim, of those that waited no longer; None if there is none."""
 
-        On the way it sheds tasks that are too late by a max age shorter than the queue's.
-        """
+    def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:
+        """Remove and return the tasks that CoDel sheds behind one that was just shed."""
 
     def codel_of(self, task: int) -> Codel | None:
         """Return the CoDel of a task's line."""
@@ -53,124 +55,13 @@ class Backlog(Protocol):
         """Return the number of tasks by group."""
 
     def expire(self, now: float) -> None:
-        """Forget tasks that are too old for the queue."""
+        """Forget stale tasks."""
 
     def oldest(self) -> int | None:
         """Return the oldest task."""
 
     def evict(self, eviction: Eviction) -> int | None:
         """Remove and return the task that is to be shed; None if there is none."""
-
-
-class LineBacklog:
-    """One line.
-
-    Attributes:
-        codel: Its CoDel, if there is one.
-        push: Adds a task, the newest of all.
-        waiting: The tasks, oldest first, without those that the last claim skipped: these have less than
-            the reserve left, and are older.
-    """
-
-    __slots__ = ("_created", "_deadline", "_expired", "_fates", "_max_age_seconds", "_order", "_skipped",
-                 "codel", "push", "waiting")  # fmt: skip
-
-    def __init__(self, load: Load, rules: OverloadRules, fates: Fates) -> None:
-        """Start with no task.
-
-        Args:
-            load: The tasks.
-            rules: The policy.
-            fates: Where to record what is shed.
-        """
-        self._created = load.created
-        self._deadline = load.deadline
-        self._fates = fates
-        self._max_age_seconds = rules.deadline_seconds
-        self._order = rules.new_order()
-        self.codel = rules.new_codel()
-        self._skipped: deque[int] = deque()
-        self.waiting: deque[int] = deque()
-        self.push = self.waiting.append
-        # Whether the store still holds tasks that are not here any more.
-        self._expired = False
-
-    @property
-    def in_store(self) -> bool:
-        """Whether a store would still list the line: it has tasks, stale ones included."""
-        return self._expired or bool(self.waiting) or bool(self._skipped)
-
-    def take(self, now: float, reserve_seconds: float = 0.0) -> int | None:
-        """Remove and return the next task to claim; None if there is none."""
-        tasks, skipped, order = self.waiting, self._skipped, self._order
-        if now >= order.next_look:
-            self._look(now, reserve_seconds)
-        if not tasks and not skipped:
-            return None
-        created_after = now - self._max_age_seconds + reserve_seconds
-        if skipped or self._created[tasks[0]] <= created_after:
-            self._skip(now, created_after)
-        deadline = self._deadline
-        pop = tasks.pop if order.newest_first else tasks.popleft
-        while tasks:
-            task = pop()
-            if deadline[task] > now + reserve_seconds:
-                return task
-            reason = too_late(now, deadline[task], reserve_seconds)
-            if reason is not None:
-                self._fates.shed(task, reason)
-        return None
-
-    def _skip(self, now: float, created_after: float) -> None:
-        """Skip what was created by a time; return to the line what was not, as the reserve fell."""
-        tasks, skipped, created = self.waiting, self._skipped, self._created
-        while tasks and created[tasks[0]] <= created_after:
-            skipped.append(tasks.popleft())
-        while skipped and created[skipped[-1]] > created_after:
-            tasks.appendleft(skipped.pop())
-        self.expire(now)
-
-    def _look(self, now: float, reserve_seconds: float) -> None:
-        """Show the order the oldest task that may be claimed, if a store lists the line."""
-        if not self.in_store:
-            return
-        self._skip(now, now - self._max_age_seconds + reserve_seconds)
-        switch = self._order.observe(now, self._created[self.waiting[0]] if self.waiting else None)
-        if switch is not None:
-            self._fates.switches.append(switch)
-
-    def codel_of(self, task: int) -> Codel | None:  # noqa: ARG002 - all tasks are of one line
-        """Return the CoDel of a task's line."""
-        return self.codel
-
-    def group_of(self, task: int) -> str | None:  # noqa: ARG002 - all tasks are of one group
-        """Return the group of a task's line."""
-        return None
-
-    def count(self) -> int:
-        """Return the number of tasks; some may be stale, unless `expire` was just called."""
-        return len(self.waiting) + len(self._skipped)
-
-    def count_by_group(self) -> dict[str | None, int]:
-        """Return the number of tasks by group."""
-        return {None: len(self.waiting) + len(self._skipped)}
-
-    def expire(self, now: float) -> None:
-        """Forget tasks that are too old for the queue."""
-        created_after = now - self._max_age_seconds
-        for tasks in (self._skipped, self.waiting):
-            while tasks and self._created[tasks[0]] <= created_after:
-                tasks.popleft()
-                self._expired = True
-
-    def oldest(self) -> int | None:
-        """Return the oldest task."""
-        return next(iter(self._skipped or self.waiting), None)
-
-    def evict(self, eviction: Eviction) -> int | None:  # noqa: ARG002 - all tasks are of one group
-        """Remove and return the task that is to be shed; None if there is none."""
-        tasks = self._skipped or self.waiting
-        return tasks.popleft() if tasks else None
 
 
 class _Level:
@@ -190,7 +81,7 @@ class LevelBacklog:
         waiting: The lines that a store lists, by level and group, in the order in which it does.
     """
 
-    __slots__ = ("_fates", "_groups", "_known", "_levels", "_levels_of", "_load", "_rules", "waiting")
+    __slots__ = ("_groups", "_known", "_levels", "_levels_of", "_new_line", "waiting")
 
     def __init__(self, load: Load, rules: OverloadRules, fates: Fates) -> None:
         """Start with no task.
@@ -198,11 +89,9 @@ class LevelBacklog:
         Args:
             load: The tasks.
             rules: The policy.
-            fates: Where to record what is shed.
+            fates: What became of the tasks.
         """
-        self._load = load
-        self._rules = rules
-        self._fates = fates
+        self._new_line = partial(LineBacklog, load, rules, fates, own_ages=has_own_ages(load, rules))
         self._groups = load.groups if rules.fair else ()
         self._levels_of = load.levels
         self._levels = {level: _Level() for level in sorted(set(load.levels) or {0}, reverse=True)}
@@ -220,7 +109,7 @@ class LevelBacklog:
         if line is None:
             line = self._known.get(key)
             if line is None:
-                line = self._known[key] = LineBacklog(self._load, self._rules, self._fates)
+                line = self._known[key] = self._new_line()
             self.waiting[key] = line
             self._levels[key[0]].lines[key[1]] = line
         line.push(task)
@@ -230,14 +119,14 @@ class LevelBacklog:
             del self.waiting[key]
             del self._levels[key[0]].lines[key[1]]
 
-    def take(self, now: float, reserve_seconds: float = 0.0) -> int | None:
-        """Remove and return the next task to claim; None if there is none."""
+    def take(self, now: float, reserve_seconds: float = 0.0, longest_wait_seconds: float = inf) -> int | None:
+        """Remove and return the next task to claim, of those that waited no longer; None if there is none."""
         for number, level in self._levels.items():
             working = level.lines.copy() if len(level.lines) > 1 else level.lines
             while working:
                 group = level.turns.next_group(working)
                 line = working[group]
-                task = line.take(now, reserve_seconds)
+                task = line.take(now, reserve_seconds, longest_wait_seconds)
                 if task is not None:
                     level.turns.record(group)
                 self._unlist_if_empty((number, group), line)
@@ -247,6 +136,16 @@ class LevelBacklog:
                     break
                 del working[group]
         return None
+
+    def late_behind(self, task: int, now: float, reserve_seconds: float) -> list[int]:
+        """Remove and return the tasks that CoDel sheds behind one that was just shed."""
+        key = self._key(task)
+        line = self.waiting.get(key)
+        if line is None:
+            return []
+        late = line.late_behind(task, now, reserve_seconds)
+        self._unlist_if_empty(key, line)
+        return late
 
     def codel_of(self, task: int) -> Codel | None:
         """Return the CoDel of a task's line."""
@@ -261,10 +160,11 @@ class LevelBacklog:
         return sum([line.count() for line in self.waiting.values()])
 
     def count_by_group(self) -> dict[str | None, int]:
-        """Return the number of tasks by group."""
+        """Return the number of tasks by group, in the order in which a store lists the lines."""
         counts: dict[str | None, int] = {}
-        for (_level, group), line in self.waiting.items():
-            counts[group] = counts.get(group, 0) + line.count()
+        for level in reversed(self._levels.values()):
+            for group, line in level.lines.items():
+                counts[group] = counts.get(group, 0) + line.count()
         return counts
 
     def expire(self, now: float) -> None:
@@ -296,5 +196,6 @@ class LevelBacklog:
 
 def backlog_for(load: Load, rules: OverloadRules, fates: Fates) -> Backlog:
     """Return the simplest backlog that holds the tasks of a load under the rules."""
-    kind = LevelBacklog if load.levels or (rules.fair and load.groups) else LineBacklog
-    return kind(load, rules, fates)
+    if load.levels or (rules.fair and load.groups):
+        return LevelBacklog(load, rules, fates)
+    return LineBacklog(load, rules, fates, own_ages=has_own_ages(load, rules))

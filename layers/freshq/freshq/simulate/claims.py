@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from freshq.policy.reserve import LearnedReserve, ReserveSpans, SkippedTasks
-from freshq.policy.shedding import MAX_CODEL_ROUNDS, ShedReason
+from freshq.policy.shedding import MAX_TAKES, ShedReason
 
 if TYPE_CHECKING:
     from freshq.policy.rules import OverloadRules
@@ -36,6 +37,7 @@ class Claims:
         self._backlog = backlog
         self._admission = admission
         self._sheds_by_codel = rules.codel is not None
+        self._longest_wait_seconds = inf if rules.codel is None else rules.codel.longest_wait_seconds
         self._reserve = LearnedReserve(rules.new_reserve)
         self.observe = self._reserve.observe
         self._skipped = SkippedTasks(rules.order)
@@ -44,18 +46,26 @@ class Claims:
         self.spans = ReserveSpans()
 
     def claim(self, now: float) -> int | None:
-        """Claim one task at `now` (seconds); return None if there is none, or CoDel shed too many."""
+        """Claim one task at `now` (seconds); return None if there is none, or CoDel shed all it found."""
         reserve, take = self._reserve, self._backlog.take
-        for _ in range(MAX_CODEL_ROUNDS):
+        longest_wait_seconds = inf
+        for _ in range(MAX_TAKES):
             if now >= reserve.next_sync:
                 self._sync(now)
             seconds = reserve.seconds
-            task = take(now, seconds)
+            task = take(now, seconds, longest_wait_seconds)
             if seconds and self._skipped.look_due(now, seconds, short=task is None):
                 self._note_skipped(now, seconds, short=task is None)
             if task is None or not self._sheds_by_codel or not self._sheds(task, now):
                 return task
+            longest_wait_seconds = self._shed_behind(task, now, seconds)
         return None
+
+    def _shed_behind(self, task: int, now: float, reserve_seconds: float) -> float:
+        """Shed what waits too long behind a task that was shed; return the longest wait to take next."""
+        for late in self._backlog.late_behind(task, now, reserve_seconds):
+            self._admission.shed_early(late, ShedReason.CODEL, now)
+        return self._longest_wait_seconds
 
     def _sheds(self, task: int, now: float) -> bool:
         codel = self._backlog.codel_of(task)

@@ -10,6 +10,8 @@ from itertools import accumulate
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from freshq.errors import quoted
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -70,7 +72,7 @@ class Burst:
             start, _, seconds = span.partition("+")
             numbers = float(factor), float(start), float(seconds)
         except ValueError:
-            msg = f"burst: must look like FACTOR@START+SECONDS, such as 10@300+60, got {text!r}"
+            msg = f"burst: must look like FACTOR@START+SECONDS, such as 10@300+60, got {quoted(text)}"
             raise ValueError(msg) from None
         return cls(*numbers)
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from freshq.errors import FreshqError
+from freshq.stores.clocks import ANY_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from freshq.model.task import Task, TaskStatus
     from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.clocks import TimeRange
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.transactions import Transactions
 
@@ -67,6 +69,31 @@ class Due:
 
     tasks: Sequence[Task]
     more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OldestRequest:
+    """A request for the oldest claimable tasks of a queue.
+
+    Attributes:
+        queue: Name of the queue.
+        now: Current time in seconds; tasks past their own deadline are stale.
+        created_after: Tasks created at or before this time are stale.
+        count: Maximum number of tasks.
+        groups: Only of these groups; None for all.
+        level: Only of this priority level; None for all.
+    """
+
+    queue: str
+    now: float
+    created_after: float
+    count: int
+    groups: Collection[str | None] | None = None
+    level: int | None = None
+
+    def asks(self, level: int, group: str | None) -> bool:
+        """Return whether it asks for tasks of a line."""
+        return self.level in (None, level) and (self.groups is None or group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +150,22 @@ class Store(Protocol):
 
     transactions: Transactions | None = None
 
+    def clock(self) -> float:
+        """Return the time of the store, or of this machine where it has none, in seconds since the epoch.
+
+        Raises:
+            StoreError: If it was never read, and the store does not answer.
+        """
+        return time.time()
+
+    def time_range(self) -> TimeRange:
+        """Return between which times the store's clock is now; any time where it has none.
+
+        Raises:
+            StoreError: If it was never read, and the store does not answer.
+        """
+        return ANY_TIME
+
     def create_table(self) -> None:
         """Create the tables unless they exist; return once they can be used."""
 
@@ -149,6 +192,12 @@ class Store(Protocol):
 
     def claim(self, request: ClaimRequest) -> list[Task]:
         """Take up to `request.limit` claimable tasks, best first, each by one conditional write."""
+
+    def peek(self, request: ClaimRequest) -> list[Task]:
+        """Return the tasks that a claim would take now, best first, and take none."""
+
+    def delayed(self, queue: str, limit: int) -> list[Task]:
+        """Return some of the delayed tasks, the next due first: at least one page of what comes due."""
 
     def replace(self, task: Task, guard: Guard) -> Task:
         """Store the new version of a task, all but its payload, group and queue.
@@ -208,6 +257,10 @@ class Store(Protocol):
         """Return when the next delay or lease ends, in seconds; None if none does, or it is not known."""
         return None
 
+    def take_quarantined(self) -> int:
+        """Return how many tasks that cannot be read became dead letters here since the last call."""
+        return 0
+
     def put_count(self) -> int:
         """Return a number that changes with each put of this process; constant if they are not counted."""
         return 0
@@ -228,23 +281,16 @@ class Store(Protocol):
     def purge(self, queue: str) -> int:
         """Delete every task of the queue; return how many."""
 
-    def count_waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
-        """Count the claimable tasks by group, reading little more than `at_most` of each line."""
+    def count_waiting(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, int]:
+        """Count the tasks claimable at `now` by group, reading little more than `at_most` of each line."""
 
-    def oldest_created(self, queue: str, created_after: float) -> float | None:
-        """Return the creation time of the oldest claimable task; None if there is none."""
+    def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
+        """Return the creation time of the oldest task that is claimable at `now`; None if there is none."""
 
-    def oldest_tasks(
-        self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
-    ) -> list[Task]:
-        """Return the oldest claimable tasks, those of the lowest priority level first.
-
-        Args:
-            queue: Name of the queue.
-            created_after: Tasks created at or before this time are stale.
-            count: Maximum number of tasks.
-            groups: Only of these groups; None for all.
-        """
+    def oldest_tasks(self, request: OldestRequest) -> list[Task]:
+        """Return the oldest claimable tasks, those of the lowest priority level first."""
 
     def read_record(self, queue: str, name: str) -> SharedRecord | None:
         """Return a shared record; None if there is none."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
+
+from freshq.policy.shedding import CLOCK_STEP_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +20,8 @@ class ClaimMoment:
 
     Attributes:
         now: Current time.
-        created_after: Tasks created at or before this time are past the queue's max age.
+        created_after: Tasks created at or before this time are past the queue's max age, or waited longer
+            than this take allows.
         deadline_after: Tasks with a deadline at or before this time are too late: now plus the reserve.
         lease_until: When the lease of the taken tasks expires.
         expires: When the store may delete the taken tasks, in whole seconds.
@@ -46,6 +49,7 @@ class ClaimRequest:
         max_age_seconds: Age at which a task of the queue is stale.
         reserve_seconds: Time that a task must have left before its deadline.
         retention_seconds: How long the store keeps a task that is over.
+        longest_wait_seconds: Tasks that waited longer are passed over, stale or not; infinite: none.
     """
 
     queue: str
@@ -58,6 +62,12 @@ class ClaimRequest:
     max_age_seconds: float
     reserve_seconds: float
     retention_seconds: float
+    longest_wait_seconds: float = inf
+
+    @property
+    def passes_over(self) -> bool:
+        """Whether the claim passes over tasks that are not stale."""
+        return self.longest_wait_seconds < inf
 
     def moment(self) -> ClaimMoment:
         """Return the times of a claim that is made now.
@@ -71,7 +81,10 @@ class ClaimRequest:
         useful_until = max(lease_until, now + self.max_age_seconds)
         return ClaimMoment(
             now=now,
-            created_after=now - self.max_age_seconds + self.reserve_seconds,
+            created_after=max(
+                now - self.max_age_seconds + self.reserve_seconds,
+                now - self.longest_wait_seconds - CLOCK_STEP_SECONDS,
+            ),
             deadline_after=now + self.reserve_seconds,
             lease_until=lease_until,
             expires=ceil(useful_until + self.retention_seconds),

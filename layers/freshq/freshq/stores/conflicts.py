@@ -36,13 +36,15 @@ def put_over(current: Task, task: Task, on_conflict: OnConflict) -> str:
     if current.status_at(task.updated) not in ALIVE:
         return CREATED
     # An update with the same work would only take the task from its holder.
-    same = _work(current) == _work(task)
+    same = _work(current, task.updated) == _work(task, task.updated)
     return DUPLICATE if on_conflict == "ignore" or same else UPDATED
 
 
-def _work(task: Task) -> tuple[object, ...]:
+def _work(task: Task, now: float) -> tuple[object, ...]:
     """Return what an update may change."""
-    return (task.payload, task.not_before, task.priority, task.group)
+    # A delay that is over is none, whether or not the task was promoted.
+    due = task.not_before if task.not_before is not None and task.not_before > now else None
+    return (task.payload, due, task.priority, task.group, task.kind)
 
 
 def put_result(added: bool | FreshqError) -> PutResult:  # noqa: FBT001 - an answer of the store

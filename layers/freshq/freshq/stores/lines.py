@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from copy import deepcopy
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from freshq.policy.fairness import GroupTurns
 from freshq.policy.order import Order, OrderPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from freshq.policy.order import OrderSwitch
 
@@ -88,11 +89,23 @@ class LineTurns:
         self._lock = threading.Lock()
         self._levels: defaultdict[int, GroupTurns] = defaultdict(GroupTurns)
 
+    def copy(self) -> LineTurns:
+        """Return turns that go on from here apart: for a look that serves nobody."""
+        copied = LineTurns()
+        with self._lock:
+            copied._levels = deepcopy(self._levels)
+        return copied
+
     def record(self, level: int, group: str | None, count: int) -> None:
         """Count turns that a group used while it was the only one with work."""
         with self._lock:
             for _ in range(count):
                 self._levels[level].record(group)
+
+    def plan(self, level: int, groups: Iterable[str | None], count: int) -> dict[str | None, int]:
+        """Return how many of the next turns of a level each group has; see `GroupTurns.plan`."""
+        with self._lock:
+            return self._levels[level].plan(groups, count)
 
     def interleave(
         self, level: int, lines: Mapping[str | None, Iterator[_Candidate]]

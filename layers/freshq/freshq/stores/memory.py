@@ -4,49 +4,51 @@ from __future__ import annotations
 
 import heapq
 import threading
-from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from copy import deepcopy
 from dataclasses import replace
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
+from sortedcontainers import SortedList
 from typing_extensions import override
 
 from freshq.model.lifecycle import new_token
 from freshq.model.task import Task, TaskStatus
-from freshq.policy.reserve import ReserveSpans
-from freshq.policy.shedding import too_late
-from freshq.stores.base import ConflictError, Due, Guard, SharedRecord, Stats, Store
+from freshq.stores.base import ConflictError, Due, Guard, SharedRecord, Store
 from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
-from freshq.stores.tally import tally
+from freshq.stores.memory_counts import StateCounts
+from freshq.stores.memory_lines import LAST_ID, QueueLines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from freshq.errors import FreshqError
+    from freshq.stores.base import OldestRequest, Stats
     from freshq.stores.claim_request import ClaimMoment, ClaimRequest
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.lines import Line
+    from freshq.stores.memory_lines import WaitingLine
 
 # Counts are dropped this long after they expire.
 EXPIRY_MARGIN_SECONDS: Final = 60
-# Entries of finished tasks that one look drops from an agenda: a few milliseconds.
-MAX_OUTDATED: Final = 10_000
+# Ends of leases and delays among which a look finds delayed tasks.
+DELAYED_PAGE: Final = 1000
 
 
 class MemoryStore(Store):
-    """Tasks in a dictionary, with the claimable ones of each line kept sorted by creation time."""
+    """Tasks in a dictionary, with indexes of what to claim, to bring in and to delete."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
-        self._claimable: defaultdict[str, dict[Line, list[tuple[float, str]]]] = defaultdict(dict)
-        # By queue, (time, task id): when a lease or a delay ends, and when a retention is over. Entries may
-        # be out of date; the task decides.
-        self._agenda: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
-        self._retention: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+        self._lines: defaultdict[str, QueueLines] = defaultdict(QueueLines)
+        # By queue, (time, task id): when a lease or a delay ends, and when a retention is over.
+        self._agenda: defaultdict[str, SortedList] = defaultdict(SortedList)
+        self._retention: defaultdict[str, SortedList] = defaultdict(SortedList)
+        self._states: defaultdict[str, StateCounts] = defaultdict(StateCounts)
         self._paused: set[str] = set()
         self._records: dict[tuple[str, str], SharedRecord] = {}
         self._counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -85,56 +87,71 @@ class MemoryStore(Store):
         self._forget(task.task_id)
         self._tasks[task.task_id] = task
         if task.status is TaskStatus.PENDING and not task.delayed:
-            line = self._claimable[task.queue].setdefault((task.priority, task.group), [])
-            insort(line, (task.created, task.task_id))
-        for moment in (task.lease_until, task.not_before):
-            if moment is not None:
-                heapq.heappush(self._agenda[task.queue], (moment, task.task_id))
-        heapq.heappush(self._retention[task.queue], (float(task.expires), task.task_id))
+            line = self._lines[task.queue].line((task.priority, task.group))
+            line.add(task.created, task.task_id, task.deadline)
+        due_at = _due_at(task)
+        if due_at is not None:
+            self._agenda[task.queue].add((due_at, task.task_id))
+        self._retention[task.queue].add((task.expires, task.task_id))
+        self._states[task.queue].add(task)
 
     def _forget(self, task_id: str) -> None:
         task = self._tasks.pop(task_id, None)
-        if task is not None and task.status is TaskStatus.PENDING and not task.delayed:
-            lines = self._claimable[task.queue]
-            line = lines[task.priority, task.group]
-            del line[bisect_left(line, (task.created, task_id))]
-            if not line:
-                del lines[task.priority, task.group]
+        if task is None:
+            return
+        if task.status is TaskStatus.PENDING and not task.delayed:
+            self._lines[task.queue].remove((task.priority, task.group), task.created, task_id)
+        due_at = _due_at(task)
+        if due_at is not None:
+            self._agenda[task.queue].remove((due_at, task_id))
+        self._retention[task.queue].remove((task.expires, task_id))
+        self._states[task.queue].remove(task)
 
     @override
     def claim(self, request: ClaimRequest) -> list[Task]:
         with self._lock:
             moment = request.moment()
-            chosen = list(islice(self._candidates(request, moment), request.limit))
-            return [
-                self._take(task, token, moment) for task, token in zip(chosen, request.tokens, strict=False)
+            looked_at: list[Line] = []
+            chosen = list(islice(self._candidates(request, moment, looked_at), request.limit))
+            taken = [
+                self._take(self._tasks[task_id], token, moment)
+                for task_id, token in zip(chosen, request.tokens, strict=False)
             ]
+            for line in looked_at:
+                self._lines[request.queue].looked_at(line)
+            return taken
 
-    def _candidates(self, request: ClaimRequest, moment: ClaimMoment) -> Iterator[Task]:
-        lines = self._claimable[request.queue]
-        for level in sorted({level for level, _group in lines}, reverse=True):
-            groups = [group for line_level, group in lines if line_level == level]
-            yield from request.turns.interleave(
-                level, {group: self._line(request, moment, (level, group)) for group in groups}
+    @override
+    def peek(self, request: ClaimRequest) -> list[Task]:
+        with self._lock:
+            chosen = islice(self._candidates(request, request.moment(), []), request.limit)
+            return [_copied(self._tasks[task_id]) for task_id in chosen]
+
+    @override
+    def delayed(self, queue: str, limit: int) -> list[Task]:
+        with self._lock:
+            coming = (self._tasks[task_id] for _due_at, task_id in islice(self._agenda[queue], DELAYED_PAGE))
+            return [_copied(task) for task in islice((task for task in coming if task.delayed), limit)]
+
+    def _candidates(self, request: ClaimRequest, moment: ClaimMoment, looked_at: list[Line]) -> Iterator[str]:
+        """Yield the ids of claimable tasks, best first; note the lines that were looked at."""
+
+        def candidates(line: Line, waiting: WaitingLine) -> Iterator[str]:
+            looked_at.append(line)
+            oldest = waiting.waiting(moment.created_after, moment.deadline_after)
+            newest_first = request.orders.newest_first(
+                line, moment.now, lambda: next((created for created, _id in oldest), None)
             )
+            return waiting.claimable(moment, newest_first=newest_first)
 
-    def _line(self, request: ClaimRequest, moment: ClaimMoment, line: Line) -> Iterator[Task]:
-        """Yield the claimable tasks of a line, best first; shed those that are too late."""
-        live = self._live(request.queue, line, moment.created_after)
-        newest_first = request.orders.newest_first(line, moment.now, lambda: live[0][0] if live else None)
-        for _created, task_id in reversed(live) if newest_first else live:
-            task = self._tasks[task_id]
-            reason = too_late(moment.now, task.deadline, moment.deadline_after - moment.now)
-            if reason is None:
-                yield task
-            else:  # its own max age is shorter than the queue's
-                shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=moment.now)
-                self._store(replace(shed, request_token=new_token()))
-
-    def _live(self, queue: str, line: Line, created_after: float) -> list[tuple[float, str]]:
-        """Return (created, task id) of the live tasks of a line, oldest first."""
-        waiting = self._claimable[queue].get(line, [])
-        return waiting[bisect_right(waiting, (created_after, chr(0x10FFFF))) :]
+        for level, lines in self._lines[request.queue].windows():
+            yield from request.turns.interleave(
+                level,
+                {
+                    group: _when_needed(partial(candidates, (level, group), line))
+                    for group, line in lines.items()
+                },
+            )
 
     def _take(self, task: Task, token: str, moment: ClaimMoment) -> Task:
         taken = replace(
@@ -148,7 +165,7 @@ class MemoryStore(Store):
             request_token=token,
         )
         self._store(taken)
-        return replace(taken, payload=deepcopy(taken.payload))
+        return _copied(taken)
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
@@ -170,38 +187,20 @@ class MemoryStore(Store):
     @override
     def due(self, queue: str, now: float, limit: int) -> Due:
         with self._lock:
-            agenda = self._agenda[queue]
-            found = self._popped(agenda, queue, now, limit, _is_due)
-            more = bool(agenda) and agenda[0][0] <= now
-            for task in found:  # due until it changes, which adds a new entry
-                heapq.heappush(agenda, (now, task.task_id))
-            return Due(found, more)
+            past = self._agenda[queue].irange(maximum=(now, LAST_ID))
+            tasks = [self._tasks[task_id] for _due_at, task_id in islice(past, limit + 1)]
+            return Due(tasks[:limit], more=len(tasks) > limit)
 
     @override
     def tidy(self, queue: str, now: float, limit: int) -> int:
         with self._lock:
-            over = self._popped(self._retention[queue], queue, now, limit, _is_over)
-            for task in over:
-                self._forget(task.task_id)
-            return len(over)
-
-    def _popped(
-        self,
-        entries: list[tuple[float, str]],
-        queue: str,
-        now: float,
-        limit: int,
-        wanted: Callable[[Task, float], bool],
-    ) -> list[Task]:
-        """Take entries of the past off a heap; return up to `limit` tasks that are wanted."""
-        found: dict[str, Task] = {}
-        for _ in range(limit + MAX_OUTDATED):
-            if len(found) == limit or not entries or entries[0][0] > now:
-                break
-            task = self._tasks.get(heapq.heappop(entries)[1])
-            if task is not None and task.queue == queue and wanted(task, now):
-                found[task.task_id] = task
-        return [*found.values()]
+            past = self._retention[queue].irange(maximum=(now, LAST_ID))
+            # What is due is brought in first.
+            over = (task_id for _expires, task_id in past if not _is_due(self._tasks[task_id], now))
+            doomed = list(islice(over, limit))
+            for task_id in doomed:
+                self._forget(task_id)
+            return len(doomed)
 
     @override
     def get(self, task_id: str) -> Task | None:
@@ -218,7 +217,8 @@ class MemoryStore(Store):
 
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
-        return tally(self.scan(queue), now, ReserveSpans())
+        with self._lock:
+            return self._states[queue].stats(now, created_after)
 
     @override
     def purge(self, queue: str) -> int:
@@ -229,31 +229,36 @@ class MemoryStore(Store):
             return len(doomed)
 
     @override
-    def count_waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
+    def count_waiting(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, int]:
         with self._lock:
+            lines = self._lines[queue].few()
+            if lines is None:
+                return self._states[queue].by_group(now, created_after, at_most)
             counts: Counter[str | None] = Counter()
-            for line in self._claimable[queue]:
-                counts[line[1]] += len(self._live(queue, line, created_after))
+            for (_level, group), line in lines:
+                counts[group] += line.count(created_after, now, at_most)
             return dict(counts)
 
     @override
-    def oldest_created(self, queue: str, created_after: float) -> float | None:
+    def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
         with self._lock:
-            lines = [self._live(queue, line, created_after) for line in self._claimable[queue]]
-            return min((line[0][0] for line in lines if line), default=None)
+            lines = self._lines[queue].few()
+            if lines is None:
+                return self._states[queue].oldest_created(now, created_after)
+            oldest = (next(line.waiting(created_after, now), None) for _, line in lines)
+            return min((first[0] for first in oldest if first is not None), default=None)
 
     @override
-    def oldest_tasks(
-        self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
-    ) -> list[Task]:
+    def oldest_tasks(self, request: OldestRequest) -> list[Task]:
         with self._lock:
-            ranked = sorted(
-                (level, created, task_id)
-                for level, group in self._claimable[queue]
-                if groups is None or group in groups
-                for created, task_id in self._live(queue, (level, group), created_after)
-            )
-            return [self._tasks[task_id] for _level, _created, task_id in ranked[:count]]
+            levels: defaultdict[int, list[Iterator[tuple[float, str]]]] = defaultdict(list)
+            for (level, group), line in self._lines[request.queue].all():
+                if request.asks(level, group):
+                    levels[level].append(line.waiting(request.created_after, request.now))
+            ranked = chain.from_iterable(heapq.merge(*levels[level]) for level in sorted(levels))
+            return [self._tasks[task_id] for _created, task_id in islice(ranked, request.count)]
 
     @override
     def read_record(self, queue: str, name: str) -> SharedRecord | None:
@@ -299,11 +304,20 @@ class MemoryStore(Store):
         pass
 
 
-def _is_over(task: Task, now: float) -> bool:
-    return task.expires <= now and not _is_due(task, now)
+def _copied(task: Task) -> Task:
+    return replace(task, payload=deepcopy(task.payload))
+
+
+def _when_needed(candidates: Callable[[], Iterator[str]]) -> Iterator[str]:
+    """Yield what a function returns that is not called before the first is asked for."""
+    yield from candidates()
+
+
+def _due_at(task: Task) -> float | None:
+    """Return when the lease or the delay of a task ends; None if it has neither."""
+    return task.lease_until if task.status is TaskStatus.TAKEN else task.not_before if task.delayed else None
 
 
 def _is_due(task: Task, now: float) -> bool:
-    if task.status is TaskStatus.TAKEN:
-        return task.lease_until is not None and task.lease_until <= now
-    return task.delayed and task.not_before is not None and task.not_before <= now
+    due_at = _due_at(task)
+    return due_at is not None and due_at <= now

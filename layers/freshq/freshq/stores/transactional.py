@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, get_args
 
+from freshq.errors import quoted
 from freshq.stores.conflicts import OnConflict, PutResult, put_result
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def putter(store: Store, on_conflict: OnConflict | None, connection: Connection 
         ValueError: If an argument is wrong, or the store has no transactions.
     """
     if on_conflict not in (None, *get_args(OnConflict)):
-        msg = f"on_conflict: must be 'ignore', 'update' or None, got {on_conflict!r}"
+        msg = f"on_conflict: must be 'ignore', 'update' or None, got {quoted(on_conflict)}"
         raise ValueError(msg)
     if connection is not None:
         transactions = transactions_of(store, "connection")

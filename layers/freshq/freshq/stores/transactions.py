@@ -24,6 +24,7 @@ class HeldTask:
         connection: Its transaction. What you write through it is committed with the task, or not at all.
         result: Set it to keep a JSON value with the task.
         settled: The completed task; None while it is held, and if the attempt failed.
+        failed: The task after a failed attempt; None while it is held, and if that could not be stored.
     """
 
     def __init__(self, task: Task, connection: Connection) -> None:
@@ -32,6 +33,7 @@ class HeldTask:
         self.connection = connection
         self.result: Any = None
         self.settled: Task | None = None
+        self.failed: Task | None = None
 
 
 class SettlingContext(Protocol):
@@ -66,7 +68,7 @@ class Transactions(Protocol):
         """Hold the best task by the lock of its row, and settle it when the block ends.
 
         Args:
-            request: Returns a request for one task.
+            request: Returns a request for one task. It is called again after tasks were shed.
             context: The queue.
             shed_version: Returns the shed version of a task that must not run; None if it is to run.
 

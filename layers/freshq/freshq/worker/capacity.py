@@ -80,9 +80,10 @@ class Capacity:
         waits = [poll_seconds]
         if self._bucket is not None:
             waits.append(self._bucket.seconds_until_next())
-        if self._tokens is not None and (seconds := self._tokens.seconds_until_next(self._queue.now())):
-            waits.append(seconds)
-        return max(0.001, min(waits))
+        if self._tokens is not None:
+            waits.append(self._tokens.seconds_until_next(self._queue.now()))
+        # 0 means that there is a token: then the worker waits for tasks.
+        return max(0.001, min(seconds for seconds in waits if seconds > 0))
 
     def first_attempt(self) -> None:
         """Credit the retry budget with a first attempt."""

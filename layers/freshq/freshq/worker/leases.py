@@ -91,8 +91,11 @@ class LeaseRenewal:
             if self._max_run_seconds is not None and run_seconds >= self._max_run_seconds:
                 if self._runs.abandon(run):
                     self._on_overrun(run, run_seconds)
-            elif run.claim.lease_until - now < RENEW_BELOW * self._queue.lease_seconds:
+            elif not run.acknowledged and self._is_due(run, now):
                 self._begin_extension(run)
+
+    def _is_due(self, run: TaskRun, now: float) -> bool:
+        return run.claim.lease_until - now < RENEW_BELOW * self._queue.lease_seconds
 
     def wait(self) -> None:
         """Wait for the extensions under way, but not for one that takes longer than a lease."""

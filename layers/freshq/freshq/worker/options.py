@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Self, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from freshq.model.new_task import first_problem
 from freshq.model.task import MAX_SECONDS
@@ -29,6 +29,8 @@ class WorkerOptions(TypedDict, total=False):
     drain_seconds: float | None
     max_run_seconds: float | None
     give_up_seconds: float | None
+    at_most_once: bool
+    transaction: bool
     observer: Observer | None
 
 
@@ -50,6 +52,11 @@ class WorkerConfig(BaseModel):
             task runs.
         give_up_seconds: End the run with the error if the store does not answer claims for this time; None:
             wait for as long as it takes.
+        at_most_once: Complete each task before its run, so that it never runs twice. A run that fails, or
+            dies with its process, is not repeated, and its result is not kept.
+        transaction: Hold each task in a database transaction (`Queue.transaction`) instead of a lease. The
+            runner is called with the task and the connection; what it writes through that is committed
+            together with the task's end. SQL only.
         observer: Receives what happens; None for the log.
     """
 
@@ -67,7 +74,20 @@ class WorkerConfig(BaseModel):
     drain_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
     max_run_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
     give_up_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] | None = None
+    at_most_once: bool = False
+    transaction: bool = False
     observer: Observer | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.transaction and self.at_most_once:
+            raise ValueError("at_most_once: not with transaction, whose writes and task commit together")
+        if self.transaction and self.max_run_seconds is not None:
+            msg = "max_run_seconds: not with transaction, whose row stays locked while its run lasts; "
+            raise ValueError(msg + "set the timeouts of its statements in the database")
+        if self.transaction and self.retry_budget is not None:
+            raise ValueError("retry_budget: not with transaction, which settles a task before it ends")
+        return self
 
     def observer_or_log(self) -> Observer:
         """Return the observer, or one that writes to the log."""

@@ -22,6 +22,8 @@ class Outcome(StrEnum):
     RELEASED: the runner was busy. SHED: the deadline passed before the run could start; the task returned
     unchanged and counts as shed by its deadline. LEASE_LOST: the lease expired before the run started or
     ended. UNSETTLED: the run ended, but the store did not answer; the task returns when its lease expires.
+
+    With `at_most_once`, FAILED is a run that failed after its task was completed.
     """
 
     SUCCEEDED = "succeeded"
@@ -43,6 +45,7 @@ class RunReport:
         overran: Ids of the tasks that ran longer than `max_run_seconds`.
         unfinished: Ids of the tasks that were still running when the worker stopped waiting, including those
             that overran. They stay TAKEN until their leases expire.
+        given_back: Ids of the tasks that were still running at `Worker.stop_at_once`, and were released.
         idle: Whether it stopped because there was nothing left to claim.
     """
 
@@ -50,6 +53,7 @@ class RunReport:
     outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     overran: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
+    given_back: list[str] = field(default_factory=list)
     idle: bool = False
 
     @property
@@ -57,6 +61,38 @@ class RunReport:
         """Number of runs that succeeded, failed or were retried."""
         ended = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.RETRIED)
         return sum(self.outcomes[outcome] for outcome in ended)
+
+
+class WorkerState(StrEnum):
+    """What a worker does: DRAINING is to wait for the running tasks without claiming more."""
+
+    STARTING = "starting"
+    WORKING = "working"
+    DRAINING = "draining"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker at one moment.
+
+    Attributes:
+        state: What it does.
+        running: Number of tasks that occupy a slot.
+        claimed: Number of tasks claimed so far.
+        outcomes: Number of runs by outcome so far.
+        overran: Number of runs that exceeded `max_run_seconds` so far.
+        turned_seconds: Time since its loop last went round.
+        store_answers: Whether the store answered its last calls.
+    """
+
+    state: WorkerState = WorkerState.STARTING
+    running: int = 0
+    claimed: int = 0
+    outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    overran: int = 0
+    turned_seconds: float = 0.0
+    store_answers: bool = False
 
 
 @runtime_checkable

@@ -2,58 +2,79 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from freshq.errors import quoted
 from freshq.model.task import Task
+from freshq.worker.loading import load_object
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 # Takes a task; returns any JSON value, or raises Retry, Reject or Busy.
 Runner: TypeAlias = Callable[[Task], Any]
+# Takes also the SQLAlchemy connection of the transaction that holds the task.
+TransactionRunner: TypeAlias = "Callable[[Task, Connection], Any]"
 
 
-def load_runner(name: str) -> Runner:
+def load_runner(name: str, advice: str = "") -> Runner:
     """Import the function that a name such as ``orders.runner:run`` refers to.
+
+    Args:
+        name: The module and the function.
+        advice: What to do if there is no such module, for the error.
 
     Raises:
         ValueError: One line that names the wrong part and what to do.
     """
-    module_name, separator, function_name = name.partition(":")
-    if not separator or not module_name or not function_name:
-        msg = f"runner: {name!r} is not of the form 'module:function', such as 'orders.runner:run'"
-        raise ValueError(msg)
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        msg = (
-            f"runner: module {module_name!r} cannot be imported ({error}); "
-            "add it to functions/process_tasks or to a layer"
-        )
-        raise ValueError(msg) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        msg = f"runner: module {module_name!r} has no function {function_name!r}"
+    runner = load_object("runner", name, advice, what="function", example="orders.runner:run")
+    if not callable(runner):
+        module_name, _, object_name = name.partition(":")
+        problem = f"has a {type(runner).__name__}, not a function, as {object_name!r}"
+        msg = f"runner: module {quoted(module_name)} {problem}"
         raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
-    runner: Runner = function
-    return runner
+    found: Runner = runner
+    return found
 
 
-def checked_runner(runner: object) -> Runner:
+def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
     """Return a runner that a worker can call.
 
+    Args:
+        runner: What was given.
+        transaction: Whether it is called with a connection besides the task.
+
     Raises:
-        ValueError: If it is not callable, or is `async def`, whose coroutine nobody would await.
+        ValueError: If it is not callable, cannot take its arguments, or is `async def`, whose coroutine
+            nobody would await.
     """
+    takes = "a task and a connection" if transaction else "a task"
     if not callable(runner):
-        msg = f"runner: must be a function that takes a task, got {type(runner).__name__}"
+        msg = f"runner: must be a function that takes {takes}, got {type(runner).__name__}"
         raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
-    # An object with an async `__call__` is not a coroutine function itself.
-    if any(_is_async(each) for each in (runner, runner.__call__)):
-        msg = "runner: is an async function; pass a function, such as lambda task: asyncio.run(run(task))"
+    if is_async(runner) or is_async_generator(runner):
+        msg = "runner: is an async function; register it with freshq.Handlers, or pass one that is not async"
         raise ValueError(msg)
+    try:
+        signature = inspect.signature(runner)
+    except (TypeError, ValueError):  # some functions in C have none
+        return runner
+    try:
+        signature.bind(*(object(), object())[: 1 + transaction])
+    except TypeError as error:
+        msg = f"runner: must take {takes}, but its arguments are {signature} ({error})"
+        raise ValueError(msg) from None
     return runner
 
 
-def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+def is_async(function: Any) -> bool:  # noqa: ANN401 - anything that can be called
+    """Return whether a call makes a coroutine."""
+    # An object with an async `__call__` is not a coroutine function itself.
+    return any(inspect.iscoroutinefunction(each) for each in (function, function.__call__))
+
+
+def is_async_generator(function: Any) -> bool:  # noqa: ANN401 - anything that can be called
+    """Return whether a call makes an asynchronous generator."""
+    return any(inspect.isasyncgenfunction(each) for each in (function, function.__call__))

@@ -24,12 +24,14 @@ class TaskRun:
         claim: The claim, with the lease as last extended.
         started: When the run started, in seconds by the queue's clock.
         unsettled: Whether it is over, and the store has not answered its settlement.
+        acknowledged: Whether it was settled before it started, and so has no lease.
         ended: How it ended.
     """
 
     claim: Claim
     started: float
     unsettled: bool = False
+    acknowledged: bool = False
     ended: Future[Outcome] = field(default_factory=Future)
 
 

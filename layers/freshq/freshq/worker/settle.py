@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import LeaseLost, StoreError
 from freshq.model.checks import checked_result, checked_seconds
-from freshq.model.outcomes import Busy, Reject, Retry
+from freshq.model.outcomes import Busy, Reject, Retry, error_text
 from freshq.model.task import TaskStatus
 from freshq.policy.retry import Backoff
 from freshq.worker.report import Outcome
@@ -67,6 +67,33 @@ def settlement_of(
     return Settlement(lambda: _retry(queue, claim, error, delay_seconds), error, downstream_ok=False)
 
 
+@dataclass(frozen=True, slots=True)
+class RanOnce:
+    """How the only run of a task ended.
+
+    Attributes:
+        error: What went wrong; None if nothing did.
+        downstream_ok: False if the downstream pushed back.
+    """
+
+    error: str | None
+    downstream_ok: bool
+
+
+def ran_once(claim: Claim, runner: Runner) -> RanOnce:
+    """Run a task that is settled already: whatever the runner raises, it is not run again."""
+    try:
+        runner(claim.task)
+    except Reject as reject:
+        return RanOnce(error_text(reject), downstream_ok=True)
+    except (Busy, Retry) as later:
+        return RanOnce(f"{error_text(later)}; not run again", downstream_ok=False)
+    except BaseException as unexpected:  # in a thread of a run, SystemExit and the like are the runner's own
+        logger.exception("the runner failed on task %s", claim.task.task_id)
+        return RanOnce(f"{type(unexpected).__name__}: {error_text(unexpected)}", downstream_ok=False)
+    return RanOnce(None, downstream_ok=True)
+
+
 def too_late_to_run(queue: BaseQueue, claim: Claim) -> Settlement | None:
     """Return how to give back a claim whose run must not start; None if it may start.
 
@@ -79,14 +106,6 @@ def too_late_to_run(queue: BaseQueue, claim: Claim) -> Settlement | None:
         error = "the lease expired before the run started"
         return Settlement(lambda: _give_back(queue, claim, Outcome.LEASE_LOST), error, None)
     return None
-
-
-def error_text(error: BaseException) -> str:
-    """Return the text of an exception as every store accepts it; a substitute if it has none."""
-    try:
-        return str(error).replace("\0", "\\0")  # PostgreSQL has no NUL
-    except BaseException:  # noqa: BLE001 - the user's `__str__`
-        return "its text cannot be read"
 
 
 def settle_until_lost(
@@ -153,10 +172,11 @@ def _completed(queue: BaseQueue, claim: Claim, result: Any) -> Settlement:  # no
         text = error_text(error)
         problem = text if isinstance(error, ValueError) else f"result: {type(error).__name__}: {text}"
         return Settlement(lambda: _fail(queue, claim, problem), problem, downstream_ok=True)
-    return Settlement(lambda: _complete(queue, claim, result), None, downstream_ok=True)
+    return Settlement(lambda: completed(queue, claim, result), None, downstream_ok=True)
 
 
-def _complete(queue: BaseQueue, claim: Claim, result: Any) -> Outcome:  # noqa: ANN401 - any JSON value
+def completed(queue: BaseQueue, claim: Claim, result: Any = None) -> Outcome:  # noqa: ANN401 - any JSON value
+    """Settle a claim as SUCCESS."""
     queue.complete(claim, result)
     return Outcome.SUCCEEDED
 

@@ -26,6 +26,9 @@ class BackgroundUpkeep:
     """Runs portions of upkeep in a thread, as long as the block of this context manager lasts.
 
     Of all workers of a queue one does so at a time. During an outage it tries again after each pause.
+
+    Attributes:
+        failing: Whether the store did not answer the last portion.
     """
 
     def __init__(self, queue: BaseQueue, pause_seconds: float = PAUSE_SECONDS) -> None:
@@ -38,7 +41,7 @@ class BackgroundUpkeep:
         self._queue = queue
         self._pause_seconds = pause_seconds
         self._stopped = threading.Event()
-        self._failing = False
+        self.failing = False
         self._thread: Future[None] | None = None
 
     def __enter__(self) -> Self:
@@ -61,13 +64,13 @@ class BackgroundUpkeep:
                 pass
 
     def portion(self) -> bool:
-        """Run one portion; return whether it moved tasks, so that there may be more to do."""
+        """Run one portion; return whether there is more to do."""
         try:
-            moved = self._queue.upkeep()
+            more = self._queue.upkeep().more
         except StoreError as error:
-            if not self._failing:
+            if not self.failing:
                 logger.warning("the upkeep of queue %r waits for its store: %s", self._queue.name, error)
-            self._failing = True
+            self.failing = True
             return False
-        self._failing = False
-        return moved > 0
+        self.failing = False
+        return more

@@ -11,6 +11,7 @@ from freshq_pipeline.ingest.sources.json_lines import micros
 
 _TIMES: Final = {
     "created_us": "taskCreated",
+    "put_us": "putAt",
     "deadline_us": "deadline",
     "lease_until_us": "leaseUntil",
     "not_before_us": "notBefore",
@@ -41,10 +42,13 @@ def from_image(image: Column) -> dict[str, Column]:
         "status": text(image, "taskStatus"),
         "queue": text(image, "taskQueue"),
         "task_group": text(image, "taskGroup"),
+        "kind": text(image, "taskKind"),
         "shed_reason": text(image, "shedReason"),
         "priority": F.coalesce(number(image, "priority", "int"), F.lit(0)),
         "attempts": F.coalesce(number(image, "attempts", "int"), F.lit(0)),
         # A digest, as in landed events: who has the token can settle the task.
         "lease": F.substring(F.sha2(token, 256), 1, LEASE_DIGITS),
+        # The application's own attributes may be secret, and are not kept.
+        "unknown_fields": F.lit(None),
         "worker": F.when(names_worker, F.regexp_extract(token, "^(.+):[^:]*$", 1)),
     }

@@ -22,14 +22,20 @@ def read_lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
     return spark.read.text(list(files)).select("value", _file())
 
 
-def files_with_crowded_lines(spark: SparkSession, files: Sequence[str]) -> list[str]:
-    """Return the files in which some line may hold several records.
+def irregular_files(spark: SparkSession, files: Sequence[str], unknown_name: str | None) -> list[str]:
+    """Return the files in which some line may hold several records, or a record with unknown fields.
 
-    Searching for adjacent braces is much cheaper than splitting every line.
+    Searching for adjacent braces and for names is much cheaper than splitting and parsing every line.
+
+    Args:
+        spark: The session.
+        files: Addresses of the files.
+        unknown_name: Pattern of the names of unknown fields; None if they do not matter.
     """
+    irregular = _several() if unknown_name is None else _several() | F.col("value").rlike(unknown_name)
     # Adding the file name to the matching lines only halves the time.
-    crowded = spark.read.text(list(files)).where(_several()).select(_file()).distinct()
-    return sorted(row["file"] for row in crowded.collect())
+    found = spark.read.text(list(files)).where(irregular).select(_file()).distinct()
+    return sorted(row["file"] for row in found.collect())
 
 
 def _file() -> Column:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+
+from freshq.errors import quoted
 
 TaskId = Annotated[
     str | None, typer.Argument(metavar="TASK_ID", help="The task; in the shell, the current one by default.")
@@ -35,5 +38,22 @@ def parsed(argument: str, text: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(text)
     except ValueError as error:
-        msg = f"{argument}: must be JSON ({error}), got {text:.60}; quote a text, or use --text"
+        msg = f"{argument}: must be JSON ({error}), got {quoted(text)}; quote a text, or use --text"
         raise ValueError(msg) from error
+
+
+def instant(argument: str, text: str) -> datetime:
+    """Return the instant that a text is.
+
+    Raises:
+        ValueError: If it is not an ISO 8601 time with a time zone; names the argument.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        msg = f"{argument}: must be a time such as 2026-12-01T08:00Z, got {text:.60}"
+        raise ValueError(msg) from None
+    if moment.tzinfo is None:
+        msg = f"{argument}: needs a time zone, got {text:.60}; append Z for UTC, or an offset such as +01:00"
+        raise ValueError(msg)
+    return moment

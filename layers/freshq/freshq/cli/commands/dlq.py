@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from freshq.cli.command import QueueCommand, QueueContext
+from freshq.cli.command import Group, QueueCommand, QueueContext
 from freshq.cli.commands.arguments import Cursor, LeaseSeconds, Limit, TaskIds, Yes
 from freshq.cli.commands.attached_verbs import attached
 from freshq.errors import RefusedError
@@ -57,7 +57,7 @@ def dlq_purge(context: QueueContext, task_ids: TaskIds = None, yes: Yes = False)
     session.output.answer({"deleted": deleted}, f"{deleted:,} dead letters deleted")
 
 
-app = typer.Typer(help="Dead letters: list, claim, redrive, delete.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Dead letters: list, claim, redrive, delete.", no_args_is_help=True)
 app.command("ls", cls=QueueCommand)(dlq_ls)
 app.command("claim", cls=QueueCommand)(dlq_claim)
 app.command("redrive", cls=QueueCommand)(dlq_redrive)

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from freshq.cli.command import QueueContext
-from freshq.cli.commands.arguments import parsed
+from freshq.cli.commands.arguments import instant, parsed
 from freshq.cli.errors import printable
 from freshq.errors import RefusedError
 from freshq.model.answers import PutOutcome
 from freshq.queue.attached import AttachedQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from freshq.cli.session import Session
     from freshq.model.answers import Receipt
@@ -35,11 +33,19 @@ Payload = Annotated[
 ]
 NewId = Annotated[str | None, typer.Option("--id", help="Id of the task; by default a new one.")]
 Priority = Annotated[int, typer.Option(help="0 to 9, higher first.")]
-DelaySeconds = Annotated[float, typer.Option(help="Seconds until it becomes claimable.")]
+DelaySeconds = Annotated[
+    float, typer.Option("--delay-seconds", "--delay", help="Seconds until it becomes claimable.")
+]
+At = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="When it becomes claimable, with a time zone: 2026-12-01T08:00Z."),
+]
 MaxAgeSeconds = Annotated[
-    float | None, typer.Option(help="Seconds until it is stale; at most the max age of the queue.")
+    float | None,
+    typer.Option(help="Seconds from when it is claimable until it is stale; at most the queue's max age."),
 ]
 Group = Annotated[str | None, typer.Option(help="Tenant or key; groups take turns.")]
+Kind = Annotated[str | None, typer.Option(help="Type of the message; a worker may choose its handler by it.")]
 Conflict = Annotated[
     str | None,
     typer.Option(metavar="ignore|update", help="If a task with this id is live: keep it, or replace it."),
@@ -57,8 +63,10 @@ def put(
     task_id: NewId = None,
     priority: Priority = 0,
     delay_seconds: DelaySeconds = 0.0,
+    at: At = None,
     max_age_seconds: MaxAgeSeconds = None,
     group: Group = None,
+    kind: Kind = None,
     on_conflict: Conflict = None,
     text: AsText = False,
     lines: Lines = None,
@@ -68,8 +76,10 @@ def put(
     options: dict[str, Any] = {
         "priority": priority,
         "delay_seconds": delay_seconds,
+        "at": None if at is None else instant("at", at),
         "max_age_seconds": max_age_seconds,
         "group": group,
+        "kind": kind,
     }
     if lines is not None:
         if payload is not None or task_id is not None:
@@ -126,13 +136,13 @@ def put_lines(session: Session, source: str, options: Mapping[str, Any], *, as_t
     for task in tasks:
         session.queue.check(task)
     duplicates = 0
-    with _progress(len(tasks)) as (progress, bar):
+    with _progress(len(tasks)) as advance:
         remaining = iter(tasks)
         while batch := list(islice(remaining, BATCH_TASKS)):
             receipts = session.queue.put_many(batch)
             duplicates += sum(receipt.outcome is PutOutcome.DUPLICATE for receipt in receipts)
             session.see(*(receipt.task_id for receipt in receipts))
-            progress.advance(bar, len(batch))
+            advance(len(batch))
     created = len(tasks) - duplicates
     session.output.answer({"created": created, "duplicates": duplicates}, f"{created:,} tasks put")
     if duplicates:
@@ -157,9 +167,21 @@ def _payloads(source: str, *, as_text: bool) -> Iterator[Any]:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[tuple[Progress, Any]]:
-    """Show a progress bar if standard error is a terminal."""
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar if standard error is a terminal; yield a function that advances it."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - slow to load
+    from rich.progress import (  # noqa: PLC0415 - slow to load
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     columns = TextColumn("put"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield progress, progress.add_task("put", total=total)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("put", total=total)
+        yield lambda tasks: progress.advance(bar, tasks)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshq.cli.addresses import FORMS, open_queue
+from freshq.cli.addresses import FORMS, Address, open_queue
 from freshq.feeds.relay import DEFAULT_BATCH, Relay
 from freshq.model.task import MAX_SECONDS
 
@@ -40,6 +40,8 @@ def relay(
 
     Runs until it is interrupted. It can be killed at any point, and several can run at once.
     """
+    _check("--from", source)
+    _check("--to", destination)
     # The outbox moves every waiting task, whatever max age its producers gave it.
     with (
         closing(_open("--from", source, from_name, MAX_SECONDS)) as outbox,
@@ -50,6 +52,14 @@ def relay(
             signal.signal(number, lambda *_: stop.set())
         moved = Relay(outbox, target, batch=batch).run(stop, until_empty=until_empty)
     typer.echo(f"{moved} tasks relayed")
+
+
+def _check(option: str, address: str) -> None:
+    """Refuse a wrong address of either queue before the other one is opened."""
+    try:
+        Address.parse(address)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def _open(option: str, address: str, name: str, max_age_seconds: float) -> BaseQueue:

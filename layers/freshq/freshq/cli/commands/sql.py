@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from freshq.cli.addresses import database_of
+from freshq.cli.command import Command, Group
 from freshq.errors import needs
 
-app = typer.Typer(help="Tables in a SQL database.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Tables in a SQL database.", no_args_is_help=True)
 
 Url = Annotated[
     str, typer.Argument(help="The database, such as sqlite:///tasks.db; #TABLE at the end names a table.")
@@ -22,7 +23,7 @@ def main() -> None:
     """Make `sql` a group of commands, although it has only one."""
 
 
-@app.command()
+@app.command(cls=Command)
 def migrate(url: Url) -> None:
     """Create the tables, or update them to the newest version. Safe to repeat."""
     with needs("sql"):

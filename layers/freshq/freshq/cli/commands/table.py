@@ -1,23 +1,36 @@
-"""`freshq table`: creates and updates tables from a description file."""
+"""`freshq table`: creates what a queue needs, and tables from a description file."""
 
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from freshq.cli.addresses import open_queue, storable_options
+from freshq.cli.command import Command, Group
 from freshq.cli.commands.progress import progress_bars
+from freshq.cli.configuration import check_options, store_first_options
 from freshq.errors import needs
+from freshq.model.checks import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from freshq.stores.dynamodb.tables.plan import TablePlan
 
-app = typer.Typer(help="Tables from a description file.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Tables of a new queue, or from a description file.", no_args_is_help=True)
 
+Url = Annotated[
+    str,
+    typer.Argument(
+        envvar="FRESHQ_QUEUE",
+        metavar="URL",
+        help="Address of the queue: dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/DATABASE.",
+    ),
+]
 File = Annotated[Path, typer.Argument(help="The description, as JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
 CloudFormation = Annotated[
@@ -25,12 +38,21 @@ CloudFormation = Annotated[
 ]
 
 
-@app.callback()
-def main() -> None:
-    """Make `table` a group of commands, although it has only one."""
+@app.command(cls=Command)
+def create(url: Url) -> None:
+    """Create what a new queue needs, in any store. Safe to repeat: what exists stays.
+
+    The options after ? are stored with the queue, see freshq configure.
+    """
+    options = storable_options(url)
+    check_options(options)
+    with closing(open_queue(url, new=True)) as queue:
+        queue.create_table()
+        store_first_options(queue, options)
+    typer.echo(f"The table is ready: {without_password(url)}")
 
 
-@app.command()
+@app.command(cls=Command)
 def apply(file: File, dry_run: DryRun = False, cloudformation: CloudFormation = False) -> None:
     """Create or update the tables of a file. Other tables and indexes are kept."""
     with needs("aws"):

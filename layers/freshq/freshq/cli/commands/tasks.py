@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -13,7 +13,14 @@ from freshq.cli.output import fields
 from freshq.errors import RefusedError, TaskNotFound
 from freshq.model.task import TaskStatus
 
-Status = Annotated[str | None, typer.Option(help=f"Only tasks with this status: {', '.join(TaskStatus)}.")]
+LISTED: Final = tuple(status for status in TaskStatus if status is not TaskStatus.READY)
+Status = Annotated[str | None, typer.Option(help=f"Only tasks with this status: {', '.join(LISTED)}.")]
+Next = Annotated[
+    bool,
+    typer.Option(
+        "--next", help="The waiting tasks in the order in which claims would take them, and why some wait."
+    ),
+]
 Approximate = Annotated[
     bool, typer.Option("--approximate", help="Read one page per shard instead of every task.")
 ]
@@ -37,9 +44,24 @@ def get(context: QueueContext, task_id: TaskId = None) -> None:
     session.output.task(task, session.queue.now())
 
 
-def ls(context: QueueContext, status: Status = None, limit: Limit = 20, cursor: Cursor = None) -> None:
+def ls(
+    context: QueueContext,
+    status: Status = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    coming: Next = False,
+) -> None:
     """List tasks."""
     session = context.session
+    if coming:
+        if status is not None or cursor is not None:
+            raise ValueError("next: goes with --limit only; leave out --status and --cursor")
+        waiting = session.queue.peek(limit)
+        session.see(*(each.task.task_id for each in waiting))
+        session.output.waiting(waiting, session.queue.now())
+        return
+    if status is not None and status.upper() == TaskStatus.READY:
+        raise ValueError("status: READY records are in no queue, and not listed; use freshq get RECORD_ID")
     page = session.queue.list(None if status is None else status.upper(), limit, cursor)
     session.see(*(task.task_id for task in page))
     session.output.tasks(page.tasks, page.cursor, session.queue.now())

@@ -2,42 +2,78 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
-from freshq.cli.command import QueueCommand
-from freshq.cli.commands import dlq
-from freshq.cli.commands.attached_verbs import hold, ready
-from freshq.cli.commands.claims import claim, done, extend, fail, release, retry
-from freshq.cli.commands.put import put
-from freshq.cli.commands.tasks import (
-    cancel,
-    get,
-    ls,
-    pause,
-    purge,
-    reprioritize,
-    resume,
-    stats,
-    touch,
+from freshq.cli.listing import Listed
+
+_work = partial(Listed, panel="Work", on_queue=True)
+_tasks = partial(Listed, panel="Tasks", on_queue=True)
+_queue = partial(Listed, panel="Queue", on_queue=True)
+_attached = partial(Listed, panel="Attached tables", on_queue=True)
+
+VERBS: Final[tuple[Listed, ...]] = (
+    _work(
+        "put",
+        target="commands.put:put",
+        help="Put a task into the queue. A duplicate changes nothing and exits with status 1.",
+    ),
+    _work(
+        "claim",
+        target="commands.claims:claim",
+        help="Claim tasks in the queue's order. Exits with status 1 if there is nothing to claim.",
+    ),
+    _work("done", target="commands.claims:done", help="Settle a claim as SUCCESS."),
+    _work(
+        "fail",
+        target="commands.claims:fail",
+        help="Settle a claim as FAILURE: the task becomes a dead letter, even if attempts remain.",
+    ),
+    _work(
+        "retry",
+        target="commands.claims:retry",
+        help="Return a task to be tried again later. After its last attempt it becomes a dead letter.",
+    ),
+    _work(
+        "release",
+        target="commands.claims:release",
+        help="Return a task, claimable at once. The attempt does not count.",
+    ),
+    _work("extend", target="commands.claims:extend", help="Extend the lease of a task, from now."),
+    _tasks("get", target="commands.tasks:get", help="Show everything about a task."),
+    _tasks("ls", target="commands.tasks:ls", help="List tasks."),
+    _tasks(
+        "stats",
+        target="commands.tasks:stats",
+        help="Count tasks by state, and show the ages of pending ones.",
+    ),
+    _tasks("touch", target="commands.tasks:touch", help="Set the creation time of a pending task to now."),
+    _tasks(
+        "reprioritize",
+        target="commands.tasks:reprioritize",
+        help="Move a pending task to another priority level. Its creation time stays.",
+    ),
+    _tasks("cancel", target="commands.tasks:cancel", help="Cancel pending tasks."),
+    _queue(
+        "pause",
+        target="commands.tasks:pause",
+        help="Suspend claims, within seconds on every worker. Tasks can still be put and settled.",
+    ),
+    _queue("resume", target="commands.tasks:resume", help="Allow claims again."),
+    _queue(
+        "purge",
+        target="commands.tasks:purge",
+        help="Delete every task of the queue, including those being worked on.",
+    ),
+    Listed("dlq", "Queue", "commands.dlq:app", "Dead letters: list, claim, redrive, delete."),
+    _attached(
+        "hold",
+        target="commands.attached_verbs:hold",
+        help="Put a record of an attached table under construction. It cannot be queued until it is ready.",
+    ),
+    _attached(
+        "ready",
+        target="commands.attached_verbs:ready",
+        help="Make a record of an attached table READY, from under construction or from a final status.",
+    ),
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import typer
-
-# By the heading that help lists them under.
-VERBS: Final[dict[str, tuple[Callable[..., None], ...]]] = {
-    "Work": (put, claim, done, fail, retry, release, extend),
-    "Tasks": (get, ls, stats, touch, reprioritize, cancel),
-    "Queue": (pause, resume, purge),
-    "Attached tables": (hold, ready),
-}
-
-
-def add_verbs(app: typer.Typer) -> None:
-    """Add the verbs to a group of commands."""
-    for panel, verbs in VERBS.items():
-        for verb in verbs:
-            app.command(cls=QueueCommand, rich_help_panel=panel)(verb)
-    app.add_typer(dlq.app, name="dlq", rich_help_panel="Queue")

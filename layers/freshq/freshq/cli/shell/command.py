@@ -19,7 +19,7 @@ def shell(context: QueueContext) -> None:
         with needs("cli"):
             from freshq.cli.shell.prompt import Prompt  # noqa: PLC0415 - slow to load, and a pipe needs none
 
-        session.output.console.print(f"queue {session.queue.name}; help lists the commands, quit leaves")
+        typer.echo(f"queue {session.queue.name}; help lists the commands, quit leaves")
         running.run_all(Prompt(running))
     elif status := running.run_all(sys.stdin):
         raise typer.Exit(status)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import json
 import shlex
+import shutil
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from freshq.cli.command import OneLineErrors
-from freshq.cli.commands.verbs import add_verbs
+from freshq.cli.commands.verbs import VERBS
 from freshq.cli.errors import ExitStatus, exit_status, print_error, printable
+from freshq.cli.listing import lazy_commands
 from freshq.cli.output import details
 from freshq.cli.shell.drafts import Drafts
 from freshq.cli.shell.shell_commands import ShellCommands
@@ -75,10 +77,8 @@ class Shell:
             "help": self._help,
             "quit": self._quit,
         }
-        app = typer.Typer(cls=OneLineErrors, add_completion=False)
-        add_verbs(app)
-        self._group = typer.main.get_group(app)
-        self._verbs = dict(getattr(self._group, "commands", {}))
+        self._verbs = lazy_commands(VERBS)
+        self._group = OneLineErrors(commands=self._verbs)
         self._before_verb = own.before_verb
         self._list_drafts = own.list_drafts
 
@@ -89,7 +89,8 @@ class Shell:
 
     def options(self, name: str) -> list[str]:
         """Return what may follow a command: its options, or its subcommands."""
-        command = self._verbs.get(ALIASES.get(name, name))
+        lazy = self._verbs.get(ALIASES.get(name, name))
+        command = None if lazy is None else lazy.loaded
         inner = list(getattr(command, "commands", {}))
         hidden = {"--queue", "--stack", "--name"}
         options = [option for parameter in getattr(command, "params", []) for option in parameter.opts]
@@ -142,11 +143,7 @@ class Shell:
         """Run a command of the command line on the shell's queue and return its status."""
         if words == ["dlq"]:
             words = ["dlq", "ls"]
-        group = self._group
-        if not isinstance(group, OneLineErrors):
-            msg = f"a shell needs {OneLineErrors.__name__}, got {type(group).__name__}"
-            raise TypeError(msg)
-        return group.status(words, prog_name="", obj=self.session)
+        return self._group.status(words, prog_name="", obj=self.session)
 
     def _unknown(self, typed: str) -> str:
         near = difflib.get_close_matches(typed.lower(), self.names, n=1)
@@ -154,7 +151,8 @@ class Shell:
         return f"unknown command {printable(typed)!r}; {hint}"
 
     def _help(self, _: list[str]) -> None:
-        self.session.output.console.print(details(dict(HELP)))
+        console = self.session.output.console
+        console.print(details(dict(HELP)), width=min(console.width, shutil.get_terminal_size().columns))
 
     def _quit(self, _: list[str]) -> None:
         self._ended = True

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from freshq.cli.addresses import open_queue, with_account
+from freshq.cli.addresses import with_account
 from freshq.cli.commands.put import print_receipt
+from freshq.cli.configuration import open_configured
 from freshq.cli.errors import printable
-from freshq.cli.output import compact_json, details, state
+from freshq.cli.output import compact_json, state
 from freshq.cli.shell.drafts import TEST_IDS, Draft, Drafts, DraftStatus
 from freshq.errors import RefusedError, TaskNotFound
 from freshq.model.task import TaskStatus
@@ -77,7 +78,7 @@ class ShellCommands:
         if self._session.output.as_json:
             return
         for draft in self._drafts.all():
-            self._session.output.console.print(f"not queued: {printable(draft.task_id)}  {draft.status}")
+            typer.echo(f"not queued: {printable(draft.task_id)}  {draft.status}")
 
     def _verb(self, *words: str) -> None:
         status = self._run_verb(list(words))
@@ -111,7 +112,7 @@ class ShellCommands:
         status = draft.status.value
         answer = {"task_id": draft.task_id, "status": status, "payload": draft.payload}
         facts = {"record": draft.task_id, "status": status, "payload": compact_json(draft.payload)}
-        self._session.output.answer(answer, details(facts))
+        self._session.output.answer(answer, facts)
 
     def _data(self, arguments: list[str]) -> None:
         shown = self._draft(arguments) or self._task(arguments)
@@ -123,9 +124,15 @@ class ShellCommands:
             facts = {"status": draft.status.value}
         else:
             facts = state(self._task(arguments), self._session.queue.now())
-        self._session.output.answer(facts, details(facts))
+        self._session.output.answer(facts, facts)
+
+    def _refuse_attached(self) -> None:
+        if isinstance(self._session.queue, AttachedQueue):
+            msg = "create-test: not on an attached table, which has its own records; use id RECORD_ID"
+            raise ValueError(msg)  # noqa: TRY004 - wrong use is a ValueError throughout
 
     def _create_test(self, _: list[str]) -> None:
+        self._refuse_attached()
         queued = [task for task in map(self._session.queue.get, TEST_IDS) if task is not None]
         taken = {task.task_id for task in queued}
         made = self._drafts.make(task_id for task_id in TEST_IDS if task_id not in taken)
@@ -206,7 +213,7 @@ class ShellCommands:
         if not 1 <= len(arguments) <= 2:  # noqa: PLR2004 - as the message says
             raise ValueError("aws: must look like aws PROFILE [REGION]")
         account = dict(zip(("profile", "region"), arguments, strict=False))
-        queue = open_queue(with_account(self._session.address, account), self._session.queue.name)
+        queue = open_configured(with_account(self._session.address, account), self._session.queue.name)
         stats = queue.stats(approximate=True)
         self._session.queue.close()
         self._session.queue = queue

@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from freshq.stores.clocks import ANY_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from freshq.matching.callers import Caller
+    from freshq.matching.places import Place
     from freshq.matching.resource import Entry, Resource
+    from freshq.stores.clocks import TimeRange
 
 
 class ChangedError(Exception):
-    """The resource or one of its entries has changed in between; nothing was written."""
+    """The resource, the caller or an entry has changed in between; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one transaction changes: a resource with its entries, a caller with its entry, or both.
+
+    Attributes:
+        before: The stored version of the resource, identified by status and token; None if it must be new.
+        after: Its next version; None to delete it. If both are None, no resource is changed.
+        last_name: The greatest attribute name, kept in the entries of `after`.
+        caller_before: As `before`, of the caller.
+        caller_after: As `after`, of the caller.
+    """
+
+    before: Resource | None = None
+    after: Resource | None = None
+    last_name: str = ""
+    caller_before: Caller | None = None
+    caller_after: Caller | None = None
+
+    @property
+    def leading(self) -> tuple[Resource | Caller | None, Resource | Caller | None]:
+        """The versions of the resource, or of the caller if no resource is changed."""
+        if self.before is None and self.after is None:
+            return self.caller_before, self.caller_after
+        return self.before, self.after
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +71,45 @@ class Span:
 class MatchStore(Protocol):
     """Resources and their entries. Thread-safe; every read sees every earlier write."""
 
+    def clock(self) -> float:
+        """Return the time of the store, or of this machine where it has none, in seconds since the epoch."""
+        return time.time()
+
+    def time_range(self) -> TimeRange:
+        """Return between which times the store's clock is now; any time where it has none."""
+        return ANY_TIME
+
     def create_table(self) -> None:
         """Create what the store needs, unless it exists; return once it can be used."""
 
+    def delete_table(self) -> None:
+        """Delete what `create_table` made; return once it is gone. Missing is no error.
+
+        Raises:
+            StoreError: If the table is not one of resources; nothing was deleted.
+        """
+
+    def close(self) -> None:
+        """Close the connections that the store opened; it can be used again."""
+        return
+
     def add_names(self, names: Collection[str]) -> None:
         """Add attribute names, before a resource that has them is committed."""
+
+    def add_combinations(self, combinations: Collection[str]) -> None:
+        """Add full combinations of values, before a resource that can serve them is committed."""
+
+    def combinations(self) -> Iterator[str]:
+        """Yield every combination ever added, in order."""
+
+    def count(self, place: Place, names: int, at_most: int | None) -> int:
+        """Return how many waiting resources have an entry at a place, without returning the entries.
+
+        Args:
+            place: The place.
+            names: Count only resources with this number of attribute names.
+            at_most: Where to stop counting; None to count all.
+        """
 
     def last_name(self) -> str:
         """Return the greatest name ever added; empty if there is none."""
@@ -51,19 +117,26 @@ class MatchStore(Protocol):
     def get(self, resource_id: str) -> Resource | None:
         """Return a resource; None if there is none of this id."""
 
-    def commit(self, before: Resource | None, after: Resource | None, last_name: str) -> None:
-        """Replace a version of a resource, and its entries, by the next: all or nothing.
+    def commit(self, change: Change) -> None:
+        """Replace versions and their entries by the next: all or nothing.
 
-        A QUEUED version has an entry at each of its places; other versions have none.
-
-        Args:
-            before: The stored version, identified by status and token; None if it must be new.
-            after: The next version; None to delete it.
-            last_name: The greatest attribute name, kept in the entries of `after`.
+        A QUEUED resource has an entry at each of its places, and a WAITING caller has one in the line; other
+        versions have none.
 
         Raises:
-            ChangedError: If the resource or an entry is not as in `before`.
+            ChangedError: If something is not as in `change`; nothing was written.
             StoreError: If the store did not carry it out.
+        """
+
+    def caller(self, caller_id: str) -> Caller | None:
+        """Return a caller; None if there is none of this id."""
+
+    def waiting_callers(self, limit: int, start_after: str | None) -> list[Caller]:
+        """Return waiting callers in order; fewer than the limit only if there are no more.
+
+        Args:
+            limit: Maximum number of callers.
+            start_after: The key in the line after which to start; None for its beginning.
         """
 
     def page(self, span: Span) -> list[Entry]:

@@ -10,13 +10,17 @@ from uuid import uuid4
 from typing_extensions import override
 
 from freshq.errors import StoreError
+from freshq.matching.resource import Resource
 from freshq.matching.stores.base import ChangedError, MatchStore
+from freshq.matching.stores.caller_items import LINE_PARTITION, caller_actions, caller_key, decode_caller
 from freshq.matching.stores.items import (
+    COMBINATIONS_PARTITION,
     NAMES_KEY,
     RESOURCE_SHARDS,
     actions_of,
     decode_entry,
     decode_resource,
+    encode_combination,
     entry_partition,
     resource_key,
     resource_partition,
@@ -24,6 +28,7 @@ from freshq.matching.stores.items import (
 from freshq.matching.stores.transactions import Transactions
 from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
 from freshq.stores.dynamodb.schema import WAITER_CONFIG
+from freshq.stores.dynamodb.server_time import compared, server_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -31,8 +36,11 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
     from types_boto3_dynamodb.type_defs import CreateTableInputTypeDef
 
-    from freshq.matching.resource import Entry, Resource
-    from freshq.matching.stores.base import Span
+    from freshq.matching.callers import Caller
+    from freshq.matching.places import Place
+    from freshq.matching.resource import Entry
+    from freshq.matching.stores.base import Change, Span
+    from freshq.stores.clocks import TimeRange
     from freshq.stores.dynamodb.names import Item
 
 KEYS: Final = (("pk", "HASH"), ("sk", "RANGE"))
@@ -79,6 +87,17 @@ class DynamoDBMatchStore(MatchStore):
         self._transactions = Transactions(self._client, table)
         # Names are never deleted: those that this process added need not be added again.
         self._added: frozenset[str] = frozenset()
+        self._added_combinations: frozenset[str] = frozenset()
+        self._time = server_time(self._client)
+        self._clock = compared(self.time_range)
+
+    @override
+    def clock(self) -> float:
+        return self._clock()
+
+    @override
+    def time_range(self) -> TimeRange:
+        return self._time.now(lambda: self._get(NAMES_KEY))
 
     @override
     def create_table(self) -> None:
@@ -86,9 +105,27 @@ class DynamoDBMatchStore(MatchStore):
             with suppress(self._client.exceptions.ResourceInUseException):
                 self._client.create_table(**match_table_definition(self._table))
             self._client.get_waiter("table_exists").wait(TableName=self._table, WaiterConfig=WAITER_CONFIG)
-            found = self._client.describe_table(TableName=self._table)["Table"].get("KeySchema", [])
+            self._check_keys()
+
+    def _check_keys(self) -> None:
+        found = self._client.describe_table(TableName=self._table)["Table"].get("KeySchema", [])
         if {(key["AttributeName"], key["KeyType"]) for key in found} != set(KEYS):
             msg = f"table {self._table!r}: has other keys than pk and sk; choose another name"
+            raise StoreError(msg)
+
+    @override
+    def delete_table(self) -> None:
+        waiter = self._client.get_waiter("table_not_exists")
+        with translated(self._table), suppress(self._client.exceptions.ResourceNotFoundException):
+            self._check_keys()
+            self._check_items()
+            self._client.delete_table(TableName=self._table)
+            waiter.wait(TableName=self._table, WaiterConfig=WAITER_CONFIG)
+
+    def _check_items(self) -> None:
+        """Check that the table has items of resources, or none: many tables have keys of these names."""
+        if self._get(NAMES_KEY) is None and self._client.scan(TableName=self._table, Limit=1)["Items"]:
+            msg = f"table {self._table!r}: has other items than resources; nothing was deleted"
             raise StoreError(msg)
 
     @override
@@ -107,6 +144,42 @@ class DynamoDBMatchStore(MatchStore):
         self._added |= new
 
     @override
+    def add_combinations(self, combinations: Collection[str]) -> None:
+        for combination in sorted(set(combinations) - self._added_combinations):
+            item = encode_combination(combination)
+            self._transactions.retried(partial(self._client.put_item, TableName=self._table, Item=item))
+            self._added_combinations |= {combination}
+
+    @override
+    def combinations(self) -> Iterator[str]:
+        arguments: Item = {
+            "KeyConditionExpression": "pk = :pk",
+            "ExpressionAttributeValues": {":pk": {"S": COMBINATIONS_PARTITION}},
+        }
+        yield from (item["combination"]["S"] for item in self._query(arguments))
+
+    @override
+    def count(self, place: Place, names: int, at_most: int | None) -> int:
+        low, high = place.bounds
+        arguments: Item = {
+            "KeyConditionExpression": "pk = :pk AND sk BETWEEN :low AND :high",
+            "FilterExpression": "size(attributes) = :names",
+            "ExpressionAttributeValues": {
+                ":pk": {"S": entry_partition(place.partition)},
+                ":low": {"S": low},
+                ":high": {"S": high},
+                ":names": {"N": str(names)},
+            },
+            "Select": "COUNT",
+        }
+        found = 0
+        for page in self._pages(arguments, at_most):
+            found += page["Count"]
+            if at_most is not None and found >= at_most:
+                return at_most
+        return found
+
+    @override
     def last_name(self) -> str:
         item = self._get(NAMES_KEY)
         return max(item["attributeNames"]["SS"], default="") if item is not None else ""
@@ -123,18 +196,34 @@ class DynamoDBMatchStore(MatchStore):
         return dict(response["Item"]) if "Item" in response else None
 
     @override
-    def commit(self, before: Resource | None, after: Resource | None, last_name: str) -> None:
-        actions = actions_of(self._table, before, after, last_name)
-        if not actions:
-            return
+    def commit(self, change: Change) -> None:
+        actions = actions_of(self._table, change.before, change.after, change.last_name)
+        actions += caller_actions(self._table, change.caller_before, change.caller_after)
         try:
             if len(actions) == 1:  # without entries: half the price of a transaction
                 self._write_one(actions[0])
             else:
-                self._transactions.write(actions, uuid4().hex if after is None else after.token)
+                next_version = change.after or change.caller_after
+                self._transactions.write(actions, next_version.token if next_version else uuid4().hex)
         except ConditionFailed as failed:
-            if not _made(failed.item, before, after):
+            if not _made(failed.item, change):
                 raise ChangedError from None
+
+    @override
+    def caller(self, caller_id: str) -> Caller | None:
+        item = self._get(caller_key(caller_id))
+        return None if item is None else decode_caller(item)
+
+    @override
+    def waiting_callers(self, limit: int, start_after: str | None) -> list[Caller]:
+        pk: Item = {"S": LINE_PARTITION}
+        arguments: Item = {
+            "KeyConditionExpression": "pk = :pk",
+            "ExpressionAttributeValues": {":pk": pk},
+        }
+        if start_after is not None:
+            arguments["ExclusiveStartKey"] = {"pk": pk, "sk": {"S": start_after}}
+        return [decode_caller(item) for item in self._query(arguments, limit)]
 
     def _write_one(self, action: Any) -> None:  # noqa: ANN401 - arguments of the client
         if "Put" in action:
@@ -170,21 +259,31 @@ class DynamoDBMatchStore(MatchStore):
     def _query(self, arguments: Item, limit: int | None = None) -> Iterator[Item]:
         """Yield the items of a strongly consistent query, page by page, up to a limit."""
         left = limit
+        for page in self._pages(arguments, limit):
+            items = page["Items"] if left is None else page["Items"][:left]
+            yield from items
+            left = None if left is None else left - len(items)
+            if left == 0:
+                return
+
+    def _pages(self, arguments: Item, limit: int | None) -> Iterator[Item]:
+        """Yield the pages of a strongly consistent query, each of at most `limit` items."""
+        if limit is not None:
+            arguments = arguments | {"Limit": limit}
         while True:
-            if left is not None:
-                arguments = arguments | {"Limit": left}
             page = self._transactions.retried(
                 partial(self._client.query, TableName=self._table, ConsistentRead=True, **arguments)
             )
-            yield from map(dict, page["Items"])
-            left = None if left is None else left - len(page["Items"])
-            if "LastEvaluatedKey" not in page or left == 0:
+            yield dict(page)
+            if "LastEvaluatedKey" not in page:
                 return
             arguments = arguments | {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
 
-def _made(item: Item | None, before: Resource | None, after: Resource | None) -> bool:
-    """Return whether an earlier try of this write made the item that fails its condition."""
+def _made(item: Item | None, change: Change) -> bool:
+    """Return whether an earlier try of this change made the item whose condition failed, the first of it."""
+    before, after = change.leading
     if after is None:
         return before is not None and item is None
-    return item is not None and decode_resource(item) == after
+    decode = decode_resource if isinstance(after, Resource) else decode_caller
+    return item is not None and decode(item) == after

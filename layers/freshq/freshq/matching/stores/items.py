@@ -5,16 +5,20 @@ One table, keyed by pk and sk:
     pk resource#SHARD     sk ID                     a resource
     pk line#PARTITION     sk GROUP#MICROSECONDS#ID  one of its entries
     pk names              sk names                  all attribute names
+    pk combinations       sk COMBINATION            a full combination of values
+    pk caller#SHARD       sk ID                     a caller
+    pk callers            sk MICROSECONDS#ID        the entry of a waiting caller in the line
 """
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.matching.places import places_of
 from freshq.matching.resource import Entry, Resource, ResourceStatus
-from freshq.stores.dynamodb.items import milliseconds, seconds
+from freshq.stores.dynamodb.values import milliseconds, seconds
 
 if TYPE_CHECKING:
     from freshq.matching.places import Place
@@ -26,6 +30,26 @@ RESOURCE_SHARDS: Final = 8
 NAMES_KEY: Final[Item] = {"pk": {"S": "names"}, "sk": {"S": "names"}}
 
 
+COMBINATIONS_PARTITION: Final = "combinations"
+# A range key has at most 1,024 bytes; the hash of a longer combination stands for its end.
+MAX_COMBINATION_KEY_BYTES: Final = 1000
+DIGEST_CHARS: Final = 64
+
+
+def encode_combination(combination: str) -> Item:
+    """Return the item of a full combination of values."""
+    key = combination
+    if len(key) > MAX_COMBINATION_KEY_BYTES:
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        key = f"{key[: MAX_COMBINATION_KEY_BYTES - DIGEST_CHARS]}{digest}"
+    # The resource without attributes has an empty combination, which cannot be a key.
+    return {
+        "pk": {"S": COMBINATIONS_PARTITION},
+        "sk": {"S": f"#{key}"},
+        "combination": {"S": combination},
+    }
+
+
 def resource_partition(shard: int) -> str:
     """Return the hash key of the resources of a shard."""
     return f"resource#{shard}"
@@ -33,8 +57,11 @@ def resource_partition(shard: int) -> str:
 
 def resource_key(resource_id: str) -> Item:
     """Return the key of a resource."""
-    shard = zlib.crc32(resource_id.encode()) % RESOURCE_SHARDS
-    return {"pk": {"S": resource_partition(shard)}, "sk": {"S": resource_id}}
+    return {"pk": {"S": resource_partition(_shard(resource_id))}, "sk": {"S": resource_id}}
+
+
+def _shard(text: str) -> int:
+    return zlib.crc32(text.encode()) % RESOURCE_SHARDS
 
 
 def entry_partition(partition: str) -> str:
@@ -59,6 +86,8 @@ def encode_resource(resource: Resource) -> Item:
     item["resourceStatus"] = {"S": resource.status.value}
     if resource.lease_until is not None:
         item["leaseUntil"] = milliseconds(resource.lease_until)
+    if resource.caller_id is not None:
+        item["callerId"] = {"S": resource.caller_id}
     return item
 
 
@@ -76,6 +105,7 @@ def _resource(item: Item, status: ResourceStatus) -> Resource:
         token=item["requestToken"]["S"],
         since=seconds(item["since"]) if "since" in item else None,
         lease_until=seconds(item["leaseUntil"]) if "leaseUntil" in item else None,
+        caller_id=item["callerId"]["S"] if "callerId" in item else None,
     )
 
 
@@ -99,6 +129,14 @@ def guard(before: Resource | None) -> Item:
             ":status": {"S": before.status.value},
             ":token": {"S": before.token},
         },
+    }
+
+
+def same_token(token: str) -> Item:
+    """Return the condition that an item still has a token."""
+    return {
+        "ConditionExpression": "requestToken = :token",
+        "ExpressionAttributeValues": {":token": {"S": token}},
     }
 
 
@@ -134,10 +172,7 @@ def actions_of(table: str, before: Resource | None, after: Resource | None, last
     actions: list[Item] = [own]
     for key in _entry_keys(before):
         # A resource that left and returned at the same time has other entries, with another token.
-        same_entry = {
-            "ConditionExpression": "requestToken = :token",
-            "ExpressionAttributeValues": {":token": {"S": "" if before is None else before.token}},
-        }
+        same_entry = same_token("" if before is None else before.token)
         actions.append({"Delete": {"TableName": table, "Key": key, **same_entry}})
     for key in _entry_keys(after):
         put = {"Item": _encode_entry(resource, key, last_name), **guard(None)}

@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from freshq.matching.places import places_of
-from freshq.matching.resource import Entry, Resource, ResourceStatus
+from freshq.matching.callers import CallerStatus
+from freshq.matching.places import END_OF_GROUP, places_of
+from freshq.matching.resource import Entry, ResourceStatus
 from freshq.matching.stores.base import ChangedError, MatchStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from freshq.matching.stores.base import Span
+    from freshq.matching.callers import Caller
+    from freshq.matching.places import Place
+    from freshq.matching.resource import Resource
+    from freshq.matching.stores.base import Change, Span
 
 
 class MemoryMatchStore(MatchStore):
@@ -30,15 +34,49 @@ class MemoryMatchStore(MatchStore):
         self._keys: defaultdict[str, list[str]] = defaultdict(list)
         self._entries: dict[tuple[str, str], Entry] = {}
         self._last_name = ""
+        self._combinations: set[str] = set()
+        self._callers: dict[str, Caller] = {}
+        self._line: list[str] = []
 
     @override
     def create_table(self) -> None:
         pass
 
     @override
+    def delete_table(self) -> None:
+        with self._lock:
+            self._resources.clear()
+            self._keys.clear()
+            self._entries.clear()
+            self._last_name = ""
+            self._combinations.clear()
+            self._callers.clear()
+            self._line.clear()
+
+    @override
     def add_names(self, names: Collection[str]) -> None:
         with self._lock:
             self._last_name = max(self._last_name, *names)
+
+    @override
+    def add_combinations(self, combinations: Collection[str]) -> None:
+        with self._lock:
+            self._combinations.update(combinations)
+
+    @override
+    def combinations(self) -> Iterator[str]:
+        with self._lock:
+            found = sorted(self._combinations)
+        yield from found
+
+    @override
+    def count(self, place: Place, names: int, at_most: int | None) -> int:
+        with self._lock:
+            keys = self._keys.get(place.partition, [])
+            low, high = (bisect_left(keys, bound) for bound in place.bounds)
+            entries = (self._entries[place.partition, keys[index]] for index in range(low, high))
+            found = (entry for entry in entries if len(entry.resource.attributes) == names)
+            return sum(1 for _ in islice(found, at_most))
 
     @override
     def last_name(self) -> str:
@@ -51,25 +89,54 @@ class MemoryMatchStore(MatchStore):
             return self._resources.get(resource_id)
 
     @override
-    def commit(self, before: Resource | None, after: Resource | None, last_name: str) -> None:
-        resource = after or before
-        if resource is None:
-            return
+    def commit(self, change: Change) -> None:
         with self._lock:
-            current = self._resources.pop(resource.resource_id, None)
-            if _version(current) != _version(before):
-                if current is not None:
-                    self._resources[resource.resource_id] = current
-                raise ChangedError
-            for partition, key in _keys(before):
-                keys = self._keys[partition]
-                del keys[bisect_left(keys, key)]
-                del self._entries[partition, key]
-            if after is not None:
-                self._resources[resource.resource_id] = after
-                for partition, key in _keys(after):
-                    insort(self._keys[partition], key)
-                    self._entries[partition, key] = Entry(key, after, last_name)
+            self._check(change)
+            if (resource := change.after or change.before) is not None:
+                self._replace(resource.resource_id, change)
+            if change.caller_before is not None:
+                del self._callers[change.caller_before.caller_id]
+                if change.caller_before.status is CallerStatus.WAITING:
+                    del self._line[bisect_left(self._line, change.caller_before.sort_key)]
+            if change.caller_after is not None:
+                self._callers[change.caller_after.caller_id] = change.caller_after
+                if change.caller_after.status is CallerStatus.WAITING:
+                    insort(self._line, change.caller_after.sort_key)
+
+    def _check(self, change: Change) -> None:
+        resource, caller = change.after or change.before, change.caller_after or change.caller_before
+        if resource is not None and _version(self._resources.get(resource.resource_id)) != _version(
+            change.before
+        ):
+            raise ChangedError
+        if caller is not None and _version(self._callers.get(caller.caller_id)) != _version(
+            change.caller_before
+        ):
+            raise ChangedError
+
+    def _replace(self, resource_id: str, change: Change) -> None:
+        self._resources.pop(resource_id, None)
+        for partition, key in _keys(change.before):
+            keys = self._keys[partition]
+            del keys[bisect_left(keys, key)]
+            del self._entries[partition, key]
+        if change.after is not None:
+            self._resources[resource_id] = change.after
+            for partition, key in _keys(change.after):
+                insort(self._keys[partition], key)
+                self._entries[partition, key] = Entry(key, change.after, change.last_name)
+
+    @override
+    def caller(self, caller_id: str) -> Caller | None:
+        with self._lock:
+            return self._callers.get(caller_id)
+
+    @override
+    def waiting_callers(self, limit: int, start_after: str | None) -> list[Caller]:
+        with self._lock:
+            first = 0 if start_after is None else bisect_right(self._line, start_after)
+            keys = self._line[first : first + limit]
+            return [self._callers[key.partition(END_OF_GROUP)[2]] for key in keys]
 
     @override
     def page(self, span: Span) -> list[Entry]:
@@ -91,8 +158,8 @@ class MemoryMatchStore(MatchStore):
         yield from found
 
 
-def _version(resource: Resource | None) -> tuple[ResourceStatus, str] | None:
-    return None if resource is None else (resource.status, resource.token)
+def _version(stored: Resource | Caller | None) -> tuple[str, str] | None:
+    return None if stored is None else (stored.status, stored.token)
 
 
 def _keys(resource: Resource | None) -> list[tuple[str, str]]:

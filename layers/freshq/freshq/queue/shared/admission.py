@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq.model.task import Task
+    from freshq.policy.flow import Flow
     from freshq.policy.pressure import Pressure
     from freshq.policy.rules import OverloadRules
     from freshq.queue.shared.flow import FlowMeter
@@ -39,9 +40,17 @@ class PressureGauge:
         Raises:
             StoreError: If the store did not answer.
         """
-        oldest = self._store.oldest_created(self._queue, now - self._deadline_seconds)
-        age_seconds = None if oldest is None else now - oldest
-        return assess(self._meter.flow(now), age_seconds, self._deadline_seconds, uniform)
+        flow, oldest_age_seconds = self.look(now)
+        return assess(flow, oldest_age_seconds, self._deadline_seconds, uniform)
+
+    def look(self, now: float) -> tuple[Flow, float | None]:
+        """Return what went through lately, and the age of the oldest live task in seconds.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        oldest = self._store.oldest_created(self._queue, now, now - self._deadline_seconds)
+        return self._meter.flow(now), None if oldest is None else now - oldest
 
 
 class AdmissionControl:
@@ -74,10 +83,10 @@ class AdmissionControl:
             return None
         if now >= door.next_look and self._looking.acquire(blocking=False):
             try:
-                door.look(now, self._gauge.pressure(now, DoorControl.LOOK_UNIFORM))
+                door.look(now, *self._gauge.look(now))
             finally:
                 self._looking.release()
-        retry_after_seconds = door.rejects(self._uniform)
+        retry_after_seconds = door.rejects(task.group, self._uniform)
         if retry_after_seconds is None:
             return None
         return Overloaded(task.task_id, ShedReason.DOOR, retry_after_seconds)

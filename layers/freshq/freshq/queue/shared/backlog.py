@@ -11,7 +11,7 @@ from freshq.errors import Overloaded
 from freshq.model.task import TaskStatus
 from freshq.policy.evictions import CountedBacklog
 from freshq.policy.shedding import Victim, WhenFull
-from freshq.stores.base import ConflictError, Guard
+from freshq.stores.base import ConflictError, Guard, OldestRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -128,7 +128,7 @@ class BacklogBound:
 
     def _count(self, limit: BacklogLimit, more: int, now: float) -> dict[str | None, int]:
         created_after = now - self._deadline_seconds
-        return self._store.count_waiting(self._queue, created_after, limit.max_waiting + more)
+        return self._store.count_waiting(self._queue, now, created_after, limit.max_waiting + more)
 
     def _evict(self, evictions: Iterable[Eviction], now: float) -> None:
         """Shed the oldest tasks; one that is stale, claimed or changed by now needs no eviction."""
@@ -137,7 +137,9 @@ class BacklogBound:
             if eviction.victim is Victim.NEWCOMER:
                 continue
             groups = [eviction.group] if eviction.victim is Victim.OLDEST_OF_GROUP else None
-            for task in self._store.oldest_tasks(self._queue, now - self._deadline_seconds, count, groups):
+            created_after = now - self._deadline_seconds
+            request = OldestRequest(self._queue, now, created_after, count, groups)
+            for task in self._store.oldest_tasks(request):
                 if task.status_at(now) is TaskStatus.PENDING:
                     shed += self._shed(task, eviction, now)
         if shed:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class LineCodel:
-    """Decides which claimed tasks to shed instead of running them. Thread-safe."""
+    """Decides which tasks to shed instead of running them. Thread-safe.
+
+    Only first attempts are shed: a retried task is old for another reason than a slow queue.
+    """
 
     def __init__(self, rules: OverloadRules) -> None:
         """Start with no line seen. Without a CoDel rule nothing is ever shed."""
@@ -21,11 +24,14 @@ class LineCodel:
         self._lock = threading.Lock()
         self._lines: dict[Line, Codel] = {}
 
-    def sheds(self, task: Task, now: float) -> bool:
-        """Return whether to shed a task that was claimed at `now` (seconds).
+    @property
+    def has_one_line(self) -> bool:
+        """Whether tasks of one line only were claimed."""
+        with self._lock:
+            return len(self._lines) == 1
 
-        Only first attempts count: a retried task is old for another reason than a slow queue.
-        """
+    def sheds(self, task: Task, now: float) -> bool:
+        """Return whether to shed a task that was claimed at `now` (seconds)."""
         if task.attempts > 1:
             return False
         line = (task.priority, task.group)
@@ -35,3 +41,9 @@ class LineCodel:
                 return False
             self._lines[line] = codel
             return codel.sheds(now, now - task.created)
+
+    def sheds_behind(self, task: Task, now: float) -> bool:
+        """Return whether to shed a task that waits in a line in which one was shed at `now` (seconds)."""
+        with self._lock:
+            codel = self._lines[task.priority, task.group]
+        return task.attempts == 0 and codel.sheds_behind(now, now - task.created)

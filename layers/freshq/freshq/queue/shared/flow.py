@@ -12,9 +12,11 @@ from freshq.errors import StoreError
 from freshq.policy.flow import FlowCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from freshq.model.task import Task
     from freshq.policy.flow import Flow
+    from freshq.policy.rules import OverloadRules
     from freshq.policy.shedding import ShedReason
     from freshq.stores.base import Store
 
@@ -34,26 +36,35 @@ class FlowMeter:
     state come from the tasks themselves.
     """
 
-    def __init__(self, store: Store, queue: str, deadline_seconds: float) -> None:
+    def __init__(self, store: Store, queue: str, rules: OverloadRules) -> None:
         """Start with nothing counted.
 
         Args:
             store: Where the counts are kept.
             queue: Name of the queue.
-            deadline_seconds: Age at which its tasks are stale.
+            rules: Its overload control. Only a door needs the counts of groups.
         """
         self._store = store
         self._queue = queue
         self._lock = threading.Lock()
-        self._counter = FlowCounter(deadline_seconds)
+        self._counter = FlowCounter(rules.deadline_seconds)
+        self._counts_groups = rules.door is not None
         self._flush_seconds = self._counter.window_seconds / FLUSHES_PER_WINDOW
         self._turned_away: Counter[str] = Counter()
         self._flushed_at: float | None = None
 
-    def offered(self, now: float, count: int) -> None:
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was counted yet."""
+        return self._flushed_at is None
+
+    def offered(self, now: float, tasks: Sequence[Task]) -> None:
         """Count tasks that were put, including those turned away."""
         with self._lock:
-            self._counter.offered(now, count)
+            self._counter.offered(now, len(tasks))
+            if self._counts_groups:
+                for task in tasks:
+                    self._counter.offered_by(task.group, now)
         self._flush_if_due(now)
 
     def served(self, now: float, *, in_time: bool) -> None:
@@ -63,7 +74,7 @@ class FlowMeter:
         self._flush_if_due(now)
 
     def shed_early(self, now: float, count: int) -> None:
-        """Count waiting tasks that were shed before their deadline."""
+        """Count tasks that were shed before their deadline."""
         with self._lock:
             self._counter.shed_early(now, count)
         self._flush_if_due(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.policy.retry import until_committed
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from freshq.stores.base import Store
+
+logger = logging.getLogger(__name__)
 
 # Losing this often in a row is rare, and every caller can wait for its next turn.
 MAX_TRIES: Final = 8
@@ -40,7 +43,7 @@ def change_record(
 
     def attempt() -> None:
         record = store.read_record(queue, name)
-        values = change({} if record is None else record.values)
+        values = _changed(change, {} if record is None else record.values, name)
         if values is None:
             return
         if not store.write_record(queue, name, values, None if record is None else record.version):
@@ -51,3 +54,16 @@ def change_record(
     except _RecordChangedError:
         return False
     return True
+
+
+def _changed(
+    change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None], values: Mapping[str, Any], name: str
+) -> Mapping[str, Any] | None:
+    """Return what a change makes of some values; if they are damaged, what it makes of none."""
+    try:
+        return change(values)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        if not values:
+            raise
+        logger.warning("the shared record %r was damaged and is replaced", name, exc_info=True)
+        return change({})

@@ -108,4 +108,8 @@ class SharedReserve:
             StoreError: If the store did not answer.
         """
         record = self._store.read_record(self._queue, SPANS)
-        return ReserveSpans(() if record is None else record.values["spans"])
+        try:
+            return ReserveSpans(() if record is None else record.values["spans"])
+        except (KeyError, TypeError, ValueError):
+            logger.warning("queue %r: the record of the reserve is damaged", self._queue)
+            return ReserveSpans()

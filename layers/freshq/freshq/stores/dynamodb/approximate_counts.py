@@ -21,15 +21,23 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.keyspace import Keyspace
     from freshq.stores.dynamodb.names import Item
     from freshq.stores.lines import Line
 
 NOT_COUNTED = ("success", "failure", "cancelled", "shed_by_reason")
+# Levels and groups that are counted; of the others it is only known that there are some.
+MAX_LINES = 64
+BOUNDS_OF_SOME_LINES = {
+    "pending": "at least",
+    "shed": "at least",
+    "oldest_pending_seconds": "at least",
+    "newest_pending_seconds": "at most",
+}
 
 
 class ApproximateCounts:
-    """Counts a queue by at most one page of each partition and kind."""
+    """Counts a queue by at most one page of each partition and kind, of up to `MAX_LINES` lines."""
 
     def __init__(self, calls: TableCalls, keyspace: Keyspace, queue: str) -> None:
         """Count nothing yet."""
@@ -48,17 +56,24 @@ class ApproximateCounts:
             now: Current time in seconds.
             created_after: Tasks created at or before this time are stale.
         """
-        partitions = self._keyspace.pending_partitions(self._queue, lines)
+        counted_lines = [*islice(lines, MAX_LINES + 1)]
+        if len(counted_lines) > MAX_LINES:
+            self._bounded |= BOUNDS_OF_SOME_LINES
+        partitions = self._keyspace.pending_partitions(self._queue, counted_lines[:MAX_LINES])
         live = LiveTasks(created_after, now if self._keyspace.has_deadlines else None)
         ends = [end for partition in partitions for end in self._ends(partition, live)]
         delayed, lease_ids = self._due()
-        counted = [self._count(("pending", "shed"), live.query(name)) for name in partitions]
-        counted += [self._too_old(name, created_after) for name in partitions]
+        pending, past_deadline = self._totals(
+            self._count(("pending", "shed"), live.query(name)) for name in partitions
+        )
+        too_old, _ = self._totals(
+            self._count(("shed",), pending_query(name, "<=", created_after)) for name in partitions
+        )
         return Stats(
-            pending=sum(pending for pending, _ in counted),
+            pending=pending,
             delayed=delayed,
             taken=len(self._taken(lease_ids)),
-            shed=sum(shed for _, shed in counted),
+            shed=past_deadline + too_old,
             oldest_pending_seconds=max(0.0, now - min(ends)) if ends else None,
             newest_pending_seconds=max(0.0, now - max(ends)) if ends else None,
             bounded=self._bounded,
@@ -67,14 +82,19 @@ class ApproximateCounts:
     def _ends(self, partition: str, live: LiveTasks) -> list[float]:
         """Return the creation times of the oldest and the newest claimable task; empty if none is."""
         both = [
-            chain.from_iterable(claimable_pages(self._calls, partition, live, 1, newest_first=newest_first))
+            chain.from_iterable(
+                page.entries
+                for page in claimable_pages(self._calls, partition, live, 1, newest_first=newest_first)
+            )
             for newest_first in (False, True)
         ]
         return [created for found in both for created, _task_id in islice(found, 1)]
 
-    def _too_old(self, partition: str, created_after: float) -> tuple[int, int]:
-        """Return how many tasks are pending, that is none, and how many are past the queue's max age."""
-        return 0, self._count(("shed",), pending_query(partition, "<=", created_after))[0]
+    @staticmethod
+    def _totals(pages: Iterable[tuple[int, int]]) -> tuple[int, int]:
+        """Return the sums of what pages counted and of what their filters left out."""
+        counted, left_out = zip((0, 0), *pages, strict=True)
+        return sum(counted), sum(left_out)
 
     def _count(self, fields: Collection[str], arguments: Item) -> tuple[int, int]:
         """Return how many tasks are on one page of a query, and how many its filter left out.

@@ -21,7 +21,6 @@ from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
 from freshq.stores.dynamodb.items import (
     DamagedTaskError,
-    Keyspace,
     conditioned,
     decode,
     decode_if_task,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.stores.base import Guard
+    from freshq.stores.dynamodb.keyspace import Keyspace
 
 # A record can be put from these states, and while it is PENDING past its deadline.
 PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
@@ -152,6 +152,7 @@ def _put_arguments(task: Task, keyspace: Keyspace) -> Item:
         "taskQueue": {"S": task.queue},
         "putToken": {"S": task.request_token},
         "taskGroup": None if task.group is None else {"S": task.group},
+        "taskKind": None if task.kind is None else {"S": task.kind},
     }
     puttable = [f":puttable{index}" for index in range(len(PUTTABLE))]
     unqueued = (
@@ -167,7 +168,7 @@ def _put_arguments(task: Task, keyspace: Keyspace) -> Item:
 def _refusal(task: Task, item: Item | None) -> FreshqError:
     """Return the error that says why a record was not queued."""
     if item is None:
-        return TaskNotFound(task.task_id, task.queue)
+        return TaskNotFound(task.task_id, task.queue, is_record=True)
     try:
         found = _task_or_record(item)
     except DamagedTaskError as damage:
@@ -210,7 +211,7 @@ def _leave_arguments(queue: str, task_id: str, keyspace: Keyspace) -> Item:
 def _without_queue(keyspace: Keyspace) -> Item:
     """Return the removal of every attribute that only a queued record has."""
     blank = Task("", "", TaskStatus.READY, created=0, updated=0, deadline=0, expires=0, request_token="")
-    names = [*mutable_attributes(blank, keyspace), "taskQueue", "taskGroup", "putToken"]
+    names = [*mutable_attributes(blank, keyspace), "taskQueue", "taskGroup", "taskKind", "putToken"]
     return dict.fromkeys(name for name in names if name not in KEPT)
 
 

@@ -8,7 +8,6 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -19,13 +18,14 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
-from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable
+from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable, needs, quoted
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb.names import KEY, RECORD, Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import boto3
     from types_boto3_dynamodb import DynamoDBClient
 
     from freshq.stores.dynamodb.names import Item
@@ -44,6 +44,7 @@ CONNECTION_CODES: Final = frozenset(
     {
         "AccessDeniedException",
         "ExpiredTokenException",
+        "InternalFailure",
         "InternalServerError",
         "InvalidSignatureException",
         "MissingAuthenticationTokenException",
@@ -63,6 +64,12 @@ BATCH_RETRY: Final = CallRetry(max_tries=10, backoff=Backoff(base_seconds=0.05, 
 CONNECT_SECONDS: Final = 1
 READ_SECONDS: Final = 3
 MAX_ATTEMPTS: Final = 3
+CLIENT_CONFIG: Final = Config(
+    connect_timeout=CONNECT_SECONDS,
+    read_timeout=READ_SECONDS,
+    retries={"mode": "standard", "total_max_attempts": MAX_ATTEMPTS},
+    max_pool_connections=50,
+)
 
 
 class ConditionFailed(FreshqError):  # noqa: N818 - an outcome that every caller handles
@@ -78,21 +85,23 @@ class ConditionFailed(FreshqError):  # noqa: N818 - an outcome that every caller
         self.item = item
 
 
+class InvalidUpdate(StoreError):  # noqa: N818 - an outcome that callers handle
+    """DynamoDB found an update invalid: an attribute of the item does not have the type that it needs."""
+
+
 def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
     """Return a client whose calls end, answered or not, within half of the default lease.
 
     Args:
         session: Has the credentials and the region; None for those of the environment.
+
+    Raises:
+        MissingExtra: If the extra `aws` is not installed.
     """
-    client: DynamoDBClient = (session or boto3).client(
-        "dynamodb",
-        config=Config(
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=READ_SECONDS,
-            retries={"mode": "standard", "total_max_attempts": MAX_ATTEMPTS},
-            max_pool_connections=50,
-        ),
-    )
+    with needs("aws"):
+        import boto3  # noqa: PLC0415 - the functions make a client without it, and start sooner
+
+    client: DynamoDBClient = (session or boto3).client("dynamodb", config=CLIENT_CONFIG)
     return client
 
 
@@ -103,7 +112,8 @@ def check_table_name(table: object) -> None:
         ValueError: If DynamoDB does not allow it.
     """
     if not isinstance(table, str) or not TABLE_NAME.fullmatch(table):
-        msg = f"table: must be the name of a DynamoDB table (3 to 255 of A-Z a-z 0-9 _ . -), got {table!r}"
+        allowed = "3 to 255 of A-Z a-z 0-9 _ . -"
+        msg = f"table: must be the name of a DynamoDB table ({allowed}), got {quoted(table)}"
         raise ValueError(msg)
 
 
@@ -315,7 +325,8 @@ def _translated_client_error(error: ClientError, table: str) -> FreshqError:
         return ConditionFailed(response.get("Item"))
     if code == "ResourceNotFoundException":
         return TableMissing(
-            f"table {table!r}: it or an index of it does not exist; deploy the stack or create_table()"
+            f"table {table!r}: it or an index of it does not exist; deploy the stack, "
+            "or run `freshq table create` or create_table()"
         )
     if code in THROTTLING_CODES:
         return Throttled(
@@ -323,6 +334,7 @@ def _translated_client_error(error: ClientError, table: str) -> FreshqError:
         )
     if code in CONNECTION_CODES:
         return Unreachable(
-            f"table {table!r}: DynamoDB refused the call ({code}: {message}); check credentials"
+            f"table {table!r}: DynamoDB refused the call ({code}: {message}); check credentials and clock"
         )
-    return StoreError(f"table {table!r}: {code}: {message}")
+    kind = InvalidUpdate if code == "ValidationException" else StoreError
+    return kind(f"table {table!r}: {code}: {message}")

@@ -5,18 +5,48 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from freshq.stores.dynamodb import queries
+from freshq.stores.dynamodb.line_rules import QUIET_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from collections.abc import Set as AbstractSet
 
     from freshq.stores.claim_request import ClaimMoment, ClaimRequest
     from freshq.stores.dynamodb.line_records import LineRecords
     from freshq.stores.dynamodb.queries import LiveTasks
+    from freshq.stores.dynamodb.stale_tasks import StaleTasks
     from freshq.stores.dynamodb.waiting import WaitingTasks
     from freshq.stores.lines import Line
+
+# Lines of groups that a claim finds empty before it gives up, and more for each task that it finds.
+MAX_EMPTY_LOOKS: Final = 3
+MORE_EMPTY_LOOKS: Final = 2
+
+
+@dataclass(slots=True)
+class _Look:
+    """A look of a claim into a line.
+
+    Attributes:
+        line: The line.
+        task_ids: The tasks that it showed.
+        newest_created: When the newest of them was created.
+        shards_left: Shards of which there are more pages.
+    """
+
+    line: Line
+    shards_left: int
+    task_ids: set[str] = field(default_factory=set)
+    newest_created: float = 0.0
+
+    def add(self, page: queries.KeysPage) -> None:
+        """Take note of a page of one of its shards."""
+        self.task_ids.update(task_id for _created, task_id in page.entries)
+        self.newest_created = max([self.newest_created, *(created for created, _task_id in page.entries)])
+        self.shards_left -= page.is_last
 
 
 @dataclass(slots=True)
@@ -28,19 +58,23 @@ class Candidates:
         moment: When the candidates are read.
         lines: The lines of the table's queues.
         waiting: What waits in them.
+        stale: What claims passed over.
         pages: The ids on each page read so far.
+        looks: The looks into lines of groups.
     """
 
     request: ClaimRequest
     moment: ClaimMoment
     lines: LineRecords
     waiting: WaitingTasks
+    stale: StaleTasks
     pages: list[list[str]] = field(default_factory=list)
+    looks: list[_Look] = field(default_factory=list)
 
     def best_first(self) -> Iterator[str]:
         """Yield the ids of the candidates, reading pages as needed."""
         request = self.request
-        lines = self.lines.lines(request.queue, self.moment.now)
+        lines = self.lines.window(request.queue, self.moment.now, request.limit)
         for level in sorted({level for level, _group in lines}, reverse=True):
             groups = [group for of, group in lines if of == level]
             yield from request.turns.interleave(
@@ -53,38 +87,62 @@ class Candidates:
         by_rank = (task_id for rank in zip_longest(*self.pages) for task_id in rank if task_id is not None)
         return list(islice((task_id for task_id in by_rank if task_id not in wanted), max(0, count)))
 
+    def close(self, tried: AbstractSet[str], taken: AbstractSet[str]) -> None:
+        """Take note of what the claim left in the lines of groups.
+
+        Args:
+            tried: Ids of the tasks that it tried to take.
+            taken: Ids of those that it took.
+        """
+        queue = self.request.queue
+        for look in self.looks:
+            if look.shards_left or look.task_ids - tried or self.request.passes_over:
+                self.lines.served(queue, look.line)
+            elif look.task_ids & taken:
+                quiet = self.moment.now - look.newest_created >= QUIET_SECONDS
+                self.lines.drained(queue, look.line, quiet=quiet)
+            else:
+                self.lines.found_empty(queue, look.line)
+
     def _line(self, line: Line) -> Iterator[str]:
         """Yield the ids of the tasks of a line, best first."""
         request = self.request
+        partitions = self.waiting.keyspace.pending_partitions(request.queue, [line])
+        look = _Look(line, len(partitions))
+        if line[1] is not None:
+            if self._empty_looks_left() <= 0:
+                return
+            self.looks.append(look)
         newest_first = request.orders.newest_first(
             line,
             self.moment.now,
             lambda: self.waiting.oldest(request.queue, self._live(), [line]),
         )
         sign = -1 if newest_first else 1
-        shards = [
-            self._shard(partition, newest_first=newest_first)
-            for partition in self.waiting.keyspace.pending_partitions(request.queue, [line])
-        ]
-        found = False
-        for _created, task_id in heapq.merge(*shards, key=lambda entry: sign * entry[0]):
-            found = True
-            yield task_id
-        if not found:
-            self.lines.found_empty(request.queue, line)
+        shards = [self._shard(partition, look, newest_first=newest_first) for partition in partitions]
+        merged = heapq.merge(*shards, key=lambda entry: sign * entry[0])
+        yield from (task_id for _created, task_id in merged)
+
+    def _empty_looks_left(self) -> int:
+        found = sum(len(look.task_ids) for look in self.looks)
+        empty = sum(not look.task_ids for look in self.looks)
+        return MAX_EMPTY_LOOKS + MORE_EMPTY_LOOKS * found - empty
 
     def _live(self) -> LiveTasks:
         return self.waiting.live(self.moment.created_after, self.moment.deadline_after)
 
-    def _shard(self, partition: str, *, newest_first: bool) -> Iterator[tuple[float, str]]:
+    def _shard(self, partition: str, look: _Look, *, newest_first: bool) -> Iterator[tuple[float, str]]:
         pages = queries.claimable_pages(
             self.waiting.calls,
             partition,
             self._live(),
             self.request.limit,
             newest_first=newest_first,
-            resume_at=self.waiting.resume_at,
+            resume_at=None if self.request.passes_over else self.waiting.resume_at,
         )
         for page in pages:
-            self.pages.append([task_id for _created, task_id in page])
-            yield from page
+            self.pages.append([task_id for _created, task_id in page.entries])
+            look.add(page)
+            if page.passed_over:
+                self.stale.passed_over(self.request.queue, partition, self.request.max_age_seconds)
+            yield from page.entries

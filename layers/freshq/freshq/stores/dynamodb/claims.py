@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import StoreError
 from freshq.model.task import Task, TaskStatus
-from freshq.policy.shedding import too_late
-from freshq.stores.base import Guard
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import claim_arguments, decode_if_task, replace_arguments
+from freshq.stores.dynamodb.items import claim_arguments, decode_if_task
 from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES
 from freshq.stores.dynamodb.queries import LOOKAHEAD_KEYS
 
@@ -23,9 +21,10 @@ if TYPE_CHECKING:
     from freshq.stores.claim_request import ClaimMoment, ClaimRequest
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.candidates import Candidates
-    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.keyspace import Keyspace
     from freshq.stores.dynamodb.leases import LeaseRecords
     from freshq.stores.dynamodb.quarantine import Quarantine
+    from freshq.stores.dynamodb.stale_tasks import StaleTasks
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +52,14 @@ class _Round:
         free_tokens: Lease tokens not used yet.
         taken: The tasks claimed so far.
         lost_race: Whether another claimer took a candidate first.
-        tries: How many candidates were tried.
+        tried: Ids of the candidates that were tried.
     """
 
     request: ClaimRequest
     free_tokens: list[str]
     taken: list[Task] = field(default_factory=list)
     lost_race: bool = False
-    tries: int = 0
+    tried: set[str] = field(default_factory=set)
 
     @property
     def width(self) -> int:
@@ -77,12 +76,14 @@ class Claims:
         keyspace: Names of its index partitions.
         leases: The lease records of this process.
         quarantine: Where damaged tasks go.
+        stale: Sheds stale tasks.
     """
 
     calls: TableCalls
     keyspace: Keyspace
     leases: LeaseRecords
     quarantine: Quarantine
+    stale: StaleTasks
 
     def take(self, request: ClaimRequest, candidates: Candidates) -> list[Task]:
         """Take up to `request.limit` of the candidates, best first.
@@ -98,10 +99,9 @@ class Claims:
         try:
             while (
                 state.free_tokens
-                and state.tries < request.limit + MAX_VAIN_TRIES
+                and len(state.tried) < request.limit + MAX_VAIN_TRIES
                 and (wanted := list(_nameable(best_first, state.width)))
             ):
-                state.tries += len(wanted)
                 ahead = candidates.ahead_of(wanted, MIN_NAMED - len(wanted))
                 self._take_among(wanted, ahead, state)
         except StoreError:
@@ -111,6 +111,7 @@ class Claims:
             logger.warning(
                 "claim cut short after %d of %d tasks", len(state.taken), request.limit, exc_info=True
             )
+        candidates.close(state.tried, {task.task_id for task in state.taken})
         return state.taken
 
     def _take_among(self, wanted: Sequence[str], ahead: Sequence[str], state: _Round) -> None:
@@ -134,6 +135,8 @@ class Claims:
                 self.leases.cover(request.queue, [*named.items()], moment.lease_until, moment.now)
                 covered, moment = moment, request.moment()
             del named[task_id]
+            if tokens:
+                state.tried.add(task_id)
             if tokens and self._take(task_id, tokens[0], moment, state):
                 self.leases.change_token(request.queue, task_id, named_token, tokens.pop(0))
             else:
@@ -148,28 +151,14 @@ class Claims:
         except ConditionFailed as failed:
             if (found := decode_if_task(failed.item)) is not None:
                 state.lost_race |= found.status is TaskStatus.TAKEN
-                self._shed_if_too_late(found, moment)
+                # What is stale by its own deadline is out of the way of the next claim.
+                self.stale.shed(found, moment.now, moment.deadline_after - moment.now)
             return False
         if (task := decode_if_task(item)) is not None:
             state.taken.append(task)
         elif item is not None:
             self.quarantine.admit(item, moment.now)
         return task is not None
-
-    def _shed_if_too_late(self, task: Task, moment: ClaimMoment) -> None:
-        """Shed a task whose own deadline is too near, so that later claims do not read it.
-
-        Tasks that are stale by the queue's max age are excluded by the key condition of the query.
-        """
-        reason = too_late(moment.now, task.deadline, moment.deadline_after - moment.now)
-        if task.status is not TaskStatus.PENDING or reason is None:
-            return
-        shed = replace(task, status=TaskStatus.SHED, shed_reason=reason, updated=moment.now)
-        try:
-            guard = Guard(TaskStatus.PENDING, request_token=task.request_token)
-            self.calls.update(replace_arguments(shed, guard, self.keyspace))
-        except ConditionFailed:
-            logger.debug("task %s changed before it could be shed", task.task_id)
 
 
 def _nameable(best_first: Iterator[str], count: int) -> Iterator[str]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from freshq.stores.dynamodb.calls import InvalidUpdate
 from freshq.stores.dynamodb.items import CONTROL_PREFIX, new_request_token
 
 if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.names import Item
+
+logger = logging.getLogger(__name__)
 
 # Another process's change is noticed within this time, so that not every claim reads the record.
 MAX_STALENESS_SECONDS: Final = 1.0
@@ -62,7 +66,13 @@ class ControlRecords:
         cached = self._cached(queue)
         if level and (cached is None or level not in cached.levels):
             values = {":levels": {"NS": [str(level)]}}
-            self._update(queue, values, "SET #requestToken = :requestToken ADD #levels :levels")
+            try:
+                self._update(queue, values, "SET #requestToken = :requestToken ADD #levels :levels")
+            except InvalidUpdate:
+                logger.warning("queue %r: its levels were damaged and are replaced", queue)
+                levels = {level, *(() if cached is None else cached.levels)}
+                values = {":levels": {"NS": [str(level) for level in levels]}}
+                self._update(queue, values, "SET #requestToken = :requestToken, #levels = :levels")
 
     def use_groups(self, queue: str) -> None:
         """Record that groups have tasks, before the first one is written."""

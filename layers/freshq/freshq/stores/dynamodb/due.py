@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from freshq.model.new_task import MAX_EPOCH_SECONDS
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import decode_if_task, is_task, new_request_token, seconds_or
+from freshq.stores.dynamodb.items import decode_if_task, is_task, new_request_token
 from freshq.stores.dynamodb.lease_items import due_at, due_attributes, is_lease_record, next_look, task_ids_of
-from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_ids
+from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_ids, earliest_due
+from freshq.stores.dynamodb.values import seconds_or
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from freshq.model.task import Task
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.keyspace import Keyspace
     from freshq.stores.dynamodb.names import Item
     from freshq.stores.dynamodb.quarantine import Quarantine
 
@@ -59,6 +61,17 @@ class DueTasks:
                     break
         # A lease record is tidied once nothing that it names is due.
         return Due(due, more=cut_short or bool(due))
+
+    def delayed(self, queue: str, limit: int) -> list[Task]:
+        """Return delayed tasks on the first page of each shard, the next due first."""
+        ids = [
+            task_id
+            for partition in self.keyspace.due_partitions(queue)
+            for task_id, _due_at in earliest_due(self.calls, partition, MAX_EPOCH_SECONDS)
+        ]
+        tasks = map(decode_if_task, self.calls.get_many(ids))
+        delayed = [task for task in tasks if task is not None and task.delayed]
+        return sorted(delayed, key=lambda task: task.not_before or 0.0)[:limit]
 
     def _due_among(self, ids: Sequence[str], now: float, limit: int) -> list[Task]:
         items = self.calls.get_many(ids)

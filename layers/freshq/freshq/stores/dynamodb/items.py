@@ -5,27 +5,25 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
-from freshq.model.new_task import RESERVED_ID_PREFIX, json_text
+from freshq.model.json_values import json_text
+from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ShedReason
 from freshq.stores.dynamodb.names import KEY, RECORD, Item
-from freshq.stores.dynamodb.values import plain_values
+from freshq.stores.dynamodb.values import milliseconds, plain_values, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from freshq.stores.base import Guard
     from freshq.stores.claim_request import ClaimMoment
-    from freshq.stores.lines import Line
+    from freshq.stores.dynamodb.keyspace import Keyspace
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
 CONTROL_PREFIX: Final = f"{RESERVED_ID_PREFIX}control#"
-
 
 logger = logging.getLogger(__name__)
 
@@ -39,93 +37,9 @@ class DamagedTaskError(StoreError):
         super().__init__(f"task {task_id!r} cannot be read: it is damaged or of a newer version ({what})")
 
 
-@dataclass(frozen=True, slots=True)
-class Keyspace:
-    """Names of the index partitions of one table.
-
-    Attributes:
-        shards: Partitions of each line and of the due index.
-        is_attached: Whether the table is an application's. Then changes of a record are counted, the due
-            index lists dead letters, and records never expire.
-        has_deadlines: Whether the status index has the deadlines. An index that was attached by keys only
-            has none; there the condition of each claim finds what is stale.
-    """
-
-    shards: int
-    is_attached: bool = False
-    has_deadlines: bool = True
-
-    def shard_of(self, item_id: str) -> int:
-        """Return the shard of an item, by a hash that is the same in every process."""
-        return zlib.crc32(item_id.encode()) % self.shards
-
-    def pending(self, queue: str, line: Line, shard: int) -> str:
-        """Return the partition of the claimable tasks of a line."""
-        level, group = line
-        partition = f"{queue}#{TaskStatus.PENDING}#{level}#{shard}"
-        return partition if group is None else f"{partition}#{group}"
-
-    def due(self, queue: str, shard: int) -> str:
-        """Return a partition of the due index: delayed tasks and lease records."""
-        return f"{queue}#DUE#{shard}"
-
-    def pending_partitions(self, queue: str, lines: Iterable[Line]) -> list[str]:
-        """Return all partitions of the claimable tasks of some lines."""
-        return [self.pending(queue, line, shard) for line in lines for shard in range(self.shards)]
-
-    def due_partitions(self, queue: str) -> list[str]:
-        """Return all partitions of a queue in the due index."""
-        return [self.due(queue, shard) for shard in range(self.shards)]
-
-    def dead(self, queue: str, shard: int) -> str:
-        """Return a partition of the due index for the dead letters among an application's records."""
-        return f"{queue}#DEAD#{shard}"
-
-    def index_attributes(self, task: Task) -> Item:
-        """Return the index keys of a task at `task.updated`; None for those to remove.
-
-        A claimable task is in the status index, a delayed one in the due index, a stale one in neither. A
-        dead letter of an attached queue is in the due index too: to find it otherwise, the whole table
-        would have to be read.
-        """
-        keys: Item = dict.fromkeys(("pendingShard", "dueShard", "dueAt"))
-        shard = self.shard_of(task.task_id)
-        if self.is_attached and task.status is TaskStatus.FAILURE:
-            return keys | {
-                "dueShard": {"S": self.dead(task.queue, shard)},
-                "dueAt": milliseconds(task.updated),
-            }
-        if task.status_at(task.updated) is not TaskStatus.PENDING:
-            return keys
-        if task.not_before is not None:
-            return keys | {
-                "dueShard": {"S": self.due(task.queue, shard)},
-                "dueAt": milliseconds(task.not_before),
-            }
-        return keys | {"pendingShard": {"S": self.pending(task.queue, (task.priority, task.group), shard)}}
-
-
 def new_request_token() -> str:
     """Return a token that names one write, so that a repeated write is recognized."""
     return uuid.uuid4().hex
-
-
-def milliseconds(seconds: float) -> Item:
-    """Return a time as a number of milliseconds, with microseconds as the fraction."""
-    return {"N": f"{seconds * 1000:.3f}"}
-
-
-def seconds(attribute: Item) -> float:
-    """Return the time in an attribute of milliseconds, in seconds to the microsecond."""
-    return round(float(attribute["N"]) / 1000, 6)
-
-
-def seconds_or(attribute: Item | None, default: float) -> float:
-    """Return the time in an attribute of milliseconds, or the default if it cannot be read."""
-    try:
-        return default if attribute is None else seconds(attribute)
-    except (KeyError, TypeError, ValueError):
-        return default
 
 
 def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
@@ -145,6 +59,8 @@ def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
         "error": None if task.error is None else {"S": task.error},
         "result": None if task.result is None else {"S": json_text(task.result)},
         "shedReason": None if task.shed_reason is None else {"S": task.shed_reason.value},
+        "putAt": None if task.put_at is None else milliseconds(task.put_at),
+        "firstDue": None if task.first_due is None else milliseconds(task.first_due),
     } | keyspace.index_attributes(task)
     if keyspace.is_attached:
         del changes["ttl"]
@@ -160,6 +76,7 @@ def encode(task: Task, keyspace: Keyspace) -> Item:
         # A repeated put recognizes its task by it, even after a worker changed the task.
         "putToken": {"S": task.request_token},
         "taskGroup": None if task.group is None else {"S": task.group},
+        "taskKind": None if task.kind is None else {"S": task.kind},
     }
     return {name: value for name, value in item.items() if value is not None}
 
@@ -214,14 +131,21 @@ def _decoded(item: Item) -> Task:
         priority=int(item["priority"]["N"]),
         group=item["taskGroup"]["S"] if "taskGroup" in item else None,
         attempts=int(item["attempts"]["N"]),
-        not_before=seconds(item["notBefore"]) if "notBefore" in item else None,
+        not_before=_optional_seconds(item, "notBefore"),
         lease_token=item["leaseToken"]["S"] if "leaseToken" in item else None,
-        lease_until=seconds(item["leaseUntil"]) if "leaseUntil" in item else None,
+        lease_until=_optional_seconds(item, "leaseUntil"),
         error=item["error"]["S"] if "error" in item else None,
         result=json.loads(item["result"]["S"]) if "result" in item else None,
         shed_reason=ShedReason(item["shedReason"]["S"]) if "shedReason" in item else None,
         version=version_of(item),
+        put_at=_optional_seconds(item, "putAt"),
+        first_due=_optional_seconds(item, "firstDue"),
+        kind=item["taskKind"]["S"] if "taskKind" in item else None,
     )
+
+
+def _optional_seconds(item: Item, name: str) -> float | None:
+    return seconds(item[name]) if name in item else None
 
 
 def _payload(item: Item) -> Any:  # noqa: ANN401 - any JSON value

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from freshq.stores.dynamodb.items import LEASE_PREFIX, milliseconds, seconds, seconds_or
+from freshq.stores.dynamodb.items import LEASE_PREFIX
+from freshq.stores.dynamodb.values import milliseconds, seconds, seconds_or
 
 if TYPE_CHECKING:
     from collections.abc import Collection

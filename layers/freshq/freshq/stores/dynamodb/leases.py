@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import LEASE_PREFIX, milliseconds
+from freshq.stores.dynamodb.items import LEASE_PREFIX
 from freshq.stores.dynamodb.lease_items import due_attributes
+from freshq.stores.dynamodb.values import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import Guard
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.keyspace import Keyspace
     from freshq.stores.dynamodb.names import Item
 
 # Bytes of the ids that a record names: below the 400 KB of an item, with room for those named ahead.

@@ -1,9 +1,9 @@
 """The lines of a queue in the table: which groups may have work.
 
 The tasks of each group wait in index partitions of their own, so that newest first holds within the group
-and no task hides behind those of another. A put announces its line by a line record, unless this process
-did so recently. Claimers list the line records every second, and leave out the lines that they found empty
-since the last announcement.
+and no task hides behind those of another. A put makes sure that a line record announces its line. Claimers
+list the line records, and take the record of a line away that they found empty; `line_rules` says why no task
+is left behind.
 """
 
 from __future__ import annotations
@@ -11,184 +11,285 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
-from math import ceil
-from typing import TYPE_CHECKING, Final
+from collections import OrderedDict, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from freshq.errors import StoreError
-from freshq.model.new_task import RESERVED_ID_PREFIX
-from freshq.stores.dynamodb.items import milliseconds, new_request_token
-from freshq.stores.dynamodb.queries import due_later
+from freshq.stores.clocks import Stopwatch
+from freshq.stores.dynamodb.known_lines import KnownLines
+from freshq.stores.dynamodb.line_closings import CLOSING_LINES, LineClosings
+from freshq.stores.dynamodb.line_items import TTL_MARGIN_SECONDS, line_record, outlasts, record_id
+from freshq.stores.dynamodb.line_listing import LineListing
+from freshq.stores.dynamodb.line_rules import RULES
+from freshq.stores.dynamodb.puts import PUT_THREADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterable, Iterator
 
     from freshq.model.task import Task
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.control import ControlRecords
-    from freshq.stores.dynamodb.names import Item
+    from freshq.stores.dynamodb.keyspace import Keyspace
     from freshq.stores.lines import Line
 
 logger = logging.getLogger(__name__)
 
-LINE_PREFIX: Final = f"{RESERVED_ID_PREFIX}line#"
-# A process that keeps putting into a line announces it again after this time.
-ANNOUNCE_SECONDS: Final = 30.0
-# Claimers list the lines, and look again into an empty one, at most once in these times.
-LIST_SECONDS: Final = 1.0
-EMPTY_LOOK_SECONDS: Final = 0.5
-# From the last put that relies on an announcement until every claimer has seen its task in the index.
-LAG_SECONDS: Final = 5.0
-NEVER: Final = float("-inf")
+# Lines whose records a producer remembers to have seen.
+MAX_CHECKS: Final = 10_000
+# What the upkeep within a claim does at most, and how often; the background does more.
+SMALL_PORTION: Final = 25
+SMALL_RECHECKS: Final = 1
+SMALL_RECHECK_SECONDS: Final = 1.0
 
 
-@dataclass(slots=True)
-class _KnownLine:
-    """What a process knows about a line. Times but the first are monotonic.
+class _Check(NamedTuple):
+    """A producer's look at the record of a line.
 
     Attributes:
-        listed_until: `dueAt` of its record as read or written; changes with each announcement.
-        opened_at: When that change was noticed.
-        announced_at: When this process announced the line.
-        next_look: When to look again after it was found empty.
-        closed: Whether it was found empty after all puts that rely on the announcement.
+        since: The time since it began.
+        deadline: A task with this deadline was put; the record stays for a day longer.
     """
 
-    listed_until: float
-    opened_at: float
-    announced_at: float = NEVER
-    next_look: float = NEVER
-    closed: bool = False
+    since: Stopwatch
+    deadline: float
 
-    def needs_announcement(self, task: Task, now: float) -> bool:
-        """Return whether a task that is put into the line must announce it."""
-        return now - self.announced_at >= ANNOUNCE_SECONDS or self.listed_until < task.deadline
 
-    def is_worth_a_look(self, now: float) -> bool:
-        """Return whether the line may have claimable tasks."""
-        return not self.closed and now >= self.next_look
+@dataclass
+class _QueueLines:
+    """What this process knows about the lines of one queue."""
+
+    listing: LineListing
+    known: KnownLines = field(default_factory=KnownLines)
+    checks: OrderedDict[Line, _Check] = field(default_factory=OrderedDict)
+    # Only a process that claims needs to know the lines.
+    is_claimed: bool = False
+    next_recheck: float = field(default_factory=lambda: time.monotonic() + SMALL_RECHECK_SECONDS)
 
 
 class LineRecords:
     """The lines of groups, known from this process's puts and from the line records. Thread-safe."""
 
-    def __init__(self, calls: TableCalls, control: ControlRecords) -> None:
+    def __init__(self, calls: TableCalls, control: ControlRecords, keyspace: Keyspace) -> None:
         """Know no line yet."""
         self._calls = calls
         self._control = control
+        self._closings = LineClosings(calls, keyspace)
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, Line], _KnownLine] = {}
-        self._listed_at: dict[str, float] = {}
+        self._queues: dict[str, _QueueLines] = {}
 
-    def announce(self, task: Task) -> None:
-        """Make claimers look into the line of a task that is about to be put."""
-        if task.group is None:
-            self._control.use_level(task.queue, task.priority)
+    def announce(self, tasks: Iterable[Task]) -> None:
+        """Make claimers look into the lines of tasks that are about to be put.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        grouped: defaultdict[str, dict[Line, Task]] = defaultdict(dict)
+        for task in tasks:
+            if task.group is None:
+                self._control.use_level(task.queue, task.priority)
+                continue
+            latest = grouped[task.queue].setdefault((task.priority, task.group), task)
+            if task.deadline > latest.deadline:
+                grouped[task.queue][task.priority, task.group] = task
+        for queue, lines in grouped.items():
+            self._control.use_groups(queue)
+            self._check(queue, {line: task for line, task in lines.items() if not self._may_put(task)})
+
+    @contextmanager
+    def announcing(self, task: Task) -> Iterator[None]:
+        """Put a task within the block. Its line is announced before, and after if the put took long.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        self.announce([task])
+        try:
+            yield
+        finally:
+            if task.group is not None:
+                self._check_late(task, (task.priority, task.group))
+
+    def _check_late(self, task: Task, line: Line) -> None:
+        with self._lock:
+            check = self._of(task.queue).checks.get(line)
+        if check is None or RULES.put_was_late(check.since.seconds()):
+            self._check(task.queue, {line: task})
+
+    def _may_put(self, task: Task) -> bool:
+        """Return whether the record of a task's line was seen lately; the line has work again."""
+        line = (task.priority, task.group)
+        with self._lock:
+            of = self._of(task.queue)
+            check = of.checks.get(line)
+            if (
+                check is None
+                or not RULES.may_put(check.since.seconds())
+                or task.deadline > check.deadline + TTL_MARGIN_SECONDS / 2
+            ):
+                return False
+            if of.is_claimed:
+                of.known.may_have_work(line)
+        return True
+
+    def _check(self, queue: str, lines: dict[Line, Task]) -> None:
+        """Read the records of lines into which tasks are put, and write those that are missing."""
+        if not lines:
             return
-        self._control.use_groups(task.queue)
-        key = (task.queue, (task.priority, task.group))
-        now = time.monotonic()
+        since = Stopwatch()
+        records = {item["taskId"]["S"]: item for item in self._calls.get_many(self._ids(queue, lines))}
+        missing = [
+            line_record(queue, line, task.updated, task.deadline)
+            for line, task in lines.items()
+            if not outlasts(records.get(record_id(queue, line), {}), task.deadline)
+        ]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-lines") as pool:
+                list(pool.map(self._calls.put, missing))  # raises the error of a put
+        elif missing:
+            self._calls.put(missing[0])
         with self._lock:
-            known = self._known.get(key)
-            if known is not None and not known.needs_announcement(task, now):
-                known.closed, known.next_look = False, NEVER
-                return
-        until = task.deadline + ANNOUNCE_SECONDS + LAG_SECONDS
-        self._calls.put(_line_record(task.queue, (task.priority, task.group), until))
-        with self._lock:
-            self._known[key] = _KnownLine(until, now, now)
+            of = self._of(queue)
+            for line, task in lines.items():
+                of.checks[line] = _Check(since, task.deadline)
+                of.checks.move_to_end(line)
+                if of.is_claimed:
+                    of.known.may_have_work(line)
+            while len(of.checks) > MAX_CHECKS:
+                of.checks.popitem(last=False)
 
-    def lines(self, queue: str, now: float) -> list[Line]:
-        """Return the lines that may have claimable tasks.
+    def window(self, queue: str, now: float, count: int) -> list[Line]:
+        """Return the lines that a claim of `count` tasks looks into.
 
         Args:
             queue: Name of the queue.
             now: Current time of the queue's clock, in seconds.
+            count: How many tasks are wanted.
         """
-        moment = time.monotonic()
-        return self._lines(queue, now, lambda known: known.is_worth_a_look(moment))
-
-    def all_lines(self, queue: str, now: float) -> list[Line]:
-        """Return the lines that may have claimable tasks, and those that were found empty."""
-        return self._lines(queue, now, lambda _known: True)
-
-    def _lines(self, queue: str, now: float, wanted: Callable[[_KnownLine], bool]) -> list[Line]:
         control = self._control.read(queue)
         lines: list[Line] = [(level, None) for level in control.levels]
         if control.grouped:
             self._list(queue, now)
             with self._lock:
-                lines += [line for (of, line), known in self._known.items() if of == queue and wanted(known)]
+                lines += self._of(queue).known.window(count, time.monotonic())
         return lines
+
+    def all_lines(self, queue: str, now: float) -> list[Line]:
+        """Return the lines that may have claimable tasks, and those that were found empty."""
+        control = self._control.read(queue)
+        lines: list[Line] = [(level, None) for level in control.levels]
+        if control.grouped:
+            self._list(queue, now)
+            with self._lock:
+                lines += self._of(queue).known.lines()
+        return lines
+
+    def _list(self, queue: str, now: float) -> None:
+        """Read what was announced lately, unless that was done just now."""
+        moment = time.monotonic()
+        with self._lock:
+            of = self._of(queue)
+            of.is_claimed = True
+            if not of.listing.is_due(moment):
+                return
+        try:
+            listed = of.listing.read(now, moment)
+        except StoreError:
+            of.listing.try_again()
+            raise
+        with self._lock:
+            of.known.announced(listed)
+
+    def served(self, queue: str, line: Line) -> None:
+        """Take note that tasks of a line were claimed, or may be, and more may wait."""
+        with self._lock:
+            self._of(queue).known.served(line)
+
+    def drained(self, queue: str, line: Line, *, quiet: bool) -> None:
+        """Take note that this process took the last task of a line; `quiet` if none was put lately."""
+        with self._lock:
+            self._of(queue).known.drained(line, time.monotonic(), quiet=quiet)
 
     def found_empty(self, queue: str, line: Line) -> None:
         """Take note that a line has no claimable task."""
-        now = time.monotonic()
         with self._lock:
-            known = self._known.get((queue, line))
-            if known is not None:
-                known.next_look = now + EMPTY_LOOK_SECONDS
-                known.closed = now > known.opened_at + ANNOUNCE_SECONDS + LAG_SECONDS
+            self._of(queue).known.found_empty(line, time.monotonic())
 
-    def _list(self, queue: str, now: float) -> None:
-        """Read the line records, unless that was done within `LIST_SECONDS`."""
+    def close_empty(self, queue: str, now: float, least: int) -> None:
+        """Take the records of up to `CLOSING_LINES` empty lines away, if there are at least `least`.
+
+        If the store does not answer, a later call does it.
+        """
+        with self._lock:
+            closing = self._of(queue).known.to_close(least, CLOSING_LINES, time.monotonic())
+        if not closing:
+            return
+        try:
+            self._close(queue, closing, now)
+        except StoreError:
+            logger.warning("the records of %d empty lines stay for now", len(closing), exc_info=True)
+
+    def _close(self, queue: str, closing: dict[Line, bool], now: float) -> None:
+        # Whoever took the last task takes the record away as well, unless that process died.
+        doubtful = [line for line, drained_here in closing.items() if not drained_here]
+        present = {item["taskId"]["S"] for item in self._calls.get_many(self._ids(queue, doubtful))}
+        lines = [line for line, drained in closing.items() if drained or record_id(queue, line) in present]
+        if not lines or self._closings.close(queue, lines, now):
+            with self._lock:
+                of = self._of(queue)
+                of.known.closed(closing)
+                for line in lines:
+                    of.checks.pop(line, None)
+
+    def tidy(self, queue: str, now: float, limit: int) -> int:
+        """Look again into lines that were found empty, and into those whose closing is due.
+
+        Args:
+            queue: Name of the queue.
+            now: Current time in seconds.
+            limit: Maximum number of lines.
+
+        Returns:
+            How many closed lines were looked into.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        if not self._control.read(queue).grouped:
+            return 0
+        if limit > SMALL_PORTION:
+            self._look_again(queue, now, limit)
+            return self._closings.recheck(queue, now, limit)
         moment = time.monotonic()
         with self._lock:
-            if moment - self._listed_at.get(queue, NEVER) < LIST_SECONDS:
-                return
-            self._listed_at[queue] = moment
-        try:
-            listed = {
-                line: until
-                for record_id, until in due_later(self._calls, _partition(queue), now)
-                if (line := _line_of(record_id, queue)) is not None
-            }
-        except StoreError:
-            with self._lock:
-                del self._listed_at[queue]
-            raise
+            of = self._of(queue)
+            if moment < of.next_recheck:
+                return 0
+            of.next_recheck = moment + SMALL_RECHECK_SECONDS
+        return self._closings.recheck(queue, now, SMALL_RECHECKS)
+
+    def _look_again(self, queue: str, now: float, limit: int) -> None:
+        """Look again into up to `limit` lines that this process found empty, and close what is."""
         with self._lock:
-            self._open(queue, listed, moment)
-            self._drop_unlisted(queue, listed, now)
+            lines = self._of(queue).known.due_looks(limit, time.monotonic())
+        working = set(self._closings.with_work(queue, lines, now))
+        with self._lock:
+            known, moment = self._of(queue).known, time.monotonic()
+            for line in lines:
+                if line in working:
+                    known.may_have_work(line)
+                else:
+                    known.found_empty(line, moment)
+        for _ in range(0, limit, CLOSING_LINES):
+            self.close_empty(queue, now, 1)
 
-    def _open(self, queue: str, listed: Mapping[Line, float], moment: float) -> None:
-        """Take note of the lines that were announced since the last listing."""
-        for line, until in listed.items():
-            known = self._known.get((queue, line))
-            if known is None or known.listed_until < until:
-                announced_at = NEVER if known is None else known.announced_at
-                self._known[queue, line] = _KnownLine(until, moment, announced_at)
+    def _ids(self, queue: str, lines: Iterable[Line]) -> list[str]:
+        return [record_id(queue, line) for line in lines]
 
-    def _drop_unlisted(self, queue: str, listed: Mapping[Line, float], now: float) -> None:
-        """Forget the lines whose record has expired."""
-        expired = [
-            key
-            for key, known in self._known.items()
-            if key[0] == queue and key[1] not in listed and known.listed_until <= now
-        ]
-        for key in expired:
-            del self._known[key]
-
-
-def _partition(queue: str) -> str:
-    return f"{queue}#LINES"
-
-
-def _line_record(queue: str, line: Line, until: float) -> Item:
-    level, group = line
-    return {
-        "taskId": {"S": f"{LINE_PREFIX}{queue}#{level}#{group}"},
-        "dueShard": {"S": _partition(queue)},
-        "dueAt": milliseconds(until),
-        "ttl": {"N": str(ceil(until))},
-        "requestToken": {"S": new_request_token()},
-    }
-
-
-def _line_of(record_id: str, queue: str) -> Line | None:
-    """Return the line of a record; None if its id names none."""
-    level, _, group = record_id.removeprefix(f"{LINE_PREFIX}{queue}#").partition("#")
-    if not level.isdigit():
-        logger.warning("left out: line record %s names no line", record_id)
-        return None
-    return int(level), group
+    def _of(self, queue: str) -> _QueueLines:
+        """Return what is known about a queue; only under the lock."""
+        if queue not in self._queues:
+            self._queues[queue] = _QueueLines(LineListing(self._calls, queue))
+        return self._queues[queue]

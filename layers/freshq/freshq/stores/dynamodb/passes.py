@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from contextlib import contextmanager
 from math import ceil
 from typing import TYPE_CHECKING, Final
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from freshq.errors import StoreError
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, default_client
-from freshq.stores.dynamodb.items import milliseconds, seconds
+from freshq.stores.dynamodb.server_time import compared, table_time
+from freshq.stores.dynamodb.values import milliseconds, seconds_or
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +31,8 @@ PASS_PREFIX: Final = f"{RESERVED_ID_PREFIX}pass#"
 # The slot of a pass that died is free again after this time. A live pass renews it RENEWALS times within it.
 SLOT_LEASE_SECONDS: Final = 15.0
 RENEWALS: Final = 3
+# A slot that is held for longer was damaged.
+LONGEST_SECONDS: Final = 3600.0
 
 
 class WorkerPasses:
@@ -42,7 +44,7 @@ class WorkerPasses:
         queue: str,
         slots: int,
         client: DynamoDBClient | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Allow `slots` passes at a time.
 
@@ -51,11 +53,11 @@ class WorkerPasses:
             queue: Name of the queue.
             slots: Maximum number of passes at a time.
             client: A low-level boto3 client; None for one from the environment.
-            clock: Returns the time in seconds since the epoch.
+            clock: Returns the time in seconds since the epoch; None for the table's.
         """
         self._calls = TableCalls(client or default_client(), table)
         self._ids = [f"{PASS_PREFIX}{queue}#{slot}" for slot in range(slots)]
-        self._clock = clock
+        self._clock = compared(table_time(self._calls)) if clock is None else clock
 
     @contextmanager
     def slot(self, holder: str) -> Iterator[bool]:
@@ -83,7 +85,8 @@ class WorkerPasses:
         """Return whether every slot is taken; then a running pass will look at the queue again."""
         now = self._clock()
         slots = self._calls.get_many(self._ids)
-        return sum(seconds(slot["leaseUntil"]) > now for slot in slots) >= len(self._ids)
+        taken = sum(now < seconds_or(slot.get("leaseUntil"), 0.0) <= now + LONGEST_SECONDS for slot in slots)
+        return taken >= len(self._ids)
 
     def _take(self, slot_id: str, holder: str) -> bool:
         now = self._clock()
@@ -96,9 +99,16 @@ class WorkerPasses:
         }
         condition = {
             "ConditionExpression": (
-                "attribute_not_exists(#taskId) OR #leaseUntil <= :now OR #holder = :holder"
+                "attribute_not_exists(#taskId) OR #leaseUntil <= :now OR #holder = :holder "
+                # Damaged, or written by a clock that is wrong.
+                "OR NOT attribute_type(#leaseUntil, :number) OR #leaseUntil > :longest"
             ),
-            "ExpressionAttributeValues": {":now": milliseconds(now), ":holder": {"S": holder}},
+            "ExpressionAttributeValues": {
+                ":now": milliseconds(now),
+                ":holder": {"S": holder},
+                ":number": {"S": "N"},
+                ":longest": milliseconds(now + LONGEST_SECONDS),
+            },
         }
         try:
             self._calls.put(item, condition)

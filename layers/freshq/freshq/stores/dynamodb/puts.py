@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
-from freshq.errors import FreshqError, LostRace
+from freshq.errors import FreshqError, LostRace, Unreachable
 from freshq.model.task import TaskStatus
 from freshq.policy.retry import until_committed
 from freshq.stores.conflicts import ALIVE, CREATED, DUPLICATE, put_over
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import decode_if_task, encode, milliseconds
+from freshq.stores.dynamodb.items import decode_if_task, encode
+from freshq.stores.dynamodb.values import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.keyspace import Keyspace
     from freshq.stores.dynamodb.names import Item
 
 T = TypeVar("T")
@@ -90,7 +92,25 @@ class Puts:
 
 
 def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
-    """Put tasks concurrently, those of the same id one after the other; return the answers in order."""
+    """Put tasks concurrently, those of the same id one after the other; return the answers in order.
+
+    Once a put was never answered, no other begins: its error is theirs too. So all end when the puts end that
+    were under way, and not each after timeouts of its own.
+    """
+    unanswered: list[Callable[[], T]] = []
+
+    def put_one(task: Task) -> T:
+        if unanswered:
+            return unanswered[0]()
+        try:
+            answer = put(task)
+        except Unreachable as error:
+            unanswered.append(partial(_raise, error))
+            raise
+        if isinstance(answer, Unreachable):
+            unanswered.append(lambda: answer)
+        return answer
+
     by_id: dict[str, list[int]] = {}
     for index, task in enumerate(tasks):
         by_id.setdefault(task.task_id, []).append(index)
@@ -98,7 +118,7 @@ def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
 
     def put_all(indexes: list[int]) -> None:
         for index in indexes:
-            answers[index] = put(tasks[index])
+            answers[index] = put_one(tasks[index])
 
     if len(by_id) == 1:
         put_all(*by_id.values())
@@ -106,6 +126,10 @@ def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
         with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
             list(pool.map(put_all, by_id.values()))  # raises the error of a put
     return [answers[index] for index in range(len(tasks))]
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _if_nothing_lives(task: Task) -> Item:

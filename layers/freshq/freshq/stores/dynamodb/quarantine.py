@@ -12,15 +12,15 @@ from freshq.stores.dynamodb.items import (
     DamagedTaskError,
     conditioned,
     decode,
-    milliseconds,
     new_request_token,
     update_arguments,
     version_count,
 )
+from freshq.stores.dynamodb.values import milliseconds
 
 if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.items import Keyspace
+    from freshq.stores.dynamodb.keyspace import Keyspace
     from freshq.stores.dynamodb.names import Item
 
 logger = logging.getLogger(__name__)
@@ -29,17 +29,19 @@ logger = logging.getLogger(__name__)
 WAITING_OR_HELD: Final = ({"S": TaskStatus.PENDING.value}, {"S": TaskStatus.TAKEN.value})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Quarantine:
     """Makes dead letters of tasks that cannot be read.
 
     Attributes:
         calls: Calls to the table.
         keyspace: Names of its index partitions.
+        admitted: How many tasks became dead letters since `take_admitted`.
     """
 
     calls: TableCalls
     keyspace: Keyspace
+    admitted: int = 0
 
     def admit(self, item: Item, now: float) -> None:
         """Make a dead letter of a task if it cannot be read, unless it changes or its status is unknown.
@@ -62,7 +64,13 @@ class Quarantine:
         except ConditionFailed:
             logger.debug("task %s changed before it could be quarantined", task_id)
         else:
+            self.admitted += 1
             logger.error("task %s is a dead letter now: %s", task_id, error)
+
+    def take_admitted(self) -> int:
+        """Return how many tasks became dead letters since the last call."""
+        admitted, self.admitted = self.admitted, 0
+        return admitted
 
     def _arguments(self, item: Item, error: str, now: float) -> Item:
         task_id = item["taskId"]["S"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from freshq.stores.dynamodb.items import is_task, milliseconds, seconds
+from freshq.stores.clocks import steady_seconds
+from freshq.stores.dynamodb.items import is_task
 from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX
+from freshq.stores.dynamodb.values import milliseconds, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,8 +17,21 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.names import Item
 
-# By partition and whether the newest come first: the key after which the next look goes on.
-ResumeAt: TypeAlias = dict[tuple[str, bool], "Item"]
+
+class Resume(NamedTuple):
+    """Where the next look into a partition goes on.
+
+    Attributes:
+        key: After this key. Up to there a look found stale tasks only, or took the others.
+        since: Steady time at which the first such look began.
+    """
+
+    key: Item
+    since: float
+
+
+# By partition and whether the newest come first.
+ResumeAt: TypeAlias = dict[tuple[str, bool], Resume]
 
 # Keys read beyond those wanted, for tasks that others take first. Thirty keys of about 110 bytes still cost
 # one half read unit, the minimum of a query.
@@ -26,8 +41,25 @@ MAX_PAGES: Final = 4
 # Keys on the page that follows one of mostly stale tasks, and on those after that. The last is about the
 # megabyte that DynamoDB reads at most for one query.
 LARGER_PAGES_KEYS: Final = (1_000, 8_000)
+# A task may return to its line among stale ones that looks have passed. After this time they begin anew.
+RESUME_SECONDS: Final = 60.0
 # Entries of the due index handled at a time.
 DUE_PAGE_KEYS: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class KeysPage:
+    """A page of live tasks of a partition.
+
+    Attributes:
+        entries: Creation times and ids.
+        is_last: Whether there are no more.
+        passed_over: How many stale tasks the query read beside them.
+    """
+
+    entries: list[tuple[float, str]]
+    is_last: bool
+    passed_over: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +92,8 @@ def claimable_pages(
     *,
     newest_first: bool,
     resume_at: ResumeAt | None = None,
-) -> Iterator[list[tuple[float, str]]]:
-    """Yield the creation times and ids of live tasks of a partition, page by page.
+) -> Iterator[KeysPage]:
+    """Yield the live tasks of a partition, page by page.
 
     The number of pages is bounded. A page on which most tasks are stale is followed by a larger one.
 
@@ -79,7 +111,12 @@ def claimable_pages(
     }
     end = (partition, newest_first)
     for page in _bounded_pages(calls, arguments, {} if resume_at is None else resume_at, end):
-        yield [(seconds(item["taskCreated"]), item["taskId"]["S"]) for item in page["Items"]]
+        entries = [(seconds(item["taskCreated"]), item["taskId"]["S"]) for item in page["Items"]]
+        yield KeysPage(
+            entries,
+            is_last="LastEvaluatedKey" not in page,
+            passed_over=page["ScannedCount"] - page["Count"],
+        )
 
 
 def _bounded_pages(
@@ -87,29 +124,100 @@ def _bounded_pages(
 ) -> Iterator[Item]:
     """Yield up to `MAX_PAGES` pages of a query, larger ones after one of mostly stale tasks."""
     larger = iter(LARGER_PAGES_KEYS)
-    mostly_stale = False
+    mostly_stale, only_stale = False, True
+    look = _Look(resume_at, end)
     for _ in range(MAX_PAGES):
         page = calls.query(arguments)
+        key = page.get("LastEvaluatedKey")
+        only_stale = only_stale and page["Count"] == 0
+        if only_stale and key is not None:
+            look.passed(key)  # now: the caller may need no other page
         yield page
-        if "LastEvaluatedKey" not in page:
+        if key is None:
             resume_at.pop(end, None)
             return
         mostly_stale = 2 * page["Count"] < page["ScannedCount"]
-        key = page["LastEvaluatedKey"]
         if mostly_stale:
             arguments["Limit"] = max(arguments["Limit"], next(larger, LARGER_PAGES_KEYS[-1]))
             if "ExclusiveStartKey" not in arguments:
-                key = resume_at.get(end, key)
+                key = look.further(key)
         arguments["ExclusiveStartKey"] = key
     if mostly_stale:
-        resume_at[end] = arguments["ExclusiveStartKey"]
+        look.passed(arguments["ExclusiveStartKey"])
+
+
+class _Look:
+    """A look into one end of a partition, which goes on where earlier ones found nothing."""
+
+    def __init__(self, resume_at: ResumeAt, end: tuple[str, bool]) -> None:
+        self._resume_at = resume_at
+        self._end = end
+        now = steady_seconds()
+        known = resume_at.get(end)
+        if known is not None and known.since + RESUME_SECONDS < now:
+            del resume_at[end]
+            known = None
+        self._since = now if known is None else known.since
+
+    def passed(self, key: Item) -> None:
+        """Take note that the next look need not begin before a key."""
+        self._resume_at[self._end] = Resume(self.further(key), self._since)
+
+    def further(self, key: Item) -> Item:
+        """Return a key or the one to go on after, whichever comes later: bounds of queries move with time."""
+        resume = self._resume_at.get(self._end)
+        if resume is None:
+            return key
+        sign = -1 if self._end[1] else 1
+        return max(key, resume.key, key=lambda each: sign * seconds(each["taskCreated"]))
 
 
 def oldest_claimable(
     calls: TableCalls, partition: str, live: LiveTasks, limit: int
 ) -> Iterator[tuple[float, str]]:
     """Yield what `claimable_pages` finds, one by one, oldest first."""
-    return chain.from_iterable(claimable_pages(calls, partition, live, limit, newest_first=False))
+    pages = claimable_pages(calls, partition, live, limit, newest_first=False)
+    return chain.from_iterable(page.entries for page in pages)
+
+
+def may_have_live(calls: TableCalls, partition: str, live: LiveTasks) -> bool:
+    """Return whether a partition has live tasks; True if that would take too many pages to find out."""
+    arguments = live.query(partition) | {"ScanIndexForward": False}
+    for limit in (LOOKAHEAD_KEYS, *LARGER_PAGES_KEYS):
+        page = calls.query(arguments | {"Limit": limit})
+        if page["Items"] or "LastEvaluatedKey" not in page:
+            return bool(page["Items"])
+        arguments["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+    return True
+
+
+def stale_page(
+    calls: TableCalls, partition: str, created_after: float, now: float, start_after: Item | None
+) -> tuple[list[str], Item | None]:
+    """Read one page of tasks that are past their own deadline, but not past the queue's max age.
+
+    Args:
+        calls: Calls to the table.
+        partition: The partition of the status index.
+        created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
+        now: Current time in seconds.
+        start_after: Key that an earlier call returned; None to begin.
+
+    Returns:
+        The ids, newest first, and the key after which there may be more; None if there is no more.
+    """
+    arguments = pending_query(partition, ">", created_after) | {
+        "ScanIndexForward": False,
+        "Limit": LARGER_PAGES_KEYS[0],
+        "FilterExpression": "#deadline <= :now",
+    }
+    arguments["ExpressionAttributeValues"][":now"] = milliseconds(now)
+    if start_after is not None:
+        if seconds(start_after["taskCreated"]) <= created_after:
+            return [], None
+        arguments["ExclusiveStartKey"] = start_after
+    page = calls.query(arguments)
+    return ids_of(page), page.get("LastEvaluatedKey")
 
 
 def pending_query(partition: str, relation: str, created: float) -> Item:
@@ -121,9 +229,9 @@ def pending_query(partition: str, relation: str, created: float) -> Item:
     }
 
 
-def count_live(calls: TableCalls, partition: str, created_after: float, at_most: int) -> int:
-    """Return the number of tasks of a partition that are not stale, or `at_most` if there are more."""
-    arguments = pending_query(partition, ">", created_after) | {"Select": "COUNT"}
+def count_live(calls: TableCalls, partition: str, live: LiveTasks, at_most: int) -> int:
+    """Return the number of live tasks of a partition, or `at_most` if there are more."""
+    arguments = live.query(partition) | {"Select": "COUNT"}
     total = 0
     while total < at_most:
         page = calls.query(arguments | {"Limit": at_most - total})
@@ -151,24 +259,61 @@ def partition_ids(calls: TableCalls, partition: str) -> Iterator[str]:
 
 def due_ids(calls: TableCalls, partition: str, now: float) -> Iterator[list[str]]:
     """Yield the ids that are due in a partition of the due index, page by page."""
-    arguments: Item = {
+    return map(ids_of, _pages(calls, _until_query(partition, now)))
+
+
+def _until_query(partition: str, until: float) -> Item:
+    return {
         "IndexName": DUE_INDEX,
         "KeyConditionExpression": "#dueShard = :shard AND #dueAt <= :now",
-        "ExpressionAttributeValues": {":shard": {"S": partition}, ":now": milliseconds(now)},
+        "ExpressionAttributeValues": {":shard": {"S": partition}, ":now": milliseconds(until)},
         "Limit": DUE_PAGE_KEYS,
     }
-    return map(ids_of, _pages(calls, arguments))
 
 
-def due_later(calls: TableCalls, partition: str, now: float) -> Iterator[tuple[str, float]]:
-    """Yield the ids in a partition of the due index that are due after `now`, and when, in seconds."""
+def earliest_due(calls: TableCalls, partition: str, until: float) -> list[tuple[str, float]]:
+    """Return the first ids and times, up to `DUE_PAGE_KEYS`, of a partition of the due index.
+
+    Args:
+        calls: Calls to the table.
+        partition: The partition.
+        until: Latest time, in seconds.
+    """
+    page = calls.query(_until_query(partition, until))
+    return [(item["taskId"]["S"], seconds(item["dueAt"])) for item in page["Items"]]
+
+
+def newest_due(
+    calls: TableCalls, partition: str, since: float, start_after: Item | None, max_pages: int
+) -> tuple[list[tuple[str, float]], Item | None]:
+    """Read the entries of a partition of the due index, latest time first.
+
+    Args:
+        calls: Calls to the table.
+        partition: The partition.
+        since: Earliest time, in seconds.
+        start_after: Key that an earlier call returned; None to begin.
+        max_pages: How many pages to read.
+
+    Returns:
+        The ids and times, and the key after which there may be more; None if there is no more.
+    """
     arguments: Item = {
         "IndexName": DUE_INDEX,
-        "KeyConditionExpression": "#dueShard = :shard AND #dueAt > :now",
-        "ExpressionAttributeValues": {":shard": {"S": partition}, ":now": milliseconds(now)},
+        "KeyConditionExpression": "#dueShard = :shard AND #dueAt >= :since",
+        "ExpressionAttributeValues": {":shard": {"S": partition}, ":since": milliseconds(since)},
+        "ScanIndexForward": False,
     }
-    for page in _pages(calls, arguments):
-        yield from ((item["taskId"]["S"], seconds(item["dueAt"])) for item in page["Items"])
+    found: list[tuple[str, float]] = []
+    for _ in range(max_pages):
+        if start_after is not None:
+            arguments["ExclusiveStartKey"] = start_after
+        page = calls.query(arguments)
+        found += [(item["taskId"]["S"], seconds(item["dueAt"])) for item in page["Items"]]
+        start_after = page.get("LastEvaluatedKey")
+        if start_after is None:
+            break
+    return found, start_after
 
 
 def all_tasks(calls: TableCalls, queue: str, start_after: str | None = None) -> Iterator[Item]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
+from freshq.errors import FreshqError, quoted
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Store
 from freshq.stores.dynamodb import queries
@@ -16,24 +18,33 @@ from freshq.stores.dynamodb.candidates import Candidates
 from freshq.stores.dynamodb.claims import Claims
 from freshq.stores.dynamodb.control import ControlRecords
 from freshq.stores.dynamodb.due import DueTasks
-from freshq.stores.dynamodb.items import Keyspace, decode_if_task, replace_arguments, version_of
+from freshq.stores.dynamodb.items import decode_if_task, replace_arguments, version_of
+from freshq.stores.dynamodb.keyspace import Keyspace
 from freshq.stores.dynamodb.leases import LeaseRecords
-from freshq.stores.dynamodb.line_records import LineRecords
+from freshq.stores.dynamodb.line_records import SMALL_PORTION, LineRecords
 from freshq.stores.dynamodb.puts import each_in_order
 from freshq.stores.dynamodb.quarantine import Quarantine
+from freshq.stores.dynamodb.server_time import compared, table_time
 from freshq.stores.dynamodb.shared_records import SharedRecords
+from freshq.stores.dynamodb.showing import shown
+from freshq.stores.dynamodb.stale_tasks import StaleTasks
 from freshq.stores.dynamodb.waiting import WaitingTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from freshq.model.task import Task
-    from freshq.stores.base import Due, Guard, SharedRecord, Stats
+    from freshq.stores.base import Due, Guard, OldestRequest, SharedRecord, Stats
     from freshq.stores.claim_request import ClaimRequest
+    from freshq.stores.clocks import TimeRange
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.puts import T
 
 MAX_SHARDS: Final = 64
+# Tasks whose lines are announced at a time: they are put within a second, or their records are read again.
+ANNOUNCED_TASKS: Final = 100
+# Lines that share the two calls that close them, after a claim that found enough.
+MIN_CLOSING_LINES: Final = 2
 
 
 class TableStore(Store):
@@ -54,35 +65,79 @@ class TableStore(Store):
             ValueError: If the number of shards is wrong.
         """
         if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
-            msg = f"shards: must be a whole number from 1 to {MAX_SHARDS}, got {shards!r}"
+            msg = f"shards: must be a whole number from 1 to {MAX_SHARDS}, got {quoted(shards)}"
             raise ValueError(msg)
         self._calls = calls
         self._keyspace = Keyspace(shards, is_attached=calls.names.is_attached, has_deadlines=has_deadlines)
         self._control = ControlRecords(calls)
-        self._lines = LineRecords(calls, self._control)
+        self._lines = LineRecords(calls, self._control, self._keyspace)
         self._waiting = WaitingTasks(calls, self._keyspace, self._lines)
         self._leases = LeaseRecords(calls, self._keyspace)
-        quarantine = Quarantine(calls, self._keyspace)
-        self._claims = Claims(calls, self._keyspace, self._leases, quarantine)
+        self._stale = StaleTasks(calls, self._keyspace)
+        self._quarantine = quarantine = Quarantine(calls, self._keyspace)
+        self._claims = Claims(calls, self._keyspace, self._leases, quarantine, self._stale)
         self._due = DueTasks(calls, self._keyspace, quarantine)
         self._records = SharedRecords(calls)
+        self._time = table_time(calls)
+        self._clock = compared(self._time)
 
-    def _announced(self, tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
-        """Announce the lines of tasks, then put them, several at a time."""
-        for task in {(task.queue, task.priority, task.group): task for task in tasks}.values():
-            self._lines.announce(task)
-        return each_in_order(tasks, put)
+    @override
+    def clock(self) -> float:
+        return self._clock()
+
+    @override
+    def time_range(self) -> TimeRange:
+        return self._time()
+
+    def _announced(self, tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T | FreshqError]:
+        """Announce the lines of tasks and put them, several at a time."""
+
+        def announced_put(task: Task) -> T | FreshqError:
+            if not _waits(task):
+                return put(task)
+            try:
+                with self._lines.announcing(task):
+                    return put(task)
+            except FreshqError as error:
+                return error  # the caller reports it with the outcomes of the others
+
+        answers: list[T | FreshqError] = []
+        for start in range(0, len(tasks), ANNOUNCED_TASKS):
+            some = tasks[start : start + ANNOUNCED_TASKS]
+            try:
+                self._lines.announce(filter(_waits, some))
+            except FreshqError as error:
+                if not answers:
+                    raise
+                answers += [error] * len(some)
+            else:
+                answers += each_in_order(some, announced_put)
+        return answers
 
     @override
     def claim(self, request: ClaimRequest) -> list[Task]:
-        return self._claims.take(request, Candidates(request, request.moment(), self._lines, self._waiting))
+        moment = request.moment()
+        candidates = Candidates(request, moment, self._lines, self._waiting, self._stale)
+        tasks = self._claims.take(request, candidates)
+        least = MIN_CLOSING_LINES if len(tasks) == request.limit else 1
+        self._lines.close_empty(request.queue, request.moment().now, least)
+        return tasks
+
+    @override
+    def peek(self, request: ClaimRequest) -> list[Task]:
+        moment = request.moment()
+        candidates = Candidates(request, moment, self._lines, self._waiting, self._stale)
+        return shown(self._calls, candidates)
+
+    @override
+    def delayed(self, queue: str, limit: int) -> list[Task]:
+        return self._due.delayed(queue, limit)
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
-        if task.status is TaskStatus.PENDING and not task.delayed:
-            self._lines.announce(task)
+        announcing = self._lines.announcing(task) if _waits(task) else nullcontext()
         try:
-            with self._leases.following(task, guard):
+            with announcing, self._leases.following(task, guard):
                 item = self._calls.update(replace_arguments(task, guard, self._keyspace))
         except ConditionFailed as failed:
             raise ConflictError(decode_if_task(failed.item)) from None
@@ -91,6 +146,7 @@ class TableStore(Store):
     @override
     def replace_many(self, changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
         guards = {id(task): guard for task, guard in changes}
+        self._lines.announce(filter(_waits, (task for task, _guard in changes)))
         return each_in_order(
             [task for task, _guard in changes],
             lambda task: self._replaced_or_none(task, guards[id(task)]),
@@ -99,6 +155,16 @@ class TableStore(Store):
     @override
     def due(self, queue: str, now: float, limit: int) -> Due:
         return self._due.find(queue, now, limit)
+
+    @override
+    def tidy(self, queue: str, now: float, limit: int) -> int:
+        done = self._lines.tidy(queue, now, limit)
+        # What a claim does in passing is too little to shed anything.
+        return done + (self._stale.shed_passed_over(queue, now, limit - done) if limit > SMALL_PORTION else 0)
+
+    @override
+    def take_quarantined(self) -> int:
+        return self._quarantine.take_admitted()
 
     @override
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
@@ -111,18 +177,18 @@ class TableStore(Store):
         return ApproximateCounts(self._calls, self._keyspace, queue).stats(lines, now, created_after)
 
     @override
-    def count_waiting(self, queue: str, created_after: float, at_most: int) -> dict[str | None, int]:
-        return self._waiting.count(queue, created_after, at_most)
+    def count_waiting(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, int]:
+        return self._waiting.count(queue, now, created_after, at_most)
 
     @override
-    def oldest_created(self, queue: str, created_after: float) -> float | None:
-        return self._waiting.oldest_created(queue, created_after)
+    def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
+        return self._waiting.oldest_created(queue, now, created_after)
 
     @override
-    def oldest_tasks(
-        self, queue: str, created_after: float, count: int, groups: Collection[str | None] | None = None
-    ) -> list[Task]:
-        return self._waiting.oldest_tasks(queue, created_after, count, groups)
+    def oldest_tasks(self, request: OldestRequest) -> list[Task]:
+        return self._waiting.oldest_tasks(request)
 
     @override
     def read_record(self, queue: str, name: str) -> SharedRecord | None:
@@ -151,3 +217,8 @@ class TableStore(Store):
     @override
     def close(self) -> None:
         self._leases.close()
+
+
+def _waits(task: Task) -> bool:
+    """Return whether a task is to be claimable."""
+    return task.status is TaskStatus.PENDING and not task.delayed

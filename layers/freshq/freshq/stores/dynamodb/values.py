@@ -6,12 +6,8 @@ import base64
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from boto3.dynamodb.types import Binary, TypeDeserializer
-
 if TYPE_CHECKING:
     from freshq.stores.dynamodb.names import Item
-
-_deserializer = TypeDeserializer()
 
 
 def plain_values(record: Item) -> dict[str, Any]:
@@ -23,7 +19,10 @@ def plain_values(record: Item) -> dict[str, Any]:
     Args:
         record: Attributes in the form of the low-level client.
     """
-    return {name: _plain(_deserializer.deserialize(value)) for name, value in record.items()}
+    from boto3.dynamodb.types import TypeDeserializer  # noqa: PLC0415 - only attached tables need boto3
+
+    deserialize = TypeDeserializer().deserialize
+    return {name: _plain(deserialize(value)) for name, value in record.items()}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever DynamoDB can hold
@@ -35,7 +34,24 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever DynamoDB can hold
         return sorted(_plain(inner) for inner in value)
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, Binary | bytes):
-        raw: Any = value  # bytes() works on boto3's class, though its annotations do not say so
-        return base64.b64encode(bytes(raw)).decode()
+    if type(value).__name__ == "Binary":  # boto3's class
+        return base64.b64encode(bytes(value)).decode()
     return value
+
+
+def milliseconds(seconds: float) -> Item:
+    """Return a time as a number of milliseconds, with microseconds as the fraction."""
+    return {"N": f"{seconds * 1000:.3f}"}
+
+
+def seconds(attribute: Item) -> float:
+    """Return the time in an attribute of milliseconds, in seconds to the microsecond."""
+    return round(float(attribute["N"]) / 1000, 6)
+
+
+def seconds_or(attribute: Item | None, default: float) -> float:
+    """Return the time in an attribute of milliseconds, or the default if it cannot be read."""
+    try:
+        return default if attribute is None else seconds(attribute)
+    except (KeyError, TypeError, ValueError):
+        return default

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
 from freshq.errors import StoreError
+from freshq.stores.clocks import MachineClock, TimeRange, steady_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MEASURE_EVERY_SECONDS: Final = 30.0
 # A short round trip gives a good measurement: the shortest of these readings counts.
 READINGS: Final = 3
+# Drift, and two readings of one clock one after the other, stay below this.
+MARGIN_SECONDS: Final = 0.1
 NOW: Final = {
     "postgresql": "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     "mysql": "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
@@ -35,7 +37,7 @@ class DatabaseClock:
     def __init__(
         self,
         read: Callable[[], float],
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = steady_seconds,
         measure_every_seconds: float = MEASURE_EVERY_SECONDS,
     ) -> None:
         """Measure at the first call.
@@ -50,6 +52,7 @@ class DatabaseClock:
         self._measure_every_seconds = measure_every_seconds
         self._lock = threading.Lock()
         self._offset: float | None = None
+        self._error_seconds = 0.0
         self._measure_at = 0.0
 
     def __call__(self) -> float:
@@ -66,6 +69,14 @@ class DatabaseClock:
                 offset = self._offset
         return self._monotonic() + (offset or 0.0)
 
+    def range(self) -> TimeRange:
+        """Return between which times the database's clock is now.
+
+        Raises:
+            StoreError: As the call.
+        """
+        return TimeRange.around(self(), self._error_seconds)
+
     def _measure(self) -> None:
         try:
             readings = [self._reading() for _ in range(READINGS)]
@@ -73,7 +84,8 @@ class DatabaseClock:
             if self._offset is None:
                 raise
         else:
-            self._offset = min(readings)[1]
+            round_trip, self._offset = min(readings)
+            self._error_seconds = round_trip / 2 + MARGIN_SECONDS
         self._measure_at = self._monotonic() + self._measure_every_seconds
 
     def _reading(self) -> tuple[float, float]:
@@ -84,10 +96,18 @@ class DatabaseClock:
         return after - before, there - (before + after) / 2
 
 
-def database_clock(database: Database) -> Callable[[], float]:
-    """Return the clock of a database; for SQLite, the machine's."""
+class SqliteClock(MachineClock):
+    """The clock of SQLite: that of the machine, which all its processes share, without its jumps."""
+
+    def range(self) -> TimeRange:
+        """Return between which times the clock is now."""
+        return TimeRange.around(self(), MARGIN_SECONDS)
+
+
+def database_clock(database: Database) -> DatabaseClock | SqliteClock:
+    """Return the clock of a database."""
     if database.dialect == "sqlite":
-        return time.time
+        return SqliteClock()
     statement = sa.text(NOW[database.dialect])
 
     def read() -> float:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from freshq.model.checks import checked_count, checked_seconds
+
+# The lease for which the default timeouts are made, and how short they become for shorter ones: less would
+# fail calls that are only slow.
+LEASE_SECONDS: Final = 60.0
+MIN_TIMEOUT_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +49,23 @@ class Connecting:
         if durable not in (True, False):
             msg = f"durable: must be True or False, got {durable!r:.60}"
             raise ValueError(msg)
+
+
+def connecting_for(lease_seconds: object, **given: Any) -> Connecting:  # noqa: ANN401 - checked by Connecting
+    """Return the limits of the connections of a queue.
+
+    Args:
+        lease_seconds: Length of its leases, not checked yet. The default timeouts are shortened in
+            proportion if it is less than `LEASE_SECONDS`.
+        **given: Values of `Connecting`; None for the default of a timeout.
+
+    Raises:
+        ValueError: If a value is wrong.
+    """
+    part = 1.0
+    if isinstance(lease_seconds, int | float) and 0 < lease_seconds < LEASE_SECONDS:
+        part = lease_seconds / LEASE_SECONDS
+    values = {name: value for name, value in given.items() if value is not None}
+    for name in (field.name for field in fields(Connecting) if field.name.endswith("_seconds")):
+        values.setdefault(name, max(MIN_TIMEOUT_SECONDS, part * getattr(Connecting(), name)))
+    return Connecting(**values)

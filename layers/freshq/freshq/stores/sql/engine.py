@@ -18,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import Pool
 from typing_extensions import override
 
+from freshq.model.checks import without_password
 from freshq.stores.sql.connecting import Connecting
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ PLANNING: Final = {
     "enable_bitmapscan": "off",
     "enable_sort": "off",
     "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
 }
 # SQLite copies its log into the file, and waits for the disk, each time the log has this many pages of
 # 4 kB. The default, 1,000, is reached every 140 tasks and costs a third of the time.
@@ -97,7 +99,8 @@ class StatementPool(Pool):
         try:
             self._permits.get(timeout=self._timeout_seconds)
         except Empty:
-            msg = f"all {self._size} connections of this process were in use for {self._timeout_seconds} s"
+            used = f"all {self._size} connections of this process were in use for {self._timeout_seconds:g} s"
+            msg = f"{used}; use fewer threads, or open the queue with a larger max_connections"
             raise PoolTimeout(msg) from None
         try:
             return self._idle.pop()
@@ -178,17 +181,21 @@ def open_engine(url: str | sa.URL, connecting: Connecting = DEFAULT) -> sa.Engin
     """
     try:
         parsed = sa.make_url(url)
-    except (ArgumentError, TypeError, AttributeError) as error:
-        msg = f"url: must look like sqlite:///tasks.db or postgresql://user@host/name, got {url!r:.80}"
-        raise ValueError(msg) from error
+    except (ArgumentError, TypeError, AttributeError, ValueError):
+        given = without_password(str(url))
+        msg = f"url: must look like sqlite:///tasks.db or postgresql://user@host:5432/name, got {given!r:.80}"
+        raise ValueError(msg) from None
     name = parsed.get_backend_name()
     if name not in DRIVERS:
-        msg = f"url: {name!r} is not supported; use one of {', '.join(DRIVERS)}"
+        also = "; postgres:// is not a scheme, write postgresql://" if name == "postgres" else ""
+        msg = f"url: {name!r} is not supported; use one of {', '.join(DRIVERS)}{also}"
         raise ValueError(msg)
+    if "@" in (parsed.host or ""):
+        raise ValueError("url: the host contains '@'; write %40 for an '@' in the user or password")
     if "+" not in parsed.drivername:
         parsed = parsed.set(drivername=DRIVERS[name])
     if name == "sqlite" and parsed.database in (None, "", ":memory:"):
-        msg = f"url: {str(url)!r} names no file; use sqlite:///tasks.db, or Queue.memory()"
+        msg = f"url: {without_password(str(url))!r} names no file; use sqlite:///tasks.db, or Queue.memory()"
         raise ValueError(msg)
     try:
         return _opened(parsed, connecting)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
 
@@ -13,10 +14,13 @@ GONE_STATES: Final = ("08", "57P01", "57P02", "57P03")
 # Serialization failure, deadlock, too many connections, lock timeout, statement timeout.
 BUSY_STATES: Final = ("40001", "40P01", "53300", "55P03", "57014")
 MISSING_STATES: Final = ("42P01", "3F000")
+# Undefined column.
+OLDER_STATES: Final = ("42703",)
 # Error numbers of MariaDB and MySQL, for the same.
 GONE_NUMBERS: Final = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
 BUSY_NUMBERS: Final = frozenset({1040, 1205, 1213})
 MISSING_NUMBERS: Final = frozenset({1146})
+OLDER_NUMBERS: Final = frozenset({1054})
 
 
 def translated(error: Exception, dialect: str, table: str) -> StoreError:
@@ -31,13 +35,16 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     reason = " ".join(str(cause or error).split())
     kind = _kind(error, cause, dialect)
     if kind is TableMissing:
-        reason = "it does not exist; run `freshq sql migrate` or create_table()"
+        commands = "`freshq table create` for tasks, `freshq match create` for resources"
+        reason = f"it does not exist; run {commands}, or create_table()"
     elif kind is Unreachable:
         reason = (
             f"the database did not answer ({reason:.300}); "
             "check that it runs, and the address and credentials in the url"
         )
-    elif kind is Throttled:
+    elif _lacks_a_column(cause, dialect):
+        reason = f"an older version made it ({reason:.300}); run `freshq sql migrate` or create_table()"
+    elif kind is Throttled and not isinstance(error, PoolTimeout):
         reason = f"the database was too busy ({reason:.300})"
     return kind(f"table {table!r}: {reason:.500}")
 
@@ -47,10 +54,18 @@ def _kind(error: Exception, cause: BaseException | None, dialect: str) -> type[S
         if error.connection_invalidated:
             return Unreachable
     elif isinstance(error, SQLAlchemyError):
-        return StoreError
+        return Throttled if isinstance(error, PoolTimeout) else StoreError
     if dialect == "sqlite":
         return _sqlite_kind(str(cause))
     return _postgresql_kind(cause) if dialect == "postgresql" else _mysql_kind(cause)
+
+
+def _lacks_a_column(cause: BaseException | None, dialect: str) -> bool:
+    if dialect == "sqlite":
+        return "no such column" in str(cause) or "has no column named" in str(cause)
+    if dialect == "postgresql":
+        return getattr(cause, "sqlstate", None) in OLDER_STATES
+    return _number(cause) in OLDER_NUMBERS
 
 
 def _sqlite_kind(reason: str) -> type[StoreError]:
@@ -75,10 +90,15 @@ def _postgresql_kind(error: BaseException | None) -> type[StoreError]:
 
 
 def _mysql_kind(error: BaseException | None) -> type[StoreError]:
-    arguments = getattr(error, "args", ())
-    number = arguments[0] if arguments else None
+    number = _number(error)
     if number in GONE_NUMBERS:
         return Unreachable
     if number in BUSY_NUMBERS:
         return Throttled
     return TableMissing if number in MISSING_NUMBERS else StoreError
+
+
+def _number(error: BaseException | None) -> object:
+    """Return the error number of MariaDB or MySQL; None if the error has none."""
+    arguments = getattr(error, "args", ())
+    return arguments[0] if arguments else None

@@ -49,9 +49,33 @@ def _vacuum_often(connection: sa.Connection, schema: Schema) -> None:
         connection.execute(sa.text(f"ALTER TABLE {name} SET ({settings})"))
 
 
+def _make_indexes_anew(connection: sa.Connection, schema: Schema) -> None:
+    """Make the indexes of tasks anew whose columns have changed."""
+    found = {index["name"]: index for index in sa.inspect(connection).get_indexes(schema.tasks.name)}
+    for index in schema.tasks.indexes:
+        columns = [column.name for column in index.columns]
+        if index.name not in found:
+            index.create(connection)
+        elif found[index.name]["column_names"] != columns:
+            index.drop(connection)
+            index.create(connection)
+
+
+def _add_columns(connection: sa.Connection, schema: Schema) -> None:
+    """Add the columns of tasks that are missing, all nullable: null in the rows that exist."""
+    found = {column["name"] for column in sa.inspect(connection).get_columns(schema.tasks.name)}
+    table = connection.dialect.identifier_preparer.format_table(schema.tasks)
+    for column in schema.tasks.columns:
+        if column.name not in found:
+            kind = column.type.compile(connection.dialect)
+            connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}"))
+
+
 MIGRATIONS: Final = (
     Migration(1, "create the tables", _create),
     Migration(2, "vacuum the tasks often", _vacuum_often),
+    Migration(3, "add the deadline to the index of lines", _make_indexes_anew),
+    Migration(4, "add the time of the put, its first due time and the kind", _add_columns),
 )
 
 

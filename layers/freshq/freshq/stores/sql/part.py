@@ -29,10 +29,11 @@ class Part(Store):
         self.queue = queue
 
 
-def live_in_line(queue: str, line: Line, created_after: float) -> dict[str, Any]:
+def live_in_line(queue: str, line: Line, created_after: float, deadline_after: float) -> dict[str, Any]:
     """Return the parameters of `Statements.live_in_line`."""
     return {
         "of_queue": queue,
         "of_line": line_key(*line),
         "created_after_us": microseconds(created_after),
+        "deadline_after_us": microseconds(deadline_after),
     }

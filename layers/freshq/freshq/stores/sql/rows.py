@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.model.new_task import json_text
+from freshq.model.json_values import json_text
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ShedReason
 from freshq.stores.conflicts import CREATED
@@ -24,7 +24,7 @@ OVER: Final = "over"
 COLUMNS: Final = (
     *("task_id", "queue", "status", "created_us", "updated_us", "deadline_us", "expires", "request_token"),
     *("priority", "task_group", "attempts", "not_before_us", "lease_token", "lease_until_us", "error"),
-    *("result", "shed_reason", "payload"),
+    *("result", "shed_reason", "payload", "put_us", "first_due_us", "kind"),
 )
 
 # The columns that the end of a held task changes, besides its lease.
@@ -123,9 +123,9 @@ def row_of(task: Task) -> dict[str, Any]:
     """Return the row of a new task.
 
     Raises:
-        ValueError: If its id or group has a NUL character, which PostgreSQL cannot store.
+        ValueError: If its id, group or kind has a NUL character, which PostgreSQL cannot store.
     """
-    for name, text in (("task_id", task.task_id), ("group", task.group or "")):
+    for name, text in (("task_id", task.task_id), ("group", task.group or ""), ("kind", task.kind or "")):
         if "\0" in text:
             msg = f"{name}: must not contain the character NUL, got {text!r:.60}"
             raise ValueError(msg)
@@ -135,6 +135,9 @@ def row_of(task: Task) -> dict[str, Any]:
         "task_group": task.group,
         "put_token": remember(task.request_token, CREATED),
         "payload": json_text(task.payload),
+        "put_us": _optional_microseconds(task.put_at),
+        "first_due_us": _optional_microseconds(task.first_due),
+        "kind": task.kind,
     }
 
 
@@ -166,6 +169,9 @@ def stored(row: Sequence[Any]) -> Stored:
         error=row[14],
         result=None if row[15] is None else json.loads(row[15]),
         shed_reason=None if row[16] is None else ShedReason(row[16]),
+        put_at=_optional_seconds(row[18]),
+        first_due=_optional_seconds(row[19]),
+        kind=row[20],
     )
     return Stored(task, problem)
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
+from typing_extensions import override
 
 from freshq.model.new_task import MAX_GROUP_BYTES, MAX_ID_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # The names of tables and indexes begin with it; PostgreSQL allows 63 bytes for each.
 TABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
@@ -22,6 +25,7 @@ TOKEN_BYTES: Final = 100
 STATUS_CHARS: Final = 16
 REASON_CHARS: Final = 32
 AGENDA_CHARS: Final = 8
+OPTIONAL_TIMES: Final = ("not_before_us", "lease_until_us", "put_us", "first_due_us")
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,8 @@ class Schema:
         tasks: One row per task. `line` is set only while the task is claimable: its priority level, one
             digit, then its group. `due_us` is when the task needs attention, and `agenda` which: "due" if
             its lease or delay ends, "stale" if its deadline passes while it is in a line, "over" if its
-            retention ends. `put_token` names the puts that wrote it last.
+            retention ends. `put_token` names the puts that wrote it last. `created_us` is the due time of
+            a delayed put, `put_us` the time of the put itself.
         records: Small records that the processes of a queue share, as JSON.
         counts: Numbers to which the processes of a queue add.
         migrations: The migrations that were applied.
@@ -61,7 +66,7 @@ def checked_table(table: str) -> str:
 class KeyBytes(sa.types.TypeDecorator[str]):
     """Text that MariaDB and MySQL store as bytes: none of their collations compares it exactly."""
 
-    impl = mysql.VARBINARY
+    impl = sa.VARBINARY
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> bytes | None:  # noqa: ARG002 - the interface
@@ -73,6 +78,22 @@ class KeyBytes(sa.types.TypeDecorator[str]):
         return None if value is None else value.decode()
 
 
+class LongText(sa.types.TypeDecorator[str]):
+    """Text of up to 16 MB."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    @override
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        """Return the type of MariaDB and MySQL, whose Text ends at 64 KB, or Text."""
+        if dialect.name not in ("mysql", "mariadb"):
+            return dialect.type_descriptor(sa.Text())
+        from sqlalchemy.dialects import mysql  # noqa: PLC0415 - only the dialect in use is loaded
+
+        return dialect.type_descriptor(mysql.MEDIUMTEXT(charset="utf8mb4"))
+
+
 def key_text(size_bytes: int) -> sa.types.TypeEngine[str]:
     """Return the type of text that is compared byte by byte, trailing spaces included."""
     text: sa.types.TypeEngine[str] = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
@@ -81,20 +102,23 @@ def key_text(size_bytes: int) -> sa.types.TypeEngine[str]:
 
 def long_text() -> sa.types.TypeEngine[str]:
     """Return the type of text of up to 16 MB."""
-    return sa.Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4"), "mysql", "mariadb")
+    return LongText()
 
 
-def schema(table: str) -> Schema:
+def schema(table: str, dialect: str) -> Schema:
     """Return the tables of a store.
 
     Args:
         table: Name of the table of tasks; the names of the others begin with it.
+        dialect: Name of the database's dialect. Tables have its options only: SQLAlchemy loads a dialect to
+            check an option of it, which takes longer than a put.
     """
     metadata = sa.MetaData()
+    options: dict[str, Any] = {f"{dialect}_charset": "utf8mb4"} if dialect in ("mysql", "mariadb") else {}
     return Schema(
         metadata,
-        _tasks(checked_table(table), metadata),
-        _records(table, metadata),
+        _tasks(checked_table(table), metadata, dialect, options),
+        _records(table, metadata, options),
         _counts(table, metadata),
         sa.Table(
             f"{table}_migrations",
@@ -105,7 +129,7 @@ def schema(table: str) -> Schema:
     )
 
 
-def _tasks(table: str, metadata: sa.MetaData) -> sa.Table:
+def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str, Any]) -> sa.Table:
     tasks = sa.Table(
         table,
         metadata,
@@ -119,11 +143,10 @@ def _tasks(table: str, metadata: sa.MetaData) -> sa.Table:
         sa.Column("request_token", sa.String(TOKEN_BYTES), nullable=False),
         sa.Column("put_token", sa.String(TOKEN_BYTES), nullable=False),
         sa.Column("priority", sa.SmallInteger, nullable=False),
-        sa.Column("task_group", key_text(MAX_GROUP_BYTES)),
+        *(sa.Column(name, key_text(MAX_GROUP_BYTES)) for name in ("task_group", "kind")),
         sa.Column("attempts", sa.Integer, nullable=False),
-        sa.Column("not_before_us", sa.BigInteger),
         sa.Column("lease_token", sa.String(TOKEN_BYTES)),
-        sa.Column("lease_until_us", sa.BigInteger),
+        *(sa.Column(name, sa.BigInteger) for name in OPTIONAL_TIMES),
         sa.Column("shed_reason", sa.String(REASON_CHARS)),
         sa.Column("line", key_text(MAX_GROUP_BYTES + 1)),
         sa.Column("agenda", sa.String(AGENDA_CHARS), nullable=False),
@@ -131,21 +154,24 @@ def _tasks(table: str, metadata: sa.MetaData) -> sa.Table:
         sa.Column("error", long_text()),
         sa.Column("result", long_text()),
         sa.Column("payload", long_text(), nullable=False),
-        mysql_charset="utf8mb4",
-        mariadb_charset="utf8mb4",
+        **options,
     )
     line = tasks.c.line
+    waiting_only: dict[str, Any] = (
+        {f"{dialect}_where": line.is_not(None)} if dialect in ("postgresql", "sqlite") else {}
+    )
+    # The deadline is last: it shows without a look at the row which tasks are past their own.
     sa.Index(
         f"{table}_lines",
-        *(tasks.c.queue, line, tasks.c.created_us, tasks.c.task_id),
-        postgresql_where=line.is_not(None),
-        sqlite_where=line.is_not(None),
+        *(tasks.c.queue, line, tasks.c.created_us, tasks.c.task_id, tasks.c.deadline_us),
+        **waiting_only,
     )
-    sa.Index(f"{table}_agenda", tasks.c.queue, tasks.c.agenda, tasks.c.due_us)
+    # The queue is not first: while PostgreSQL has no statistics, it might look for lines in this index.
+    sa.Index(f"{table}_agenda", tasks.c.agenda, tasks.c.queue, tasks.c.due_us)
     return tasks
 
 
-def _records(table: str, metadata: sa.MetaData) -> sa.Table:
+def _records(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> sa.Table:
     return sa.Table(
         f"{table}_records",
         metadata,
@@ -153,8 +179,7 @@ def _records(table: str, metadata: sa.MetaData) -> sa.Table:
         sa.Column("name", key_text(200), primary_key=True),
         sa.Column("version", sa.String(TOKEN_BYTES), nullable=False),
         sa.Column("record", long_text(), nullable=False),
-        mysql_charset="utf8mb4",
-        mariadb_charset="utf8mb4",
+        **options,
     )
 
 

@@ -7,7 +7,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from typing_extensions import override
 
 from freshq.model.task import TaskStatus
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
 
 ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
 # Set by the put; no change touches them.
-FIXED_COLUMNS: Final = ("task_id", "queue", "task_group", "payload", "put_token")
+FIXED_COLUMNS: Final = (
+    *("task_id", "queue", "task_group", "payload", "put_token", "put_us", "first_due_us", "kind"),
+)
 # The guard of a change, among the columns of its new version.
 GIVEN_GUARD: Final = ("of_status", "of_lease_token", "of_request_token")
 # Whether a guard names a lease token, and whether it names a version.
@@ -55,6 +56,8 @@ class SettleStatements(Statements):
     @cached_property
     def _given(self) -> sa.Subquery:
         """The new versions of several tasks and their guards, given as the JSON parameter `changes`."""
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
+
         names = [*self.replaced_columns, "task_id", "queue", *GIVEN_GUARD]
         numbers = (sa.Integer, sa.SmallInteger)
         types = [
@@ -146,6 +149,8 @@ class SettleStatements(Statements):
         """End several held tasks, given as the one parameter `many_ids`; return their ids."""
         task_id = self.tasks.c.task_id
         if self.dialect.name == "postgresql":
+            from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
+
             among = task_id == sa.any_(sa.bindparam("many_ids", type_=postgresql.ARRAY(sa.Text)))
         else:
             values = sa.func.json_each(sa.bindparam("many_ids")).table_valued("value")
@@ -203,10 +208,14 @@ class Settles(Reads):
             for task, guard in changes
             if (row := found.get(task.task_id)) is not None and _admits(guard, task, row)
         ]
-        if admitted:
-            rows = [columns_of(task) | _this(task) for task in admitted]
-            connection.execute(self.settle_sql.replace_locked, rows)
+        self.store_locked(admitted, connection)
         return {_version(task) for task in admitted}
+
+    def store_locked(self, tasks: Sequence[Task], connection: sa.Connection) -> None:
+        """Store new versions of tasks whose rows the transaction has locked."""
+        if tasks:
+            rows = [columns_of(task) | _this(task) for task in tasks]
+            connection.execute(self.settle_sql.replace_locked, rows)
 
     @override
     def end_many(self, tasks: Sequence[Task], lease_token: str) -> set[str]:

@@ -9,14 +9,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 from typing_extensions import override
 
+from freshq.model.json_values import json_text
 from freshq.model.lifecycle import new_token
-from freshq.model.new_task import json_text
 from freshq.stores.base import SharedRecord
 from freshq.stores.sql.part import Part
-from freshq.stores.sql.statements import Conditions, Statements
+from freshq.stores.sql.statements import Conditions, Statements, dialect_insert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,20 +72,17 @@ class RecordStatements(Statements):
     def add_counts(self) -> sa.Executable:
         """Insert numbers, or add them to those that are there."""
         counts = self.schema.counts
-        if self.dialect.name == "postgresql":
-            insert: Any = postgresql.insert(counts)
-        elif self.dialect.name == "sqlite":
-            insert = sqlite.insert(counts)
-        else:
-            addition = mysql.insert(counts)
-            return addition.on_duplicate_key_update(
-                number=counts.c.number + addition.inserted.number, expires=addition.inserted.expires
+        insert = dialect_insert(counts, self.dialect)
+        added: sa.Executable
+        if self.dialect.name in ("sqlite", "postgresql"):
+            total = counts.c.number + insert.excluded.number
+            added = insert.on_conflict_do_update(
+                index_elements=list(counts.primary_key),
+                set_={"number": total, "expires": insert.excluded.expires},
             )
-        total = counts.c.number + insert.excluded.number
-        added: sa.Executable = insert.on_conflict_do_update(
-            index_elements=list(counts.primary_key),
-            set_={"number": total, "expires": insert.excluded.expires},
-        )
+        else:
+            total = counts.c.number + insert.inserted.number
+            added = insert.on_duplicate_key_update(number=total, expires=insert.inserted.expires)
         return added
 
     @cached_property

@@ -7,10 +7,10 @@ statement, built once. Parameters of conditions begin with `of_`, so that they d
 from __future__ import annotations
 
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from freshq.stores.sql.prepared import PreparedStatement
 from freshq.stores.sql.rows import COLUMNS
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PENDING: Final[sa.ColumnElement[str]] = sa.literal_column("'PENDING'")
 TAKEN: Final[sa.ColumnElement[str]] = sa.literal_column("'TAKEN'")
+# Dialects whose INSERT is that of another one.
+INSERT_OF: Final = {"mariadb": "mysql"}
 Conditions = tuple[sa.ColumnElement[bool], ...]
 
 
@@ -83,8 +85,8 @@ class Statements:
         return self.tasks.c.task_id.in_(sa.bindparam("ids", expanding=True))
 
     @cached_property
-    def live_in_line(self) -> Conditions:
-        """The task is in the line `of_line` of a queue and not past the queue's max age."""
+    def young_in_line(self) -> Conditions:
+        """The task is in the line `of_line` of a queue, and not past the queue's max age."""
         return (
             self.in_queue,
             self.tasks.c.line == sa.bindparam("of_line"),
@@ -92,36 +94,53 @@ class Statements:
         )
 
     @cached_property
-    def lines(self) -> sa.Select[Any]:
-        """The lines of a queue that have a task: one index search for each."""
-        tasks = self.tasks
-        first = sa.select(sa.func.min(tasks.c.line).label("line")).where(
-            self.in_queue, tasks.c.line.is_not(None)
-        )
-        lines = first.cte("known_lines", recursive=True)
-        following = (
-            sa.select(sa.func.min(tasks.c.line))
-            .where(self.in_queue, tasks.c.line > lines.c.line)
-            .scalar_subquery()
-            .correlate(lines)
-        )
-        lines = lines.union_all(sa.select(following).where(lines.c.line.is_not(None)))
-        return sa.select(lines.c.line).where(lines.c.line.is_not(None))
+    def live_in_line(self) -> Conditions:
+        """As `young_in_line`, and not past its deadline."""
+        return (*self.young_in_line, self.tasks.c.deadline_us > sa.bindparam("deadline_after_us"))
+
+    def among(self, page: sa.Select[Any]) -> sa.ColumnElement[bool]:
+        """The task is one of a page of ids of the queue; on PostgreSQL, found by its place in the table.
+
+        A join by id would depend on statistics: until the first ANALYZE, PostgreSQL reads all finished rows,
+        through the index of due times.
+        """
+        if self.dialect.name == "postgresql":
+            return self.at_places(page.with_only_columns(sa.literal_column("ctid")))
+        return sa.and_(self.in_queue, self.tasks.c.task_id.in_(page))
+
+    @staticmethod
+    def at_places(places: sa.Select[Any]) -> sa.ColumnElement[bool]:
+        """The task is at one of the selected places of a table of PostgreSQL."""
+        place: sa.ColumnElement[Any] = sa.literal_column("ctid")
+        return place == sa.any_(sa.func.array(places.scalar_subquery()))
+
+    def first_of_line(self, *, newest_first: bool) -> sa.Select[Any]:
+        """The creation times, ids and deadlines of the tasks of a line that are within the max age."""
+        created, task_id = self.tasks.c.created_us, self.tasks.c.task_id
+        columns = sa.select(created, task_id, self.tasks.c.deadline_us).where(*self.young_in_line)
+        return columns.order_by(*((created.desc(), task_id.desc()) if newest_first else (created, task_id)))
 
     @cached_property
     def oldest_of_line(self) -> sa.Select[Any]:
-        """The creation time of the oldest live task of a line."""
-        return sa.select(sa.func.min(self.tasks.c.created_us)).where(*self.live_in_line)
+        """The creation times and ids of the oldest live tasks among the first `looked` tasks of a line."""
+        seen = self.first_of_line(newest_first=False).limit(sa.bindparam("looked")).subquery("seen")
+        in_time = seen.c.deadline_us > sa.bindparam("deadline_after_us")
+        return sa.select(seen.c.created_us, seen.c.task_id).where(in_time).limit(sa.bindparam("at_most"))
 
     def insert_or_ignore(self, table: sa.Table) -> Any:  # noqa: ANN401 - the dialect's own class
         """Return an INSERT that skips rows whose key is taken, and hides no other error."""
-        if self.dialect.name == "postgresql":
-            return postgresql.insert(table).on_conflict_do_nothing()
-        if self.dialect.name == "sqlite":
-            return sqlite.insert(table).on_conflict_do_nothing()
+        insert = dialect_insert(table, self.dialect)
+        if self.dialect.name in ("sqlite", "postgresql"):
+            return insert.on_conflict_do_nothing()
         key = next(iter(table.primary_key))
         # INSERT IGNORE would also truncate values that are too long.
-        return mysql.insert(table).on_duplicate_key_update({key.name: key})
+        return insert.on_duplicate_key_update({key.name: key})
+
+
+def dialect_insert(table: sa.Table, dialect: sa.Dialect) -> Any:  # noqa: ANN401 - the dialect's own class
+    """Return an INSERT with the clauses of a dialect. Other dialects, slow to load, are not loaded."""
+    module = import_module(f"sqlalchemy.dialects.{INSERT_OF.get(dialect.name, dialect.name)}")
+    return module.insert(table)
 
 
 def guard_parameters(guard: Guard) -> dict[str, str]:

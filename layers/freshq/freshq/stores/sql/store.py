@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from typing_extensions import override
 
+from freshq.stores.sql.approximate_counts import ApproximateCounts
 from freshq.stores.sql.claims import Claims
 from freshq.stores.sql.clock import database_clock
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.engine import DEFAULT, open_engine
 from freshq.stores.sql.migrations import migrate
 from freshq.stores.sql.puts import Puts
-from freshq.stores.sql.schema import schema
+from freshq.stores.sql.schema import checked_table, schema
 from freshq.stores.sql.shared_records import SharedRecords
 from freshq.stores.sql.transactions import SqlTransactions
 from freshq.stores.sql.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from freshq.stores.clocks import TimeRange
+    from freshq.stores.sql.clock import DatabaseClock, SqliteClock
     from freshq.stores.sql.connecting import Connecting
 
 
-class SqlStore(Claims, Puts, Upkeep, SharedRecords):
+class SqlStore(Claims, Puts, Upkeep, SharedRecords, ApproximateCounts):
     """Tasks in a table of a relational database. Thread-safe; each process makes its own."""
 
     def __init__(
@@ -47,18 +49,23 @@ class SqlStore(Claims, Puts, Upkeep, SharedRecords):
         Raises:
             ValueError: If an argument is wrong.
         """
-        tables = schema(table)
+        checked_table(table)
         self._owns_engine = not isinstance(url, sa.Engine)
         engine = url if isinstance(url, sa.Engine) else open_engine(url, connecting)
-        super().__init__(Database(engine, table, connecting), tables, queue)
+        super().__init__(Database(engine, table, connecting), schema(table, engine.dialect.name), queue)
         self.transactions = SqlTransactions(claims=self, puts=self)
-        self._clock: Callable[[], float] | None = None
 
+    @cached_property
+    def _clock(self) -> DatabaseClock | SqliteClock:
+        return database_clock(self.database)
+
+    @override
     def clock(self) -> float:
-        """Return the database's time in seconds since the epoch."""
-        if self._clock is None:
-            self._clock = database_clock(self.database)
         return self._clock()
+
+    @override
+    def time_range(self) -> TimeRange:
+        return self._clock.range()
 
     @override
     def create_table(self) -> None:

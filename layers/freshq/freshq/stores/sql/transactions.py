@@ -12,10 +12,10 @@ from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
 from freshq.model.checks import checked_error, checked_result
-from freshq.model.outcomes import Busy, Reject, Retry
+from freshq.model.outcomes import Busy, Reject, Retry, error_text
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard
-from freshq.stores.sql.claims import as_taken, is_in_time
+from freshq.stores.sql.candidates import as_taken, is_in_time
 from freshq.stores.sql.engine import default_settings
 from freshq.stores.sql.quarantine import as_dead_letter
 from freshq.stores.transactions import HeldTask, Transactions
@@ -82,11 +82,11 @@ class SqlTransactions(Transactions):
         # If the block fails, its writes are undone to a savepoint. The row stays locked until the failed
         # attempt is stored, so nobody else can take the task in between.
         with ExitStack() as transaction:
-            row = self._lock_best(transaction, request(), context, shed_version)
+            row, passed_over = self._lock_best(transaction, request(), context, shed_version)
             if row is None:
-                transaction.close()  # recovery needs transactions of its own
-                if context.bring_in_due():
-                    row = self._lock_best(transaction, request(), context, shed_version)
+                transaction.close()  # upkeep needs transactions of its own
+                if passed_over + self._claims.clear_stale(request()) + context.bring_in_due():
+                    row, _ = self._lock_best(transaction, request(), context, shed_version)
             if row is None:
                 yield None
                 return
@@ -97,7 +97,7 @@ class SqlTransactions(Transactions):
                     yield held
                 held.result = checked_result(held.result, row.task.payload)
             except Exception as error:  # whatever it is, it ends the attempt
-                self._store_failed(row, savepoint, _after(error, row.task, context))
+                held.failed = self._store_failed(row, savepoint, _after(error, row.task, context))
                 if not isinstance(error, Retry | Reject | Busy):
                     raise
                 return
@@ -113,24 +113,32 @@ class SqlTransactions(Transactions):
         request: ClaimRequest,
         context: SettlingContext,
         shed_version: Callable[[Task], Task | None],
-    ) -> _LockedRow | None:
-        """Begin a transaction and lock the best task in it; shed and quarantine those before it."""
+    ) -> tuple[_LockedRow | None, int]:
+        """Begin a transaction and lock the best task in it; shed and quarantine those before it.
+
+        Returns:
+            The locked task, None if there is none, and how many were shed or quarantined.
+        """
+        passed_over: list[Task] = []
+        locked: _LockedRow | None = None
         with self._translated():
             connection = transaction.enter_context(self._claims.database.engine.begin())
             for each in self._claims.candidates(connection, request, request.moment()):
                 moment = request.moment()
                 if not is_in_time(each.task, moment):
                     continue
-                guard = Guard(TaskStatus.PENDING, request_token=each.task.request_token)
                 taken = as_taken(each, request, moment).task
                 if each.problem is not None:
                     changed: Task | None = as_dead_letter(taken, each.problem, context.now())
                 else:
                     changed = shed_version(taken)
                 if changed is None:
-                    return _LockedRow(transaction, connection, taken, guard)
-                self._claims.replace_in(changed, guard, connection)
-        return None
+                    guard = Guard(TaskStatus.PENDING, request_token=each.task.request_token)
+                    locked = _LockedRow(transaction, connection, taken, guard)
+                    break
+                passed_over.append(changed)
+            self._claims.store_locked(passed_over, connection)
+        return locked, len(passed_over)
 
     def _store_completed(self, row: _LockedRow, result: object, context: SettlingContext) -> Task:
         """Store the task as completed.
@@ -143,12 +151,16 @@ class SqlTransactions(Transactions):
             raise LeaseLost(done.task_id, "it was changed within its own transaction")
         return done
 
-    def _store_failed(self, row: _LockedRow, savepoint: sa.NestedTransaction, failed: Task) -> None:
-        """Undo what the block wrote and store the failed attempt; on a new connection if this one is lost."""
+    def _store_failed(self, row: _LockedRow, savepoint: sa.NestedTransaction, failed: Task) -> Task | None:
+        """Undo what the block wrote and store the failed attempt; on a new connection if this one is lost.
+
+        Returns:
+            The task as stored; None if it could not be stored.
+        """
         try:
             if savepoint.is_active:
                 savepoint.rollback()
-            self._claims.replace_in(failed, row.guard, row.connection)
+            stored = self._claims.replace_in(failed, row.guard, row.connection)
             row.transaction.close()
         except SQLAlchemyError as lost:
             logger.warning(
@@ -158,13 +170,16 @@ class SqlTransactions(Transactions):
             )
             with suppress(SQLAlchemyError):  # logged above; this only releases the connection
                 row.transaction.__exit__(type(lost), lost, lost.__traceback__)
-            self._store_failed_apart(row, failed)
+            return self._stored_apart(row, failed)
+        return failed if stored else None
 
-    def _store_failed_apart(self, row: _LockedRow, failed: Task) -> None:
+    def _stored_apart(self, row: _LockedRow, failed: Task) -> Task | None:
         try:
             self._claims.replace(failed, row.guard)
         except (ConflictError, StoreError):
             logger.warning("task %s: could not record the failed attempt", failed.task_id, exc_info=True)
+            return None
+        return failed
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -177,12 +192,12 @@ class SqlTransactions(Transactions):
 def _after(error: Exception, task: Task, context: SettlingContext) -> Task:
     """Return the version of a task after the block raised an exception."""
     lifecycle, now = context.lifecycle, context.now()
-    reason = checked_error(str(error) or type(error).__name__)
+    reason = checked_error(error_text(error) or type(error).__name__)
     if isinstance(error, Busy):
         return lifecycle.released(task, now)
     if isinstance(error, Reject):
         return lifecycle.failed(task, now, reason)
     if isinstance(error, Retry):
         return lifecycle.retried(task, now, reason, error.delay_seconds, context.uniform())
-    reason = checked_error(f"{type(error).__name__}: {error}")
+    reason = checked_error(f"{type(error).__name__}: {error_text(error)}")
     return lifecycle.retried(task, now, reason, None, context.uniform())

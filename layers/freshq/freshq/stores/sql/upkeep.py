@@ -10,14 +10,18 @@ from typing_extensions import override
 
 from freshq.stores.base import Due
 from freshq.stores.sql.part import Part
-from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
-from freshq.stores.sql.statements import Statements
+from freshq.stores.sql.rows import DUE, OVER, microseconds, task_of
+from freshq.stores.sql.stale import StaleTasks
+from freshq.stores.sql.statements import PENDING, Statements
 
 if TYPE_CHECKING:
+    from freshq.model.task import Task
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
 PAGE_ROWS: Final = 200
+# Held and delayed tasks among which a look finds delayed ones.
+DELAYED_ROWS: Final = 1_000
 
 
 class UpkeepStatements(Statements):
@@ -46,25 +50,27 @@ class UpkeepStatements(Statements):
         return sa.select(due_us).where(self.in_queue, *later).order_by(due_us).limit(1)
 
     @cached_property
-    def untidy(self) -> dict[str, sa.Select[Any]]:
-        """The ids of tasks that are stale, or over; locked until the transaction ends."""
+    def delayed(self) -> sa.Select[Any]:
+        """The delayed tasks among the first `looked` held and delayed ones, the next due first."""
         tasks = self.tasks
-        return {
-            agenda: sa.select(tasks.c.task_id)
-            .where(self.in_queue, tasks.c.agenda == agenda, self._is_past)
-            .order_by(tasks.c.due_us)
+        looked = sa.select(tasks.c.task_id, tasks.c.due_us).where(self.in_queue, tasks.c.agenda == DUE)
+        coming = looked.order_by(tasks.c.due_us).limit(sa.bindparam("looked")).subquery("coming")
+        return (
+            sa.select(*self.columns)
+            .select_from(coming.join(tasks, tasks.c.task_id == coming.c.task_id))
+            .where(self.in_queue, tasks.c.agenda == DUE, tasks.c.status == PENDING)
+            .order_by(coming.c.due_us)
             .limit(sa.bindparam("page"))
-            .with_for_update(skip_locked=True)
-            for agenda in (STALE, OVER)
-        }
+        )
 
     @cached_property
-    def leave_line(self) -> sa.Update:
-        """Take stale tasks out of their lines, until their retention is over."""
-        tasks = self.tasks
-        values = {"line": sa.null(), "agenda": OVER, "due_us": tasks.c.expires * 1_000_000}
-        still = (tasks.c.agenda == STALE, self._is_past)
-        return sa.update(tasks).where(self.in_queue, self.listed, *still).values(values)
+    def over_ids(self) -> sa.Select[Any]:
+        """The ids of tasks past their retention, the earliest first; locked until the transaction ends."""
+        page = sa.select(self.tasks.c.task_id).where(
+            self.in_queue, self.tasks.c.agenda == OVER, self._is_past
+        )
+        page = page.order_by(self.tasks.c.due_us).limit(sa.bindparam("page"))
+        return page.with_for_update(skip_locked=True)
 
     @cached_property
     def forget(self) -> sa.Delete:
@@ -89,6 +95,7 @@ class Upkeep(Part):
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
         self.upkeep_sql = UpkeepStatements(schema, database.engine.dialect)
+        self._stale = StaleTasks(database, schema)
 
     @override
     def due(self, queue: str, now: float, limit: int) -> Due:
@@ -97,26 +104,31 @@ class Upkeep(Part):
         return Due(tasks[:limit], more=len(tasks) > limit)
 
     @override
+    def delayed(self, queue: str, limit: int) -> list[Task]:
+        parameters = {"of_queue": queue, "looked": DELAYED_ROWS, "page": limit}
+        return [task_of(row) for row in self.database.rows(self.upkeep_sql.delayed, parameters)]
+
+    @override
     def tidy(self, queue: str, now: float, limit: int) -> int:
+        tidied = self._stale.leave_lines(queue, now, limit)
+        if tidied < limit:
+            tidied += self._forget(queue, now, limit - tidied)
+        return tidied
+
+    def _forget(self, queue: str, now: float, limit: int) -> int:
         parameters = {"of_queue": queue, "now_us": microseconds(now)}
         # A transaction, which on SQLite keeps other writers out, only if there is work for it.
-        peek = parameters | {"page": 1}
-        untidy = [agenda for agenda, page in self.upkeep_sql.untidy.items() if self.database.rows(page, peek)]
-        if not untidy:
+        if not self.database.rows(self.upkeep_sql.over_ids, parameters | {"page": 1}):
             return 0
 
-        def tidy(connection: sa.Connection) -> int:
-            tidied = 0
-            for agenda in untidy:
-                page = parameters | {"page": limit - tidied}
-                ids = sorted(connection.execute(self.upkeep_sql.untidy[agenda], page).scalars())
-                if ids:
-                    change = self.upkeep_sql.leave_line if agenda == STALE else self.upkeep_sql.forget
-                    connection.execute(change, parameters | {"ids": ids})
-                tidied += len(ids)
-            return tidied
+        def forget(connection: sa.Connection) -> int:
+            page = parameters | {"page": limit}
+            ids = sorted(connection.execute(self.upkeep_sql.over_ids, page).scalars())
+            if ids:
+                connection.execute(self.upkeep_sql.forget, parameters | {"ids": ids})
+            return len(ids)
 
-        return self.database.transaction(tidy)
+        return self.database.transaction(forget)
 
     @override
     def next_due(self, queue: str, now: float) -> float | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from freshq.matching.criteria import parse_criteria
+from freshq.cli.commands.example.people import LANGUAGES, LEASE_SECONDS, MEAN_WRAP_UP_SECONDS, Agent, Caller
 from freshq.matching.places import fits, parse_attributes
 
 if TYPE_CHECKING:
@@ -18,98 +18,6 @@ if TYPE_CHECKING:
     from freshq.matching.match import Match
     from freshq.matching.queue import MatchQueue
 
-LANGUAGES: Final = {"English": 0.6, "Spanish": 0.25, "French": 0.15}
-GENDERS: Final = ("F", "M", "X")
-FIRST_NAMES: Final = (
-    "Ada", "Amir", "Bela", "Carla", "Chidi", "Dana", "Elif", "Farid", "Gita", "Hugo", "Ines", "Jun",
-    "Kofi", "Lena", "Malik", "Nadia", "Omar", "Priya", "Quinn", "Rosa", "Sami", "Tara", "Uma", "Yusuf",
-)  # fmt: skip
-MEAN_CALL_SECONDS: Final = 180.0
-MEAN_WRAP_UP_SECONDS: Final = 30.0
-LEASE_SECONDS: Final = 900.0
-# Above 1, so that callers have to wait.
-LOAD: Final = 1.2
-# Share of the connections that break silently; the agent is recovered when the lease expires.
-LOST_SHARE: Final = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """A person who takes calls."""
-
-    agent_id: str
-    attributes: dict[str, Any]
-
-
-@dataclass(slots=True)
-class Caller:
-    """A person who calls.
-
-    Attributes:
-        name: A name.
-        language: The preferred language.
-        criteria: What the caller asks of an agent.
-        called: Time of the call, in seconds since the start.
-        call_seconds: Duration of the call.
-        lost: Whether the connection breaks silently.
-        waited_seconds: Time until an agent was found; None before.
-        served_in: The language of the call: preferred, other or any.
-    """
-
-    name: str
-    language: str
-    criteria: dict[str, Any]
-    called: float
-    call_seconds: float
-    lost: bool
-    waited_seconds: float | None = None
-    served_in: str = ""
-
-
-def agents(number: int, rng: random.Random) -> list[Agent]:
-    """Return made-up agents who speak one to three languages."""
-    made = []
-    for index in range(number):
-        spoken = _languages(rng, rng.choices((1, 2, 3), (0.5, 0.35, 0.15))[0])
-        attributes = {"language": set(spoken), "gender": rng.choices(GENDERS, (0.48, 0.48, 0.04))[0]}
-        made.append(Agent(f"{_name(rng)}-{index + 1:03}", attributes))
-    return made
-
-
-def callers(number: int, agents_there: int, rng: random.Random) -> list[Caller]:
-    """Return made-up callers, in the order in which they call.
-
-    Half of them insist on their language, the others accept a second one or any. One in five prefers a
-    gender.
-    """
-    mean_gap_seconds = (MEAN_CALL_SECONDS + MEAN_WRAP_UP_SECONDS) / (LOAD * agents_there)
-    now = 0.0
-    made = []
-    for _ in range(number):
-        now += rng.expovariate(1 / mean_gap_seconds)
-        language, second = _languages(rng, 2)
-        accepted: list[list[str | None]] = [[language], [language, second], [language, None]]
-        criteria: dict[str, Any] = {"language": rng.choices(accepted, (0.5, 0.35, 0.15))[0]}
-        if rng.random() < 0.2:  # noqa: PLR2004 - one in five
-            criteria["gender"] = [rng.choice(("F", "M")), None]
-        call_seconds = min(rng.expovariate(1 / MEAN_CALL_SECONDS), LEASE_SECONDS - 1)
-        lost = rng.random() < LOST_SHARE
-        made.append(Caller(_name(rng), language, criteria, now, call_seconds, lost))
-    return made
-
-
-def _languages(rng: random.Random, number: int) -> list[str]:
-    chosen: list[str] = []
-    while len(chosen) < number:
-        language = rng.choices(list(LANGUAGES), list(LANGUAGES.values()))[0]
-        if language not in chosen:
-            chosen.append(language)
-    return chosen
-
-
-def _name(rng: random.Random) -> str:
-    return rng.choice(FIRST_NAMES)
-
 
 @dataclass
 class Floor:
@@ -117,7 +25,7 @@ class Floor:
 
     Attributes:
         callers: All callers.
-        waiting: Callers without an agent, longest wait first.
+        waiting: Callers in the queue's line, by id.
         calls: Number of calls by agent, finished and running.
         talking: Number of running calls.
         lost: Number of connections that broke.
@@ -130,7 +38,7 @@ class Floor:
     callers: list[Caller]
     clock: Clock
     rng: random.Random
-    waiting: deque[Caller] = field(default_factory=deque)
+    waiting: dict[str, Caller] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     talking: int = 0
     lost: int = 0
@@ -153,7 +61,9 @@ class Floor:
             yield at
 
     def close(self) -> None:
-        """Unregister the agents."""
+        """Unregister the agents, and send away the callers."""
+        for caller_id in self.waiting:
+            self.queue.abandon(caller_id)
         self.clock.now_seconds += LEASE_SECONDS
         for agent in self.staff:
             if self.queue.get(agent.agent_id) is not None:
@@ -164,14 +74,14 @@ class Floor:
         heapq.heappush(self._events, (seconds, next(self._order), happen))
 
     def _arrive(self, caller: Caller) -> None:
-        if not self._serve(caller):
-            self.waiting.append(caller)
+        match = self.queue.wait(caller.criteria, caller.name)
+        if match is None:
+            self.waiting[caller.name] = caller
+        else:
+            self._begin(caller, match)
 
-    def _serve(self, caller: Caller) -> bool:
-        matches = self.queue.match(caller.criteria)
-        if not matches:
-            return False
-        match, now = matches[0], self.clock.now_seconds
+    def _begin(self, caller: Caller, match: Match) -> None:
+        now = self.clock.now_seconds
         caller.waited_seconds = now - caller.called
         asked = match.criteria.get("language")
         spoken = match.attributes["language"]
@@ -184,7 +94,6 @@ class Floor:
         else:
             self.talking += 1
             self._at(now + caller.call_seconds, lambda: self._hang_up(match))
-        return True
 
     def _hang_up(self, match: Match) -> None:
         self.talking -= 1
@@ -194,23 +103,21 @@ class Floor:
 
     def _return(self, match: Match) -> None:
         self.queue.enqueue(match.resource_id)
-        self._serve_first(match)
+        self._answer(match.resource_id)
 
     def _recover(self, match: Match) -> None:
-        # An earlier caller who found no agent may have recovered this one already.
+        # A caller who came at the same time may have recovered this agent already.
         self.queue.recover()
         agent = self.queue.get(match.resource_id)
         self.recovered += agent is not None and agent.token != match.token
-        self._serve_first(match)
+        self._answer(match.resource_id)
 
-    def _serve_first(self, match: Match) -> None:
-        """Match the first waiting caller whose criteria an agent meets."""
-        for caller in self.waiting:
-            ranks = parse_criteria(caller.criteria)
-            if any(fits(ask, match.attributes) for asks in ranks for ask in asks):
-                if self._serve(caller):
-                    self.waiting.remove(caller)
-                return
+    def _answer(self, agent_id: str) -> None:
+        """Begin the call of the waiting caller to whom the queue has matched an agent, if there is one."""
+        agent = self.queue.get(agent_id)
+        caller = None if agent is None else self.waiting.pop(agent.caller_id or "", None)
+        if caller is not None and (match := self.queue.wait(caller.criteria, caller.name)) is not None:
+            self._begin(caller, match)
 
     def languages_free(self) -> Counter[str]:
         """Return the number of waiting agents by language, as the queue counts them."""

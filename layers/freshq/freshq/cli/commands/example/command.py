@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from enum import StrEnum
@@ -13,16 +12,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from freshq.cli.commands.example.call_center import (
-    LANGUAGES,
-    LEASE_SECONDS,
-    Clock,
-    Floor,
-    agents,
-    callers,
-    report,
-    speaks,
-)
+from freshq.cli.command import Command, Group
+from freshq.cli.commands.example.call_center import Clock, Floor, report, speaks
+from freshq.cli.commands.example.people import LANGUAGES, LEASE_SECONDS, agents, callers
+from freshq.cli.output import json_text
 from freshq.matching.queue import MatchQueue
 from freshq.policy.order import Order
 
@@ -60,7 +53,7 @@ ShowSeconds = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
-app = typer.Typer(help="Example programs with made-up data.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Example programs with made-up data.", no_args_is_help=True)
 
 
 @app.callback()
@@ -68,7 +61,7 @@ def main() -> None:
     """Make `example` a group of commands, although it has only one."""
 
 
-@app.command("call-center")
+@app.command("call-center", cls=Command)
 def call_center(
     agent_count: Agents = 50,
     caller_count: Callers = 200,
@@ -88,7 +81,7 @@ def call_center(
     finally:
         floor.close()
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json_text(found))
     else:
         _show(found, console)
 
@@ -148,7 +141,9 @@ def _picture(floor: Floor) -> Table:
     free = floor.languages_free()
     for language in LANGUAGES:
         waits = [
-            floor.clock.now_seconds - caller.called for caller in floor.waiting if caller.language == language
+            floor.clock.now_seconds - caller.called
+            for caller in floor.waiting.values()
+            if caller.language == language
         ]
         bar = "█" * min(len(waits), BAR_CHARS)
         able = sum(speaks(agent, language) for agent in floor.staff)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,11 +9,11 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from typer.core import TyperCommand
 from typing_extensions import override
 
-from freshq.cli.command import is_given
+from freshq.cli.command import Command, is_given
 from freshq.cli.commands.simulate.options import SimulateOptions
+from freshq.cli.output import json_text
 from freshq.simulate import ArrivalProcess, load_sweep, plot, policies, simulate_load, summarize
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ NOT_WITH_SWEEP: Final = (
 )  # fmt: skip
 
 
-class SimulateCommand(TyperCommand):
+class SimulateCommand(Command):
     """Runs `simulate` with the options that Typer has parsed."""
 
     @override
@@ -48,17 +47,19 @@ def simulate(context: typer.Context, options: SimulateOptions) -> None:
     """
     if options.plot is not None:
         plot.check(options.plot)
+    run: Result | None = None
     if options.sweep:
         _refuse_options_that_sweep_ignores(context, options)
         cells = _sweep(options, {})
         _print_cells(cells, as_json=options.as_json)
     else:
         rules = options.rules()
-        result = simulate_load(options.load(), rules, options.servers, options.seed)
-        _print_result(summarize(result, options.parsed_burst()), as_json=options.as_json)
+        simulation = simulate_load(options.load(), rules, options.servers, options.seed)
+        run = summarize(simulation, options.parsed_burst())
+        _print_result(run, as_json=options.as_json)
         cells = [] if options.plot is None else _sweep(options, {"as given": rules})
     if options.plot is not None:
-        _plot(options, cells, options.plot)
+        _plot(options, cells, options.plot, run)
 
 
 def _refuse_options_that_sweep_ignores(context: typer.Context, options: SimulateOptions) -> None:
@@ -87,18 +88,18 @@ def _sweep(options: SimulateOptions, more: dict[str, OverloadRules]) -> list[Cel
     )
 
 
-def _plot(options: SimulateOptions, cells: Sequence[Cell], file: Path) -> None:
+def _plot(options: SimulateOptions, cells: Sequence[Cell], file: Path, run: Result | None) -> None:
     subtitle = (
         f"{options.servers} servers, service {options.service.value} with a mean of "
         f"{options.service_mean:g} s, deadline {options.deadline_seconds:g} s"
     )
-    plot.draw(cells, options.deadline_seconds, subtitle, file)
+    plot.draw(cells, options.deadline_seconds, subtitle, file, run)
     typer.echo(f"plotted: {file}", err=True)
 
 
 def _print_result(result: Result, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(asdict(result)))
+        typer.echo(json_text(asdict(result)))
         return
     table = Table("measure", "value", title="simulation")
     for name, value in asdict(result).items():
@@ -121,7 +122,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - a field of a result
 
 def _print_cells(cells: Sequence[Cell], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([asdict(cell) for cell in cells]))
+        typer.echo(json_text([asdict(cell) for cell in cells]))
         return
     loads = sorted({cell.load for cell in cells})
     table = Table(title="done in time, as a share of capacity, by load", box=SIMPLE_HEAD, padding=0)
@@ -133,7 +134,10 @@ def _print_cells(cells: Sequence[Cell], *, as_json: bool) -> None:
     Console().print(table)
 
 
-def add_simulate(app: typer.Typer) -> None:
-    """Add the command: its callback is `SimulateOptions`, which Typer fills from the command line."""
-    help_text = "Simulate a queue under a load, and measure what is completed in time."
-    app.command("simulate", cls=SimulateCommand, help=help_text, rich_help_panel="Other")(SimulateOptions)
+app = typer.Typer(add_completion=False)
+# The callback is `SimulateOptions`, which Typer fills from the command line.
+app.command(
+    "simulate",
+    cls=SimulateCommand,
+    help="Simulate a queue under a load, and measure what is completed in time.",
+)(SimulateOptions)

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from freshq.errors import quoted
 from freshq.model.task import MAX_PRIORITY
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
@@ -83,7 +84,10 @@ class SimulateOptions:
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
     plot: Annotated[
         Path | None,
-        typer.Option(help="Plot goodput against load for several policies: FILE.png, FILE.svg or FILE.html."),
+        typer.Option(
+            help="Plot several policies and the one given at loads from 0.5 to 10, and mark this run: "
+            "FILE.png, FILE.svg or FILE.html."
+        ),
     ] = None
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Compare several policies at loads from 0.5 to 10.")
@@ -161,7 +165,9 @@ class SimulateOptions:
                 msg = f"{name}: cannot be used with a file of arrivals, which contains it"
                 raise ValueError(msg)
         if file.suffix != ".jsonl":
-            msg = f"arrivals: must be poisson, deterministic or a file FILE.jsonl, got {self.arrivals!r}"
+            msg = (
+                f"arrivals: must be poisson, deterministic or a file FILE.jsonl, got {quoted(self.arrivals)}"
+            )
             raise ValueError(msg)
         return read_trace(
             file, self.deadline_seconds, self.duration, self.service, self.service_mean, self.seed
@@ -182,7 +188,7 @@ def parse_shares(option: str, text: str) -> dict[str, float]:
         except ValueError:
             value = 0.0
         if not (key and equals and value > 0) or key in found:
-            msg = f"{option}: must look like NAME=NUMBER,NAME=NUMBER, each name once, got {text!r}"
+            msg = f"{option}: must look like NAME=NUMBER,NAME=NUMBER, each name once, got {quoted(text)}"
             raise ValueError(msg)
         found[key] = value
     return found
@@ -195,6 +201,6 @@ def parse_level(name: str) -> int:
         ValueError: If it is not a level.
     """
     if not (name.isdecimal() and int(name) <= MAX_PRIORITY):
-        msg = f"priorities: a level must be from 0 to {MAX_PRIORITY}, got {name!r}"
+        msg = f"priorities: a level must be from 0 to {MAX_PRIORITY}, got {quoted(name)}"
         raise ValueError(msg)
     return int(name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,6 +14,7 @@ from rich.live import Live
 from freshq.cli.command import QueueContext
 from freshq.cli.commands.watch.frame import frame
 from freshq.cli.commands.watch.snapshots import Snapshot, Watcher
+from freshq.cli.output import json_text
 from freshq.errors import StoreError
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ def watch(context: QueueContext, once: Once = False, every_seconds: EverySeconds
     console = session.output.console
     if once:
         snapshot = watcher.look()
-        picture = frame(snapshot, console.width, max(console.height, ONCE_ROWS))
+        columns = min(console.width, shutil.get_terminal_size().columns)
+        picture = partial(frame, snapshot, columns, max(console.height, ONCE_ROWS))
         session.output.answer(snapshot.as_json(), picture)
         return
     with suppress(KeyboardInterrupt):
@@ -50,7 +53,7 @@ def watch(context: QueueContext, once: Once = False, every_seconds: EverySeconds
 
 def _print_lines(watcher: Watcher, every_seconds: float) -> None:
     while True:
-        typer.echo(json.dumps(watcher.look().as_json()))
+        typer.echo(json_text(watcher.look().as_json()))
         time.sleep(every_seconds)
 
 

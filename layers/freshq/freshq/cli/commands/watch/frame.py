@@ -124,22 +124,24 @@ def _rate_figures(snapshot: Snapshot) -> list[tuple[str, str]]:
 def _states(snapshot: Snapshot) -> Table:
     grid = _grid()
     for name, figure in _state_figures(snapshot):
-        number, _, bound = figure.partition(" ")
+        number, _, bound = figure.partition(" ") if figure[0].isdigit() else ("-", "", figure)
         grid.add_row(name, number, bound)
     return grid
 
 
 def _state_figures(snapshot: Snapshot) -> list[tuple[str, str]]:
     stats = snapshot.stats
-    return [
-        (name, f"{getattr(stats, state):,} {stats.bounded.get(state, '')}".rstrip())
-        for name, state in (
-            ("waiting", "pending"),
-            ("delayed", "delayed"),
-            ("in work", "taken"),
-            ("shed", "shed"),
-        )
-    ]
+    figures = []
+    for name, state in (
+        ("waiting", "pending"),
+        ("delayed", "delayed"),
+        ("in work", "taken"),
+        ("shed", "shed"),
+    ):
+        bound = stats.bounded.get(state, "")
+        number = "" if bound == "not counted" else f"{getattr(stats, state):,} "
+        figures.append((name, f"{number}{bound}".rstrip()))
+    return figures
 
 
 def _bars(snapshot: Snapshot, width: int) -> Table:

@@ -154,12 +154,13 @@ class Watcher:
         if oldest_seconds is None:
             return ()
         ages = [age for age in AGES_SECONDS if age < oldest_seconds]
-        younger = [(age, min(stats.pending, self._younger(now - age))) for age in ages]
+        younger = [(age, min(stats.pending, self._younger(now, now - age))) for age in ages]
         last = next((age for age in AGES_SECONDS if age >= oldest_seconds), math.inf)
         return (*younger, (last, stats.pending))
 
-    def _younger(self, created_after: float) -> int:
-        return sum(self._queue.store.count_waiting(self._queue.name, created_after, MAX_COUNTED).values())
+    def _younger(self, now: float, created_after: float) -> int:
+        store, name = self._queue.store, self._queue.name
+        return sum(store.count_waiting(name, now, created_after, MAX_COUNTED).values())
 
 
 def bands(backlog: Sequence[tuple[float, int]]) -> list[tuple[float, float, int]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from freshq.errors import StoreError, TableMissing
+from freshq.errors import StoreError, TableMissing, quoted
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.policy.order import Order
 from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
@@ -150,7 +150,7 @@ def read_attachment(client: DynamoDBClient, table: str, key: str) -> Attachment 
         code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
         if code != "ValidationException":
             raise
-        msg = f"key: table {table!r} has another key than {key!r} alone; name its hash key"
+        msg = f"key: table {table!r} has another key than {quoted(key)} alone; name its hash key"
         raise ValueError(msg + " (a table with a range key cannot be attached)") from error
     if item is None or "order" not in item:
         return None
@@ -168,7 +168,7 @@ def open_attachment(
         TableMissing: If the table does not exist, or is not attached.
     """
     if not isinstance(key, str) or not key:
-        msg = f"key: must be the name of the table's hash key, got {key!r}"
+        msg = f"key: must be the name of the table's hash key, got {quoted(key)}"
         raise ValueError(msg)
     check_table_name(table)
     with translated(table):

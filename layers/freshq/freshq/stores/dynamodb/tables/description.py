@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from freshq.errors import quoted
 from freshq.model.new_task import first_problem
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ class Description(_Part):
             counts = Counter(getattr(table, field) for table in self.tables)
             for name, count in counts.items():
                 if count > 1:
-                    msg = f"tables: {field} {name!r} is given {count} times"
+                    msg = f"tables: {field} {quoted(name)} is given {count} times"
                     raise ValueError(msg)
         return self
 
@@ -272,10 +273,10 @@ def _contradictions(table: Table) -> Iterator[str]:
     for key in _keys(table):
         name = key.attribute_name
         if types.setdefault(name, key.letter) != key.letter:
-            yield f"attribute {name!r} is a key of type {types[name]} and of type {key.letter}"
+            yield f"attribute {quoted(name)} is a key of type {types[name]} and of type {key.letter}"
     for name, count in Counter(index.index_name for index in table.indexes).items():
         if count > 1:
-            yield f"indexes: {name!r} is given {count} times"
+            yield f"indexes: {quoted(name)} is given {count} times"
     yield from _local_contradictions(table)
 
 
@@ -294,7 +295,7 @@ def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     counts = Counter(name for name, _value in pairs)
     for name, count in counts.items():
         if count > 1:
-            msg = f"{name!r} is given {count} times in one object"
+            msg = f"{quoted(name)} is given {count} times in one object"
             raise ValueError(msg)
     return dict(pairs)
 

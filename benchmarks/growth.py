@@ -1,0 +1,259 @@
+"""How the cost of a claim grows with the queue, on each store: calls, units, rows and time.
+
+    python -m benchmarks.growth [--stores NAME,...] [--sizes N,...] [--groups N,...] [--rounds N] [--write]
+
+Each situation is a queue of its own for each size. The sizes take turns, and a ratio of time is the median
+of the ratios to the smallest size in the same turn. With --write the figures replace those of the same
+stores in benchmarks/results/growth.json, and docs/growth.md is written anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from operator import truediv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from tests.support.databases import Postgres
+from tests.support.dynamodb_local import DynamoDBLocal
+
+from benchmarks.growth_page import RESULTS, page
+from benchmarks.growth_places import DynamoDBPlace, Place, SqlPlace, options
+from benchmarks.passed_over import drain
+from freshq import Order, Queue, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PAGE: Final = Path("docs/growth.md")
+STORES: Final = ("memory", "sqlite", "postgresql", "dynamodb")
+SIZES: Final = (1_000, 100_000, 1_000_000)
+# DynamoDB Local takes minutes for a hundred thousand items, and keeps them in memory.
+DYNAMODB_SIZES: Final = (1_000, 100_000)
+GROUPS: Final = (1, 100, 10_000)
+SHARDS: Final = (1, 4, 16)
+CLAIMERS: Final = 4
+SHARD_TASKS: Final = 150
+LIMITS: Final = (1, 10)
+ROUNDS: Final = 25
+# Claims whose cost is counted, after those that are timed.
+COUNTED: Final = 3
+# More than all claims of a situation take.
+LIVE: Final = 1_000
+# Age of tasks that are older, and of those that are younger, in seconds.
+OLD, YOUNG = 3600.0, 60.0
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What waits beside the tasks that are claimed.
+
+    Attributes:
+        name: For the page.
+        order: Order of the queue.
+        fill: Fills a queue, given the size.
+    """
+
+    name: str
+    order: Order
+    fill: Callable[[Place, int], None]
+
+
+def beside_stale_newer(place: Place, size: int) -> None:
+    """Let stale tasks precede the live ones, newest first."""
+    place.fill(LIVE, OLD)
+    place.fill(size, YOUNG, left_seconds=-1.0)
+
+
+def beside_stale_older(place: Place, size: int) -> None:
+    """Let stale tasks precede the live ones, oldest first."""
+    place.fill(size, OLD, left_seconds=-1.0)
+    place.fill(LIVE, YOUNG)
+
+
+def beside_finished(place: Place, size: int) -> None:
+    """Let finished tasks be kept."""
+    place.fill(size, OLD, status=TaskStatus.SUCCESS)
+    place.fill(LIVE, YOUNG)
+
+
+def in_groups(place: Place, groups: int) -> None:
+    """Let tasks wait in some groups, at least one in each."""
+    tasks = range(max(groups, LIVE))
+    place.queue.put_many([{"payload": {"work": 1}, "group": f"group-{number % groups}"} for number in tasks])
+
+
+SITUATIONS: Final = (
+    Situation("waiting", Order.LIFO, lambda place, size: place.fill(size, OLD)),
+    Situation("beside stale, LIFO", Order.LIFO, beside_stale_newer),
+    Situation("beside stale, FIFO", Order.FIFO, beside_stale_older),
+    Situation("beside finished", Order.LIFO, beside_finished),
+    Situation("groups", Order.LIFO, in_groups),
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a claim costs in one situation.
+
+    Attributes:
+        store: Name of the store.
+        situation: Name of the situation.
+        size: Its size: tasks, or groups.
+        limit: Tasks that the claim asks for.
+        seconds: Median time.
+        ratio: Median of the ratios of that time to the smallest size's in the same turn.
+        short: Share of the claims that found fewer tasks than they asked for.
+        amounts: Calls, units, statements, rows, pages or steps per claim.
+        plans: Plan of each statement.
+    """
+
+    store: str
+    situation: str
+    size: int
+    limit: int
+    seconds: float
+    ratio: float
+    short: float
+    amounts: dict[str, float]
+    plans: dict[str, str]
+
+
+def measured(
+    store: str, situation: Situation, new_place: Callable[[Order], Place], sizes: Sequence[int], rounds: int
+) -> list[Figure]:
+    """Return the figures of one situation, the sizes in turns."""
+    places = {}
+    for size in sizes:
+        places[size] = new_place(situation.order)
+        situation.fill(places[size], size)
+    timed = _timed(places, rounds)
+    figures = []
+    for size, place in places.items():
+        for limit in LIMITS:
+            with place.counted() as cost:
+                for _ in range(COUNTED):
+                    place.queue.claim(limit)
+            seconds, smallest = timed[size, limit].seconds, timed[sizes[0], limit].seconds
+            figures.append(
+                Figure(
+                    store, situation.name, size, limit, statistics.median(seconds),
+                    ratio=statistics.median(map(truediv, seconds, smallest)),
+                    short=statistics.mean(timed[size, limit].short),
+                    amounts=cost.each(COUNTED),
+                    plans=cost.plans if size == sizes[-1] and limit == LIMITS[0] else {},
+                )
+            )  # fmt: skip
+    for place in places.values():
+        place.drop()
+    return figures
+
+
+@dataclass
+class _Timed:
+    """Claims of one limit at one size: how long each took, and whether it found too few tasks."""
+
+    seconds: list[float] = field(default_factory=list)
+    short: list[bool] = field(default_factory=list)
+
+
+def _timed(places: Mapping[int, Place], rounds: int) -> Mapping[tuple[int, int], _Timed]:
+    """Return the claims by size and limit."""
+    timed: defaultdict[tuple[int, int], _Timed] = defaultdict(_Timed)
+    for number in range(rounds):
+        for limit in LIMITS:
+            for size, place in sorted(places.items(), reverse=bool(number % 2)):
+                began = time.perf_counter()
+                claims = place.queue.claim(limit)
+                timed[size, limit].seconds.append(time.perf_counter() - began)
+                timed[size, limit].short.append(len(claims) < limit)
+    return timed
+
+
+def shard_figures(server: DynamoDBLocal) -> list[dict[str, Any]]:
+    """Return how far claims depart from the order, and how many tasks are claimed a second, by shards."""
+    figures = []
+    for shards in SHARDS:
+        place = DynamoDBPlace(server.client(), _name(), Order.LIFO, shards)
+        place.fill(LIVE)
+        place.queue.claim()
+        with place.counted() as cost:
+            for _ in range(COUNTED):
+                place.queue.claim(max(LIMITS))
+        began = time.perf_counter()
+        departed = drain(server.client(), CLAIMERS, SHARD_TASKS, shards)
+        figures.append(
+            asdict(departed)
+            | {"shards": shards, "tasks_per_second": SHARD_TASKS / (time.perf_counter() - began)}
+            | {"amounts": cost.each(COUNTED)}
+        )
+    return figures
+
+
+def _name() -> str:
+    return f"growth_{uuid.uuid4().hex[:12]}"
+
+
+def of_store(store: str, sizes: Sequence[int], groups: Sequence[int], rounds: int) -> dict[str, Any]:
+    """Measure all situations on one store."""
+    with ExitStack() as running:
+        new_place: Callable[[Order], Place]
+        report: dict[str, Any] = {}
+        if store == "memory":
+            new_place = lambda order: Place(Queue.memory(**options(order)))  # noqa: E731 - one of four
+        elif store == "dynamodb":
+            server = running.enter_context(DynamoDBLocal())
+            new_place = lambda order: DynamoDBPlace(server.client(), _name(), order)  # noqa: E731 - one of four
+            report["shards"] = shard_figures(server)
+        elif store == "postgresql":
+            url = running.enter_context(Postgres(durable=True)).url
+            new_place = lambda order: SqlPlace(url, _name(), order)  # noqa: E731 - one of four
+        else:
+            folder = running.enter_context(tempfile.TemporaryDirectory())
+            new_place = lambda order: SqlPlace(f"sqlite:///{folder}/{_name()}.db", "tasks", order)  # noqa: E731 - one of four
+        figures = []
+        for situation in SITUATIONS:
+            of_situation = groups if situation.fill is in_groups else sizes
+            figures += measured(store, situation, new_place, of_situation, rounds)
+            ratios = [round(figure.ratio, 2) for figure in figures[-2 * len(of_situation) :]]
+            Console().print(f"{store}, {situation.name}, ratios by size and limit: {ratios}")
+        return report | {"figures": [asdict(figure) for figure in figures]}
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    """Measure the stores; print the page, or write it."""
+    parser = argparse.ArgumentParser(description="Measure how the cost of a claim grows.")
+    parser.add_argument("--stores", default=",".join(STORES), help="stores to measure")
+    parser.add_argument("--sizes", type=_numbers, help="numbers of tasks, the smallest first")
+    parser.add_argument("--groups", type=_numbers, help="numbers of groups, the smallest first")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="claims of each kind")
+    parser.add_argument("--write", action="store_true", help="write the results and the page")
+    arguments = parser.parse_args()
+    report: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for store in arguments.stores.split(","):
+        sizes = arguments.sizes or (DYNAMODB_SIZES if store == "dynamodb" else SIZES)
+        groups = arguments.groups or GROUPS
+        report[store] = of_store(store, sizes, groups, arguments.rounds)
+        if arguments.write:
+            RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            PAGE.write_text(page(report), encoding="utf-8")
+    if not arguments.write:
+        shown = page({store: report[store] for store in arguments.stores.split(",")})
+        Console(soft_wrap=True).print(shown, markup=False, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

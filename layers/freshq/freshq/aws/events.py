@@ -1,0 +1,49 @@
+"""The events of the functions, taken apart with an error that names what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def records_of(event: object) -> list[Mapping[str, Any]]:
+    """Return the records of a batch.
+
+    Args:
+        event: What Lambda passes for a stream or a topic.
+
+    Raises:
+        ValueError: If it is no object with a list of objects under Records.
+    """
+    records = event.get("Records") if isinstance(event, Mapping) else None
+    if not isinstance(records, list) or not all(isinstance(record, Mapping) for record in records):
+        raise ValueError("event: needs Records, a list of records, as a stream or a topic sends it")
+    return records
+
+
+def part_of(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object inside a record; empty if it is missing or null.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    part = whole.get(name)
+    if part is None:
+        return {}
+    if not isinstance(part, Mapping):
+        msg = f"record: {name} must be an object, got {type(part).__name__}"
+        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+    return part
+
+
+def text_of(whole: Mapping[str, Any], name: str) -> str | None:
+    """Return a text inside a record; None if it is missing or null.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    text = whole.get(name)
+    if text is not None and not isinstance(text, str):
+        msg = f"record: {name} must be a string, got {type(text).__name__}"
+        raise ValueError(msg)
+    return text

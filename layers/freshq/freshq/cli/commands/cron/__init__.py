@@ -1,0 +1,1 @@
+"""`freshq cron`: puts the tasks of schedules."""

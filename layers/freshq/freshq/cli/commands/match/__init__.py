@@ -1,0 +1,1 @@
+"""`freshq match`: the verbs of a `MatchQueue`."""

@@ -1,0 +1,1 @@
+"""`freshq work`: works a queue until it is told to end."""

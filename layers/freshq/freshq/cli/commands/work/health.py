@@ -1,0 +1,136 @@
+"""The health endpoint: `/live` and `/ready`, for orchestrators."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Self
+
+    from freshq.cli.commands.work.report import ProcessStatus
+
+# Requests of orchestrators come at once or not at all.
+REQUEST_SECONDS: Final = 5.0
+# A call to the store may take nine tenths of a lease, and a turn of the loop makes a few of them.
+LEASES_A_TURN: Final = 2
+MIN_TURN_SECONDS: Final = 30.0
+# A store that has not answered for this time is away, although the call has not failed yet.
+ANSWER_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """How long a turn of a worker's loop may take.
+
+    Attributes:
+        live_seconds: Beyond this the loop is stuck.
+        ready_seconds: Beyond this it waits for the store.
+    """
+
+    live_seconds: float
+    ready_seconds: float
+
+    @classmethod
+    def of(cls, lease_seconds: float, poll_seconds: float) -> TurnLimits:
+        """Return the limits for the leases of a queue, and the pauses of its workers."""
+        live_seconds = poll_seconds + max(MIN_TURN_SECONDS, LEASES_A_TURN * lease_seconds)
+        return cls(live_seconds, poll_seconds + ANSWER_SECONDS)
+
+
+def is_live(processes: Sequence[ProcessStatus], limits: TurnLimits) -> bool:
+    """Return whether the loop of every process turns."""
+    return all(each.turned_seconds < limits.live_seconds for each in processes)
+
+
+def is_ready(processes: Sequence[ProcessStatus], limits: TurnLimits) -> bool:
+    """Return whether a process takes tasks."""
+    return any(each.takes_tasks and each.turned_seconds < limits.ready_seconds for each in processes)
+
+
+class HealthServer:
+    """Answers `/live` and `/ready` in a thread, as long as the block of this context manager lasts."""
+
+    def __init__(
+        self, host: str, port: int, limits: TurnLimits, processes: Callable[[], Sequence[ProcessStatus]]
+    ) -> None:
+        """Listen.
+
+        Args:
+            host: Address to listen on.
+            port: Port; 0 for a free one.
+            limits: How long a turn of a loop may take.
+            processes: Returns the status of the processes.
+
+        Raises:
+            ValueError: If it cannot listen there.
+        """
+        checks = {
+            "/live": lambda: is_live(processes(), limits),
+            "/ready": lambda: is_ready(processes(), limits),
+        }
+
+        class Handler(_Handler):
+            def answer(self) -> tuple[HTTPStatus, dict[str, Any]]:
+                check = checks.get(self.path.partition("?")[0])
+                if check is None:
+                    return HTTPStatus.NOT_FOUND, {"error": f"no such page; use {' or '.join(checks)}"}
+                status = HTTPStatus.OK if check() else HTTPStatus.SERVICE_UNAVAILABLE
+                return status, {"processes": [each.as_json() for each in processes()]}
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except (OSError, OverflowError) as error:
+            msg = f"health_port: cannot listen on {host}:{port} ({error}); give another port or host"
+            raise ValueError(msg) from error
+        self.port: int = self._server.server_address[1]
+        self._thread = Thread(target=self._server.serve_forever, name="freshq-health", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD with JSON."""
+
+    timeout = REQUEST_SECONDS
+    server_version = "freshq"
+    sys_version = ""
+
+    def answer(self) -> tuple[HTTPStatus, dict[str, Any]]:
+        """Return the status and the body."""
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        """Answer with a body."""
+        self._send(with_body=True)
+
+    def do_HEAD(self) -> None:
+        """Answer without it."""
+        self._send(with_body=False)
+
+    def _send(self, *, with_body: bool) -> None:
+        status, values = self.answer()
+        body = json.dumps(values).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: an orchestrator asks every few seconds."""

@@ -1,0 +1,199 @@
+"""What one call of `freshq work` does: in this process, in several, or only on paper."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
+
+from freshq.cli.addresses import open_queue, with_connections
+from freshq.cli.commands.application import application_imports
+from freshq.cli.commands.work.ending import Orders, end_process
+from freshq.cli.commands.work.process import WorkProcess
+from freshq.cli.commands.work.report import JsonLines, report_log
+from freshq.cli.errors import exit_status
+from freshq.errors import StoreError
+from freshq.model.checks import without_password
+from freshq.policy.limits import ConcurrencyLimit
+from freshq.worker.options import WorkerOptions
+from freshq.worker.runner import load_runner
+from freshq.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from freshq.cli.commands.work.report import ProcessStatus, Reporter
+    from freshq.cli.session import Session
+    from freshq.queue.base import BaseQueue
+
+# Besides one for each task: for upkeep, the control record, and what all workers share.
+OTHER_CONNECTIONS: Final = 3
+# Under a supervisor, which shows the status itself.
+SUPERVISED_STATUS_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one call of the command is to do.
+
+    Attributes:
+        session: The queue, and whether the output is JSON.
+        runner: Name of the runner.
+        worker_options: The options of the worker.
+        drain_seconds: How long to wait for running tasks at the end; None: until they are done.
+        health_address: Host and port of the health endpoint; no port for none.
+        status_seconds: Time between two lines with the status.
+        supervised: Whether a supervisor started this process.
+    """
+
+    session: Session
+    runner: str
+    worker_options: WorkerOptions
+    drain_seconds: float | None
+    health_address: tuple[str, int | None]
+    status_seconds: float
+    supervised: bool
+
+
+def concurrency_limit(lowest: int | None, highest: int | None) -> ConcurrencyLimit | None:
+    """Return the limit between two bounds; None if there are none.
+
+    Raises:
+        ValueError: If only one is given, or they do not fit.
+    """
+    if lowest is None and highest is None:
+        return None
+    if lowest is None or highest is None:
+        raise ValueError("limit_lowest, limit_highest: give both, or neither")
+    return ConcurrencyLimit(lowest, highest)
+
+
+def begin(job: Job, processes: int, *, dry_run: bool) -> None:
+    """Do a job.
+
+    Args:
+        job: What to do.
+        processes: In how many processes.
+        dry_run: Whether to show only what would be claimed.
+
+    Raises:
+        Exit: At the end of the work, with its status.
+        ValueError: If an option is wrong, or the runner cannot be loaded.
+        StoreError: If a table is missing, or the store did not answer for `give_up_seconds`.
+    """
+    address = job.session.address
+    if address is not None and address.startswith("memory:"):
+        raise ValueError("queue: memory:// is in one process, so nobody can put tasks; use sqlite:///FILE")
+    if processes > 1 and not job.supervised and not dry_run:
+        _supervise(job, processes)
+    with ExitStack() as stack:
+        queue = stack.enter_context(_connected(job))
+        worker = _worker(job, queue)
+        if dry_run:
+            from freshq.cli.commands.work.dry_run import show_next  # noqa: PLC0415 - an option
+
+            show_next(queue, job.worker_options["concurrency"], job.session.output)
+        else:
+            _work_here(job, worker)
+
+
+def _connected(job: Job) -> closing[BaseQueue]:
+    """Return the queue with enough connections for tasks in transactions."""
+    session, options = job.session, job.worker_options
+    if session.address is None or not options["transaction"]:
+        return closing(session.queue)
+    address = with_connections(session.address, options["concurrency"] + OTHER_CONNECTIONS)
+    return closing(open_queue(address, session.queue.name))
+
+
+def _worker(job: Job, queue: BaseQueue) -> Worker:
+    """Return the worker, with the runner from the current folder."""
+    with application_imports() as advice:
+        runner = load_runner(job.runner, advice)
+    return Worker(queue, runner, **job.worker_options)
+
+
+def _reporter(job: Job) -> Reporter:
+    if job.supervised:
+        return JsonLines(_stdout_for_lines(), SUPERVISED_STATUS_SECONDS)
+    console = job.session.output.console
+    if job.session.output.as_json or not console.is_terminal:
+        return JsonLines(sys.stdout, job.status_seconds)
+    from freshq.cli.commands.work.display import Display  # noqa: PLC0415 - only for a terminal
+
+    where = without_password(job.session.address or "")
+    return Display(console, f"{job.runner} works queue {job.session.queue.name} {where}")
+
+
+def _stdout_for_lines() -> TextIO:
+    """Return standard output for the supervisor's lines alone; what else is written there goes to stderr.
+
+    A program that the runner starts inherits the descriptor, whatever `sys.stdout` is.
+    """
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return lines
+
+
+def _work_here(job: Job, worker: Worker) -> NoReturn:
+    """Run the worker in this process, and exit with its status."""
+    orders = Orders()
+    reporter = _reporter(job)
+    process = WorkProcess(worker, reporter, orders, job.drain_seconds)
+    with _reporting(job, reporter, process.statuses) as port, redirect_stdout(sys.stderr):
+        orders.follow_signals()
+        if job.supervised:
+            orders.follow(sys.stdin.fileno())
+        reporter.event("started", **_facts(job), pid=os.getpid(), health_port=port)
+        status = process.run()
+    end_process(status, orders)
+
+
+def _supervise(job: Job, processes: int) -> NoReturn:
+    """Run the worker in several processes, and exit with the status for all."""
+    from freshq.cli.commands.work.supervisor import Supervisor  # noqa: PLC0415 - only for several processes
+
+    job.session.queue.close()  # each process has connections of its own
+    orders = Orders()
+    reporter = _reporter(job)
+    supervisor = Supervisor(processes, sys.argv[1:], reporter, orders)
+    with _reporting(job, reporter, supervisor.statuses) as port:
+        orders.follow_signals()
+        reporter.event("started", **_facts(job), pid=os.getpid(), health_port=port, processes=processes)
+        status = supervisor.run()
+    end_process(status, orders)
+
+
+@contextmanager
+def _reporting(
+    job: Job, reporter: Reporter, statuses: Callable[[], Sequence[ProcessStatus]]
+) -> Iterator[int | None]:
+    """Report the log and serve health checks, as long as the block lasts; yield the port of these."""
+    with ExitStack() as stack:
+        stack.callback(reporter.close)
+        report_log(reporter)
+        port = None
+        host, wanted_port = job.health_address
+        if wanted_port is not None and not job.supervised:
+            from freshq.cli.commands.work.health import HealthServer, TurnLimits  # noqa: PLC0415 - an option
+
+            limits = TurnLimits.of(job.session.queue.lease_seconds, job.worker_options["poll_seconds"])
+            port = stack.enter_context(HealthServer(host, wanted_port, limits, statuses)).port
+        try:
+            yield port
+        except StoreError as error:
+            reporter.event("ended", error=str(error), exit_status=int(exit_status(error)))
+            raise
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    options = job.worker_options
+    holds = "transactions" if options["transaction"] else "leases"
+    return {
+        "runner": job.runner,
+        "queue": job.session.queue.name,
+        "holds": "nothing, tasks are completed first" if options["at_most_once"] else holds,
+        "concurrency": options["concurrency"],
+    }

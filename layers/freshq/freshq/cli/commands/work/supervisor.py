@@ -1,0 +1,242 @@
+"""Several processes that work a queue: started by a small supervisor, and replaced when they die."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.cli.commands.work.ending import STOP_SECONDS, Order, Stage, WorkStatus
+from freshq.cli.commands.work.options import SUPERVISED
+from freshq.cli.commands.work.report import ProcessStatus
+from freshq.cli.errors import ExitStatus
+from freshq.policy.retry import Backoff
+from freshq.worker.runs import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from freshq.cli.commands.work.ending import Orders
+    from freshq.cli.commands.work.report import Reporter
+
+# Between the death of a process and its replacement.
+RESTART_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=30.0)
+# A process that lived for this time did not die of its start.
+HEALTHY_SECONDS: Final = 60.0
+# Between two looks at the processes.
+LOOK_SECONDS: Final = 0.1
+# How long the last lines of a process that has ended are waited for.
+LAST_LINES_SECONDS: Final = 1.0
+# What a process that is to end at once gets on top of its own time, before it is killed.
+KILL_AFTER_SECONDS: Final = STOP_SECONDS + 5.0
+
+
+class Child:
+    """One place among the processes, and the process in it."""
+
+    def __init__(self, number: int, command: Sequence[str]) -> None:
+        """Start no process yet.
+
+        Args:
+            number: The number of the place, from 1 on.
+            command: What to run.
+        """
+        self.number = number
+        self.status: ProcessStatus | None = None
+        self.exit_status: int | None = None
+        self._command = command
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        self._reader: Future[None] = Future()
+        self._started_at = 0.0
+        self._deaths = 0
+        self._restart_at: float | None = float("inf")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no process runs here, and none will."""
+        return self._process is None and self._restart_at is None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to start a process."""
+        return self._restart_at is not None and time.monotonic() >= self._restart_at
+
+    def start(self) -> int:
+        """Start a process, with connections of its own and no other file than its three; return its id."""
+        process = subprocess.Popen(  # noqa: S603 - this interpreter, this command
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            # Ctrl-C on the terminal is for the supervisor, which passes it on.
+            start_new_session=True,
+        )
+        self._process, self._restart_at, self._started_at = process, None, time.monotonic()
+        self._reader = in_thread("freshq-lines", partial(self._read, process))
+        return process.pid
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            self._lines.put(line)
+
+    def allow(self) -> None:
+        """Let the first process start, unless it has or shall not."""
+        if self._restart_at == float("inf"):
+            self._restart_at = 0.0
+
+    def lines(self) -> list[str]:
+        """Return what the process has printed since the last call."""
+        found = []
+        with suppress(Empty):
+            while True:
+                found.append(self._lines.get_nowait())
+        return found
+
+    def give(self, order: Order) -> None:
+        """Pass an order on; a process that is waited for is not started any more."""
+        self._restart_at = None
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):  # it has just died, and the next look will see that
+                self._process.stdin.write(f"{order.value}\n")
+                self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self._process is not None:
+            self._process.kill()
+
+    def ended(self) -> int | None:
+        """Return the exit status of a process that ended since the last call; None if none did."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        process, self._process = self._process, None
+        wait([self._reader], LAST_LINES_SECONDS)
+        self.exit_status = process.returncode
+        with suppress(OSError):  # an order that it did not read
+            process.stdin.close()  # type: ignore[union-attr]
+        if self._reader.done() and process.stdout is not None:
+            process.stdout.close()
+        return self.exit_status
+
+    def restart_later(self) -> float:
+        """Plan the next process; return in how many seconds."""
+        lived_seconds = time.monotonic() - self._started_at
+        self._deaths = 1 if lived_seconds >= HEALTHY_SECONDS else self._deaths + 1
+        seconds = RESTART_BACKOFF.delay_seconds(self._deaths, 0.5 + random.random() / 2)  # noqa: S311 - jitter
+        self._restart_at = time.monotonic() + seconds
+        return seconds
+
+
+class Supervisor:
+    """Keeps a number of processes at work until they end or are told to."""
+
+    def __init__(self, processes: int, arguments: Sequence[str], reporter: Reporter, orders: Orders) -> None:
+        """Start nothing yet.
+
+        Args:
+            processes: How many.
+            arguments: The arguments of the command line that asked for them.
+            reporter: Receives what happens.
+            orders: Says when to end.
+        """
+        # -P: modules of the folder must not stand in for those of Python.
+        command = [sys.executable, "-P", "-m", "freshq.cli", *arguments, SUPERVISED]
+        self._children = [Child(number, command) for number in range(1, processes + 1)]
+        self._reporter = reporter
+        self._orders = orders
+        self._stage = Stage.WORKING
+        self._kill_at = float("inf")
+
+    def statuses(self) -> list[ProcessStatus]:
+        """Return what the processes last said of themselves."""
+        return [child.status for child in self._children if child.status is not None]
+
+    def run(self) -> int:
+        """Supervise until every process has ended; return the exit status for them all."""
+        self._children[0].allow()  # a wrong runner is one error, not one of each process
+        while not all(child.is_over for child in self._children):
+            for child in self._children:
+                self._tend(child)
+            self._reporter.status(self.statuses())
+            self._follow(self._orders.take(LOOK_SECONDS))
+            if time.monotonic() >= self._kill_at:
+                for child in self._children:
+                    child.kill()
+        status = exit_status_of([child.exit_status for child in self._children])
+        self._reporter.event("all_ended", exit_status=status)
+        return status
+
+    def _tend(self, child: Child) -> None:
+        if child.is_due:
+            pid = child.start()
+            self._reporter.event("process_started", process=child.number, pid=pid)
+        exit_status = child.ended()
+        for line in child.lines():
+            self._pass_on(child, line)
+        if exit_status is None:
+            return
+        child.status = None
+        wrong_use = exit_status == ExitStatus.WRONG_USE
+        restarts = self._stage is Stage.WORKING and exit_status != 0 and not wrong_use
+        seconds = round(child.restart_later(), 3) if restarts else None
+        self._reporter.event(
+            "process_ended", process=child.number, exit_status=exit_status, restart_in_seconds=seconds
+        )
+        if wrong_use:  # the others would end like this one
+            self._orders.give(Order.DRAIN)
+
+    def _follow(self, stage: Stage) -> None:
+        if stage is self._stage:
+            return
+        self._stage = stage
+        if stage is Stage.STOPPING:
+            self._kill_at = time.monotonic() + KILL_AFTER_SECONDS
+        for child in self._children:
+            child.give(Order.STOP if stage is Stage.STOPPING else Order.DRAIN)
+
+    def _pass_on(self, child: Child, line: str) -> None:
+        """Report what a process said, under its number."""
+        values = _event_of(line)
+        event = values.pop("event")
+        if event == "status":
+            (status,) = values["processes"]
+            pid, _ = status.pop("pid"), status.pop("process")
+            child.status = ProcessStatus(child.number, pid, status)
+            return
+        if event == "started":
+            for each in self._children:
+                each.allow()
+        self._reporter.event(event, process=child.number, **values)
+
+
+def _event_of(line: str) -> dict[str, Any]:
+    """Return the event that a line is; a line that is none was printed by the application."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        values = None
+    known = values if isinstance(values, dict) else {}
+    if "time" not in known or "process" in known or not isinstance(known.get("event"), str):
+        return {"event": "output", "text": line.rstrip(os.linesep)}
+    del known["time"]
+    return known
+
+
+def exit_status_of(statuses: Sequence[int | None]) -> int:
+    """Return the exit status for several processes: the worst of theirs; None for one that never started."""
+    if ExitStatus.WRONG_USE in statuses:
+        return int(ExitStatus.WRONG_USE)
+    known = [status for status in statuses if status is not None]
+    # A process that a signal killed left its tasks.
+    return max((int(WorkStatus.UNFINISHED) if status < 0 else status for status in known), default=0)

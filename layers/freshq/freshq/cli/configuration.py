@@ -1,0 +1,115 @@
+"""Options that are stored with a queue, so that the addresses of commands need not repeat them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.cli.addresses import open_queue, storable_options
+from freshq.cli.errors import print_error
+from freshq.errors import RefusedError, TableMissing, quoted
+from freshq.model.checks import checked_count
+from freshq.model.options import parse_options
+from freshq.queue.shared.records import change_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from freshq.queue.base import BaseQueue
+
+RECORD: Final = "freshq#options"
+SHARDS: Final = "shards"
+
+
+def open_configured(address: str, name: str | None = None) -> BaseQueue:
+    """Return the queue of an address, with the options stored with it that the address does not have.
+
+    An option of the address wins; if the stored one differs, a line on standard error says so.
+
+    Args:
+        address: The address.
+        name: Name of the queue; None for the address's own, or "default".
+
+    Raises:
+        ValueError: If the address or a stored option is wrong.
+        StoreError: If the store did not answer.
+    """
+    queue = open_queue(address, name)
+    try:
+        stored, given = stored_options(queue), storable_options(address)
+    except TableMissing:
+        return queue  # nothing is stored, and the command will say what it needs the table for
+    except BaseException:
+        queue.close()
+        raise
+    for option in sorted(stored.keys() & given.keys()):
+        if stored[option] != given[option]:
+            print_error(
+                f"{option}: the address says {given[option]}, which counts here; "
+                f"queue {queue.name!r} is configured with {stored[option]}"
+            )
+    if not stored.keys() - given.keys():
+        return queue
+    queue.close()
+    return open_queue(address, name, stored=stored)
+
+
+def stored_options(queue: BaseQueue) -> dict[str, Any]:
+    """Return the options stored with a queue, by name."""
+    record = queue.store.read_record(queue.name, RECORD)
+    return {} if record is None else dict(record.values)
+
+
+def store_options(queue: BaseQueue, options: Mapping[str, Any]) -> None:
+    """Store options with a queue, beside those that are stored.
+
+    Raises:
+        ValueError: If an option is wrong; nothing was written.
+        RefusedError: If other processes changed them each time.
+    """
+    check_options({**stored_options(queue), **options})
+    _change(queue, lambda values: {**values, **options})
+
+
+def store_first_options(queue: BaseQueue, options: Mapping[str, Any]) -> None:
+    """Store the options of a new queue, or check that those stored are the same.
+
+    Raises:
+        ValueError: If an option is wrong; nothing was written.
+        RefusedError: If another value is stored.
+    """
+    stored = stored_options(queue)
+    for option in sorted(stored.keys() & options.keys()):
+        if stored[option] != options[option]:
+            msg = (
+                f"{option}: queue {queue.name!r} is configured with {stored[option]}, not {options[option]}; "
+                "change it with freshq configure"
+            )
+            raise RefusedError(msg)
+    if options.keys() - stored.keys():
+        store_options(queue, options)
+
+
+def forget_options(queue: BaseQueue) -> None:
+    """Delete the options stored with a queue."""
+    _change(queue, lambda _: {})
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check options that are to be stored, together.
+
+    Raises:
+        ValueError: With the first that is wrong.
+    """
+    shards = options.get(SHARDS)
+    if shards is not None:
+        from freshq.stores.dynamodb.table_store import MAX_SHARDS  # noqa: PLC0415 - an extra
+
+        checked_count(SHARDS, shards, MAX_SHARDS)
+    known: Any = {option: value for option, value in options.items() if option != SHARDS}
+    parse_options(known)
+
+
+def _change(queue: BaseQueue, change: Any) -> None:  # noqa: ANN401 - as for change_record
+    if not change_record(queue.store, queue.name, RECORD, change):
+        msg = f"queue {quoted(queue.name)}: other processes changed its options; try again"
+        raise RefusedError(msg)

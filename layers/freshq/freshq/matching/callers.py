@@ -1,0 +1,87 @@
+"""A caller who waits in line for a resource, and the versions of one. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from freshq.matching.places import END_OF_GROUP, fits
+from freshq.model.lifecycle import new_token
+from freshq.model.stamps import MICROSECONDS
+
+if TYPE_CHECKING:
+    from freshq.matching.criteria import Ask
+    from freshq.matching.places import Attributes
+    from freshq.matching.resource import Resource
+
+
+class CallerStatus(StrEnum):
+    """The state of a caller.
+
+    WAITING: in line, with an entry in it. SERVED: a resource is matched to the caller.
+    """
+
+    WAITING = "WAITING"
+    SERVED = "SERVED"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One version of a caller.
+
+    Attributes:
+        caller_id: The caller's own id.
+        status: Its state.
+        token: New with every change of status; of a served caller, that of the match.
+        ranks: What it asks, by rank, best first.
+        since: When it came, in seconds since the epoch.
+        resource_id: The resource that serves it.
+        rank: Rank of the ask that the resource answers.
+        criteria: That ask.
+    """
+
+    caller_id: str
+    status: CallerStatus
+    token: str
+    ranks: tuple[tuple[Ask, ...], ...] = ()
+    since: float = 0.0
+    resource_id: str | None = None
+    rank: int = 0
+    criteria: Ask | None = None
+
+    @property
+    def sort_key(self) -> str:
+        """The key within the line: time, then id, so that no two are equal."""
+        return f"{round(self.since * MICROSECONDS):016d}{END_OF_GROUP}{self.caller_id}"
+
+    def preference(self, attributes: Attributes) -> tuple[Ask, int] | None:
+        """Return the best ask that a resource with these attributes answers, and its rank; None if none."""
+        for rank, asks in enumerate(self.ranks):
+            for ask in asks:
+                if fits(ask, attributes):
+                    return ask, rank
+        return None
+
+    def served(self, resource: Resource, ask: Ask, rank: int) -> Caller:
+        """Return the version that a matched resource serves."""
+        return replace(
+            self,
+            status=CallerStatus.SERVED,
+            token=resource.token,
+            resource_id=resource.resource_id,
+            rank=rank,
+            criteria=ask,
+        )
+
+
+def waiting_caller(caller_id: str, ranks: tuple[tuple[Ask, ...], ...], since: float) -> Caller:
+    """Return a caller at the end of the line."""
+    return Caller(caller_id, CallerStatus.WAITING, new_token(), ranks, since)
+
+
+def caller_of(resource: Resource) -> Caller | None:
+    """Return the served caller of a resource, as far as the resource tells; None if it has none."""
+    if resource.caller_id is None:
+        return None
+    return Caller(resource.caller_id, CallerStatus.SERVED, resource.token, resource_id=resource.resource_id)

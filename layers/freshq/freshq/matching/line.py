@@ -1,0 +1,222 @@
+"""The line of callers: who waits for a resource that fits, first come first served.
+
+A caller that joins the line looks for resources afterwards, and a resource that is queued looks for callers
+afterwards. Each has written before it reads, so of two that come at the same time at least one sees the
+other. Whoever sees it matches both in one transaction.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import RefusedError, quoted
+from freshq.matching import lifecycle
+from freshq.matching.callers import CallerStatus, waiting_caller
+from freshq.matching.changes import repeated
+from freshq.matching.match import held_match
+from freshq.matching.stores.base import Change, ChangedError
+from freshq.matching.walk import taken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from freshq.matching.callers import Caller
+    from freshq.matching.changes import Changes
+    from freshq.matching.criteria import Ask
+    from freshq.matching.match import Match
+    from freshq.matching.resource import Entry, Resource
+    from freshq.matching.stores.base import MatchStore
+    from freshq.matching.walk import Walk
+
+    Ranks = tuple[tuple[Ask, ...], ...]
+
+
+# Most resources fit one of the first callers; ten of them cost one unit to read.
+FIRST_PAGE_CALLERS: Final = 10
+PAGE_CALLERS: Final = 500
+
+
+class CallerLine:
+    """The line of callers of a store. Thread-safe."""
+
+    def __init__(self, store: MatchStore, walk: Walk, changes: Changes) -> None:
+        """Use a store.
+
+        Args:
+            store: Where the callers and resources are.
+            walk: Finds queued resources.
+            changes: Gives times.
+        """
+        self._store = store
+        self._walk = walk
+        self._changes = changes
+
+    def callers(self) -> Iterator[Caller]:
+        """Yield the waiting callers in order, reading as far as its user iterates."""
+        limit, start_after = FIRST_PAGE_CALLERS, None
+        while True:
+            page = self._store.waiting_callers(limit, start_after)
+            yield from page
+            if len(page) < limit:
+                return
+            limit, start_after = PAGE_CALLERS, page[-1].sort_key
+
+    # --- from the side of a resource
+
+    def enqueue(self, resource_id: str) -> Resource:
+        """Match an available resource with the first caller whom it fits; queue it if there is none."""
+
+        def attempt() -> Resource:
+            before = self._store.get(resource_id)
+            after = lifecycle.enqueued(resource_id, before, self._changes.clock(), self._changes.stamp)
+            if before is not None and before.caller_id is None:
+                served = self._serve(before, after.since)
+                if served is not None:
+                    return served
+            self._changes.commit(before, after)
+            return self.served(after) or after
+
+        return repeated(f"resource {quoted(resource_id)}", attempt)
+
+    def served(self, queued: Resource) -> Resource | None:
+        """Match a queued resource with the first caller whom it fits.
+
+        Returns:
+            Its new version; None if it fits no caller, or is no longer queued.
+        """
+        try:
+            return self._serve(queued, queued.since)
+        except ChangedError:
+            return None
+
+    def _serve(self, resource: Resource, since: float | None) -> Resource | None:
+        for caller in self.callers():
+            preference = caller.preference(resource.attributes)
+            if preference is None:
+                continue
+            after = lifecycle.matched(resource, since, self._changes.lease_end(), caller.caller_id)
+            change = Change(
+                resource, after, caller_before=caller, caller_after=caller.served(after, *preference)
+            )
+            try:
+                self._store.commit(change)
+            except ChangedError:
+                stored = self._store.get(resource.resource_id)
+                if stored is None or stored.token != resource.token:
+                    raise
+                continue  # the caller was served by another one, or has gone
+            return after
+        return None
+
+    # --- from the side of a caller
+
+    def wait(self, caller_id: str, ranks: Ranks) -> Match | None:
+        """Return the caller's match, or join the line and return None.
+
+        Args:
+            caller_id: Its id.
+            ranks: What it asks, by rank.
+
+        Raises:
+            RefusedError: If it waits with other criteria.
+        """
+
+        def attempt() -> Match | None:
+            caller = self._store.caller(caller_id)
+            if caller is None:
+                caller = waiting_caller(caller_id, ranks, self._changes.stamp())
+                if (match := self._taken_now(caller)) is not None:
+                    return match
+                self._store.commit(Change(caller_after=caller))
+            if caller.status is CallerStatus.SERVED:
+                return self._match_of(caller)
+            if caller.ranks != ranks:
+                msg = f"caller {quoted(caller_id)}: waits with other criteria; abandon them first"
+                raise RefusedError(msg)
+            return self._found(caller)
+
+        return repeated(f"caller {quoted(caller_id)}", attempt)
+
+    def _taken_now(self, caller: Caller) -> Match | None:
+        """Match a new caller with a queued resource, before it joins the line.
+
+        Raises:
+            ChangedError: If there is a caller of this id by now.
+        """
+
+        def take(entry: Entry, ask: Ask, rank: int) -> Match | None:
+            resource = entry.resource
+            after = lifecycle.matched(resource, resource.since, self._changes.lease_end(), caller.caller_id)
+            served = caller.served(after, ask, rank)
+            try:
+                self._store.commit(Change(resource, after, caller_after=served))
+            except ChangedError:
+                if self._store.caller(caller.caller_id) is not None:
+                    raise
+                return None
+            return held_match(after, served)
+
+        return next(taken(self._walk, caller.ranks, take), None)
+
+    def _match_of(self, caller: Caller) -> Match:
+        """Return the match of a served caller.
+
+        Raises:
+            ChangedError: If it has ended in between, and the caller with it.
+        """
+        resource = self._store.get(caller.resource_id or "")
+        if resource is None or resource.token != caller.token:
+            raise ChangedError
+        return held_match(resource, caller)
+
+    def _found(self, waiting: Caller) -> Match | None:
+        """Return the match of a waiting caller, once the queued resources that fit it are given away."""
+        given = self._give_away(waiting)
+        if not given and self._changes.may_recover():
+            given = self._changes.recover(self.served)
+        if not given:
+            return None
+        caller = self._store.caller(waiting.caller_id)
+        if caller is None or caller.status is CallerStatus.WAITING:
+            return None
+        return self._match_of(caller)
+
+    def _give_away(self, waiting: Caller) -> int:
+        """Give queued resources that fit a waiting caller to the first in line, until it has one.
+
+        Returns:
+            How many of them it found.
+        """
+        looked: set[str] = set()
+        for entry, _ask in chain.from_iterable(map(self._walk.fitting, waiting.ranks)):
+            if entry.resource.token in looked:
+                continue
+            looked.add(entry.resource.token)
+            served = self.served(entry.resource)
+            if served is not None and served.caller_id == waiting.caller_id:
+                break
+        return len(looked)
+
+    def abandon(self, caller_id: str) -> bool:
+        """Take a waiting caller out of the line.
+
+        Returns:
+            Whether it waited.
+
+        Raises:
+            RefusedError: If it is served.
+        """
+
+        def attempt() -> bool:
+            caller = self._store.caller(caller_id)
+            if caller is None:
+                return False
+            if caller.status is CallerStatus.SERVED:
+                served_by = quoted(caller.resource_id)
+                msg = f"caller {quoted(caller_id)}: is served by resource {served_by}; release the match"
+                raise RefusedError(msg)
+            self._store.commit(Change(caller_before=caller))
+            return True
+
+        return repeated(f"caller {quoted(caller_id)}", attempt)

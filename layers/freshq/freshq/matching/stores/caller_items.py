@@ -1,0 +1,93 @@
+"""The items of callers on a table of resources, and the conditions under which they change."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.matching.callers import Caller, CallerStatus
+from freshq.matching.stores.items import guard, same_token
+from freshq.stores.dynamodb.values import milliseconds, seconds
+
+if TYPE_CHECKING:
+    from freshq.stores.dynamodb.names import Item
+
+CALLER_SHARDS: Final = 8
+LINE_PARTITION: Final = "callers"
+
+
+def caller_key(caller_id: str) -> Item:
+    """Return the key of a caller."""
+    shard = zlib.crc32(caller_id.encode()) % CALLER_SHARDS
+    return {"pk": {"S": f"caller#{shard}"}, "sk": {"S": caller_id}}
+
+
+def _line_key(caller: Caller) -> Item:
+    return {"pk": {"S": LINE_PARTITION}, "sk": {"S": caller.sort_key}}
+
+
+def encode_caller(caller: Caller) -> Item:
+    """Return the attributes of a caller, without a key."""
+    item: Item = {
+        "callerId": {"S": caller.caller_id},
+        "callerStatus": {"S": caller.status.value},
+        "requestToken": {"S": caller.token},
+        "since": milliseconds(caller.since),
+        "criteria": {"S": ranks_text(caller)},
+    }
+    if caller.resource_id is not None:
+        item["resourceId"] = {"S": caller.resource_id}
+        item["rank"] = {"N": str(caller.rank)}
+        item["met"] = {"S": json.dumps(caller.criteria)}
+    return item
+
+
+def decode_caller(item: Item) -> Caller:
+    """Return the caller of an item."""
+    return Caller(
+        caller_id=item["callerId"]["S"],
+        status=CallerStatus(item["callerStatus"]["S"]),
+        token=item["requestToken"]["S"],
+        ranks=ranks_of(item["criteria"]["S"]),
+        since=seconds(item["since"]),
+        resource_id=item["resourceId"]["S"] if "resourceId" in item else None,
+        rank=int(item["rank"]["N"]) if "rank" in item else 0,
+        criteria=json.loads(item["met"]["S"]) if "met" in item else None,
+    )
+
+
+def ranks_text(caller: Caller) -> str:
+    """Return what a caller asks as a text to store."""
+    return json.dumps(caller.ranks, ensure_ascii=False)
+
+
+def ranks_of(text: str) -> Any:  # noqa: ANN401 - parsed JSON
+    """Return what a caller asks."""
+    return tuple(tuple(asks) for asks in json.loads(text))
+
+
+def caller_actions(table: str, before: Caller | None, after: Caller | None) -> list[Item]:
+    """Return the actions that replace a version of a caller, and its entry in the line."""
+    caller = after or before
+    if caller is None:
+        return []
+    condition = guard(None) if before is None else same_token(before.token)
+    arguments: Item = {
+        "TableName": table,
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        **condition,
+    }
+    key = caller_key(caller.caller_id)
+    own: dict[str, Any] = (
+        {"Delete": {"Key": key, **arguments}}
+        if after is None
+        else {"Put": {"Item": key | encode_caller(after), **arguments}}
+    )
+    actions: list[Item] = [own]
+    if before is not None and before.status is CallerStatus.WAITING:
+        actions.append({"Delete": {"TableName": table, "Key": _line_key(before), **same_token(before.token)}})
+    if after is not None and after.status is CallerStatus.WAITING:
+        entry = _line_key(after) | encode_caller(after)
+        actions.append({"Put": {"TableName": table, "Item": entry, **guard(None)}})
+    return actions

@@ -1,0 +1,296 @@
+"""Resources, their entries and callers in SQLite, PostgreSQL, MariaDB or MySQL."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from typing_extensions import override
+
+from freshq.matching.resource import Entry, Resource, ResourceStatus
+from freshq.matching.stores.base import ChangedError, MatchStore
+from freshq.matching.stores.sql_rows import (
+    caller_of_row,
+    caller_row,
+    digest,
+    entry_rows,
+    resource_of,
+    resource_row,
+)
+from freshq.matching.stores.sql_tables import tables_of
+from freshq.stores.sql.clock import database_clock
+from freshq.stores.sql.connecting import Connecting
+from freshq.stores.sql.database import Database
+from freshq.stores.sql.engine import open_engine
+from freshq.stores.sql.statements import dialect_insert
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from freshq.matching.callers import Caller
+    from freshq.matching.places import Place
+    from freshq.matching.stores.base import Change, Span
+    from freshq.stores.clocks import TimeRange
+    from freshq.stores.sql.clock import DatabaseClock, SqliteClock
+
+# Rows of resources to read at a time.
+PAGE_ROWS: Final = 1000
+
+
+class SqlMatchStore(MatchStore):
+    """Resources in tables of a relational database. Every change is one transaction."""
+
+    def __init__(
+        self, url: str | sa.Engine, table: str = "resources", connecting: Connecting | None = None
+    ) -> None:
+        """Use a database; nothing is sent before the first call.
+
+        Args:
+            url: Address of the database, or an engine made by `freshq.stores.sql.engine.open_engine`.
+            table: Name of the table of resources; the names of the others begin with it.
+            connecting: The limits of its connections; None for the defaults. An engine has its own.
+
+        Raises:
+            ValueError: If an argument is wrong.
+        """
+        connecting = connecting or Connecting()
+        self._owns_engine = not isinstance(url, sa.Engine)
+        engine = url if isinstance(url, sa.Engine) else open_engine(url, connecting)
+        self._tables = tables_of(table, engine.dialect.name)
+        self._database = Database(engine, table, connecting)
+        # Never deleted: those that this process added need not be added again.
+        self._added: frozenset[str] = frozenset()
+
+    @cached_property
+    def _clock(self) -> DatabaseClock | SqliteClock:
+        return database_clock(self._database)
+
+    @override
+    def clock(self) -> float:
+        return self._clock()
+
+    @override
+    def time_range(self) -> TimeRange:
+        return self._clock.range()
+
+    @override
+    def create_table(self) -> None:
+        self._database.transaction(self._tables.metadata.create_all)
+
+    @override
+    def delete_table(self) -> None:
+        self._database.transaction(self._tables.metadata.drop_all)
+        self._added = frozenset()
+
+    @override
+    def close(self) -> None:
+        if self._owns_engine:
+            self._database.engine.dispose()
+
+    # --- what can be asked for
+
+    @override
+    def add_names(self, names: Collection[str]) -> None:
+        self._add(self._tables.names, {f"name {name}": {"name": name} for name in names})
+
+    @override
+    def add_combinations(self, combinations: Collection[str]) -> None:
+        rows = {
+            f"combination {combination}": {"digest": digest(combination), "combination": combination}
+            for combination in combinations
+        }
+        self._add(self._tables.combinations, rows)
+
+    def _add(self, table: sa.Table, rows: dict[str, dict[str, str]]) -> None:
+        """Insert rows unless they exist, each known to this process by a text of its own."""
+        new = {known_as: row for known_as, row in rows.items() if known_as not in self._added}
+        if new:
+            insert, values = self._insert_or_ignore(table), [new[known_as] for known_as in sorted(new)]
+            self._database.transaction(lambda connection: connection.execute(insert, values))
+            self._added |= new.keys()
+
+    def _insert_or_ignore(self, table: sa.Table) -> Any:  # noqa: ANN401 - the dialect's own class
+        dialect = self._database.engine.dialect
+        insert = dialect_insert(table, dialect)
+        if dialect.name in ("sqlite", "postgresql"):
+            return insert.on_conflict_do_nothing()
+        key = next(iter(table.primary_key))
+        return insert.on_duplicate_key_update({key.name: key})
+
+    @override
+    def last_name(self) -> str:
+        name = self._tables.names.c.name
+        row = self._database.row(sa.select(name).order_by(name.desc()).limit(1), {})
+        return "" if row is None else str(row[0])
+
+    @override
+    def combinations(self) -> Iterator[str]:
+        rows = self._database.rows(sa.select(self._tables.combinations.c.combination), {})
+        yield from sorted(str(row[0]) for row in rows)
+
+    @override
+    def count(self, place: Place, names: int, at_most: int | None) -> int:
+        entries = self._tables.entries
+        found = sa.select(sa.literal(1)).where(
+            entries.c.place == digest(place.partition),
+            entries.c.sort_key >= place.bounds[0],
+            entries.c.sort_key <= place.bounds[1],
+            entries.c.names == names,
+        )
+        counted = sa.select(sa.func.count()).select_from(found.limit(at_most).subquery())
+        row = self._database.row(counted, {})
+        return 0 if row is None else int(row[0])
+
+    # --- reads
+
+    @override
+    def get(self, resource_id: str) -> Resource | None:
+        resources = self._tables.resources
+        row = self._database.row(sa.select(resources).where(resources.c.resource_id == resource_id), {})
+        return None if row is None else resource_of(row)
+
+    @override
+    def resources(self) -> Iterator[Resource]:
+        resource_id = self._tables.resources.c.resource_id
+        page = sa.select(self._tables.resources).order_by(resource_id).limit(PAGE_ROWS)
+        after = ""
+        while True:
+            rows = self._database.rows(page.where(resource_id > after), {})
+            yield from map(resource_of, rows)
+            if len(rows) < PAGE_ROWS:
+                return
+            after = rows[-1].resource_id
+
+    @override
+    def page(self, span: Span) -> list[Entry]:
+        entries, resources = self._tables.entries, self._tables.resources
+        key = entries.c.sort_key
+        conditions = [
+            entries.c.place == digest(span.partition),
+            key >= span.low,  # not BETWEEN, in which PostgreSQL takes no collation
+            key <= span.high,
+            resources.c.status == ResourceStatus.QUEUED.value,
+        ]
+        if span.start_after is not None:
+            conditions.append(key < span.start_after if span.newest_first else key > span.start_after)
+        both = entries.join(resources, entries.c.resource_id == resources.c.resource_id)
+        selected = sa.select(key, entries.c.last_name, *resources.c).select_from(both).where(*conditions)
+        ordered = selected.order_by(key.desc() if span.newest_first else key).limit(span.limit)
+        return [
+            Entry(row.sort_key, resource_of(row), row.last_name) for row in self._database.rows(ordered, {})
+        ]
+
+    @override
+    def caller(self, caller_id: str) -> Caller | None:
+        callers = self._tables.callers
+        row = self._database.row(sa.select(callers).where(callers.c.caller_id == caller_id), {})
+        return None if row is None else caller_of_row(row)
+
+    @override
+    def waiting_callers(self, limit: int, start_after: str | None) -> list[Caller]:
+        callers = self._tables.callers
+        after = callers.c.line_key > (start_after or "")
+        in_line = sa.select(callers).where(after).order_by(callers.c.line_key).limit(limit)
+        return [caller_of_row(row) for row in self._database.rows(in_line, {})]
+
+    # --- the change of a version
+
+    @override
+    def commit(self, change: Change) -> None:
+        def work(connection: sa.Connection) -> bool:
+            self._change_resource(connection, change)
+            self._change_caller(connection, change)
+            return True
+
+        self._database.transaction(work, lambda connection: self._made(connection, change))
+
+    def _change_resource(self, connection: sa.Connection, change: Change) -> None:
+        before, after = change.before, change.after
+        resource = after or before
+        if resource is None:
+            return
+        if before is not None and after is not None and change.caller_after is None:
+            self._skip_locked(connection, before)
+        row = None if after is None else resource_row(after)
+        old = None if before is None else before.token
+        self._replace(connection, self._tables.resources, resource.resource_id, row, old)
+        self._change_entries(connection, change)
+
+    def _change_entries(self, connection: sa.Connection, change: Change) -> None:
+        entries = self._tables.entries
+        if old := entry_rows(change.before):
+            this = sa.and_(
+                entries.c.place == sa.bindparam("of_place"), entries.c.sort_key == sa.bindparam("of_key")
+            )
+            keys = [{"of_place": entry["place"], "of_key": entry["sort_key"]} for entry in old]
+            connection.execute(sa.delete(entries).where(this), keys)
+        if new := entry_rows(change.after, change.last_name):
+            connection.execute(sa.insert(entries), new)
+
+    def _change_caller(self, connection: sa.Connection, change: Change) -> None:
+        before, after = change.caller_before, change.caller_after
+        caller = after or before
+        if caller is None:
+            return
+        row = None if after is None else caller_row(after)
+        old = None if before is None else before.token
+        self._replace(connection, self._tables.callers, caller.caller_id, row, old)
+
+    def _skip_locked(self, connection: sa.Connection, before: Resource) -> None:
+        """Leave a queued resource that another caller is taking at this moment, instead of waiting for it.
+
+        Raises:
+            ChangedError: If it is locked, or is not as before.
+        """
+        if before.status is not ResourceStatus.QUEUED:
+            return
+        resources = self._tables.resources
+        this = (resources.c.resource_id == before.resource_id, resources.c.token == before.token)
+        locked = sa.select(resources.c.token).where(*this).with_for_update(skip_locked=True)
+        if connection.execute(locked).one_or_none() is None:
+            raise ChangedError
+
+    def _replace(
+        self,
+        connection: sa.Connection,
+        table: sa.Table,
+        key: str,
+        row: dict[str, Any] | None,
+        old: str | None,
+    ) -> None:
+        """Replace the row of a key by the next.
+
+        Args:
+            connection: In a transaction.
+            table: Its table.
+            key: Its primary key.
+            row: The next row; None to delete it.
+            old: The token of the row; None if there must be none.
+
+        Raises:
+            ChangedError: If the row has another token.
+        """
+        this = next(iter(table.primary_key)) == key
+        if old is None and row is not None:
+            connection.execute(self._insert_or_ignore(table), [row])
+            token = connection.execute(sa.select(table.c.token).where(this)).scalar_one_or_none()
+            done = token == row["token"]
+        else:
+            unchanged = (this, table.c.token == old)
+            if row is None:
+                done = connection.execute(sa.delete(table).where(*unchanged)).rowcount == 1
+            else:
+                done = connection.execute(sa.update(table).where(*unchanged).values(row)).rowcount == 1
+        if not done:
+            raise ChangedError
+
+    def _made(self, connection: sa.Connection, change: Change) -> bool:
+        """Return whether an earlier try of a change was committed while its reply was lost."""
+        before, after = change.leading
+        stored = after or before
+        table = self._tables.resources if isinstance(stored, Resource) else self._tables.callers
+        key = getattr(stored, next(iter(table.primary_key)).name)
+        this = next(iter(table.primary_key)) == key
+        token = connection.execute(sa.select(table.c.token).where(this)).scalar_one_or_none()
+        return bool(token == (None if after is None else after.token))

@@ -1,0 +1,78 @@
+"""Running what is due, in the thread of the test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import LeaseLost
+from freshq.model.checks import checked_count
+from freshq.worker.report import Outcome
+from freshq.worker.runner import checked_runner
+from freshq.worker.settle import settlement_of, too_late_to_run
+
+if TYPE_CHECKING:
+    from freshq.model.answers import Claim
+    from freshq.model.task import Task
+    from freshq.queue.base import BaseQueue
+    from freshq.worker.runner import Runner
+
+MAX_RUNS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """How one run ended.
+
+    Attributes:
+        task: The task after its run, with its status, result or error.
+        outcome: What the queue was told.
+        error: What went wrong; None if nothing did.
+    """
+
+    task: Task
+    outcome: Outcome
+    error: str | None
+
+
+def drain(queue: BaseQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list[Fate]:
+    """Run every task that is due, one after the other, and settle it as a `Worker` would.
+
+    What is delayed, also by a retry, stays until the queue's clock reaches it. The drain ends early when
+    the runner raises `Busy`, as a worker would pause.
+
+    Args:
+        queue: The queue.
+        runner: As a `Worker` takes it.
+        max_runs: Most runs; a runner that puts new tasks could go on for ever.
+
+    Returns:
+        One fate for each run, in order.
+
+    Raises:
+        ValueError: If an argument is wrong.
+        AssertionError: If tasks are still due after `max_runs`.
+        StoreError: If the store does not answer.
+    """
+    checked_count("max_runs", max_runs)
+    run = checked_runner(runner)
+    queue.recover()
+    fates: list[Fate] = []
+    while claims := queue.claim(1):
+        if len(fates) == max_runs:
+            queue.release(claims[0])
+            msg = f"tasks are still due after {max_runs} runs; does the runner put what it runs?"
+            raise AssertionError(msg)
+        fates.append(_run(queue, claims[0], run))
+        if fates[-1].outcome is Outcome.RELEASED:
+            break
+    return fates
+
+
+def _run(queue: BaseQueue, claim: Claim, runner: Runner) -> Fate:
+    settlement = too_late_to_run(queue, claim) or settlement_of(queue, claim, runner, lambda: True)
+    try:
+        outcome, error = settlement.settle(), settlement.error
+    except LeaseLost as lost:  # the runner settled or recovered the task itself
+        outcome, error = Outcome.LEASE_LOST, str(lost)
+    return Fate(queue.get(claim.task.task_id) or claim.task, outcome, error)

@@ -1,0 +1,217 @@
+"""Handlers: one runner that chooses a function by the kind of a task, and gives it a typed payload."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from freshq.errors import plain, quoted
+from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.json_values import json_text
+from freshq.model.outcomes import Busy, Reject, Retry, RunnerExit, error_text
+from freshq.worker.runner import is_async, is_async_generator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from freshq.model.task import Task
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+# A handler takes the task, and its payload if it has a second parameter.
+MAX_PARAMETERS: Final = 2
+# The only message of pydantic that quotes the value.
+UNION_TAG_INVALID: Final = "union_tag_invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class _Handler:
+    """One function, and how it is called."""
+
+    function: Callable[..., Any]
+    is_async: bool
+    payload: TypeAdapter[Any] | None
+    max_attempts: int | None
+    max_run_seconds: float | None
+
+    def arguments(self, task: Task) -> tuple[Any, ...]:
+        """Return what the function takes.
+
+        Raises:
+            Reject: If the payload does not fit its type; the reason names the field, not its value.
+        """
+        if self.payload is None:
+            return (task,)
+        try:
+            return (task, self.payload.validate_json(json_text(task.payload)))
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            field = plain(".".join(map(str, ("payload", *problem["loc"]))))
+            message = problem["msg"]
+            if problem["type"] == UNION_TAG_INVALID:
+                message = f"the tag must be one of {problem['ctx']['expected_tags']}"
+            msg = f"{field}: {message[0].lower()}{message[1:]}"
+            raise Reject(msg) from None
+
+
+class Handlers:
+    """A runner that calls the function of each task's kind. Pass it to a `Worker`, or to `freshq work`.
+
+    A function takes the task, or the task and its payload. The annotation of the second parameter is the
+    type of the payload: a pydantic model, a dataclass, or any type that pydantic knows. A payload that does
+    not fit makes a dead letter. Functions may be `async def`: all of them share one event loop, in a thread
+    of its own.
+    """
+
+    def __init__(self) -> None:
+        """Begin without functions."""
+        self._handlers: dict[str, _Handler] = {}
+        self._loop = _Loop()
+
+    def on(
+        self, kind: str, *, max_attempts: int | None = None, max_run_seconds: float | None = None
+    ) -> Callable[[Function], Function]:
+        """Return a decorator that has a function run the tasks of a kind.
+
+        Args:
+            kind: The kind, as in `put(..., kind=...)`.
+            max_attempts: Claims after which a failed task is a dead letter; None, or more than the queue
+                allows: as many as the queue allows.
+            max_run_seconds: Cancel an `async def` after this time, and try again later.
+
+        Raises:
+            ValueError: If an argument is wrong, the kind has a function, or the function cannot be called
+                with a task, or with a task and a payload.
+        """
+        if not isinstance(kind, str) or not kind:
+            msg = f"kind: must be a text that is not empty, got {quoted(kind)}"
+            raise ValueError(msg)
+        if max_attempts is not None:
+            checked_count("max_attempts", max_attempts)
+        if max_run_seconds is not None:
+            checked_seconds("max_run_seconds", max_run_seconds, above_zero=True)
+
+        def add(function: Function) -> Function:
+            if kind in self._handlers:
+                msg = f"kind: {quoted(kind)} has a function already; give each kind one"
+                raise ValueError(msg)
+            runs_async = callable(function) and is_async(function)
+            if max_run_seconds is not None and not runs_async:
+                raise ValueError(
+                    "max_run_seconds: only an async function can be cancelled; for others, set the worker's"
+                )
+            payload = _payload_type(kind, function)
+            self._handlers[kind] = _Handler(function, runs_async, payload, max_attempts, max_run_seconds)
+            return function
+
+        return add
+
+    def __call__(self, task: Task) -> Any:  # noqa: ANN401 - what the function returns
+        """Run a task, as `Worker` calls its runner.
+
+        Raises:
+            Reject: If no function has the task's kind, the payload does not fit, or its attempts are spent.
+        """
+        handler = self._handlers.get(task.kind or "")
+        if handler is None:
+            known = ", ".join(sorted(self._handlers)) or "none"
+            msg = f"kind: no handler for {quoted(task.kind)}; there are {known}"
+            raise Reject(msg)
+        arguments = handler.arguments(task)
+        try:
+            return self._run(handler, arguments)
+        except (Busy, Reject):
+            raise
+        except Exception as error:
+            if handler.max_attempts is None or task.attempts < handler.max_attempts:
+                raise
+            name = "" if isinstance(error, Retry) else f"{type(error).__name__}: "
+            msg = f"{name}{error_text(error)}; that was attempt {task.attempts} of {handler.max_attempts}"
+            raise Reject(msg) from error
+
+    def _run(self, handler: _Handler, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401 - what it returns
+        if not handler.is_async:
+            return handler.function(*arguments)
+        return self._loop.run(partial(_limited, handler, arguments))
+
+
+class _Loop:
+    """An event loop in a thread, started by its first coroutine."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401 - what it returns
+        """Run the coroutine of a function to its end, beside those of other threads."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = _started_loop()
+        return asyncio.run_coroutine_threadsafe(function(), self._loop).result()
+
+
+def _started_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    try:
+        threading.Thread(target=loop.run_forever, name="freshq-handlers", daemon=True).start()
+    except RuntimeError:  # the system has no thread left; the next coroutine tries again
+        loop.close()
+        raise
+    return loop
+
+
+async def _limited(handler: _Handler, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401 - what it returns
+    try:
+        async with asyncio.timeout(handler.max_run_seconds) as limit:
+            return await handler.function(*arguments)
+    except (SystemExit, KeyboardInterrupt) as exits:  # they would end the loop, and every run on it wait on
+        msg = f"{type(exits).__name__}: {error_text(exits)}"
+        raise RunnerExit(msg) from exits
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        msg = f"the handler took longer than {handler.max_run_seconds:g} s"
+        raise Retry(msg) from None
+
+
+def _payload_type(kind: str, function: object) -> TypeAdapter[Any] | None:
+    """Return the type of a function's payload; None if it takes only the task.
+
+    Raises:
+        ValueError: If it takes neither one nor two arguments, or its annotation cannot be read.
+    """
+    if not callable(function):
+        msg = f"handler of {quoted(kind)}: must be a function, got {type(function).__name__}"
+        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+    if is_async_generator(function):
+        msg = f"handler of {quoted(kind)}: is an async generator; return a value, do not yield"
+        raise ValueError(msg)
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    try:
+        signature.bind(*parameters)
+    except TypeError:
+        parameters = []
+    if not 1 <= len(parameters) <= MAX_PARAMETERS:
+        msg = f"handler of {quoted(kind)}: must take a task, or a task and a payload"
+        raise ValueError(msg)
+    if len(parameters) == 1:
+        return None
+    annotation = parameters[1].annotation
+    # Other annotations may name what is imported for type checkers only.
+    only = SimpleNamespace(
+        __annotations__={} if annotation is inspect.Parameter.empty else {"it": annotation}
+    )
+    try:
+        hints = get_type_hints(only, getattr(function, "__globals__", {}), include_extras=True)
+        return TypeAdapter(hints.get("it", Any))
+    except Exception as error:
+        msg = f"handler of {quoted(kind)}: the type of its payload cannot be read ({error})"
+        raise ValueError(msg) from error

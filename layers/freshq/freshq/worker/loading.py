@@ -1,0 +1,66 @@
+"""Objects of the application, named as ``module:name``."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.errors import quoted
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+# Where this package is: an error in the application's own code names a file elsewhere.
+PACKAGE: Final = Path(__file__).parents[1]
+
+
+def load_object(argument: str, name: str, advice: str, *, what: str, example: str) -> Any:  # noqa: ANN401
+    """Import what a name such as ``orders.runner:run`` refers to.
+
+    Args:
+        argument: What the name was given as, for errors.
+        name: The module, and the name in it.
+        advice: What to do if there is no such module, for the error.
+        what: What it should be, such as "function", for the error.
+        example: A name of the right form, for the error.
+
+    Raises:
+        ValueError: One line that names the wrong part and what to do.
+    """
+    module_name, separator, object_name = name.partition(":")
+    if not separator or not module_name or not object_name:
+        msg = f"{argument}: {quoted(name)} is not of the form 'module:{what}', such as {example!r}"
+        raise ValueError(msg)
+    module = _imported(argument, module_name, advice)
+    if not hasattr(module, object_name):
+        near = get_close_matches(object_name, vars(module), 1)
+        hint = f"; is it {near[0]!r}?" if near else ""
+        msg = f"{argument}: module {quoted(module_name)} has no {what} {object_name!r}{hint}"
+        raise ValueError(msg)
+    return getattr(module, object_name)
+
+
+def _imported(argument: str, name: str, advice: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        is_absent = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+        msg = f"{argument}: module {quoted(name)} cannot be imported ({error})"
+        raise ValueError(f"{msg}; {advice}" if is_absent and advice else msg) from error
+    except Exception as error:
+        msg = f"{argument}: module {quoted(name)} failed when imported, {_origin(error)}"
+        raise ValueError(msg) from error
+
+
+def _origin(error: Exception) -> str:
+    """Return where in the application and how a module failed, on one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if PACKAGE not in Path(frame.filename).parents]
+    last = (outside or frames)[-1]
+    file, line = last.filename, last.lineno
+    if isinstance(error, SyntaxError):
+        file, line = error.filename or file, error.lineno
+    return f"{file}, line {line}: {type(error).__name__}: {error}"

@@ -1,0 +1,255 @@
+"""The loop of a worker: start what can start, until the end; then wait for what still runs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.errors import StoreError, Throttled, Unreachable
+from freshq.worker.pause import ClaimPause
+from freshq.worker.report import Outcome, RunReport, WorkerState, WorkerStatus
+from freshq.worker.upkeep import BackgroundUpkeep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from freshq.queue.base import BaseQueue
+    from freshq.worker.capacity import Capacity
+    from freshq.worker.options import WorkerConfig
+
+logger = logging.getLogger(__name__)
+
+# Overrunning threads after which the worker stops: each keeps its memory and whatever else it holds.
+MAX_OVERRUNNING: Final = 32
+# Errors that end by themselves.
+OUTAGES: Final = (Unreachable, Throttled)
+
+
+class Wake:
+    """Ends a wait of the loop. A signal handler may call `set` at any moment.
+
+    That of `threading.Event` has a lock: a handler that interrupts the thread that holds it waits for ever.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a call."""
+        self._calls: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """End the current wait, or the next one."""
+        self._calls.put(None)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for `set`, at most `seconds`; forget all calls so far."""
+        with suppress(Empty):
+            self._calls.get(timeout=seconds)
+            while True:
+                self._calls.get_nowait()
+
+
+@dataclass(slots=True)
+class EndRequest:
+    """How a worker is asked to end, from any thread or signal handler.
+
+    Attributes:
+        drain: Start nothing more, and wait for what runs.
+        at_once: Do not wait either.
+        wake: To be set with each of them, so that the loop notices at once.
+    """
+
+    drain: bool = False
+    at_once: bool = False
+    wake: Wake = field(default_factory=Wake)
+
+
+class WorkLoop(ABC):
+    """One call of `Worker.run`. How tasks are held is for its subclasses to say."""
+
+    def __init__(
+        self, queue: BaseQueue, config: WorkerConfig, capacity: Capacity, end_request: EndRequest
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            queue: The queue.
+            config: The options.
+            capacity: How many tasks may start.
+            end_request: How the end is asked for.
+        """
+        self.report = RunReport()
+        self._queue = queue
+        self._config = config
+        self._capacity = capacity
+        self._end_request = end_request
+        self._observer = config.observer_or_log()
+        self._pause = ClaimPause(queue.uniform)
+        self._upkeep = BackgroundUpkeep(queue)
+        self._last_work = self._turned_at = time.monotonic()
+        self._draining = threading.Event()
+        self._answered = False
+
+    def work(self, ended: Callable[[], bool]) -> None:
+        """Run tasks until the end; then wait for those still running."""
+        with self._background(), self._upkeep:
+            try:
+                self._serve(ended)
+            finally:
+                self._draining.set()
+                self._drain()
+
+    def status(self) -> WorkerStatus:
+        """Return what the loop does now. Any thread may call it."""
+        return WorkerStatus(
+            state=WorkerState.DRAINING if self._draining.is_set() else WorkerState.WORKING,
+            running=self._in_flight(),
+            claimed=self.report.claimed,
+            outcomes=dict(self.report.outcomes),
+            overran=len(self.report.overran),
+            turned_seconds=time.monotonic() - self._turned_at,
+            store_answers=self._answered and not self._pause.failed_claims and not self._upkeep.failing,
+        )
+
+    @abstractmethod
+    def _start_what_fits(self) -> None:
+        """Take the tasks that can start now, and start them."""
+
+    @abstractmethod
+    def _in_flight(self) -> int:
+        """Return how many tasks occupy a slot."""
+
+    @abstractmethod
+    def _take_outcomes(self) -> Iterable[Outcome]:
+        """Return how the runs ended that ended since the last call."""
+
+    @abstractmethod
+    def _unfinished(self) -> Iterable[str]:
+        """Return the ids of the tasks that still run."""
+
+    def _pause_seconds(self) -> float:
+        """Return how long to wait for capacity, or for tasks."""
+        return self._capacity.pause_seconds(self._in_flight(), self._config.poll_seconds)
+
+    def _background(self) -> AbstractContextManager[Any]:
+        """Return what runs beside the loop until the end of the draining."""
+        return nullcontext()
+
+    def _check_background(self) -> None:
+        """Raise what ended a thread that runs beside the loop, if one ended."""
+        self._upkeep.check()
+
+    def _is_busy(self) -> bool:
+        """Return whether there is something to wait for at the end."""
+        return self._in_flight() > 0
+
+    def _has_work(self) -> bool:
+        """Return whether the worker is not idle."""
+        return self._in_flight() > 0
+
+    def _overrunning(self) -> int:
+        """Return how many runs are past their time limit and still run."""
+        return 0
+
+    def _give_back(self) -> None:
+        """Return the tasks that still run to their lines, for another worker to take."""
+        return
+
+    def _serve(self, ended: Callable[[], bool]) -> None:
+        while not self._has_ended(ended) and not self._too_many_overrunning():
+            self._start_what_fits()
+            if self._is_idle():
+                self.report.idle = True
+                return
+            self._wait(self._pause_seconds())
+
+    def _has_ended(self, ended: Callable[[], bool]) -> bool:
+        """Return whether the run is to end; a condition that asks a store that is down is asked again."""
+        try:
+            return ended()
+        except StoreError as error:
+            if not self._pause.active:
+                self._store_failed(error)
+            return False
+
+    def _store_answered(self) -> None:
+        self._pause.claim_answered()
+        self._answered = True
+
+    def _store_failed(self, error: StoreError) -> None:
+        """Pause before the next claim.
+
+        Raises:
+            StoreError: The error, if the outage has lasted for `give_up_seconds`. At once if the store never
+                answered, and does not say that it is away or busy: a missing table is a mistake, no outage.
+        """
+        if not self._answered and not isinstance(error, OUTAGES):
+            raise error
+        self._pause.claim_failed()
+        give_up_seconds = self._config.give_up_seconds
+        if give_up_seconds is not None and self._pause.outage_seconds >= give_up_seconds:
+            raise error
+        logger.warning(
+            "claim %d failed, %.1f s without an answer, trying again: %s",
+            self._pause.failed_claims,
+            self._pause.outage_seconds,
+            error,
+            exc_info=error if self._pause.failed_claims == 1 else None,
+        )
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until a run ends, a slot is freed or the time is over; count the runs that ended."""
+        self._end_request.wake.wait(seconds)
+        self._turned_at = time.monotonic()
+        self._check_background()
+        self._count_ended()
+
+    def _count_ended(self) -> None:
+        for outcome in self._take_outcomes():
+            self._last_work = time.monotonic()
+            self.report.outcomes[outcome] += 1
+            if outcome is Outcome.RELEASED:
+                self._pause.run_was_busy()
+            elif outcome is Outcome.SUCCEEDED:
+                self._pause.run_succeeded()
+
+    def _is_idle(self) -> bool:
+        """Return whether there was nothing to claim or to run for `idle_exit_seconds`.
+
+        A worker that could not look, because of the store or its rate, is not idle.
+        """
+        now = time.monotonic()
+        held_up = self._pause.active or self._pause.failed_claims or self._capacity.awaits_token
+        if self._has_work() or held_up:
+            self._last_work = now
+            return False
+        limit_seconds = self._config.idle_exit_seconds
+        return limit_seconds is not None and now - self._last_work >= limit_seconds
+
+    def _drain(self) -> None:
+        """Wait for the running tasks, and report those that did not end in time."""
+        seconds = self._config.drain_seconds
+        end = float("inf") if seconds is None else time.monotonic() + seconds
+        self._count_ended()
+        request = self._end_request
+        while self._is_busy() and not request.at_once and (left_seconds := end - time.monotonic()) > 0:
+            self._wait(min(self._config.poll_seconds, left_seconds))
+        if request.at_once:
+            self._give_back()
+        self.report.unfinished = list(self._unfinished())
+
+    def _too_many_overrunning(self) -> bool:
+        """Return whether more threads hang than the process should tolerate."""
+        overrunning = self._overrunning()
+        if overrunning < MAX_OVERRUNNING:
+            return False
+        logger.error(
+            "stopped: %d runs exceeded %s s and are still running; restart the process",
+            overrunning,
+            self._config.max_run_seconds,
+        )
+        return True

@@ -1,0 +1,266 @@
+"""Mutation testing: mutmut changes the code of a room, one change at a time, and the fast tests must notice.
+
+    python -m local.mutation [ROOM ...] [--sample N] [--processes N] [--report docs/mutation.md]
+
+The tests are those that run in memory or on SQLite. Functions with a decorator, and code outside functions,
+are not changed: mutmut cannot do that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+FOLDER: Final = PROJECT / "build" / "mutation"
+PROCESS: Final = Path(__file__).with_name("mutmut_process.py")
+REASONS: Final = PROJECT / "tests" / "mutation_reasons.toml"
+LEAST_KILLED_RATIO: Final = 0.85
+UNKNOWN: Final = "No test notices it yet."
+# It runs on DynamoDB only.
+NOT_MUTATED: Final = ("freshq/queue/attached.py",)
+# Beside the code itself, what the tests import.
+COPIED: Final = ("tests", "benchmarks", "local", "functions")
+_UNIT: Final = tuple(
+    f"tests/unit/test_{name}.py"
+    for name in (
+        "arguments",
+        "backlog_bound",
+        "errors",
+        "flow_meter",
+        "json_values",
+        "new_task",
+        "opening",
+        "polling",
+        "queue_faults",
+        "shared_limits",
+        "shared_slots",
+        "table_description",
+        "task_versions",
+        "upkeep",
+        "worker_poison",
+    )
+)
+# A mutant runs the tests that call the function that it changes.
+TESTS: Final = {
+    "policy": ("tests/unit/policy", "tests/unit/test_policy.py"),
+    "model": ("tests/contract", *_UNIT),
+    "queue": ("tests/contract", "tests/sql/test_store.py", "tests/sql/test_transactions.py", *_UNIT),
+}
+# SQLite runs what only a database does.
+IN_MEMORY: Final = "(memory or unit or test_options or (sqlite and not contract)) and not local"
+# A mutant is stopped after this many times the time of its tests, and so much more.
+TIMEOUT_MULTIPLIER: Final = 5
+TIMEOUT_CONSTANT_SECONDS: Final = 4
+# What ends a test run; a mutant that runs forever is noticed, too.
+KILLED: Final = ("killed", "timeout", "segfault", "caught by type check")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change and what became of it."""
+
+    room: str
+    name: str
+    status: str
+    change: str
+
+    @property
+    def killed(self) -> bool:
+        """Whether a test noticed it."""
+        return self.status in KILLED
+
+    @property
+    def function(self) -> str:
+        """The function that it changes."""
+        module, _, mangled = self.name.partition("__mutmut_")[0].rpartition(".")
+        return f"{module}.{mangled.removeprefix('xǁ').removeprefix('x_').replace('ǁ', '.')}"
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """The lines that it removes, and those that it adds."""
+        lines = self.change.splitlines()[2:]
+        parts = ([line[1:].strip() for line in lines if line.startswith(sign)] for sign in "-+")
+        removed, added = (" ".join(part) for part in parts)
+        return removed, added
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run tried.
+
+    Attributes:
+        mutants: The mutants that were tried.
+        counts: How many mutants each room has.
+        seed: Of the random sample.
+    """
+
+    mutants: list[Mutant]
+    counts: Mapping[str, int]
+    seed: int
+
+
+def prepare(folder: Path, rooms: list[str]) -> None:
+    """Lay the package out as mutmut expects it: at the root, beside its tests."""
+    shutil.rmtree(folder, ignore_errors=True)
+    unwanted = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PROJECT / "layers/freshq/freshq", folder / "freshq", ignore=unwanted)
+    for name in COPIED:
+        shutil.copytree(PROJECT / name, folder / name, ignore=unwanted)
+    tests = list(dict.fromkeys(test for room in rooms for test in TESTS[room]))
+    settings = {
+        "source_paths": ["freshq"],
+        "only_mutate": [f"freshq/{room}/*" for room in rooms],
+        "do_not_mutate": list(NOT_MUTATED),
+        "also_copy": [name for name in COPIED if name != "tests"],
+        "timeout_multiplier": TIMEOUT_MULTIPLIER,
+        "timeout_constant": TIMEOUT_CONSTANT_SECONDS,
+        "pytest_add_cli_args": [
+            "-k",
+            IN_MEMORY,
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:unraisableexception",
+        ],
+        "pytest_add_cli_args_test_selection": tests,
+    }
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    pytest = ["[tool.pytest.ini_options]", "addopts = \"-m 'not cluster'\"", 'markers = ["cluster: Spark"]']
+    (folder / "pyproject.toml").write_text("\n".join(["[tool.mutmut]", *lines, *pytest, ""]), "utf-8")
+
+
+def run(folder: Path, sample: int, processes: int) -> Run:
+    """Run mutmut on the mutants, or on `sample` of each room, in so many processes.
+
+    Raises:
+        SystemExit: It failed, as it does when a test fails without a change.
+    """
+    results = folder / "results.json"
+    arguments = [str(sample), str(processes), str(results)]
+    done = subprocess.run([sys.executable, str(PROCESS), *arguments], cwd=folder, check=False)  # noqa: S603 - own
+    if done.returncode or not results.exists():
+        sys.exit("mutation: mutmut failed; see its output above")
+    found = json.loads(results.read_text("utf-8"))
+    return Run([Mutant(**entry) for entry in found["mutants"]], found["counts"], found["seed"])
+
+
+class Reasons:
+    """Why some survivors stay."""
+
+    def __init__(self, text: str) -> None:
+        """Read them from TOML; see `REASONS`."""
+        entries = tomllib.loads(text)
+        self._changes = entries.get("change", [])
+        self._survivors = {
+            (entry["function"], entry["removed"], entry["added"]): entry["reason"]
+            for entry in entries.get("survivor", [])
+        }
+
+    def all(self) -> list[str]:
+        """Return each reason."""
+        return [*self._survivors.values(), *(change["reason"] for change in self._changes)]
+
+    def of(self, mutant: Mutant) -> str | None:
+        """Return why a mutant stays; None if nobody knows."""
+        removed, added = mutant.lines
+        for change in self._changes:
+            if added in [removed.replace(change["removed"], text) for text in change["added"]]:
+                return str(change["reason"])
+        return self._survivors.get((mutant.function, removed, added))
+
+
+def killed_ratios(mutants: list[Mutant]) -> dict[str, float]:
+    """Return the share of the mutants of each room that a test noticed."""
+    tried = Counter(mutant.room for mutant in mutants)
+    killed = Counter(mutant.room for mutant in mutants if mutant.killed)
+    return {room: killed[room] / count for room, count in tried.items()}
+
+
+def report(run: Run, known: Reasons) -> str:
+    """Return the page that docs/mutation.md shows."""
+    day = datetime.now(UTC).date().isoformat()
+    lines = [
+        "# Mutation testing",
+        "",
+        "mutmut changes one expression at a time, and the tests that run in memory or on SQLite must notice.",
+        "`make mutation` tries every mutant, or a random SAMPLE of each room, and writes this page. CI runs",
+        f"`make mutation-sample`, a few of each room. Both fail if less than {LEAST_KILLED_RATIO:.0%} of the",
+        "mutants of a room are killed.",
+        "mutmut changes neither functions with a decorator nor code outside functions, and this leaves out",
+        "`queue/attached.py`, which runs on DynamoDB only.",
+        "",
+        f"Run of {day}. Where fewer were tried than there are, they are a random sample, seed {run.seed}.",
+        "",
+        "| room | mutants | tried | killed | of these by a timeout | survived | no test | killed, % |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [_figures(run, room) for room in killed_ratios(run.mutants)]
+    lines += ["", "## Survivors", "", "| function | change | reason |", "| --- | --- | --- |"]
+    survivors = [mutant for mutant in run.mutants if not mutant.killed]
+    lines += [_survivor(mutant, known) for mutant in sorted(survivors, key=lambda mutant: mutant.name)]
+    return "\n".join([*lines, ""])
+
+
+def _figures(run: Run, room: str) -> str:
+    own = [mutant for mutant in run.mutants if mutant.room == room]
+    status = Counter(mutant.status for mutant in own)
+    killed = sum(mutant.killed for mutant in own)
+    no_test = len(own) - killed - status["survived"]
+    figures = (run.counts[room], len(own), killed, status["timeout"], status["survived"], no_test)
+    return f"| {room} | {' | '.join(map(str, figures))} | {100 * killed / len(own):.1f} |"
+
+
+def _survivor(mutant: Mutant, known: Reasons) -> str:
+    removed, added = mutant.lines
+    change = f"`{removed}` → `{added}`".replace("|", "\\|")
+    return f"| `{mutant.function.removeprefix('freshq.')}` | {change} | {known.of(mutant) or UNKNOWN} |"
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    parser = argparse.ArgumentParser(prog="mutation", description=__doc__)
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(TESTS)}; by default all")
+    parser.add_argument("--sample", type=int, default=0, help="mutants of each room; 0 means all")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="by default one per core")
+    parser.add_argument("--report", type=Path, help="file for the page")
+    arguments = parser.parse_args()
+    if unknown := sorted(set(arguments.rooms) - TESTS.keys()):
+        parser.error(f"no room {', '.join(unknown)}; choose from {', '.join(TESTS)}")
+    return arguments
+
+
+def main() -> None:
+    """Run the mutants, write the page, and fail if too many survive."""
+    arguments = parse_arguments()
+    rooms = arguments.rooms or list(TESTS)
+    folder = FOLDER / "-".join(rooms)
+    prepare(folder, rooms)
+    done = run(folder, arguments.sample, arguments.processes)
+    if arguments.report:
+        arguments.report.write_text(report(done, Reasons(REASONS.read_text("utf-8"))), "utf-8")
+    for mutant in done.mutants:
+        if not mutant.killed:
+            print(mutant.status, mutant.function, *mutant.lines, sep=" | ")
+    ratios = killed_ratios(done.mutants)
+    print(*(f"{room}: {ratio:.1%} killed" for room, ratio in ratios.items()), sep="\n")
+    weak = [room for room in rooms if ratios.get(room, 0.0) < LEAST_KILLED_RATIO]
+    if weak:
+        sys.exit(f"mutation: in {', '.join(weak)}, less than {LEAST_KILLED_RATIO:.0%} were killed")
+
+
+if __name__ == "__main__":
+    main()

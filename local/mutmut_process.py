@@ -1,0 +1,122 @@
+"""Runs mutmut in the current folder, on a sample of the mutants, and writes what became of each.
+
+    python mutmut_process.py SAMPLE CHILDREN RESULTS
+
+SAMPLE is the number of mutants of each room; 0 means all. `local/mutation.py` prepares the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from _pytest.config import _prepareconfig
+from hypothesis import HealthCheck, settings
+from mutmut import __main__ as mutmut
+from mutmut.utils.file_utils import change_cwd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SEED: Final = 14
+_collect = mutmut.collect_source_file_mutation_data
+
+
+def sampled(mutants: list[Any], size: int) -> list[Any]:
+    """Return a random sample of the mutants of each room, the same in every run."""
+    by_room: dict[str, list[Any]] = defaultdict(list)
+    for mutant in sorted(mutants, key=lambda mutant: str(mutant[1])):
+        by_room[room_of(mutant[1])].append(mutant)
+    if not size:
+        return mutants
+    rng = Random(SEED)  # noqa: S311 - a sample
+    return [mutant for room in by_room.values() for mutant in rng.sample(room, min(size, len(room)))]
+
+
+def room_of(mutant: str) -> str:
+    """Return the room of a mutant, whose name begins with its module."""
+    return mutant.split(".")[1]
+
+
+class CollectedRunner(mutmut.PytestRunner):
+    """Collects the tests once, for all mutants: that takes longer than most tests.
+
+    mutmut forks a process for each mutant; there the session runs the tests of that mutant.
+    """
+
+    def __init__(self) -> None:
+        """Collect nothing yet: mutmut first runs all tests without a mutant."""
+        super().__init__()
+        self._session: pytest.Session | None = None
+        self._items: dict[str, pytest.Item] = {}
+
+    def run_forced_fail(self) -> int:
+        """Check that a failure is seen; then collect the tests."""
+        status = int(super().run_forced_fail())
+        with change_cwd("mutants"):
+            self._collect()
+        return status
+
+    def _collect(self) -> None:
+        os.environ["MUTANT_UNDER_TEST"] = ""
+        selection = self._pytest_add_cli_args_test_selection
+        config = _prepareconfig(["--rootdir=.", "-x", "-q", "-s", *selection, *self._pytest_add_cli_args])
+        config._do_configure()  # noqa: SLF001 - pytest.main() does it, too, but forgets what it collected
+        session = pytest.Session.from_config(config)
+        config.hook.pytest_sessionstart(session=session)
+        session.perform_collect()
+        self._session, self._items = session, {item.nodeid: item for item in session.items}
+
+    def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:
+        """Run tests until one fails; return an exit code."""
+        session = self._session
+        if mutant_name is None or session is None:
+            return int(super().run_tests(mutant_name=mutant_name, tests=tests))
+        session.items = [self._items[test] for test in tests]
+        with change_cwd("mutants"):
+            try:
+                session.config.hook.pytest_runtestloop(session=session)
+            except session.Failed:
+                return int(pytest.ExitCode.TESTS_FAILED)
+        return int(pytest.ExitCode.TESTS_FAILED if session.testsfailed else pytest.ExitCode.OK)
+
+
+def main(size: int, children: int, results: Path) -> None:
+    """Run mutmut; write how many mutants each room has, and what became of each that was tried."""
+    # pytest 9 keeps the id of a test elsewhere than mutmut 3.7 looks for it.
+    pytest.Item._nodeid = property(lambda item: item.nodeid)  # type: ignore[attr-defined]  # noqa: SLF001
+    # The tests run several times in one process, and must fail for no other reason than the mutant.
+    settings.register_profile(
+        "mutation", derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    settings.load_profile("mutation")
+    if not sys.stdout.isatty():
+        mutmut.print_status = lambda *_arguments, **_options: None
+    chosen: list[Any] = []
+    counts: Counter[str] = Counter()
+
+    def collect(*, mutant_names: Any) -> Any:  # noqa: ANN401 - mutmut's
+        mutants, files = _collect(mutant_names=mutant_names)
+        chosen[:] = sampled(mutants, size)
+        counts.update(room_of(name) for _file, name, _status in mutants)
+        return chosen, files
+
+    mutmut.collect_source_file_mutation_data = collect
+    setattr(mutmut, "PytestRunner", CollectedRunner)  # noqa: B010 - mypy allows this
+    mutmut._run((), children)  # noqa: SLF001 - its command has no way to sample
+    entries = []
+    for file, name, _before in chosen:
+        status = mutmut.status_by_exit_code[file.exit_code_by_key[name]]
+        change = mutmut.get_diff_for_mutant(name, path=file.path) if status != "killed" else ""
+        entries.append({"room": room_of(name), "name": name, "status": status, "change": change})
+    results.write_text(json.dumps({"seed": SEED, "counts": counts, "mutants": entries}, indent=1), "utf-8")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

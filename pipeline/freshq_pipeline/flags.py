@@ -1,0 +1,100 @@
+"""Options of commands, one for each field of a dataclass."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
+# What help shows for each field of `Options`, `Scenarios` and `Spark`, all of which are options.
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "form": {"help": "Format of the recorded changes."},
+    "as_of_ms": {
+        "help": "Determine outcomes at this time, in epoch milliseconds (default: the newest event)."
+    },
+    "max_reject_ratio": {"help": "Share of the records that may be unusable."},
+    "keep_runs": {"help": "How many runs to keep."},
+    "index_lag_seconds": {
+        "help": "Time after which a new task must be visible to claims, for inversions (default: as recorded "
+        "with the events, or 0)."
+    },
+    "full_refresh": {"help": "Read everything again, including what was read before."},
+    "iceberg": {
+        "help": "Also write the tables to this Iceberg catalog of Spark.",
+        "metavar": "CATALOG.NAMESPACE",
+    },
+    "policies": {"help": "Orders of service."},
+    "capacity": {"help": "Multiples of the recorded capacity."},
+    "deadline_seconds": {"help": "Ages at which tasks become stale (default: as recorded)."},
+    "recorded_policy": {"help": "Order of service when the events were recorded."},
+    "servers": {"help": "Tasks in progress at a time in a queue (default: estimated from the events)."},
+    "queue": {"help": "Replay this queue only (default: every queue)."},
+    "seed": {"help": "Seed for drawing service times."},
+    "master": {"help": "Where Spark runs.", "envvar": "FRESHQ_SPARK_MASTER"},
+    "memory": {"help": "Memory of the embedded Java.", "envvar": "FRESHQ_SPARK_MEMORY"},
+}
+# Options that are not named as their field.
+FLAGS: Final = {"form": "--format", "as_of_ms": "--as-of"}
+
+
+def with_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace each dataclass parameter of a command by one option per field, as `OPTIONS` describes it.
+
+    Args:
+        without: Fields that keep their defaults and get no option.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(command, include_extras=True)
+        groups = {name: _options_of(hint, without) for name, hint in hints.items() if is_dataclass(hint)}
+
+        @wraps(command)
+        def expanded(**values: Any) -> None:  # noqa: ANN401 - of any option
+            for name, options in groups.items():
+                values[name] = hints[name](**{one.name: values.pop(one.name) for one in options})
+            command(**values)
+
+        own = [
+            one.replace(annotation=hints[one.name], kind=_KEYWORD)
+            for one in inspect.signature(command).parameters.values()
+            if one.name not in groups
+        ]
+        shared = chain.from_iterable(groups.values())
+        expanded.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        return expanded
+
+    return decorate
+
+
+def _options_of(group: Any, without: tuple[str, ...]) -> list[inspect.Parameter]:  # noqa: ANN401 - a dataclass
+    types = get_type_hints(group)
+    options = []
+    for one in fields(group):
+        if one.name not in without:
+            option = typer.Option(one.default, _flag(one.name), **OPTIONS[one.name])
+            options.append(inspect.Parameter(one.name, _KEYWORD, default=option, annotation=types[one.name]))
+    return options
+
+
+def _flag(name: str) -> str:
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+def arguments(options: Any) -> list[str]:  # noqa: ANN401 - a dataclass
+    """Return options as arguments of `run`."""
+    given: list[str] = []
+    for one in fields(options):
+        flag, value = _flag(one.name), getattr(options, one.name)
+        if value is True:
+            given.append(flag)
+        elif value is not None and value is not False:
+            given += [flag, str(value)]
+    return given

@@ -1,0 +1,93 @@
+"""Gzip files, inflated in small chunks, and those that would inflate beyond all bounds."""
+
+from __future__ import annotations
+
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from freshq_pipeline.storage.folder import Folder
+
+GZIP_SUFFIX: Final = ".gz"
+# A gzip member: zlib's largest window, plus zlib's marker for a gzip header.
+_WINDOW_BITS: Final = 16 + zlib.MAX_WBITS
+CHUNK_BYTES: Final = 1 << 20
+# Recorded events inflate about eleven times.
+MAX_INFLATION: Final = 100
+# A file that inflates to less is read whatever its ratio.
+HARMLESS_BYTES: Final = 64 << 20
+# Deflate cannot inflate more: https://zlib.net/zlib_tech.html
+_MOST_INFLATION: Final = 1032
+_HEAD_BYTES: Final = 64 << 10
+_TRAILER_BYTES: Final = 4
+_THREADS: Final = 16
+
+
+def oversized_files(events: Folder, sizes_bytes: Mapping[str, int]) -> list[str]:
+    """Return the gzip files that inflate to more than `MAX_INFLATION` times their size and `HARMLESS_BYTES`.
+
+    Only files whose first part or trailer looks suspicious are inflated, up to the limit.
+
+    Args:
+        events: Folder with the files.
+        sizes_bytes: Size of each file, by path.
+    """
+    candidates = [
+        path
+        for path, size_bytes in sizes_bytes.items()
+        if path.endswith(GZIP_SUFFIX) and size_bytes * _MOST_INFLATION > HARMLESS_BYTES
+    ]
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="inflation") as pool:
+        found = pool.map(lambda path: _is_oversized(events, path, sizes_bytes[path]), candidates)
+        return [path for path, oversized in zip(candidates, found, strict=True) if oversized]
+
+
+def _is_oversized(events: Folder, path: str, size_bytes: int) -> bool:
+    if not _is_suspicious(events, path, size_bytes):
+        return False
+    limit_bytes, seen_bytes = max(HARMLESS_BYTES, MAX_INFLATION * size_bytes), 0
+    try:
+        for chunk in inflated(events, path):
+            seen_bytes += len(chunk)
+            if seen_bytes > limit_bytes:
+                return True
+    except (EOFError, zlib.error):
+        pass  # its readable lines are salvaged later
+    return False
+
+
+def _is_suspicious(events: Folder, path: str, size_bytes: int) -> bool:
+    """Return whether the trailer, or the first part, claims or shows too much inflation."""
+    trailer = events.read_part(path, size_bytes - _TRAILER_BYTES, _TRAILER_BYTES)
+    # The inflated size of the last member, modulo 4 GiB: RFC 1952, section 2.3.1.
+    if int.from_bytes(trailer, "little") > MAX_INFLATION * size_bytes:
+        return True
+    head = events.read_part(path, 0, _HEAD_BYTES)
+    most_bytes = MAX_INFLATION * len(head)
+    try:
+        return len(zlib.decompressobj(_WINDOW_BITS).decompress(head, most_bytes + 1)) > most_bytes
+    except zlib.error:
+        return False
+
+
+def inflated(events: Folder, path: str) -> Iterator[bytes]:
+    """Yield the content of a gzip file, which may have several members, in chunks of `CHUNK_BYTES` at most.
+
+    Raises:
+        EOFError: If the file ends within a member.
+        zlib.error: If it is not a gzip file.
+    """
+    member = zlib.decompressobj(_WINDOW_BITS)
+    begun = False
+    with events.open(path) as file:
+        while data := file.read(CHUNK_BYTES):
+            while data:
+                yield member.decompress(data, CHUNK_BYTES)
+                begun, data = True, member.unconsumed_tail or member.unused_data
+                if member.eof:
+                    member, begun = zlib.decompressobj(_WINDOW_BITS), False
+    if begun:
+        raise EOFError(path)

@@ -1,0 +1,104 @@
+"""What a run is doing, and how far it is, on a terminal."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from pyspark.sql import SparkSession
+    from rich.console import Console
+
+# The parts of a run, in order, as they are shown.
+PARTS: Final = {
+    "start": "starting Spark",
+    "read": "reading the new files",
+    "steps": "ordering the events of each task",
+    "tasks": "computing the tasks, with inversions",
+    "minutes and others": "computing the minutes and all other tables",
+    "stop": "stopping Spark",
+    "report": "writing the report",
+}
+POLL_SECONDS: Final = 0.5
+
+
+class RunProgress:
+    """Shows the part of a run and how much of Spark's work in it is done; nothing unless on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        """Prepare the line.
+
+        Args:
+            console: Where to show it.
+        """
+        self._shown = console.is_terminal
+        columns = (
+            SpinnerColumn(), TextColumn("{task.fields[place]} {task.description}"), BarColumn(20),
+            TextColumn("{task.fields[done]}"), TimeElapsedColumn(),
+        )  # fmt: skip
+        self._line = Progress(
+            *columns, console=console, transient=True, refresh_per_second=4, disable=not self._shown
+        )
+        self._task = self._line.add_task("", total=None, place="", done="")
+        self._ended = threading.Event()
+        self._spark: SparkSession | None = None
+        self._asking = threading.Lock()
+        self._poll = threading.Thread(target=self._follow, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        self._line.start()
+        if self._shown:
+            self._poll.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove the line."""
+        self._ended.set()
+        if self._shown:
+            self._poll.join()
+        self._line.stop()
+
+    def begin(self, part: str, how: str = "") -> None:
+        """Show a part of `PARTS`, and how it is done."""
+        place = f"{list(PARTS).index(part) + 1}/{len(PARTS)}"
+        described = f"{PARTS[part]} {how}".rstrip()
+        self._line.update(self._task, description=described, place=place, completed=0, done="")
+
+    @contextmanager
+    def follow(self, spark: SparkSession) -> Iterator[None]:
+        """Also show how much of Spark's current work is done; afterwards Spark may stop."""
+        self._spark = spark
+        try:
+            yield
+        finally:
+            with self._asking:
+                self._spark = None
+            self.begin("stop")
+
+    def _follow(self) -> None:
+        while not self._ended.wait(POLL_SECONDS):
+            with self._asking:
+                if self._spark is not None:
+                    self._line.update(self._task, **spark_work(self._spark))
+
+
+def spark_work(spark: SparkSession) -> dict[str, Any]:
+    """Return the number of tasks of Spark's current stages: `total`, `completed`, and `done` in words."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    found = [stage for stage in stages if stage is not None]
+    total = sum(stage.numTasks for stage in found)
+    if not total:
+        return {"total": None, "done": ""}
+    completed = sum(stage.numCompletedTasks for stage in found)
+    return {"total": total, "completed": completed, "done": f"{completed} of {total}"}

@@ -1,0 +1,177 @@
+"""What a clock that is wrong for a moment, or in one process, can do on every store."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from freshq import LeaseLost, Queue, TaskStatus
+from freshq.stores.sql import SqlStore
+from tests.conftest import StoreUnderTest, on_table
+from tests.support.faults import client_at, counted
+from tests.support.readings import known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+HOUR_SECONDS: Final = 3600.0
+
+
+class TestOneMomentAhead:
+    """For one reading the clock of a process is an hour ahead."""
+
+    def test_creation_times_return_to_the_true_time(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_age_seconds=2 * HOUR_SECONDS)
+        store.clock.advance(HOUR_SECONDS)
+        queue.put("ahead", task_id="ahead")
+        store.clock.advance(-HOUR_SECONDS)
+        queue.put("true", task_id="true")
+
+        assert known(queue, "ahead").created == store.clock.now + HOUR_SECONDS
+        assert known(queue, "true").created == store.clock.now
+
+    def test_a_touched_task_keeps_its_max_age(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_age_seconds=2 * HOUR_SECONDS)
+        queue.put("work", task_id="a", max_age_seconds=60)
+        store.clock.advance(HOUR_SECONDS)
+        queue.put("ahead")
+        store.clock.advance(-HOUR_SECONDS)
+        for _ in range(2):
+            queue.touch("a")
+
+        task = known(queue, "a")
+        assert task.status is TaskStatus.PENDING
+        assert task.deadline == pytest.approx(store.clock.now + 60)
+        assert task.deadline - task.created == pytest.approx(60)
+
+    def test_times_stay_in_order_when_the_clock_goes_back_a_little(self, store: StoreUnderTest) -> None:
+        queue = store.queue()
+        queue.put("first", task_id="first")
+        store.clock.advance(-0.5)
+        queue.put("second", task_id="second")
+
+        assert known(queue, "second").created > known(queue, "first").created
+
+
+class TestExtend:
+    """A lease is never shortened."""
+
+    def test_a_slow_clock_does_not_shorten_a_lease(self, store: StoreUnderTest) -> None:
+        queue = store.queue()
+        queue.put("work", task_id="a")
+        (claim,) = queue.claim(lease_seconds=60)
+        store.clock.advance(-40)
+        extended = queue.extend(claim, 60)
+
+        assert extended.lease_until == claim.lease_until == known(queue, "a").lease_until
+
+    def test_an_old_claim_does_not_shorten_what_another_thread_extended(self, store: StoreUnderTest) -> None:
+        queue = store.queue()
+        queue.put("work", task_id="a")
+        (claim,) = queue.claim(lease_seconds=10)
+        longer = queue.extend(claim, 100)
+
+        assert queue.extend(claim, 20).lease_until == longer.lease_until == known(queue, "a").lease_until
+        assert queue.extend(claim, 200).lease_until == store.clock.now + 200
+
+    def test_an_old_claim_does_not_extend_what_somebody_else_holds(self, store: StoreUnderTest) -> None:
+        queue = store.queue()
+        queue.put("work", task_id="a")
+        (claim,) = queue.claim(lease_seconds=10)
+        store.clock.advance(10)
+        queue.recover()
+        (other,) = queue.claim(lease_seconds=10)
+
+        with pytest.raises(LeaseLost, match="TAKEN"):
+            queue.extend(claim, 100)
+        assert known(queue, "a").lease_until == other.lease_until
+
+
+@pytest.fixture(params=["sqlite", "postgres", "dynamodb_local"])
+def shared_store(request: pytest.FixtureRequest) -> StoreUnderTest:
+    """Return an empty store that has a time, or that shares one with its processes."""
+    if request.param == "dynamodb_local":
+        return on_table("dynamodb_local", request.getfixturevalue("dynamodb_local"))
+    engine = request.getfixturevalue(f"{request.param}_engine")
+    return StoreUnderTest(request.param, lambda _shards: SqlStore(engine))
+
+
+def ahead_by(seconds: float) -> Callable[[], float]:
+    """Return a clock that runs, and is wrong."""
+    return lambda: time.time() + seconds
+
+
+def right(store: StoreUnderTest, **options: Any) -> Queue:
+    """Return a queue that goes by the store's time."""
+    return Queue(store.make_store(1), **options)
+
+
+class TestWrongClocks:
+    """A clock that runs, but differs from the store's, is corrected."""
+
+    def test_a_claimer_far_ahead_does_not_take_what_is_held(self, shared_store: StoreUnderTest) -> None:
+        first = right(shared_store, lease_seconds=60)
+        second = shared_store.queue(clock=ahead_by(66), lease_seconds=60)
+        first.put("work")
+        assert len(first.claim()) == 1
+        assert second.recover() == 0
+        assert second.claim() == []
+
+    def test_a_holder_far_behind_holds_no_longer_than_others_believe(
+        self, shared_store: StoreUnderTest
+    ) -> None:
+        behind = shared_store.queue(clock=ahead_by(-66), lease_seconds=60)
+        behind.put("work")
+        (claim,) = behind.claim()
+        assert claim.lease_until > time.time() + 50
+        assert right(shared_store).recover() == 0
+
+    def test_a_task_of_a_producer_behind_by_more_than_its_max_age_is_claimed(
+        self, shared_store: StoreUnderTest
+    ) -> None:
+        shared_store.queue(clock=ahead_by(-120)).put("work", max_age_seconds=60)
+        assert len(right(shared_store).claim()) == 1
+
+    def test_a_simulated_clock_is_left_alone(self, shared_store: StoreUnderTest) -> None:
+        queue = shared_store.queue()
+        queue.put("work", task_id="a")
+        assert known(queue, "a").created == shared_store.clock.now
+
+
+class TestDate:
+    """The time of DynamoDB comes from its answers."""
+
+    @pytest.mark.parametrize("minutes", [2, -2])
+    def test_a_machine_whose_clock_is_wrong_uses_the_servers_time(
+        self, table_store: StoreUnderTest, dynamodb_local: DynamoDBClient, minutes: int
+    ) -> None:
+        client = client_at(dynamodb_local.meta.endpoint_url)
+
+        def change(response_dict: dict[str, Any], **_event: Any) -> None:
+            response_dict["headers"]["Date"] = formatdate(time.time() + 60 * minutes, usegmt=True)
+
+        client.meta.events.register_first("response-received.dynamodb", change)
+        queue = Queue.dynamodb(str(table_store.table), client)
+        with counted(client) as calls:
+            queue.put("work", task_id="a")
+            queue.put("work")
+
+        assert calls.operations == ["GetItem", "PutItem", "PutItem"]
+        assert known(queue, "a").created == pytest.approx(time.time() + 60 * minutes, abs=5)
+
+    def test_a_claim_makes_no_call_for_the_time(
+        self, table_store: StoreUnderTest, dynamodb_local: DynamoDBClient
+    ) -> None:
+        client = client_at(dynamodb_local.meta.endpoint_url)
+        queue, simulated = Queue.dynamodb(str(table_store.table), client), table_store.queue()
+        with counted(client) as calls:
+            queue.claim()
+        with counted(dynamodb_local) as usual:
+            simulated.claim()
+
+        assert calls.operations == usual.operations

@@ -1,0 +1,97 @@
+"""Exact and approximate counts agree, and what is not counted is not shown as a number."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from freshq import Queue
+from freshq.cli.commands.watch.frame import frame
+from freshq.cli.commands.watch.snapshots import Watcher
+from freshq.cli.output import Output
+from freshq.stores.base import Stats
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.conftest import StoreUnderTest
+
+STATES = ("pending", "delayed", "taken", "success", "failure", "cancelled", "shed")
+
+
+def overloaded(store: StoreUnderTest) -> Queue:
+    """Return a queue with tasks in every state, under three times its load."""
+    queue = store.queue(max_age_seconds=10)
+    for _second in range(15):
+        queue.put_many([{"payload": number} for number in range(3)])
+        (claim,) = queue.claim()
+        queue.complete(claim)
+        store.clock.advance(1)
+    queue.put("own deadline", max_age_seconds=2)
+    queue.put("later", delay_seconds=5)
+    queue.cancel(queue.put("unwanted").task_id)
+    store.clock.advance(3)
+    (claim,) = queue.claim()
+    queue.fail(claim, "no")
+    queue.claim()
+    return queue
+
+
+def test_both_counts_agree_on_what_the_approximate_one_counts(store: StoreUnderTest) -> None:
+    queue = overloaded(store)
+    exact, approximate = queue.stats(), queue.stats(approximate=True)
+    for state in STATES:
+        bound, value = approximate.bounded.get(state), getattr(approximate, state)
+        if bound is None:
+            assert value == getattr(exact, state), state
+        elif bound == "at least":
+            assert value <= getattr(exact, state), state
+        elif bound == "at most":
+            assert value >= getattr(exact, state), state
+    assert approximate.shed > 0
+    assert approximate.pending == exact.pending
+
+
+def test_the_law_holds_for_every_state(store: StoreUnderTest) -> None:
+    """Three tasks a second for 15 s, and three more."""
+    stats = overloaded(store).stats()
+    assert sum(getattr(stats, state) for state in STATES) == 48
+    assert stats.delayed == 1
+    numbers = {name for name, value in asdict(Stats()).items() if value == 0}
+    assert numbers == set(STATES), "a state that the law does not have"
+
+
+def test_watch_shows_what_stats_counts(store: StoreUnderTest, capsys: pytest.CaptureFixture[str]) -> None:
+    queue = overloaded(store)
+    output = Output(as_json=False)
+    output.console.print(frame(Watcher(queue).look(), 100, 40))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = {row[-3] if row[-1] == "least" else row[-1] for row in rows if "shed" in row}
+    exact, (shed,) = queue.stats(), [int(row[row.index("shed") + 1]) for row in rows if "shed" in row]
+    assert 0 < shed <= exact.shed, shown
+    assert any(row[-2:] == ["waiting", str(exact.pending)] for row in rows)
+
+
+def test_what_is_not_counted_is_not_shown_as_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=False).stats(Stats(bounded={"shed": "not counted"}), "default", paused=False)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "shed" in line]
+    assert "0" not in line
+
+    class NotCounting:
+        """A queue of a store that does not count what is shed."""
+
+        def __init__(self) -> None:
+            self._queue = Queue.memory()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._queue, name)
+
+        def stats(self, *, approximate: bool) -> Stats:
+            assert approximate
+            return Stats(bounded={"shed": "not counted"})
+
+    queue: Any = NotCounting()
+    Output(as_json=False).console.print(frame(Watcher(queue).look(), 100, 40))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "shed" in line]
+    assert "not counted" in line
+    assert "shed           0" not in line

@@ -1,0 +1,216 @@
+"""Groups on DynamoDB: which have work is known without asking each, and none is forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import StoreError
+from freshq.stores.dynamodb import control, line_listing, line_records
+from freshq.stores.dynamodb.calls import TableCalls
+from freshq.stores.dynamodb.items import encode
+from freshq.stores.dynamodb.keyspace import Keyspace
+from freshq.stores.dynamodb.line_items import LINE_PREFIX, line_record
+from freshq.stores.dynamodb.line_rules import LineRules
+from tests.conftest import on_table
+from tests.support.faults import counted, meanwhile
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq import Queue
+    from tests.conftest import StoreUnderTest
+
+# An empty claim makes at most so many calls.
+MAX_EMPTY_CALLS = 10
+# After this time a closing is overdue whatever the clocks say.
+LONG_SECONDS = 120.0
+
+
+@pytest.fixture
+def _read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a process read the control record and the list of lines once, however slow this machine is."""
+    monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 3600.0)
+    monkeypatch.setattr(line_listing, "LIST_SECONDS", 3600.0)
+
+
+@pytest.fixture
+def _list_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each claim read which lines were announced."""
+    monkeypatch.setattr(line_listing, "LIST_SECONDS", 0.0)
+
+
+def write(table: StoreUnderTest, items: list[Any]) -> None:
+    """Write items with the calls of a bulk load."""
+    assert table.client is not None
+    for start in range(0, len(items), 25):
+        requests: list[Any] = [{"PutRequest": {"Item": item}} for item in items[start : start + 25]]
+        table.client.batch_write_item(RequestItems={str(table.table): requests})
+
+
+def line_items(table: StoreUnderTest) -> list[str]:
+    """Return the ids of the line records and closings in the table."""
+    assert table.client is not None
+    found = table.client.scan(TableName=str(table.table))["Items"]
+    return [item["taskId"]["S"] for item in found if item["taskId"]["S"].startswith(LINE_PREFIX)]
+
+
+def put_groups(table: StoreUnderTest, groups: int, tasks: int = 1) -> None:
+    """Put tasks into each of some groups, ten seconds ago."""
+    queue = table.queue()
+    queue.put("first", task_id="first", group="g0")
+    task = queue.get("first")
+    assert task is not None
+    now = table.clock.now
+    items: list[Any] = [
+        line_record("default", (0, f"g{group}"), now, task.deadline) for group in range(groups)
+    ]
+    for group in range(groups):
+        fields = encode(task, Keyspace(1))
+        for number in range(tasks):
+            changed = {"taskId": {"S": f"{group}-{number}"}, "taskGroup": {"S": f"g{group}"}}
+            shard = {"pendingShard": {"S": Keyspace(1).pending("default", (0, f"g{group}"), 0)}}
+            items.append(fields | changed | shard)
+    write(table, items)
+    queue.cancel("first")
+    table.clock.advance(10)
+
+
+def calls_of_claims(table: StoreUnderTest) -> tuple[int, int]:
+    """Return the calls of a claim of 1 and of one of 10, of a process that has listed the lines."""
+    assert table.client is not None
+    queue = table.queue()
+    queue.claim()
+    with counted(table.client) as small:
+        assert len(queue.claim()) == 1
+    with counted(table.client) as large:
+        assert len(queue.claim(10)) == 10
+    return len(small), len(large)
+
+
+@pytest.mark.usefixtures("_read_once")
+def test_claims_beside_many_groups_cost_at_most_twice_the_calls_of_one(
+    table_store: StoreUnderTest, dynamodb_local: DynamoDBClient
+) -> None:
+    put_groups(table_store, 1, tasks=25)
+    alone = calls_of_claims(table_store)
+    for groups in (100, 1000):
+        table = on_table("dynamodb_local", dynamodb_local)
+        put_groups(table, groups)
+        small, large = calls_of_claims(table)
+        assert small <= 2 * alone[0]
+        assert large <= 2 * alone[1]
+
+
+def drain(queue: Queue) -> int:
+    done = 0
+    while claims := queue.claim(10):
+        done += len([queue.complete(claim) for claim in claims])
+    return done
+
+
+class TestDone:
+    def test_an_empty_claim_after_many_groups_are_done_makes_few_calls(
+        self, table_store: StoreUnderTest, dynamodb_local: DynamoDBClient
+    ) -> None:
+        put_groups(table_store, 60)
+        queue = table_store.queue()
+        assert drain(queue) == 60
+        for process in (queue, table_store.queue(), table_store.queue()):
+            with counted(dynamodb_local) as calls:
+                assert process.claim(10) == []
+            assert len(calls) <= MAX_EMPTY_CALLS
+        assert len([item for item in line_items(table_store) if "closing" not in item]) == 0
+
+    def test_so_it_does_if_whoever_did_them_died(
+        self, table_store: StoreUnderTest, dynamodb_local: DynamoDBClient
+    ) -> None:
+        far = table_store.clock.now + 3600
+        table_store.queue().put("work", group="last")
+        records = [line_record("default", (0, f"g{number}"), far - 3600, far) for number in range(1000)]
+        write(table_store, records)
+        queue = table_store.queue()
+        found = []
+        for _ in range(5):
+            with counted(dynamodb_local) as calls:
+                found += queue.claim()
+            assert len(calls) <= MAX_EMPTY_CALLS + 2 * len(found)
+
+    @pytest.mark.usefixtures("_list_always")
+    def test_the_next_put_is_noticed_by_every_process(self, table_store: StoreUnderTest) -> None:
+        put_groups(table_store, 12)
+        first, second = table_store.queue(), table_store.queue()
+        assert drain(first) == 12
+        assert second.claim() == []
+        table_store.queue().put("again", group="g7")
+        (claim,) = second.claim()
+        assert claim.task.payload == "again"
+
+    @pytest.mark.usefixtures("_list_always")
+    def test_upkeep_removes_what_is_left_of_them(self, table_store: StoreUnderTest) -> None:
+        put_groups(table_store, 30)
+        assert drain(table_store.queue()) == 30
+        assert line_items(table_store)
+        table_store.clock.advance(LONG_SECONDS)
+        table_store.queue().recover()
+        assert line_items(table_store) == []
+
+    def test_a_group_whose_tasks_come_often_stays_announced(self, table_store: StoreUnderTest) -> None:
+        queue = table_store.queue()
+        for number in range(3):
+            queue.put(number, group="busy")
+            assert [claim.task.payload for claim in queue.claim()] == [number]
+        assert queue.claim() == []
+        assert len(line_items(table_store)) == 1
+
+
+class TestNothingIsForgotten:
+    def test_a_put_that_trusted_a_record_that_was_taken_away(
+        self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        forever = LineRules(trust_seconds=3600, send_seconds=1, landing_seconds=3600, index_lag_seconds=1)
+        monkeypatch.setattr(line_records, "RULES", forever)
+        producer, worker = table_store.queue(), table_store.queue()
+        producer.put("first", group="g")
+        table_store.clock.advance(10)
+        assert drain(worker) == 1
+        producer.put("second", group="g")
+        table_store.clock.advance(LONG_SECONDS)
+        other = table_store.queue()
+        assert other.claim() == []
+        other.recover()
+        table_store.clock.advance(LONG_SECONDS)
+        assert [claim.task.payload for claim in table_store.queue().claim(2)] == ["second"]
+
+    def test_a_put_that_took_long_looks_at_the_record_again(
+        self, table_store: StoreUnderTest, dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        at_once = LineRules(trust_seconds=3600, send_seconds=1, landing_seconds=-3600, index_lag_seconds=1)
+        monkeypatch.setattr(line_records, "RULES", at_once)
+        producer = table_store.queue()
+        producer.put("first", group="g")
+        (record,) = line_items(table_store)
+
+        def forget() -> None:
+            key: Any = {"taskId": {"S": record}}
+            dynamodb_local.delete_item(TableName=str(table_store.table), Key=key)
+
+        with meanwhile(dynamodb_local, "PutItem", forget):
+            producer.put("second", group="g")
+        assert line_items(table_store) == [record]
+
+    def test_a_closing_that_fails_leaves_the_claim_alone(
+        self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        put_groups(table_store, 3)
+        queue = table_store.queue()
+
+        def no_answer(*_arguments: Any) -> None:
+            raise StoreError("no answer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(TableCalls, "delete_many", no_answer)
+            assert len(queue.claim(10)) == 3
+        assert "3 empty lines" in caplog.text
+        assert len([item for item in line_items(table_store) if "closing" not in item]) == 3

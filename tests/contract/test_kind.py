@@ -1,0 +1,48 @@
+"""The kind of a message, on every store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq import PutOutcome
+
+if TYPE_CHECKING:
+    from freshq import Queue
+
+
+def test_it_is_stored_with_the_task_through_its_life(queue: Queue) -> None:
+    queue.put_many([{"payload": 1, "task_id": "a", "kind": "mail"}, {"payload": 2, "task_id": "b"}])
+    kinds = {claim.task.task_id: claim.task.kind for claim in queue.claim(2)}
+    assert kinds == {"a": "mail", "b": None}
+    assert {task.task_id: task.kind for task in queue.list()} == kinds
+
+
+def test_it_stays_when_the_task_is_tried_again(queue: Queue) -> None:
+    queue.put(1, task_id="a", kind="mail")
+    (claim,) = queue.claim()
+    queue.retry(claim, "later", delay_seconds=0)
+    (again,) = queue.claim()
+    queue.complete(again, "done")
+    task = queue.get("a")
+    assert task is not None
+    assert (task.kind, task.result) == ("mail", "done")
+
+
+def test_a_put_over_a_waiting_task_replaces_it(queue: Queue) -> None:
+    queue.put(1, task_id="a", kind="mail")
+    assert queue.put(1, task_id="a", kind="mail", on_conflict="update").outcome is PutOutcome.DUPLICATE
+    assert queue.put(1, task_id="a", kind="letter", on_conflict="update").outcome is PutOutcome.UPDATED
+    (claim,) = queue.claim()
+    assert claim.task.kind == "letter"
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [("", "kind: "), ("\0", "kind: .*NUL"), ("é" * 200, "kind: 400 bytes"), (7, "kind: ")],
+)
+def test_a_wrong_one_is_refused(queue: Queue, kind: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        queue.put(1, kind=kind)
+    assert not queue.list().tasks

@@ -1,0 +1,282 @@
+"""The line of callers, on every store: first come, first served, by a match from either side."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from benchmarks.match_capacity import match_metered
+
+from freshq import Match, MatchLost, MatchQueue, RefusedError, ResourceStatus
+from freshq.matching import line
+from tests.support.faults import client_at, meanwhile, replies_lost
+from tests.support.matching import Desk, join
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+THREADS: Final = 16
+CALLS: Final = 2
+DEADLINE_SECONDS: Final = 60.0
+SPANISH: Final = {"language": "Spanish"}
+ENGLISH: Final = {"language": "English"}
+
+
+def line_of(queue: MatchQueue) -> list[str]:
+    return [caller.caller_id for caller in queue.callers()]
+
+
+def got(queue: MatchQueue, criteria: Any, caller_id: str) -> Match:
+    """Return the match of a caller who must have one."""
+    match = queue.wait(criteria, caller_id)
+    assert match is not None
+    return match
+
+
+def test_callers_are_served_in_the_order_in_which_they_came(desk: Desk) -> None:
+    queue = desk.queue()
+    for caller_id in ("zoe", "ann", "bob"):
+        assert queue.wait(SPANISH, caller_id) is None
+    assert queue.wait(ENGLISH, "cy") is None
+    assert line_of(queue) == ["zoe", "ann", "bob", "cy"]
+    assert queue.wait(SPANISH, "ann") is None  # keeps its place
+    queue.register("Ellen", {"language": {"Spanish", "English"}, "gender": "F"})
+    ellen = queue.enqueue("Ellen")
+    assert (ellen.status, ellen.caller_id) == (ResourceStatus.MATCHED, "zoe")
+    assert queue.depths() == {}
+    assert queue.wait(SPANISH, "ann") is None
+    match = got(queue, SPANISH, "zoe")
+    assert (match.resource_id, match.caller_id, match.rank, match.criteria) == ("Ellen", "zoe", 0, SPANISH)
+    assert got(queue, SPANISH, "zoe") == match  # until it is released
+    queue.release(match)
+    assert queue.enqueue("Ellen").caller_id == "ann"
+    assert line_of(queue) == ["bob", "cy"]
+
+
+def test_a_caller_whom_nobody_fits_blocks_no_one(desk: Desk) -> None:
+    queue = desk.queue()
+    for number in range(line.FIRST_PAGE_CALLERS + 3):
+        assert queue.wait({"language": "French"}, f"french-{number}") is None
+    wish = {"language": ["Greek", {"Spanish", "English"}, None], "gender": "F"}
+    assert queue.wait(wish, "ann") is None
+    join(queue, "Ellen", {"language": "Spanish", "gender": "F"})
+    match = got(queue, wish, "ann")
+    assert (match.rank, match.criteria) == (1, {"language": "Spanish", "gender": "F"})
+    assert len(line_of(queue)) == line.FIRST_PAGE_CALLERS + 3
+
+
+def test_a_caller_takes_who_is_queued_and_does_not_wait(desk: Desk) -> None:
+    queue = desk.staffed()
+    match = got(queue, {"language": ["Spanish"], "gender": "M"}, "ann")
+    assert (match.resource_id, match.since) == ("Billy", desk.clock.now - 4)
+    assert line_of(queue) == []
+    assert queue.waiting() == 4
+    assert got(queue, SPANISH, "ann") == match
+    queue.release(match)
+    assert got(queue, SPANISH, "ann").resource_id == "Christine"  # a new call
+
+
+def test_an_abandoned_caller_is_not_served(desk: Desk) -> None:
+    queue = desk.queue()
+    assert queue.wait(SPANISH, "ann") is None
+    assert queue.abandon("ann") is True
+    assert queue.abandon("ann") is False
+    join(queue, "Ellen", SPANISH)
+    assert queue.waiting() == 1
+    match = got(queue, SPANISH, "ann")
+    with pytest.raises(RefusedError, match="'ann': is served by resource 'Ellen'; release the match"):
+        queue.abandon("ann")
+    queue.release(queue.extend(match))
+    assert queue.abandon("ann") is False
+
+
+def test_the_resource_of_a_caller_who_never_asked_again_serves_the_next(desk: Desk) -> None:
+    queue = desk.queue(lease_seconds=30)
+    assert queue.wait(SPANISH, "gone") is None
+    join(queue, "Ellen", SPANISH)
+    assert queue.wait(SPANISH, "ann") is None
+    desk.clock.advance(30)
+    late = got(desk.queue(), SPANISH, "gone")  # nobody has recovered it yet
+    assert queue.recover() == 1
+    with pytest.raises(MatchLost, match="another caller"):
+        queue.release(late)
+    assert got(queue, SPANISH, "ann").resource_id == "Ellen"
+    assert queue.wait(SPANISH, "gone") is None  # at the end of the line again
+    desk.clock.advance(30)
+    assert got(queue, SPANISH, "gone").resource_id == "Ellen"  # asking recovers, too
+    desk.clock.advance(30)
+    assert queue.enqueue("Ellen").status is ResourceStatus.QUEUED
+    assert line_of(queue) == []
+
+
+def test_other_criteria_under_the_same_id_are_refused(desk: Desk) -> None:
+    queue = desk.queue()
+    assert queue.wait(SPANISH, "ann") is None
+    with pytest.raises(RefusedError, match="waits with other criteria; abandon them first"):
+        queue.wait(ENGLISH, "ann")
+    for wrong in ("", 7, "é" * 129):
+        with pytest.raises(ValueError, match="caller_id"):
+            queue.wait(SPANISH, wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="criteria"):
+        queue.wait([], "bob")
+    assert line_of(queue) == ["ann"]
+
+
+def test_a_resource_with_the_most_entries_can_be_matched_to_a_waiting_caller(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = desk.queue()
+    assert queue.wait({"a": "3"}, "ann") is None
+    # One name: as many entries as values.
+    join(dying(desk, monkeypatch), "wide", {"a": {str(n) for n in range(97)}})
+    assert got(queue, {"a": "3"}, "ann").resource_id == "wide"
+
+
+def test_two_at_the_same_time_see_each_other(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One joins after the other has looked, and before it has written."""
+    queue, other = desk.queue(), desk.queue()
+    queue.register("Ellen", SPANISH)
+    queue.register("Billy", SPANISH)
+    before_commit(monkeypatch, queue, lambda: other.wait(SPANISH, "ann"))
+    assert queue.enqueue("Ellen").caller_id == "ann"
+    before_commit(monkeypatch, queue, lambda: other.enqueue("Billy"))
+    assert got(queue, SPANISH, "bob").resource_id == "Billy"
+    assert line_of(queue) == []
+    assert queue.waiting() == 0
+
+
+def test_a_caller_who_sees_a_resource_leaves_it_to_who_came_first(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = desk.queue()
+    for caller_id in ("first", "second"):
+        assert queue.wait(SPANISH, caller_id) is None
+    join(dying(desk, monkeypatch), "Ellen", SPANISH)
+    assert queue.wait(SPANISH, "second") is None
+    assert got(queue, SPANISH, "first").resource_id == "Ellen"
+
+
+def dying(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> MatchQueue:
+    """Return a queue whose process dies after it has queued a resource, before it looks for callers."""
+    queue = desk.queue()
+    monkeypatch.setattr(queue._line, "_serve", lambda *_: None)
+    return queue
+
+
+def before_commit(monkeypatch: pytest.MonkeyPatch, queue: MatchQueue, act: Callable[[], object]) -> None:
+    """Have something else happen once, before the next commit of a queue."""
+    store: Any = queue._store
+    commit = store.commit
+
+    def commit_after(change: Any) -> None:
+        monkeypatch.setattr(store, "commit", commit)
+        act()
+        commit(change)
+
+    monkeypatch.setattr(store, "commit", commit_after)
+
+
+def test_16_threads_of_resources_and_16_of_callers(desk: Desk) -> None:
+    """Each resource has one caller at a time, and every caller is served once a call."""
+    lock, busy, twice, calls = threading.Lock(), set[str](), list[str](), Counter[str]()
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    done = threading.Event()
+
+    def work(number: int) -> None:
+        queue, name = desk.queue(clock=time.time), f"agent-{number}"
+        join(queue, name, {"language": {"English", "Spanish"} if number % 2 else {"Spanish"}})
+        while not done.wait(0.01) and time.monotonic() < deadline:
+            resource = queue.get(name)
+            if resource is not None and resource.status is ResourceStatus.AVAILABLE:
+                queue.enqueue(name)
+
+    def call(number: int) -> None:
+        queue = desk.queue(clock=time.time)
+        for attempt in range(CALLS):
+            caller_id = f"caller-{number}-{attempt}"
+            criteria = {"language": ["English", "Spanish"] if number % 2 else "Spanish"}
+            while (match := queue.wait(criteria, caller_id)) is None:
+                assert time.monotonic() < deadline, f"{caller_id} was not served"
+                time.sleep(0.01)
+            with lock:
+                twice.extend({match.resource_id} & busy)
+                busy.add(match.resource_id)
+                calls[caller_id] += 1
+            with lock:
+                busy.discard(match.resource_id)
+            queue.release(match)
+
+    with ThreadPoolExecutor(2 * THREADS) as pool:
+        working = [pool.submit(work, number) for number in range(THREADS)]
+        calling = [pool.submit(call, number) for number in range(THREADS)]
+        for future in calling:
+            future.result()
+        done.set()
+        for future in working:
+            future.result()
+    assert twice == []
+    assert set(calls.values()) == {1}
+    assert len(calls) == THREADS * CALLS
+    assert line_of(desk.queue()) == []
+
+
+# --- costs and lost replies, on DynamoDB Local
+
+
+@pytest.mark.parametrize("languages", [1, 3])
+def test_what_the_line_costs(table_desk: Desk, languages: int) -> None:
+    assert table_desk.client is not None
+    queue = table_desk.queue()
+    spoken = {"English", "French", "Spanish"} if languages == 3 else {"Spanish"}
+    queue.register("Ellen", {"language": spoken, "gender": "F"})
+    with match_metered(table_desk.client) as join_line:
+        assert queue.wait(SPANISH, "ann") is None
+    assert (join_line.actions, join_line.write_units) == (2, 4)
+    with match_metered(table_desk.client) as ask_again:
+        assert queue.wait(SPANISH, "ann") is None
+    assert (ask_again.write_units, ask_again.calls) == (0, {"GetItem": 1, "Query": 2})
+    with match_metered(table_desk.client) as served:
+        assert queue.enqueue("Ellen").caller_id == "ann"
+    assert (served.actions, served.write_units) == (3, 6)
+    assert served.calls == {"GetItem": 1, "Query": 1, "TransactWriteItems": 1}
+    match = got(queue, SPANISH, "ann")
+    with match_metered(table_desk.client) as release:
+        queue.release(match)
+    assert (release.actions, release.write_units) == (2, 4)
+    queue.enqueue("Ellen")
+    with match_metered(table_desk.client) as at_once:
+        got(queue, SPANISH, "ann")
+    assert at_once.write_units == 4 * languages + 4
+    assert at_once.calls == {"GetItem": 1, "Query": 1, "TransactWriteItems": 1}
+
+
+def test_the_line_survives_lost_replies(table_desk: Desk) -> None:
+    assert table_desk.client is not None
+    client = client_at(table_desk.client.meta.endpoint_url)
+    queue = MatchQueue.dynamodb(table_desk.table, client, clock=table_desk.clock)
+    queue.register("Ellen", SPANISH)
+    with replies_lost(client, "TransactWriteItems"):
+        assert queue.wait(SPANISH, "ann") is None
+    with replies_lost(client, "TransactWriteItems"):
+        assert queue.enqueue("Ellen").caller_id == "ann"
+    with replies_lost(client, "TransactWriteItems"):
+        queue.release(got(queue, SPANISH, "ann"))
+    assert queue.wait(SPANISH, "bob") is None
+    with replies_lost(client, "TransactWriteItems"):
+        assert queue.abandon("bob") is True
+    assert line_of(queue) == []
+
+
+def test_a_caller_that_abandons_while_it_is_served_leaves_the_resource_to_the_next(table_desk: Desk) -> None:
+    assert table_desk.client is not None
+    client = client_at(table_desk.client.meta.endpoint_url)
+    queue = MatchQueue.dynamodb(table_desk.table, client, clock=table_desk.clock)
+    queue.register("Ellen", SPANISH)
+    for caller_id in ("ann", "bob"):
+        assert queue.wait(SPANISH, caller_id) is None
+    with meanwhile(client, "TransactWriteItems", lambda: table_desk.queue().abandon("ann")):
+        assert queue.enqueue("Ellen").caller_id == "bob"

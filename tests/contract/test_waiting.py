@@ -1,0 +1,44 @@
+"""What counts as waiting, on every store: tasks that are claimable now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq.stores.base import OldestRequest
+
+if TYPE_CHECKING:
+    from tests.conftest import StoreUnderTest
+
+
+def test_a_task_past_its_own_deadline_does_not_wait(store: StoreUnderTest) -> None:
+    queue = store.queue(max_age_seconds=3600)
+    queue.put_many([{"payload": "stale", "max_age_seconds": 5} for _ in range(3)])
+    store.clock.advance(2)
+    queue.put("live", task_id="live")
+    queue.put("live", group="other", priority=1)
+    store.clock.advance(8)
+    now, created_after = queue.now(), queue.now() - 3600
+    tasks = queue.store
+    assert tasks.count_waiting("default", now, created_after, 10) == {None: 1, "other": 1}
+    assert tasks.oldest_created("default", now, created_after) == pytest.approx(now - 8)
+    assert [task.task_id for task in tasks.oldest_tasks(OldestRequest("default", now, created_after, 1))] == [
+        "live"
+    ]
+    stats = queue.stats(approximate=True)
+    assert stats.pending == 2
+    assert stats.oldest_pending_seconds == pytest.approx(8)
+    assert stats.newest_pending_seconds == pytest.approx(8)
+    assert queue.stats().pending == 2
+
+
+def test_nothing_but_stale_tasks_is_nothing_waiting(store: StoreUnderTest) -> None:
+    queue = store.queue(max_age_seconds=3600)
+    queue.put_many([{"payload": "stale", "max_age_seconds": 5} for _ in range(3)])
+    store.clock.advance(10)
+    now, created_after = queue.now(), queue.now() - 3600
+    assert not any(queue.store.count_waiting("default", now, created_after, 10).values())
+    assert queue.store.oldest_created("default", now, created_after) is None
+    assert queue.store.oldest_tasks(OldestRequest("default", now, created_after, 10)) == []
+    assert queue.stats(approximate=True).oldest_pending_seconds is None

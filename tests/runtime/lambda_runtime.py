@@ -1,0 +1,177 @@
+"""A built function in Lambda's own runtime: the interface client, under the emulator that SAM CLI carries."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from samtranslator.yaml_helper import yaml_parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+# What Lambda's Python runtime brings along.
+RUNTIME_PACKAGES: Final = (
+    *("awslambdaric", "simplejson", "snapshot_restore_py"),
+    *("boto3", "botocore", "s3transfer", "dateutil", "six.py", "urllib3", "jmespath"),
+)
+START_SECONDS: Final = 60.0
+INVOKE_SECONDS: Final = 100.0
+
+
+def emulator() -> Path | None:
+    """Return the runtime interface emulator; None on a platform for which there is none."""
+    if sys.platform != "linux" or find_spec("awslambdaric") is None:
+        return None
+    samcli = find_spec("samcli")
+    if samcli is None or samcli.origin is None:
+        return None
+    kind = "arm64" if platform.machine() in {"aarch64", "arm64"} else "x86_64"
+    return Path(samcli.origin).parent / "local" / "rapid" / f"aws-lambda-rie-{kind}"
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """The result of an invocation: its answer, or the error that Lambda would return."""
+
+    answer: Any
+
+    @property
+    def error(self) -> str | None:
+        """The message of the error, if there is one."""
+        return self.answer.get("errorMessage") if isinstance(self.answer, dict) else None
+
+
+def declared_variables(template: Path, function: str) -> dict[str, Any]:
+    """Return the environment that a built template declares for a function, references unresolved."""
+    document = yaml_parse(template.read_text("utf-8"))
+    of_all = document["Globals"]["Function"]["Environment"]["Variables"]
+    own = document["Resources"][function]["Properties"].get("Environment", {}).get("Variables", {})
+    values = {**of_all, **own}
+    defaults = {name: each.get("Default") for name, each in document["Parameters"].items()}
+    return {
+        name: str(defaults[value["Ref"]])
+        if isinstance(value, dict) and value.get("Ref") in defaults
+        else value
+        for name, value in values.items()
+    }
+
+
+def runtime_folder(folder: Path) -> Path:
+    """Return a folder with what the runtime brings along, and nothing else of this environment."""
+    installed = Path(sysconfig.get_paths()["purelib"])
+    for pattern in (*RUNTIME_PACKAGES, "runtime_client*.so"):
+        for package in installed.glob(pattern):
+            (folder / package.name).symlink_to(package)
+    return folder
+
+
+class LambdaRuntime:
+    """A function's process, for a `with` block. It sees only the artefact and the runtime's packages."""
+
+    def __init__(
+        self, application: Path, function: str, packages: Path, environment: Mapping[str, str]
+    ) -> None:
+        """Run a function.
+
+        Args:
+            application: Folder of the built application.
+            function: Logical id.
+            packages: See `runtime_folder`.
+            environment: Its variables.
+        """
+        task_root = application / function
+        layer = application / "FreshqLayer" / "python"
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{layer}:{packages}",
+            "PYTHONDONTWRITEBYTECODE": "1",  # /opt and /var/task are read-only
+            "LAMBDA_TASK_ROOT": str(task_root),
+            "AWS_LAMBDA_FUNCTION_NAME": function,
+            "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "512",
+            "AWS_LAMBDA_FUNCTION_VERSION": "1",
+            "AWS_LAMBDA_FUNCTION_TIMEOUT": "120",
+            "AWS_EXECUTION_ENV": f"AWS_Lambda_python{sys.version_info.major}.{sys.version_info.minor}",
+            "AWS_LAMBDA_LOG_FORMAT": "JSON",
+            **environment,
+        }
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+
+    def invoke(self, event: Any) -> Invocation:
+        """Invoke the function."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=INVOKE_SECONDS)
+        connection.request("POST", "/2015-03-31/functions/function/invocations", json.dumps(event))
+        body = connection.getresponse().read()
+        connection.close()
+        return Invocation(json.loads(body))
+
+    def output(self) -> str:
+        """Return all that it wrote, without what the emulator itself writes."""
+        written = os.pread(self._output.fileno(), 50_000_000, 0).decode()
+        own = ("START RequestId", "END RequestId", "REPORT RequestId")
+        return "".join(
+            line
+            for line in written.splitlines(keepends=True)
+            if not line.startswith(own) and "(rapid)" not in line and line.strip()
+        )
+
+    def __enter__(self) -> Self:
+        program = emulator()
+        assert program is not None
+        self._port, api_port = _free_ports()
+        self._process = subprocess.Popen(  # noqa: S603 - SAM CLI's program, this interpreter
+            [
+                *(str(program), "--runtime-interface-emulator-address", f"127.0.0.1:{self._port}"),
+                *("--runtime-api-address", f"127.0.0.1:{api_port}", "--log-level", "error"),
+                *(sys.executable, "-S", "-s", "-m", "awslambdaric", "app.handler"),
+            ],
+            env=self._environment,
+            cwd=self._environment["LAMBDA_TASK_ROOT"],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + START_SECONDS
+        while not _listens(self._port):
+            assert self._process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.02)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._output.close()
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        return int(one.getsockname()[1]), int(other.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False

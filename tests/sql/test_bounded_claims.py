@@ -1,0 +1,177 @@
+"""What claims cost is bounded: counted statements, and rows that the database looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from freshq import Order, Queue
+from freshq.stores.base import OldestRequest
+from freshq.stores.sql import SqlStore
+from freshq.stores.sql.candidates import LOOKED_ROWS
+from freshq.stores.sql.claims import STALE_ROWS
+from freshq.stores.sql.line_window import WINDOW_LINES
+from freshq.stores.sql.waiting import COUNTED_ROWS
+from tests.conftest import Clock
+from tests.support.readings import counts, payloads
+from tests.support.statements import multiply, rows_read, sent, sqlite_work, vacuum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import sqlalchemy as sa
+
+    from tests.conftest import StoreUnderTest
+
+CLAIMS: Final = 30
+MANY_GROUPS: Final = 2_000
+STALE: Final = 3_000
+# Two looks, what is taken and cleared after each, and a small portion of upkeep.
+MAX_STATEMENTS: Final = 25
+
+
+def fill(queue: Queue, groups: int) -> None:
+    tasks = max(groups, (CLAIMS + 1) * 10)
+    queue.put_many(
+        [{"payload": n, "group": f"{n % groups:05}" if groups > 1 else None} for n in range(tasks)]
+    )
+
+
+def cost(
+    queue: Queue, groups: int, limit: int, work: Callable[[], int], prepare: Callable[[], object] = int
+) -> tuple[int, int]:
+    """Return how many statements some claims send, and the work that the database has with them."""
+    fill(queue, groups)
+    prepare()
+    queue.claim(limit)
+    before = work()
+    with sent(queue) as statements:
+        for _ in range(CLAIMS):
+            assert len(queue.claim(limit)) == limit
+    done = work() - before
+    queue.purge(confirm="default")
+    return len(statements), done
+
+
+@pytest.mark.parametrize("limit", [1, 10])
+def test_on_postgresql_claims_cost_at_most_twice_as_much_with_many_groups(
+    postgres_engine: sa.Engine, limit: int
+) -> None:
+    queue = Queue(SqlStore(postgres_engine))
+    one, hundred, many = (
+        cost(queue, groups, limit, lambda: rows_read(postgres_engine), lambda: vacuum(postgres_engine))
+        for groups in (1, 100, MANY_GROUPS)
+    )
+    assert one[0] == CLAIMS
+    assert max(hundred[0], many[0]) <= 2 * one[0]
+    assert max(hundred[1], many[1]) <= 2 * one[1]
+
+
+@pytest.mark.parametrize("limit", [1, 10])
+def test_on_sqlite_claims_cost_at_most_twice_as_much_with_many_groups(
+    sqlite_engine: sa.Engine, limit: int
+) -> None:
+    queue = Queue(SqlStore(sqlite_engine))
+    with sqlite_work(queue) as work:
+        one, hundred, many = (cost(queue, groups, limit, lambda: work[0]) for groups in (1, 100, MANY_GROUPS))
+    assert one[0] == CLAIMS
+    assert max(hundred[0], many[0]) <= 2 * one[0]
+    assert max(hundred[1], many[1]) <= 2 * one[1]
+
+
+def test_an_empty_claim_after_many_groups_sends_few_statements(queue: Queue) -> None:
+    queue.put_many([{"payload": n, "group": f"{n:05}"} for n in range(5 * WINDOW_LINES)])
+    while claims := queue.claim(WINDOW_LINES):
+        queue.complete_many(claims)
+    with sent(queue) as statements:
+        assert queue.claim() == []
+        assert queue.claim(10) == []
+    assert len(statements) <= 2 * 10
+
+
+# Each order, and a step between stale tasks that puts them before the live one.
+ORDERS: Final = [(Order.LIFO, 1), (Order.FIFO, -1)]
+
+
+@pytest.mark.parametrize(("order", "step_us"), ORDERS)
+def test_a_live_task_among_stale_ones_is_found_within_a_bounded_number_of_claims(
+    store: StoreUnderTest, engine: sa.Engine, order: Order, step_us: int
+) -> None:
+    queue = store.queue(order=order, max_age_seconds=3600)
+    queue.put("live")
+    queue.put("stale", task_id="stale", max_age_seconds=5)
+    multiply(engine, "stale", STALE, step_us)
+    store.clock.advance(10)
+    for _ in range(STALE // STALE_ROWS):
+        with sent(queue) as statements:
+            claims = queue.claim()
+        assert len(statements) <= MAX_STATEMENTS
+        if claims:
+            break
+    assert payloads(claims) == ["live"]
+    assert claims[0].lease_until == pytest.approx(store.clock.now + queue.lease_seconds)
+    assert queue.claim() == []
+    assert counts(queue.stats()) == {"taken": 1, "shed": STALE + 1}
+
+
+@pytest.mark.parametrize(("order", "step_us"), ORDERS)
+def test_a_claim_looks_at_a_bounded_number_of_stale_rows(
+    postgres_engine: sa.Engine, order: Order, step_us: int
+) -> None:
+    clock = Clock()
+    queue = Queue(SqlStore(postgres_engine), order=order, clock=clock, max_age_seconds=3600)
+    queue.put("stale", task_id="stale", max_age_seconds=5)
+    multiply(postgres_engine, "stale", 10 * STALE, step_us)
+    vacuum(postgres_engine)
+    clock.advance(10)
+    before = rows_read(postgres_engine)
+    assert queue.claim() == []
+    # More than twice, as index entries of changed rows stay until the next VACUUM.
+    assert rows_read(postgres_engine) - before <= 5 * (LOOKED_ROWS + STALE_ROWS)
+    before = rows_read(postgres_engine)
+    queue.stats(approximate=True)
+    queue.pressure()
+    assert rows_read(postgres_engine) - before <= COUNTED_ROWS + 5 * LOOKED_ROWS
+
+
+@pytest.mark.parametrize("max_age_seconds", [5, 3600])
+def test_stale_groups_are_cleared_by_a_bounded_number_of_claims(
+    store: StoreUnderTest, max_age_seconds: int
+) -> None:
+    queue = store.queue(max_age_seconds=3600)
+    groups = 9 * WINDOW_LINES
+    queue.put_many(
+        [{"payload": n, "group": f"{n:05}", "max_age_seconds": max_age_seconds} for n in range(groups)]
+    )
+    store.clock.advance(max_age_seconds + 1)
+    queue.put("live", group="zzz")
+    for _ in range(1 + groups // STALE_ROWS):
+        with sent(queue) as statements:
+            claims = queue.claim()
+        assert len(statements) <= 6 * WINDOW_LINES if store.kind == "mariadb" else MAX_STATEMENTS
+        if claims:
+            break
+    assert payloads(claims) == ["live"]
+
+
+def test_tasks_within_the_reserve_are_passed_over(store: StoreUnderTest) -> None:
+    queue = store.queue(max_age_seconds=3600, reserve=30)
+    queue.put("long enough")
+    queue.put_many([{"payload": n, "max_age_seconds": 20} for n in range(200)])
+    assert payloads(queue.claim()) == ["long enough"]
+
+
+def test_counts_and_ages_send_a_bounded_number_of_statements(queue: Queue) -> None:
+    queue.put_many([{"payload": n, "group": f"{n:05}", "priority": n % 3} for n in range(1_000)])
+    now, store = queue.now(), queue.store
+    with sent(queue) as statements:
+        stats = queue.stats(approximate=True)
+        waiting = store.count_waiting("default", now, now - 3600, 2_000)
+        oldest = store.oldest_created("default", now, now - 3600)
+        tasks = store.oldest_tasks(OldestRequest("default", now, now - 3600, 2))
+    assert len(statements) <= 12
+    assert stats.pending == 1_000
+    assert len(waiting) == sum(waiting.values()) == 1_000
+    assert tasks[0].created == oldest
+    assert [task.priority for task in tasks] == [0, 0]

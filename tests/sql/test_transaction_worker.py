@@ -1,0 +1,163 @@
+"""A worker whose tasks are held in database transactions."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Busy, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
+from freshq.worker.report import WorkerState
+from tests.sql.conftest import write, written
+from tests.support.working import PATIENCE_SECONDS, Quiet, wait_until, work_off
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import sqlalchemy as sa
+
+    from freshq import Task
+
+
+def work(queue: Queue, runner: Callable[[Task, sa.Connection], Any], **options: Any) -> Any:
+    return work_off(queue, runner, transaction=True, **options)  # type: ignore[arg-type]
+
+
+def test_every_task_and_its_effect_commit_together(queue: Queue, effects: sa.Engine) -> None:
+    def runner(task: Task, connection: sa.Connection) -> str:
+        write(connection, task.task_id)
+        return "written"
+
+    queue.put_many([{"payload": number, "task_id": f"task-{number}"} for number in range(20)])
+    observer = Quiet()
+    report = work(queue, runner, concurrency=4, observer=observer)
+    assert sorted(written(effects)) == sorted(f"task-{number}" for number in range(20))
+    assert (report.claimed, report.outcomes[Outcome.SUCCEEDED], report.idle) == (20, 20, True)
+    assert queue.stats().success == len(observer.settlements) == 20
+    task = queue.get("task-7")
+    assert task is not None
+    assert task.result == "written"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "status", "text"),
+    [
+        (ValueError("bad"), Outcome.RETRIED, TaskStatus.PENDING, "ValueError: bad"),
+        (SystemExit(3), Outcome.RETRIED, TaskStatus.PENDING, "RunnerExit: SystemExit: 3"),
+        (ValueError("nul \0"), Outcome.RETRIED, TaskStatus.PENDING, "ValueError: nul \\0"),
+        (Retry("later", delay_seconds=500), Outcome.RETRIED, TaskStatus.PENDING, "later"),
+        (Reject("never"), Outcome.FAILED, TaskStatus.FAILURE, "never"),
+    ],
+)
+def test_what_a_runner_raises_undoes_its_effect_and_ends_the_attempt(
+    queue: Queue, effects: sa.Engine, error: BaseException, outcome: Outcome, status: TaskStatus, text: str
+) -> None:
+    def runner(task: Task, connection: sa.Connection) -> None:
+        write(connection, task.task_id)
+        raise error
+
+    queue.put("work", task_id="a")
+    observer = Quiet()
+    worker = Worker(queue, runner, transaction=True, poll_seconds=0.01, observer=observer)
+    report = worker.run(until=lambda: bool(observer.settlements))
+    task = queue.get("a")
+    assert task is not None
+    assert (task.status, task.error, written(effects)) == (status, text, [])
+    assert report.outcomes[outcome] >= 1
+    assert observer.settlements[0] == ("a", outcome, text)
+
+
+def test_busy_is_released_and_tried_again(queue: Queue) -> None:
+    runs = Counter[str]()
+
+    def runner(task: Task, connection: sa.Connection) -> int:
+        del connection
+        runs[task.task_id] += 1
+        if runs[task.task_id] == 1:
+            raise Busy
+        return task.attempts
+
+    queue.put("work", task_id="a")
+    report = work(queue, runner, concurrency=1)
+    task = queue.get("a")
+    assert task is not None
+    assert (task.status, task.result) == (TaskStatus.SUCCESS, 1)
+    assert report.outcomes[Outcome.RELEASED] == 1
+
+
+def test_the_end_waits_for_what_runs_and_starts_no_more(queue: Queue) -> None:
+    started, release = threading.Event(), threading.Event()
+
+    def runner(task: Task, connection: sa.Connection) -> None:
+        del task, connection
+        started.set()
+        assert release.wait(PATIENCE_SECONDS)
+
+    queue.put_many([{"payload": number} for number in range(3)])
+    reports: list[Any] = []
+    worker = Worker(queue, runner, transaction=True, concurrency=1, poll_seconds=0.01)
+    thread = threading.Thread(target=lambda: reports.append(worker.run()))
+    thread.start()
+    assert started.wait(PATIENCE_SECONDS)
+    worker.stop()
+    wait_until(lambda: worker.status().state is WorkerState.DRAINING)
+    assert worker.status().running == 1
+    release.set()
+    thread.join(PATIENCE_SECONDS)
+    assert (reports[0].claimed, reports[0].outcomes[Outcome.SUCCEEDED]) == (1, 1)
+    assert queue.stats().pending == 2
+
+
+def test_a_task_found_after_the_end_was_asked_for_is_given_back(queue: Queue) -> None:
+    queue.put("work", task_id="a")
+    hold = queue.transaction
+    worker = Worker(queue, lambda task, connection: (task, connection), transaction=True, concurrency=1)
+
+    @contextmanager
+    def found_late() -> Iterator[Any]:
+        with hold() as held:
+            worker.stop()
+            wait_until(lambda: worker.status().state is WorkerState.DRAINING)
+            yield held
+
+    queue.transaction = found_late  # type: ignore[method-assign]
+    report = worker.run()
+    assert (report.outcomes[Outcome.RELEASED], report.unfinished) == (1, [])
+    task = queue.get("a")
+    assert task is not None
+    assert (task.status, task.attempts) == (TaskStatus.PENDING, 0)
+
+
+def test_an_outage_while_it_looks_is_waited_through(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold, failures = queue.transaction, [Unreachable("no answer")]
+
+    def fails_once() -> Any:
+        if failures:
+            raise failures.pop()
+        return hold()
+
+    queue.put("work", task_id="a")
+    monkeypatch.setattr(queue, "transaction", fails_once)
+    report = work(queue, lambda task, connection: (task.payload, connection.dialect.name), concurrency=1)
+    assert report.outcomes[Outcome.SUCCEEDED] == 1
+
+
+def test_a_commit_that_fails_leaves_the_task_as_it_was(
+    queue: Queue, effects: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactions = queue.store.transactions
+    complete, failures = transactions._store_completed, [Unreachable("no answer")]  # type: ignore[union-attr]
+
+    def fails_once(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return complete(*arguments)
+
+    monkeypatch.setattr(transactions, "_store_completed", fails_once)
+    queue.put("work", task_id="a")
+    report = work(queue, lambda task, connection: write(connection, task.task_id), concurrency=1)
+    assert (report.outcomes[Outcome.UNSETTLED], report.outcomes[Outcome.SUCCEEDED]) == (1, 1)
+    assert written(effects) == ["a"]

@@ -1,0 +1,31 @@
+"""The calls or statements of a queue, on any store."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from freshq.stores.sql import SqlStore
+from tests.support import faults, statements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from freshq import Queue
+    from tests.conftest import StoreUnderTest
+
+
+@contextmanager
+def counted_calls(queue: Queue, store: StoreUnderTest) -> Iterator[list[object]]:
+    """Count the calls or statements of a queue."""
+    seen: list[object] = []
+    if store.client is not None:
+        with faults.counted(store.client) as tally:
+            yield seen
+        seen += tally.operations
+        return
+    if not isinstance(queue.store, SqlStore):
+        yield seen
+        return
+    with statements.sent(queue) as seen:
+        yield seen

@@ -1,0 +1,168 @@
+"""Options of a deployment: versions, keys, caps, the network, what the emulator is spared."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from functools import cache
+from typing import Any
+
+import pytest
+from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
+from samtranslator.translator.transform import transform
+from samtranslator.yaml_helper import yaml_parse
+
+from tests.template.test_template import FUNCTIONS, PROJECT, TEMPLATE, NoManagedPolicies, source
+
+# Resources that the embedded emulator's CloudFormation does not have, as tried.
+NOT_IN_THE_EMULATOR = ("AWS::Logs::QueryDefinition", "AWS::Budgets::Budget")
+
+
+@cache
+def deployed(deployment_type: str) -> dict[str, Any]:
+    """Return the resources of a deployment, with the values of its parameters."""
+    template = yaml_parse(TEMPLATE.read_text("utf-8"))
+    for resource in template["Resources"].values():
+        for key in {"CodeUri", "ContentUri"} & resource.get("Properties", {}).keys():
+            resource["Properties"][key] = "s3://bucket/key"
+    values = {name: entry["Default"] for name, entry in template["Parameters"].items() if "Default" in entry}
+    values |= {"Stage": "dev", "DeploymentType": deployment_type}
+    resources: dict[str, Any] = transform(template, values, NoManagedPolicies())["Resources"]
+    return resources
+
+
+@pytest.fixture(autouse=True)
+def region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+
+
+def test_events_invoke_the_deployed_version() -> None:
+    resources = deployed("AllAtOnce")
+    aliases = {name for name, entry in resources.items() if entry["Type"] == "AWS::Lambda::Alias"}
+    assert aliases == {f"{function}FunctionAliaslive" for function in FUNCTIONS}
+    invoked = [
+        json.dumps(entry["Properties"].get("Endpoint") or entry["Properties"].get("FunctionName"))
+        for entry in resources.values()
+        if entry["Type"] in ("AWS::SNS::Subscription", "AWS::Lambda::EventSourceMapping")
+    ]
+    assert len(invoked) == 4
+    assert all("Aliaslive" in target for target in invoked)
+
+
+def test_a_changed_parameter_publishes_a_version() -> None:
+    """The translation does not see values; CloudFormation replaces a version whose description changes."""
+    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", "AWS::Lambda::Version").schema
+    assert "/properties/Description" in schema["createOnlyProperties"]
+    described: set[str] = set()
+    for name, resource in deployed("AllAtOnce").items():
+        if resource["Type"] == "AWS::Lambda::Version":
+            text = json.dumps(resource["Properties"]["Description"])
+            assert not described or described == set(re.findall(r'"Ref": "(\w+)"', text)), name
+            described = set(re.findall(r'"Ref": "(\w+)"', text))
+    parameters = source()["Parameters"]
+    functions = [
+        entry["Properties"] for name, entry in source()["Resources"].items() if name.endswith("Function")
+    ]
+    configuration = json.dumps([source()["Globals"]["Function"], functions])
+    used = set(re.findall(r'"Ref": "(\w+)"', configuration)) & parameters.keys()
+    # Release stands for the one that is too long, and for those whose change needs new resources anyway.
+    elsewhere = {
+        "RunnerEnvironment",
+        "DeploymentType",
+        "VpcSubnetIds",
+        "VpcSecurityGroupIds",
+        "PermissionsBoundaryArn",
+    }
+    assert used - described - elsewhere == {"ReservedConcurrency"}  # of the function, not of a version
+    assert "Release" in described
+    longest = sum(len(str(parameters[name]["Default"])) + 1 for name in described)
+    assert longest < 256 - 64
+
+
+def test_a_gradual_deployment_is_rolled_back_by_the_alarms() -> None:
+    groups = [
+        entry["Properties"]
+        for entry in deployed("Canary10Percent5Minutes").values()
+        if entry["Type"] == "AWS::CodeDeploy::DeploymentGroup"
+    ]
+    assert len(groups) == len(FUNCTIONS)
+    for group in groups:
+        alarms = {alarm["Name"]["Ref"] for alarm in group["AlarmConfiguration"]["Alarms"]}
+        assert "ProcessTasksErrorsAlarm" in alarms
+        assert "DEPLOYMENT_STOP_ON_ALARM" in group["AutoRollbackConfiguration"]["Events"]
+        assert group["ServiceRoleArn"] == {"Fn::GetAtt": ["DeploymentRole", "Arn"]}
+
+
+@pytest.mark.parametrize("deployment_type", ["AllAtOnce"])
+def test_a_simple_deployment_needs_no_codedeploy(deployment_type: str) -> None:
+    kinds = {entry["Type"] for entry in deployed(deployment_type).values()}
+    assert not {kind for kind in kinds if kind.startswith("AWS::CodeDeploy")}
+
+
+def test_every_deployment_type_says_whether_it_is_gradual() -> None:
+    types = source()["Parameters"]["DeploymentType"]["AllowedValues"]
+    assert source()["Mappings"]["Deployments"].keys() == set(types)
+
+
+def test_the_emulator_is_spared_what_it_does_not_have() -> None:
+    conditions = source()["Conditions"]
+    assert conditions["InAccount"] == {"Fn::Not": [{"Fn::Equals": [{"Ref": "Stage"}, "local"]}]}
+    for name, resource in source()["Resources"].items():
+        if resource["Type"] in NOT_IN_THE_EMULATOR or "Metrics" in resource.get("Properties", {}):
+            assert resource["Condition"] in ("InAccount", "HasBudget"), name
+
+
+def test_every_alarm_says_when_it_is_over() -> None:
+    for name, resource in source()["Resources"].items():
+        if resource["Type"] == "AWS::CloudWatch::Alarm":
+            assert resource["Properties"]["OKActions"] == resource["Properties"]["AlarmActions"], name
+
+
+def test_the_customer_managed_key_encrypts_whatever_holds_data() -> None:
+    by_key = {
+        name
+        for name, resource in source()["Resources"].items()
+        if "EncryptionKey" in json.dumps(resource.get("Properties", {}))
+    }
+    logs = {name for name, entry in source()["Resources"].items() if entry["Type"] == "AWS::Logs::LogGroup"}
+    assert by_key == {
+        "QueueTable",
+        "TriggerTopic",
+        "ProcessTasksTopic",
+        "DeadLetters",
+        "ArchiveBucket",
+        *logs,
+    }
+    key = source()["Resources"]["EncryptionKey"]["Properties"]
+    assert key["EnableKeyRotation"] is True
+    services = {
+        service if isinstance(service, str) else service["Fn::Sub"]
+        for statement in key["KeyPolicy"]["Statement"]
+        for service in _listed(statement["Principal"].get("Service", []))
+    }
+    assert services == {
+        "cloudwatch.amazonaws.com",
+        "scheduler.amazonaws.com",
+        "sns.amazonaws.com",
+        "logs.${AWS::Region}.amazonaws.com",
+    }
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def test_the_published_application_has_the_version_of_the_package() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    metadata = source()["Metadata"]["AWS::ServerlessRepo::Application"]
+    assert metadata["SemanticVersion"] == project["version"]
+    assert (metadata["SpdxLicenseId"], metadata["Name"]) == (project["license"], project["name"])
+    for key in ("LicenseUrl", "ReadmeUrl"):
+        assert (PROJECT / metadata[key]).exists()
+
+
+def test_every_parameter_is_in_the_console_form() -> None:
+    groups = source()["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
+    shown = [name for group in groups for name in group["Parameters"]]
+    assert sorted(shown) == sorted(source()["Parameters"])

@@ -1,0 +1,123 @@
+"""Options stored with a queue: who writes them, who reads them, and what wins."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq import Queue
+from freshq.cli.addresses import open_queue
+from freshq.cli.configuration import open_configured
+from tests.unit.test_cli_verbs import answer, fails, freshq
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the address of a new queue on SQLite, without options; FRESHQ_QUEUE names it."""
+    found = f"sqlite:///{tmp_path / 'tasks.db'}"
+    with closing(Queue.sql(found)) as queue:
+        queue.create_table()
+    monkeypatch.setenv("FRESHQ_QUEUE", found)
+    return found
+
+
+def put_all(*task_ids: str) -> None:
+    for task_id in task_ids:
+        answer("put", "1", "--id", task_id)
+
+
+class TestReading:
+    @pytest.mark.usefixtures("url")
+    def test_a_command_uses_what_is_stored(self) -> None:
+        stored = {"order": "fifo", "max_age_seconds": 100.0, "lease_seconds": 7.0}
+        words = ("--order", "fifo", "--max-age-seconds", "100", "--lease-seconds", "7")
+        assert answer("configure", *words) == stored
+        put_all("first", "second")
+        (claim,) = answer("claim")
+        assert claim["task_id"] == "first"
+        assert claim["lease_until"] - claim["updated"] == pytest.approx(7)
+        assert claim["deadline"] - claim["created"] == pytest.approx(100, abs=0.1)
+
+    def test_the_address_wins_and_a_contradiction_is_said(self, url: str) -> None:
+        answer("configure", "--order", "fifo", "--max-attempts", "2")
+        put_all("first", "second")
+        done = freshq("claim", "--json", "--queue", f"{url}?order=lifo&max_attempts=2")
+        assert json.loads(done.stdout)[0]["task_id"] == "second"
+        assert done.stderr == (
+            "freshq: order: the address says lifo, which counts here; "
+            "queue 'default' is configured with fifo\n"
+        )
+
+    def test_each_queue_of_a_table_has_its_own(self, url: str) -> None:
+        answer("configure", "--order", "fifo", "--name", "mail")
+        assert answer("configure", "--name", "mail") == {"order": "fifo"}
+        assert answer("configure") == {}
+        assert "no options are stored" in freshq("configure").stdout
+        with closing(open_configured(url, "mail")) as queue:
+            assert queue.store.read_record("mail", "freshq#options") is not None
+
+    def test_an_unknown_one_is_an_error(self, url: str) -> None:
+        with closing(open_queue(url)) as queue:
+            queue.store.write_record("default", "freshq#options", {"of_tomorrow": 1}, None)
+        fails(2, "of_tomorrow: unknown option", "stats")
+
+
+class TestWriting:
+    @pytest.mark.usefixtures("url")
+    @pytest.mark.parametrize(
+        ("said", "arguments"),
+        [
+            ("max_attempts: ", ["--max-attempts", "0"]),
+            ("max_age_seconds: ", ["--order", "fifo", "--max-age-seconds", "-1"]),
+            ("reserve: ", ["--reserve", "p200"]),
+            ("shards: cannot be stored with this queue", ["--shards", "2"]),
+            ("forget: give either", ["--forget", "--order", "fifo"]),
+        ],
+    )
+    def test_a_wrong_one_is_refused_and_nothing_is_written(self, said: str, arguments: Sequence[str]) -> None:
+        answer("configure", "--lease-seconds", "9")
+        fails(2, said, "configure", *arguments)
+        assert answer("configure") == {"lease_seconds": 9.0}
+
+    @pytest.mark.usefixtures("url")
+    def test_some_are_changed_and_all_are_forgotten(self) -> None:
+        answer("configure", "--order", "fifo", "--lease-seconds", "9")
+        assert answer("configure", "--lease-seconds", "8") == {"order": "fifo", "lease_seconds": 8.0}
+        assert answer("purge", "--yes") == {"deleted": 0}
+        assert answer("configure")["order"] == "fifo"
+        assert answer("configure", "--forget") == {}
+        assert answer("configure") == {}
+
+    def test_a_new_queue_has_those_of_its_url(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path / 'new.db'}"
+        fails(2, "max_age_seconds: ", "table", "create", f"{url}?max_age_seconds=-1")
+        assert not (tmp_path / "new.db").exists()
+        for _ in range(2):
+            assert freshq("table", "create", f"{url}?order=fifo&max_age_seconds=50").exit_code == 0
+        assert answer("configure", "--queue", url) == {"order": "fifo", "max_age_seconds": 50.0}
+        assert freshq("table", "create", f"{url}?lease_seconds=9").exit_code == 0
+        assert answer("configure", "--queue", url)["lease_seconds"] == 9
+        fails(
+            1,
+            "order: queue 'default' is configured with fifo, not lifo",
+            "table",
+            "create",
+            f"{url}?order=lifo",
+        )
+
+
+def test_shards_are_stored_on_dynamodb(moto_client: DynamoDBClient) -> None:
+    assert freshq("table", "create", "dynamodb://Sharded?shards=4").exit_code == 0
+    Queue.dynamodb("Sharded", moto_client, shards=4).put_many([{"payload": number} for number in range(12)])
+    claims = answer("claim", "--limit", "12", "--queue", "dynamodb://Sharded")
+    assert sorted(claim["payload"] for claim in claims) == list(range(12))
+    fails(2, "shards: ", "configure", "--shards", "0", "--queue", "dynamodb://Sharded")

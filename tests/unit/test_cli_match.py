@@ -1,0 +1,272 @@
+"""`freshq match` on DynamoDB Local: what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from freshq import MatchQueue, ResourceStatus
+from freshq.cli.main import app
+from freshq.matching.stores import dynamodb as match_store
+from tests.support.faults import client_at
+from tests.support.matching import ARTICLE, join
+
+if TYPE_CHECKING:
+    from typer.testing import Result
+    from types_boto3_dynamodb import DynamoDBClient
+
+DOCS = Path(__file__).parents[2] / "docs" / "matching.md"
+TOKEN = re.compile(r"[0-9a-f]{32}")
+DURATION = re.compile(r" [0-9.]+ s\b")
+
+
+@pytest.fixture
+def client(dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> DynamoDBClient:
+    monkeypatch.setattr(match_store, "default_client", lambda: dynamodb_local)
+    return dynamodb_local
+
+
+@pytest.fixture
+def queue(client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> MatchQueue:
+    """Return a queue on an empty table, which the commands use too."""
+    table = f"agents-{uuid.uuid4().hex}"
+    monkeypatch.setenv("FRESHQ_MATCH_QUEUE", f"dynamodb://{table}")
+    queue = MatchQueue.dynamodb(table, client)
+    queue.create_table()
+    return queue
+
+
+def freshq(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["match", *arguments], env={"COLUMNS": "100"})
+
+
+def answer(*arguments: str) -> Any:
+    """Return the JSON that a command prints."""
+    done = freshq(*arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def fails(status: int, said: str, *arguments: str) -> None:
+    """Check the exit status and the one-line error of a command."""
+    done = freshq(*arguments)
+    assert done.exit_code == status, done.output
+    assert re.search(said, done.stderr), done.stderr
+    assert done.stderr.startswith("freshq: ")
+    assert done.stderr.count("\n") == 1
+
+
+def staff(queue: MatchQueue) -> None:
+    for name, attributes in ARTICLE.items():
+        join(queue, name, attributes)
+
+
+def session_of_the_docs() -> list[tuple[str, str]]:
+    """Return each command of the session in the docs with what it prints."""
+    text = (
+        DOCS.read_text(encoding="utf-8").partition("## A call center at the shell")[2].partition("\n## ")[0]
+    )
+    lines = [line[4:].rstrip() for line in text.splitlines() if line.startswith("    ")]
+    session: list[tuple[str, str]] = []
+    for line in lines:
+        if line.startswith("$ "):
+            session.append((line[2:], ""))
+        else:
+            command, printed = session.pop()
+            session.append((command, f"{printed}{line}\n"))
+    return session
+
+
+def comparable(text: str) -> list[list[str]]:
+    """Return the words of each line, without what differs from run to run."""
+    text = DURATION.sub(" N s", TOKEN.sub("TOKEN", text)).replace("─", "")
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.usefixtures("client")
+def test_the_session_of_the_docs_typed_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = session_of_the_docs()
+    assert len(session) > 10
+    token = ""
+    for command, printed in session:
+        words = shlex.split(command.replace("$TOKEN", token))
+        if words[0] == "export":
+            monkeypatch.setenv(*words[1].split("=", 1))
+            continue
+        assert words[:2] == ["freshq", "match"]
+        done = freshq(*words[2:])
+        assert comparable(done.output) == comparable(printed), command
+        assert done.exit_code == (1 if "freshq: " in printed else 0), command
+        token = found[0] if (found := TOKEN.findall(done.output)) else token
+    fails(3, "not exist|no such table", "list")
+
+
+def test_a_resource_through_all_its_states(queue: MatchQueue) -> None:
+    registered = answer("register", "Ellen", "language=English,Spanish", "gender=F")
+    assert registered == {
+        "resource_id": "Ellen",
+        "attributes": {"gender": ["F"], "language": ["English", "Spanish"]},
+        "status": "AVAILABLE",
+        "since": None,
+        "lease_until": None,
+        "caller_id": None,
+    }
+    assert answer("enqueue", "Ellen")["status"] == "QUEUED"
+    fails(1, "'Ellen': cannot enqueue while it is QUEUED", "enqueue", "Ellen")
+    depths = {"gender=F&language=English": 1, "gender=F&language=Spanish": 1}
+    assert answer("depths") == {"depths": depths, "at_most": 1000}
+    assert "1 or more" in freshq("depths", "--at-most", "1").output
+    assert answer("leave", "Ellen")["status"] == "AVAILABLE"
+    assert answer("enqueue", "--all") == {"enqueued": 1}
+    (match,) = answer("match", "language=German,Spanish/English", "gender=*")
+    assert (match["resource_id"], match["rank"]) == ("Ellen", 1)
+    fails(1, "no resource that fits is waiting", "match", "language=Spanish")
+    assert answer("extend", "Ellen", "--token", match["token"], "--lease-seconds", "600")
+    assert answer("recover") == {"recovered": 0}
+    fails(1, "matched to another caller", "release", "Ellen", "--token", "old")
+    assert answer("release", "Ellen", "--token", match["token"])["status"] == "AVAILABLE"
+    fails(1, "it is AVAILABLE now", "release", "Ellen", "--token", match["token"])
+    assert answer("unregister", "Ellen") == {"unregistered": "Ellen"}
+    assert queue.get("Ellen") is None
+    fails(1, "'Ellen': not registered", "release", "Ellen", "--token", "x")
+
+
+def test_criteria_as_json(queue: MatchQueue) -> None:
+    staff(queue)
+    wish = '[{"language": "German"}, {"language": [["French", "Spanish"], null], "gender": "F"}]'
+    (match,) = answer("match", "--criteria", wish)
+    assert (match["resource_id"], match["rank"]) == ("Christine", 1)
+    answer("register", "odd", "--attributes", '{"skill": ["a,b", "c/d"]}')
+    answer("enqueue", "odd")
+    assert answer("match", "--criteria", '{"skill": "a,b"}')[0]["resource_id"] == "odd"
+
+
+def test_a_listing_has_a_limit_and_a_state(queue: MatchQueue) -> None:
+    staff(queue)
+    queue.leave("Remy")
+    assert [found["resource_id"] for found in answer("list", "--status", "AVAILABLE")["resources"]] == [
+        "Remy"
+    ]
+    some = answer("list", "--limit", "2")
+    assert (len(some["resources"]), some["more"]) == (2, True)
+    assert answer("list", "--limit", "5")["more"] is False
+    shown = freshq("list").output
+    assert re.search(r"Billy +QUEUED +\d\S* s +gender=M language=English,French,Spanish", shown)
+    fails(2, "status: must be one of AVAILABLE, QUEUED, MATCHED, got 'BUSY'", "list", "--status", "BUSY")
+
+
+def test_release_all_asks_first(queue: MatchQueue) -> None:
+    staff(queue)
+    assert len(queue.match({}, limit=2)) == 2
+    fails(2, "pass --yes to confirm", "release", "--all")
+    assert answer("release", "--all", "--yes") == {"released": 2}
+    assert len(list(queue.resources(ResourceStatus.AVAILABLE))) == 2
+
+
+def test_generated_agents_are_the_same_for_a_seed(queue: MatchQueue) -> None:
+    made = answer("generate", "--agents", "7", "--seed", "3")["agents"]
+    assert len(made) == 7
+    assert answer("generate", "--agents", "7", "--seed", "3")["agents"] == made
+    assert {resource.resource_id for resource in queue.resources()} == set(made)
+    assert answer("generate")["agents"] != made[:5]
+    answer("enqueue", "--all")
+    people = answer("generate", "--agents", "0", "--callers", "20", "--seed", "4")["callers"]
+    assert set(people.values()) > {None}  # some have an agent, some wait
+    waiting = [caller["caller_id"] for caller in answer("callers")["callers"]]
+    assert waiting == [name for name, agent in people.items() if agent is None]
+    assert re.search(r"caller \S+: waits, asked", freshq("generate", "--callers", "1", "--seed", "9").output)
+
+
+def test_a_caller_waits_in_line_and_asks_again(queue: MatchQueue) -> None:
+    fails(
+        1, "caller 'ann': waits in line; repeat the command to ask again", "wait", "ann", "language=Spanish"
+    )
+    fails(1, "'bob': waits", "wait", "bob", "--criteria", '{"language": ["Spanish", null]}')
+    listed = answer("callers", "--limit", "1")
+    assert [caller["caller_id"] for caller in listed["callers"]] == ["ann"]
+    assert listed["callers"][0]["asks"] == [[{"language": "Spanish"}]]
+    assert listed["more"] is True
+    assert re.search(r"bob +\d\S* s +", freshq("callers").output)
+    assert answer("abandon", "bob") == {"abandoned": "bob"}
+    fails(1, "'bob': does not wait", "abandon", "bob")
+    queue.register("Ellen", ARTICLE["Ellen"])
+    assert "resource Ellen: MATCHED to caller ann" in freshq("enqueue", "Ellen").output
+    (match,) = answer("wait", "ann", "language=Spanish")
+    assert (match["resource_id"], match["caller_id"]) == ("Ellen", "ann")
+    assert answer("release", "Ellen", "--token", match["token"])["caller_id"] is None
+    assert "nobody waits" in freshq("callers").output
+
+
+def test_only_a_table_of_resources_is_deleted(
+    queue: MatchQueue, client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails(2, "pass --yes to confirm", "delete")
+    staff(queue)
+    assert answer("delete", "--yes") == {"deleted": True}
+    assert answer("delete", "--yes") == {"deleted": True}  # no error
+    fails(3, "agents-", "depths")
+    queue.create_table()
+    table = queue._store._table  # type: ignore[attr-defined]
+    client.put_item(TableName=table, Item={"pk": {"S": "order"}, "sk": {"S": "1"}})
+    fails(3, "other items than resources; nothing was deleted", "delete", "--yes")
+    monkeypatch.setenv("FRESHQ_MATCH_QUEUE", f"dynamodb://{table}?order=lifo&lease_seconds=5")
+    assert answer("generate", "--agents", "0") == {"agents": [], "callers": {}}
+
+
+def test_in_a_file_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"sqlite:///{tmp_path / 'agents.db'}?lease_seconds=600&timeout=3#agents"
+    monkeypatch.setenv("FRESHQ_MATCH_QUEUE", address)
+    fails(3, "does not exist; run .*freshq match create", "list")
+    assert answer("create") == {"created": True}
+    assert answer("generate", "--agents", "3")["agents"]
+    assert answer("enqueue", "--all") == {"enqueued": 3}
+    (match,) = answer("match")
+    assert match["lease_until"] - match["since"] > 590
+    assert sum(answer("depths", "--at-most", "9")["depths"].values()) >= 2
+    assert answer("release", "--all", "--yes") == {"released": 1}
+    assert answer("delete", "--yes") == {"deleted": True}
+    fails(3, "does not exist; run .*freshq match create", "callers")
+    monkeypatch.setenv("FRESHQ_MATCH_QUEUE", "sqlite:///:memory:")
+    fails(2, "names no file", "list")
+
+
+@pytest.mark.parametrize(
+    ("said", "arguments"),
+    [
+        ("queue: missing; .*FRESHQ_MATCH_QUEUE", ["list", "--queue", ""]),
+        ("queue: memory:// would forget .*call-center", ["list", "--queue", "memory://"]),
+        ("unknown option 'shards' in the address; use order", ["list", "--queue", "dynamodb://A?shards=2"]),
+        ("lease_seconds: must be a number", ["list", "--queue", "dynamodb://A?lease_seconds=x"]),
+        ("order: must be fifo or lifo", ["list", "--queue", "dynamodb://Agents?order=priority"]),
+        ("attributes: must look like NAME=VALUE,VALUE, got 'English'", ["register", "a", "English"]),
+        ("attributes: 'a' at most once", ["register", "a", "a=b", "a=c"]),
+        ("attributes: must be a JSON object", ["register", "a", "--attributes", "[]"]),
+        ("attributes: must be JSON", ["register", "a", "--attributes", "{"]),
+        ("attributes.language: a value", ["register", "a", "language=English,"]),
+        ("criteria: must look like", ["match", "language="]),
+        ("criteria: give either NAME=VALUE or --criteria", ["match", "a=b", "--criteria", "{}"]),
+        ("criteria: must be a mapping", ["match", "--criteria", "3"]),
+        ("limit: ", ["match", "--limit", "0"]),
+        ("at_most: ", ["depths", "--at-most", "0"]),
+        ("id: missing; give either resources or --all", ["enqueue"]),
+        ("id: missing; give either resources or --all", ["enqueue", "a", "--all"]),
+        ("token: missing", ["release", "a"]),
+        ("id: give either a resource with --token, or --all", ["release", "a", "--all"]),
+    ],
+)
+@pytest.mark.usefixtures("queue")
+def test_wrong_use(said: str, arguments: list[str]) -> None:
+    fails(2, said, *arguments)
+
+
+@pytest.mark.usefixtures("queue")
+def test_an_unreachable_dynamodb_is_not_an_empty_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(match_store, "default_client", lambda: client_at("http://127.0.0.1:1"))
+    fails(3, "did not answer", "match", "language=Spanish")

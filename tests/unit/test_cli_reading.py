@@ -1,0 +1,136 @@
+"""What people and programs read: help, tables, pipes, JSON, and errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+
+from freshq import Queue
+from freshq.cli.commands import table
+from freshq.cli.main import COMMANDS
+from freshq.cli.output import Output, json_text
+from tests.unit.test_cli_verbs import answer, fails, freshq
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+LONG_ID = "order-" + "0123456789" * 20
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the address of a queue on SQLite; FRESHQ_QUEUE names it, and the output is a pipe."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    found = f"sqlite:///{tmp_path / 'tasks.db'}"
+    monkeypatch.setenv("FRESHQ_QUEUE", found)
+    assert freshq("table", "create", found).exit_code == 0
+    return found
+
+
+def commands(command: Any) -> Iterator[Any]:
+    """Yield a command, and those of a group."""
+    yield command
+    for inner in getattr(command, "commands", {}).values():
+        yield from commands(inner)
+
+
+class TestHelp:
+    @pytest.mark.parametrize("listed", COMMANDS, ids=lambda listed: listed.name)
+    def test_flags_have_no_type(self, listed: Any) -> None:
+        for command in commands(listed.load()):
+            params = command.get_params(typer.Context(command))
+            flags = [param for param in params if getattr(param, "is_flag", False)]
+            assert "--help" in [flag.opts[0] for flag in flags]
+            assert {flag.metavar for flag in flags} == {""}
+
+    def test_help_shows_none(self) -> None:
+        for path in ([], ["claim"], ["table"], ["table", "apply"]):
+            shown = freshq(*path, "--help").stdout
+            assert "--help" in shown
+            assert "bool" not in shown
+
+
+@pytest.mark.usefixtures("url")
+class TestNext:
+    def test_it_shows_the_order_of_claims_and_what_each_waits_for(self) -> None:
+        for words in (("a", "--group", "x"), ("b", "--group", "y"), ("c", "--delay-seconds", "900")):
+            answer("put", "1", "--id", *words)
+        shown = answer("ls", "--next")["tasks"]
+        assert {each["task_id"]: each["waits_for"] for each in shown} == {"a": None, "b": "turn", "c": "due"}
+        assert [each["task_id"] for each in answer("ls", "--next", "--limit", "2")["tasks"]] == ["a", "b"]
+        lines = freshq("ls", "--next").stdout.splitlines()
+        assert [line.split()[0] for line in lines if line.strip()][2:] == ["a", "b", "c"]
+        assert "waits its turn" in lines[4]
+        assert [answer("claim")[0]["task_id"] for _ in range(2)] == ["a", "b"]
+
+    def test_it_goes_with_a_limit_only(self) -> None:
+        fails(2, "next: goes with --limit only", "ls", "--next", "--status", "PENDING")
+        fails(2, "next: goes with --limit only", "ls", "--next", "--cursor", "a")
+
+
+@pytest.mark.usefixtures("url")
+class TestPipe:
+    def test_ids_and_payloads_are_whole_and_on_one_line(self) -> None:
+        payload = {"text": "long " * 100}
+        answer("put", json.dumps(payload), "--id", LONG_ID)
+        for command in (["ls"], ["get", LONG_ID], ["claim"]):
+            lines = freshq(*command).stdout.splitlines()
+            assert any(LONG_ID in line for line in lines), command
+            assert any(json.dumps(payload) in line for line in lines), command
+
+    def test_stats_have_a_name_for_each_column(self) -> None:
+        for more in ([], ["--approximate"]):
+            _title, _rule, heading, *rest = freshq("stats", *more).stdout.splitlines()
+            assert heading.replace("┃", " ").split() == ["state", "tasks"]
+            assert all(row.count("│") == 3 for row in rest if row.startswith("│"))
+
+
+class TestSqlite:
+    @pytest.mark.parametrize("command", ["stats", "ls", "claim", "watch --once", "put 1"])
+    def test_a_wrong_path_is_an_error_and_makes_no_file(self, command: str, tmp_path: Path) -> None:
+        file = tmp_path / "wrong.db"
+        fails(
+            3, f"there is no file '{file}'; check the path", *command.split(), "--queue", f"sqlite:///{file}"
+        )
+        assert not file.exists()
+
+    @pytest.mark.usefixtures("url")
+    def test_a_large_payload_is_refused_without_a_word_of_another_store(self) -> None:
+        done = freshq("put", "-", text=json.dumps("a" * 5_000_000))
+        assert done.exit_code == 2
+        assert "at most 401408 are allowed on every store" in done.stderr
+        assert "S3" not in done.stderr
+
+
+class TestTableCreate:
+    def test_a_queue_on_sqlite_twice(self, url: str) -> None:
+        answer("put", "1", "--id", "a")
+        assert freshq("table", "create", url).stdout == f"The table is ready: {url}\n"
+        assert answer("get", "a")["payload"] == 1
+
+    def test_a_queue_on_dynamodb(self, moto_client: DynamoDBClient) -> None:
+        fails(3, "freshq table create", "stats", "--queue", "dynamodb://New")
+        assert freshq("table", "create", "dynamodb://New").exit_code == 0
+        assert answer("put", "1", "--queue", "dynamodb://New")["outcome"] == "CREATED"
+        assert Queue.dynamodb("New", moto_client).stats().pending == 1
+
+    def test_no_password_is_printed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Queue, "create_table", lambda _: None)
+        monkeypatch.setattr(table, "store_first_options", lambda *_: None)
+        shown = freshq("table", "create", "postgresql://user:s3cret@host/db").output
+        assert "s3cret" not in shown
+        assert "***" in shown
+
+
+class TestJson:
+    def test_it_has_neither_infinity_nor_nan(self, capsys: pytest.CaptureFixture[str]) -> None:
+        Output(as_json=True).answer({"a": math.inf, "b": [(math.nan, 1.5)], "c": {"d": -math.inf}})
+        assert json.loads(capsys.readouterr().out) == {"a": None, "b": [[None, 1.5]], "c": {"d": None}}
+        assert json_text({"a": 1}, indent=2) == '{\n  "a": 1\n}'

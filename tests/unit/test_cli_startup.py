@@ -1,0 +1,80 @@
+"""What a command loads: packages and parts of freshq that it does not use cost time at every start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq import Queue
+from freshq.cli.main import COMMANDS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from freshq.cli.listing import Listed
+
+PROGRAM = """
+import json, sys
+from freshq.cli.__main__ import main
+try:
+    main()
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+# Stands for the token of a claim.
+HELD = "..."
+CLOUD = {"boto3", "botocore", "aws_lambda_powertools"}
+OTHER_DIALECTS = {"sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.mysql", "psycopg", "pymysql"}
+UNUSED_BY_VERBS = {
+    "rich",
+    "prompt_toolkit",
+    "freshq.worker",
+    "freshq.simulate",
+    "freshq.matching",
+    "freshq.feeds",
+}
+
+
+def loaded(*arguments: str) -> set[str]:
+    """Return the modules that a command has loaded at its end."""
+    done = subprocess.run(  # noqa: S603 - this interpreter
+        [sys.executable, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
+    )
+    return set(json.loads(done.stderr))
+
+
+def test_help_loads_no_command() -> None:
+    modules = loaded("--help")
+    assert sorted(modules & (CLOUD | {"sqlalchemy", "freshq.queue", "freshq.stores", "prompt_toolkit"})) == []
+    # The list of the verbs is what help shows; no command is in it.
+    commands = {name for name in modules if name.startswith("freshq.cli.commands.")}
+    assert commands == {"freshq.cli.commands.verbs"}
+
+
+@pytest.mark.parametrize("arguments", [("put", "1"), ("claim",), ("done", "held", "--token", HELD)])
+def test_a_verb_on_sqlite_loads_sqlite_and_nothing_else(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    url = f"sqlite:///{tmp_path / 'tasks.db'}"
+    queue = Queue.sql(url)
+    queue.create_table()
+    queue.put("work", "held")
+    token = queue.claim()[0].token if arguments[0] == "done" else ""
+    queue.close()
+    words = [token if word == HELD else word for word in arguments]
+    modules = loaded(*words, "--queue", url)
+    assert "sqlalchemy.dialects.sqlite" in modules
+    assert sorted(modules & (CLOUD | OTHER_DIALECTS | UNUSED_BY_VERBS)) == []
+
+
+@pytest.mark.parametrize("listed", COMMANDS, ids=lambda listed: listed.name)
+def test_help_lists_what_the_command_says_of_itself(listed: Listed) -> None:
+    command = listed.load()
+    assert command.help.split("\n\n")[0].replace("\n", " ") == listed.help

@@ -1,0 +1,338 @@
+"""The parts of `freshq work`: what it refuses, shows and reports, without a process of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from freshq import Queue, Worker
+from freshq.cli.addresses import open_queue, with_connections
+from freshq.cli.commands.work import process
+from freshq.cli.commands.work.display import Display
+from freshq.cli.commands.work.ending import Order, Orders, Stage
+from freshq.cli.commands.work.health import HealthServer, TurnLimits, is_live, is_ready
+from freshq.cli.commands.work.report import (
+    JsonLines,
+    ProcessStatus,
+    ReportingHandler,
+    report_log,
+    status_values,
+)
+from freshq.cli.commands.work.supervisor import Child, Supervisor, exit_status_of
+from freshq.cli.errors import OneLineLog
+from freshq.cli.main import app
+from freshq.worker.report import Outcome, WorkerState, WorkerStatus
+from tests.support.functions import PROJECT
+from tests.support.work import until
+from tests.support.working import SlowClaims
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from freshq import Task
+
+run = CliRunner().invoke
+
+RUNNERS = """
+def takes_nothing(): ...
+async def is_async(task): ...
+number = 1
+def run(task): ...
+"""
+
+
+def test_the_page_on_workers_explains_every_option() -> None:
+    shown = run(app, ["work", "--help"], env={"TERM": "dumb", "COLUMNS": "200"}).stdout
+    options = set(re.findall(r"^[│|] +(--[a-z-]+)", shown, re.MULTILINE))
+    assert len(options) > 15
+    page = (PROJECT / "docs" / "worker.md").read_text("utf-8")
+    of_every_command = {"--help", "--queue", "--name", "--stack"}
+    assert {option for option in options - of_every_command if f"`{option}" not in page} == set()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder, with runners; sys.path is as before afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "runners_here.py").write_text(RUNNERS)
+    (tmp_path / "broken_here.py").write_text("import no_such_package")
+    (tmp_path / "failing_here.py").write_text("\n1 / 0")
+    (tmp_path / "unfinished_here.py").write_text("def run(:")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["no_such_module:run"],
+            "'no_such_module' cannot be imported (No module named 'no_such_module'); run",
+        ),
+        (["broken_here:run"], "'broken_here' cannot be imported (No module named 'no_such_package')\n"),
+        (["failing_here:run"], "failing_here.py, line 2: ZeroDivisionError: division by zero"),
+        (["unfinished_here:run"], "unfinished_here.py, line 1: SyntaxError: "),
+        (["runners_here:runs"], "has no function 'runs'; is it 'run'?"),
+        (["runners_here:number"], "has a int, not a function, as 'number'"),
+        (["runners_here:takes_nothing"], "must take a task, but its arguments are ()"),
+        (["runners_here:is_async"], "is an async function; register it with freshq.Handlers"),
+        (["runners_here:run", "--transaction"], "must take a task and a connection"),
+        (["runners_here:run", "--transaction", "--at-most-once"], "at_most_once: not with transaction"),
+        (["runners_here:run", "--concurrency", "0"], "concurrency: "),
+        (["runners_here:run", "--limit-lowest", "2"], "limit_lowest, limit_highest: give both, or neither"),
+        (["runners_here:run", "--limit-lowest", "3", "--limit-highest", "2"], "lowest, highest: need 1 <="),
+        (["runners_here:run", "--health-port", "99999"], "health_port: cannot listen on 127.0.0.1:99999"),
+    ],
+)
+def test_wrong_use_is_one_line_and_nothing_starts(
+    folder: Path, sqlite_url: str, arguments: list[str], message: str
+) -> None:
+    del folder
+    answer = run(app, ["work", *arguments, "--queue", sqlite_url])
+    assert answer.exit_code == 2
+    assert message in answer.stderr.replace("freshq: ", "", 1)
+    assert answer.stderr.count("\n") == 1
+
+
+def test_a_store_without_transactions_is_refused(folder: Path, moto_client: object) -> None:
+    del moto_client
+    (folder / "two.py").write_text("def run(task, connection): ...")
+    answer = run(app, ["work", "two:run", "--transaction", "--queue", "dynamodb://Tasks"])
+    assert answer.exit_code == 2
+    assert "transaction: needs a queue in a SQL database" in answer.stderr
+
+
+def test_a_queue_in_memory_is_refused(folder: Path) -> None:
+    del folder
+    answer = run(app, ["work", "runners_here:run", "--queue", "memory://"])
+    assert (answer.exit_code, "use sqlite:///FILE" in answer.stderr) == (2, True)
+
+
+class TestDryRun:
+    def next_of(self, url: str, *arguments: str) -> list[str]:
+        answer = run(app, ["work", "runners_here:run", "--queue", url, "--dry-run", "--json", *arguments])
+        assert answer.exit_code == 0, answer.stderr
+        return [task["task_id"] for task in json.loads(answer.stdout)["tasks"]]
+
+    @pytest.mark.parametrize(("order", "expected"), [("lifo", ["c", "b", "a"]), ("fifo", ["c", "a", "b"])])
+    def test_it_shows_what_claims_would_take_and_takes_nothing(
+        self, folder: Path, sqlite_url: str, order: str, expected: list[str]
+    ) -> None:
+        del folder
+        queue = Queue.sql(sqlite_url, order=order)
+        for name in "ab":
+            queue.put("work", task_id=name)
+        queue.put("urgent", task_id="c", priority=9)
+        queue.put("later", task_id="d", delay_seconds=500)
+        before = list(queue.list())
+        assert self.next_of(f"{sqlite_url}?order={order}") == expected
+        assert self.next_of(f"{sqlite_url}?order={order}", "--concurrency", "1") == expected[:1]
+        assert list(queue.list()) == before
+        assert [claim.task.task_id for claim in queue.claim(limit=3)] == expected
+        queue.close()
+
+    def test_it_says_so_if_the_queue_is_paused(self, folder: Path, sqlite_url: str) -> None:
+        del folder
+        queue = Queue.sql(sqlite_url)
+        queue.put("work")
+        queue.pause()
+        answer = run(app, ["work", "runners_here:run", "--queue", sqlite_url, "--dry-run"])
+        assert "The next to be claimed, but the queue is paused:" in answer.stdout
+        queue.close()
+
+
+def test_tasks_in_transactions_have_a_connection_each() -> None:
+    address = with_connections("sqlite:///t.db?order=fifo#jobs", 19)
+    assert address == "sqlite:///t.db?order=fifo&max_connections=19#jobs"
+    assert with_connections(address, 5) == address
+    assert with_connections("memory://", 5) == "memory://"
+    with pytest.raises(ValueError, match="max_connections: must be a number"):
+        open_queue("sqlite:///t.db?max_connections=many")
+
+
+def test_orders_only_ever_lead_further_towards_the_end() -> None:
+    orders = Orders()
+    seen = []
+    for order in (Order.LOOK, Order.DRAIN, Order.DRAIN, Order.SIGNAL, Order.SIGNAL, Order.DRAIN):
+        orders.give(order)
+        seen.append(orders.take(1))
+    assert seen == [
+        Stage.WORKING,
+        Stage.DRAINING,
+        Stage.DRAINING,
+        Stage.STOPPING,
+        Stage.STOPPING,
+        Stage.STOPPING,
+    ]
+    assert orders.take(0) is Stage.STOPPING
+
+
+def test_the_end_of_a_supervisor_is_an_order_to_drain() -> None:
+    orders = Orders()
+    reading, writing = os.pipe()
+    orders.follow(reading)
+    os.write(writing, b"look\n")
+    assert orders.take(10) is Stage.WORKING
+    os.close(writing)
+    assert orders.take(10) is Stage.DRAINING
+    os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [([0, 0], 0), ([0, 4], 4), ([3, 0], 3), ([2, None], 2), ([2, 4], 2), ([-9, 0], 4), ([None], 0)],
+)
+def test_the_exit_status_of_several_processes_is_the_worst(statuses: list[int | None], expected: int) -> None:
+    assert exit_status_of(statuses) == expected
+
+
+@pytest.mark.parametrize(
+    "line", ['{"event": "started", "port": 1}', '{"time": 1, "event": "x", "process": 7}', "no JSON", "[1]"]
+)
+def test_a_line_of_another_program_is_output(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    child = Child(1, ["unused"])
+    monkeypatch.setattr(child, "lines", lambda: [line + "\n"])
+    supervisor = Supervisor(1, [], JsonLines(stream, 0), Orders())
+    supervisor._tend(child)
+    event = json.loads(stream.getvalue())
+    assert (event["event"], event["process"], event["text"]) == ("output", 1, line)
+
+
+def test_the_last_lines_of_a_process_are_there_once_it_has_ended() -> None:
+    child = Child(1, [sys.executable, "-S", "-c", "for each in range(5000): print(each)"])
+    child.start()
+    assert until(lambda: child.ended() is not None)
+    assert len(child.lines()) == 5000
+
+
+def process_status(**values: Any) -> ProcessStatus:
+    status = WorkerStatus(**{"state": WorkerState.WORKING, "store_answers": True, **values})
+    return ProcessStatus(1, os.getpid(), status_values(status))
+
+
+class TestHealth:
+    limits = TurnLimits.of(lease_seconds=60, poll_seconds=0.5)
+
+    def test_a_loop_that_does_not_turn_is_not_live(self) -> None:
+        assert not is_live([process_status(), process_status(turned_seconds=121.0)], self.limits)
+        assert is_live([process_status(turned_seconds=100.0)], self.limits)
+
+    def test_ready_is_a_process_that_takes_tasks(self) -> None:
+        away = process_status(store_answers=False)
+        waits = process_status(turned_seconds=6.0)
+        draining = process_status(state=WorkerState.DRAINING)
+        assert not is_ready([], self.limits)
+        assert not is_ready([away, waits, draining], self.limits)
+        assert is_ready([away, process_status()], self.limits)
+
+    def test_a_port_in_use_is_named(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(ValueError, match=f"health_port: cannot listen on 127.0.0.1:{port} "):
+                HealthServer("127.0.0.1", port, self.limits, list)
+
+
+def test_a_worker_that_waits_for_its_store_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STOP_SECONDS", 0.05)
+    store, orders, stream = SlowClaims(), Orders(), io.StringIO()
+    worker = Worker(Queue(store), str)
+
+    def interrupt_twice() -> None:
+        assert store.waits.wait(30)
+        orders.give(Order.SIGNAL)
+        orders.give(Order.SIGNAL)
+
+    interrupter = threading.Thread(target=interrupt_twice)
+    interrupter.start()
+    try:
+        status = process.WorkProcess(worker, JsonLines(stream, 60), orders, None).run()
+    finally:
+        store.answer.set()
+        interrupter.join(30)
+    events = [json.loads(line) for line in stream.getvalue().splitlines()]
+    names = [each["event"] for each in events if each["event"] != "status"]
+    assert names == ["draining", "stopping", "ended"]
+    assert (status, events[-1]["exit_status"]) == (4, 4)
+    assert "did not stop within 0.05 s" in events[-1]["problem"]
+
+
+def test_after_drain_seconds_the_tasks_are_given_back() -> None:
+    queue, orders, stream = Queue.memory(), Orders(), io.StringIO()
+    started, release = threading.Event(), threading.Event()
+
+    def runner(task: Task) -> None:
+        del task
+        started.set()
+        orders.give(Order.DRAIN)
+        assert release.wait(30)
+
+    queue.put("work", task_id="a")
+    try:
+        worker = Worker(queue, runner, poll_seconds=0.01)
+        status = process.WorkProcess(worker, JsonLines(stream, 60), orders, drain_seconds=0.05).run()
+        assert [claim.task.task_id for claim in queue.claim()] == ["a"]
+    finally:
+        release.set()
+    events = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert (status, events[-1]["given_back"], started.is_set()) == (4, ["a"], True)
+
+
+class TestReports:
+    def test_the_log_is_lines_of_json_with_tracebacks(self) -> None:
+        stream = io.StringIO()
+        logger, handler = logging.getLogger("app"), ReportingHandler(JsonLines(stream, 60))
+        logger.addHandler(handler)
+        logger.info("not shown")
+        logger.error("it failed on %s", "a", exc_info=ValueError("two\nlines"))
+        logger.removeHandler(handler)
+        (event,) = map(json.loads, stream.getvalue().splitlines())
+        assert (event["level"], event["logger"], event["message"]) == ("ERROR", "app", "it failed on a")
+        assert event["traceback"].endswith("ValueError: two\nlines\n")
+
+    def test_the_application_keeps_its_own_handlers(self) -> None:
+        ours, own = logging.getLogger("freshq"), logging.NullHandler()
+        ours.handlers += [OneLineLog(logging.WARNING), own]
+        report_log(JsonLines(io.StringIO(), 60))
+        assert own in ours.handlers
+        assert [handler for handler in ours.handlers if isinstance(handler, OneLineLog)] == []
+
+    def test_a_reader_that_is_gone_ends_nothing(self) -> None:
+        stream = io.StringIO()
+        lines = JsonLines(stream, 0)
+        stream.close()
+        lines.event("draining")
+        lines.status([process_status()])
+
+    def test_the_status_is_printed_from_time_to_time(self) -> None:
+        stream = io.StringIO()
+        lines = JsonLines(stream, 1000)
+        for _ in range(3):
+            lines.status([process_status(running=2)])
+        (event,) = map(json.loads, stream.getvalue().splitlines())
+        assert event["processes"][0]["running"] == 2
+
+    def test_the_terminal_shows_processes_and_the_log_without_control_characters(self) -> None:
+        stream = io.StringIO()
+        display = Display(Console(file=stream, force_terminal=True, width=100), "app:run works queue default")
+        outcomes = dict.fromkeys(Outcome, 0) | {Outcome.SUCCEEDED: 1234, Outcome.SHED: 5}
+        display.status([process_status(running=7, outcomes=outcomes)])
+        display.event("log", level="ERROR", message="bad \x1b[2J", traceback="one\ntwo")
+        display.event("ended", exit_status=0, outcomes={"succeeded": 3, "failed": 0}, given_back=["a", "b"])
+        display.close()
+        shown = stream.getvalue()
+        assert "app:run works queue default" in shown
+        assert "1,234" in shown
+        assert r"bad \u001b[2J" in shown
+        assert "exit status 0  given back a, b  succeeded 3" in shown.replace("\x1b[0m", "")

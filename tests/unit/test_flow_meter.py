@@ -1,0 +1,52 @@
+"""When the flow counts of a process reach those of its queue, and how long they are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from freshq import Door, Queue
+from freshq.policy.rules import OverloadRules
+from freshq.queue.shared.flow import KEPT_SECONDS, FlowMeter
+from freshq.stores.memory import MemoryStore
+
+# Windows of a minute begin at whole minutes; counts are written every 5 s.
+NOON = 12 * 3600.0
+RECORD = f"flow-{12 * 60}"
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def meter(store: MemoryStore) -> FlowMeter:
+    return FlowMeter(store, "q", OverloadRules(3600.0))
+
+
+def test_counts_are_written_every_five_seconds(store: MemoryStore, meter: FlowMeter) -> None:
+    written = []
+    for seconds in (0, 4.9375, 5, 9.9375, 10):
+        meter.served(NOON + seconds, in_time=True)
+        written.append(store.read_counts("q", RECORD).get("served", 0))
+    assert written == [0, 0, 3, 3, 5]
+
+
+def test_they_are_kept_for_the_next_window_and_a_minute(store: MemoryStore, meter: FlowMeter) -> None:
+    kept = []
+    for minute in range(5):
+        meter.shed_early(NOON + 60 * minute, 2)
+        meter.flush(NOON + 60 * minute)
+        kept.append(store.read_counts("q", RECORD).get("shed_early", 0))
+    # A store deletes what expired a minute before the newest expires.
+    assert kept == [2, 2, 0, 0, 0]
+    assert KEPT_SECONDS == 60
+
+
+def test_a_door_sees_what_each_group_offers(store: MemoryStore) -> None:
+    queue = Queue(store, name="q", door=Door(), clock=lambda: NOON, max_age_seconds=3600)
+    for group, count in (("flood", 30), ("quiet", 2)):
+        queue.put_many([{"payload": number, "group": group} for number in range(count)])
+    queue.flush()
+    flow = FlowMeter(store, "q", OverloadRules(3600.0, door=Door())).flow(NOON)
+    assert flow.offered_by("flood") == 15 * flow.offered_by("quiet") > 0

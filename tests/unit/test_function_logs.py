@@ -1,0 +1,157 @@
+"""What the functions write to their logs, at every log level."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq.aws import observability
+from tests.support.functions import load_event
+from tests.template.test_template import source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.unit.conftest import Application
+
+LEVELS = ["DEBUG", "INFO", "WARN", "ERROR"]
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """Return what is logged, by freshq and through the root logger; restore the levels."""
+    written = io.StringIO()
+    root = logging.getLogger()
+    loggers = [root, logging.getLogger("freshq"), *map(logging.getLogger, observability.SDK_LOGGERS)]
+    levels = [logger.level for logger in loggers]
+    monkeypatch.setattr(observability.logger.registered_handler, "stream", written)
+    of_runtime = logging.StreamHandler(written)
+    # Powertools hides its own lines from the runtime's handler. Whether a client finds its credentials here
+    # or found them before depends on the tests before.
+    hidden = ("freshq", "moto", "botocore.credentials")
+    of_runtime.addFilter(lambda record: not record.name.startswith(hidden))
+    root.addHandler(of_runtime)
+    yield written
+    root.removeHandler(of_runtime)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+def application_log_level(log_level: str) -> str:
+    """Return the level that Lambda filters by."""
+    condition, if_debug, otherwise = source()["Globals"]["Function"]["LoggingConfig"]["ApplicationLogLevel"][
+        "Fn::If"
+    ]
+    assert source()["Conditions"][condition] == {"Fn::Equals": [{"Ref": "LogLevel"}, "DEBUG"]}
+    return str(if_debug if log_level == "DEBUG" else otherwise)
+
+
+def passes_lambda(line: str, level: str) -> bool:
+    """Return whether Lambda keeps a line: one without a level and a time in RFC 3339 counts as INFO."""
+    fields = json.loads(line)
+    own = logging.getLevelName(fields.get("level", "INFO"))
+    try:
+        timed = datetime.fromisoformat(str(fields.get("timestamp"))).tzinfo is not None
+    except ValueError:
+        timed = False
+    return (own if timed else logging.INFO) >= logging.getLevelNamesMapping()[level]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_level_shows_what_the_sdk_sends(application: Application, log: io.StringIO, level: str) -> None:
+    """In the runtime, LogLevel=DEBUG is the level of the root logger before a handler is imported."""
+    logging.getLogger().setLevel(level)
+    observability.set_log_levels(level)
+    application.invoke("create_tasks", {"tasks": [{"payload": "s3cr3t"}]})
+    assert "s3cr3t" not in log.getvalue()
+    assert len(log.getvalue().splitlines()) < 10
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_level_loses_a_metric(
+    application: Application, log: io.StringIO, capsys: pytest.CaptureFixture[str], level: str
+) -> None:
+    observability.set_log_levels(level)
+    application.invoke("create_tasks", {"tasks": [{"payload": 1}, {"payload": 2, "priority": -1}]})
+    observability.logger.error("the end")
+    filtered_by = application_log_level(level)
+    metrics = [line for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
+    assert len(metrics) == 1
+    assert passes_lambda(metrics[0], filtered_by)
+    lines: list[dict[str, Any]] = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert lines[-1]["message"] == "the end"
+    least = logging.getLevelNamesMapping()[level]
+    for line in lines:
+        assert logging.getLevelNamesMapping()[line["level"]] >= least
+        assert passes_lambda(json.dumps(line), filtered_by)
+    said = {line["message"] for line in lines}
+    assert ("tasks put" in said) == (level != "ERROR")
+
+
+def test_the_runtimes_report_lines_are_logged() -> None:
+    assert source()["Globals"]["Function"]["LoggingConfig"]["SystemLogLevel"] == "INFO"
+
+
+def sns_event(ring: dict[str, Any]) -> dict[str, Any]:
+    event = load_event("process_tasks-doorbell")
+    event["Records"][0]["Sns"]["Message"] = json.dumps(ring)
+    return event
+
+
+def test_one_id_goes_from_ring_to_ring_and_into_every_line(
+    application: Application, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRESHQ_PASS_SECONDS", "0.2")
+    monkeypatch.setenv("FRESHQ_DEMO_TASK_SECONDS", "0.1")
+    application.queue.put_many([{"payload": number} for number in range(30)])
+    application.invoke("trigger", load_event("trigger-insert"))
+    (first,) = application.rings(application.process_tasks_topic_arn)
+    assert application.invoke("process_tasks", sns_event(first))["tail_call"]
+    (second,) = application.rings(application.trigger_topic_arn)
+    tail_call = load_event("trigger-tail_call")
+    tail_call["Records"][0]["Sns"]["Message"] = json.dumps(second)
+    application.invoke("trigger", tail_call)
+    third = application.rings(application.process_tasks_topic_arn)[-1]
+    assert [ring["hop"] for ring in (first, second, third)] == [0, 1, 1]
+    assert len({ring["chain"] for ring in (first, second, third)}) == 1
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert {line["message"] for line in lines} >= {"rang", "task claimed", "task settled", "pass ended"}
+    assert {line["chain"] for line in lines} == {first["chain"]}
+    application.invoke("sweep", {})
+    assert json.loads(log.getvalue().splitlines()[-1])["chain"] != first["chain"]
+    application.invoke("create_tasks", {"count": 1})
+    assert "chain" not in json.loads(log.getvalue().splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("level", "ratio", "logged"), [("INFO", "0", 0), ("INFO", "1", 6), ("DEBUG", "0", 6)]
+)
+def test_the_transitions_of_a_sample_are_logged_and_all_failures(
+    application: Application,
+    log: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+    level: str,
+    ratio: str,
+    logged: int,
+) -> None:
+    monkeypatch.setenv(observability.SAMPLE_VARIABLE, ratio)
+    observability.set_log_levels(level)
+    application.invoke("create_tasks", {"tasks": [{"payload": 1}, {"payload": 2}]})
+    application.queue.put({"reject": True}, task_id="bad")
+    application.invoke("process_tasks", load_event("process_tasks-doorbell"))
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    transitions = [line for line in lines if line["message"] in ("task put", "task claimed", "task settled")]
+    ids = {line["task_id"] for line in transitions} - {"bad"}
+    assert len([line for line in transitions if line["task_id"] in ids]) == logged
+    failed = [line for line in transitions if line.get("outcome") == "failed"]
+    assert [line["task_id"] for line in failed] == ["bad"]
+
+
+def test_the_sample_has_its_share_of_the_tasks() -> None:
+    sampled = sum(observability.is_sampled(f"task-{number}", 0.1) for number in range(10_000))
+    assert 900 < sampled < 1100

@@ -1,0 +1,182 @@
+"""Metrics: their dimensions, and that the alarms and the dashboard ask for those that exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.chain import LEASE_SECONDS, chain_on
+from tests.support.functions import load_event
+from tests.template.test_template import source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from tests.unit.conftest import Application
+
+
+def emitted(output: str) -> list[dict[str, Any]]:
+    """Return the metrics lines of a function's output."""
+    return [json.loads(line) for line in output.splitlines() if '"_aws"' in line]
+
+
+def metrics_of_alarms() -> Iterator[dict[str, Any]]:
+    """Yield the metrics of freshq that the alarms ask for."""
+    for resource in source()["Resources"].values():
+        if resource["Type"] == "AWS::CloudWatch::Alarm":
+            properties = resource["Properties"]
+            parts = [part.get("MetricStat", {}).get("Metric", {}) for part in properties.get("Metrics", [])]
+            yield from (part for part in (properties, *parts) if part.get("Namespace") == "freshq")
+
+
+def metrics_of_the_dashboard() -> list[list[Any]]:
+    """Return the metrics of freshq on the dashboard, as CloudWatch reads them."""
+    body = json.loads(source()["Resources"]["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"])
+    metrics = [entry for widget in body["widgets"] for entry in widget["properties"]["metrics"]]
+    return [entry for entry in metrics if entry[0] == "freshq"]
+
+
+def test_alarms_and_dashboard_ask_for_metrics_that_are_emitted_under_their_dimensions(
+    application: Application, capsys: pytest.CaptureFixture[str]
+) -> None:
+    application.queue.put_many([{"payload": 1}, {"payload": {"reject": True}}])
+    for function, event in (
+        ("create_tasks", {"tasks": [{"payload": 1}]}),
+        ("trigger", load_event("trigger-insert")),
+        ("process_tasks", load_event("process_tasks-doorbell")),
+        ("sweep", {}),
+    ):
+        application.invoke(function, event)
+    application.queue.put("waits")
+    application.invoke("sweep", {})
+    lines = emitted(capsys.readouterr().out)
+    directives = [line["_aws"]["CloudWatchMetrics"][0] for line in lines]
+    assert {directive["Namespace"] for directive in directives} == {"freshq"}
+    assert {tuple(sorted(directive["Dimensions"][0])) for directive in directives} == {
+        ("queue", "service", "stack")
+    }
+    assert all(len(directive["Dimensions"]) == 1 for directive in directives)
+    names = {metric["Name"] for directive in directives for metric in directive["Metrics"]}
+    asked = list(metrics_of_alarms())
+    assert len(asked) >= 9
+    for metric in asked:
+        assert metric["MetricName"] in names
+        assert metric["Dimensions"] == [
+            {"Name": "service", "Value": "freshq"},
+            {"Name": "stack", "Value": {"Ref": "AWS::StackName"}},
+            {"Name": "queue", "Value": {"Ref": "QueueName"}},
+        ]
+    shown = metrics_of_the_dashboard()
+    assert len(shown) >= 20
+    # From outcomes that this load does not have.
+    rare = {
+        "TailCalls",
+        "TailCallsCapped",
+        "TailCallsFailed",
+        "PassesSkipped",
+        "RingsSkipped",
+        "TasksOverran",
+    }
+    for entry in shown:
+        assert entry[1] in names | rare
+        assert entry[2:8] == ["service", "freshq", "stack", "${AWS::StackName}", "queue", "${QueueName}"]
+    variables = source()["Globals"]["Function"]["Environment"]["Variables"]
+    assert variables["POWERTOOLS_SERVICE_NAME"] == "freshq"
+    assert variables["FRESHQ_STACK"] == {"Ref": "AWS::StackName"}
+    assert variables["FRESHQ_QUEUE_NAME"] == {"Ref": "QueueName"}
+
+
+def test_two_queues_do_not_share_a_metric() -> None:
+    program = (
+        "from freshq.aws.observability import count, metrics;"
+        "metrics.log_metrics(lambda event, context: count('Rings'))({}, None)"
+    )
+    environment = os.environ | {"FRESHQ_STACK": "freshq-prod", "FRESHQ_QUEUE_NAME": "mail"}
+    done = subprocess.run(  # noqa: S603 - this interpreter
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    (line,) = emitted(done.stdout)
+    assert (line["service"], line["stack"], line["queue"]) == ("freshq", "freshq-prod", "mail")
+
+
+def test_the_sweep_says_what_stops_the_work(
+    application: Application, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also while nothing waits: the alarm must not depend on the load."""
+    application.set_switch("stop")
+    application.queue.pause()
+    application.invoke("sweep", {})
+    (line,) = emitted(capsys.readouterr().out)
+    assert (line["KillSwitchStops"], line["QueuePaused"], line["TasksClaimed"]) == ([1.0], [1.0], [0.0])
+    assert line["ShedRatio"] == [0.0]
+    application.set_switch("run")
+    application.queue.resume()
+    application.queue.put_many([{"payload": number} for number in range(3)])
+    application.invoke("sweep", {})
+    (line,) = emitted(capsys.readouterr().out)
+    assert (line["KillSwitchStops"], line["QueuePaused"]) == ([0.0], [0.0])
+    assert line["OfferedPerSecond"][0] >= 0
+
+
+def test_every_task_that_becomes_a_dead_letter_is_counted_once(
+    dynamodb_local: DynamoDBClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a run, because its last lease expired, and because it cannot be read."""
+    monkeypatch.setenv("FRESHQ_MAX_ATTEMPTS", "1")
+    with chain_on(dynamodb_local) as chain:
+        chain.set("FRESHQ_RUNNER", "freshq.aws.demo_runner:run")
+        chain.set("FRESHQ_DEMO_TASK_SECONDS", "0.001")
+        chain.queue.put("orphan")
+        chain.queue.claim()
+        chain.ahead_seconds += 2 * LEASE_SECONDS
+        chain.queue.put("damaged", task_id="damaged")
+        damaged: Any = {"TableName": chain.table, "Key": {"taskId": {"S": "damaged"}}}
+        chain.client.update_item(**damaged, UpdateExpression="REMOVE payload")
+        chain.queue.put({"reject": True})
+        chain.invoke("sweep", {})
+        chain.invoke("process_tasks", load_event("process_tasks-doorbell"))
+        chain.invoke("sweep", {})
+        assert chain.queue.stats().failure == 3
+    lines = emitted(capsys.readouterr().out)
+    assert sum(sum(line.get("TasksFailed", [])) for line in lines) == 3
+    assert sum(sum(line.get("TasksQuarantined", [])) for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("pending", "claimed", "taken", "stuck"),
+    [
+        (5, 0, 0, True),
+        (5, 0, 3, False),  # runs of more than five minutes hold every slot
+        (5, 0, 1, False),  # a pass waits for its last run, and claims no more
+        (5, 2, 0, False),
+        (0, 0, 0, False),
+    ],
+)
+def test_nothing_claimed_is_alarming_only_while_nothing_is_in_work(
+    pending: int, claimed: int, taken: int, *, stuck: bool
+) -> None:
+    alarm = source()["Resources"]["NothingClaimedAlarm"]["Properties"]
+    (expression,) = [part["Expression"] for part in alarm["Metrics"] if "Expression" in part]
+    condition = re.fullmatch(r"IF\((.+), 1, 0\)", expression)
+    assert condition is not None
+    names = {"pending": pending, "claimed": claimed, "taken": taken}
+    assert {part["Id"] for part in alarm["Metrics"] if "MetricStat" in part} == set(names)
+    value = eval(condition[1].replace("AND", "and"), {}, names)  # noqa: S307 - of the template
+    assert value is stuck
+
+
+@pytest.mark.filterwarnings("ignore:No application metrics to publish")
+def test_a_worker_without_time_to_claim_fails(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRESHQ_SETTLE_SECONDS", "120")
+    with pytest.raises(ValueError, match=r"^FRESHQ_SETTLE_SECONDS: 120 s leave no time .* TimeoutSeconds"):
+        application.invoke("process_tasks", load_event("process_tasks-doorbell"))

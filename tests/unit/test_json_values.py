@@ -1,0 +1,90 @@
+"""What payloads and results may be, beside JSON's own values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pydantic import BaseModel
+
+from freshq.model.json_values import MAX_JSON_DEPTH, json_copy, json_text
+
+
+@dataclass
+class Point:
+    x: int
+    inside: Any = None
+
+
+@dataclass
+class Named:
+    name: str
+    points: list[Point] = field(default_factory=list)
+
+
+class Price(BaseModel):
+    amount: Decimal
+    on: date
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Point(1, Point(2)), '{"x":1,"inside":{"x":2,"inside":null}}'),
+        (Named("ü", [Point(1)]), '{"name":"ü","points":[{"x":1,"inside":null}]}'),
+        (Price(amount=Decimal("1.50"), on=date(2026, 1, 2)), '{"amount":"1.50","on":"2026-01-02"}'),
+        ({"at": [datetime(2026, 1, 2, 3, tzinfo=UTC)]}, '{"at":["2026-01-02T03:00:00+00:00"]}'),
+        ([date(2026, 1, 2), time(3, 4)], '["2026-01-02","03:04:00"]'),
+        ([UUID(int=7), Decimal("1.50")], '["00000000-0000-0000-0000-000000000007","1.50"]'),
+        ((1, 2), "[1,2]"),
+    ],
+)
+def test_a_value_has_one_text_and_its_copy_is_json(value: Any, text: str) -> None:
+    assert json_text(value) == text
+    assert json_copy(text, value) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_name"), [({1}, "set"), (b"a", "bytes"), (Point, "type"), ([object()], "object")]
+)
+def test_another_type_is_named(value: Any, type_name: str) -> None:
+    message = (
+        f"not a JSON value (Object of type {type_name} is not JSON serializable); use dict, list, str, int, "
+        "float, bool and None, pydantic models, dataclasses, dates, UUID and Decimal"
+    )
+    with pytest.raises(ValueError, match=r"^not a JSON value") as refused:
+        json_text(value)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ({1: "a"}, "int"),
+        ({"a": 1, None: 2, 3: 4}, "NoneType"),
+        ([[{"a": {True: 1}}]], "bool"),
+        (({2.5: 1},), "float"),
+        (Point(1, {1: 2}), "int"),
+        (Named("a", [Point(1), Point(2, [{3: 4}])]), "int"),
+    ],
+)
+def test_a_key_that_is_no_text_is_refused_with_its_type(value: Any, kind: str) -> None:
+    with pytest.raises(ValueError, match=r"^a key") as refused:
+        json_copy(json_text(value), value)
+    assert str(refused.value) == (
+        f"a key is of type {kind}, and JSON would make it a text; use texts as keys"
+    )
+
+
+def test_depth_counts_what_is_inside_dataclasses_too() -> None:
+    deep: Any = None
+    for _ in range(MAX_JSON_DEPTH):
+        deep = Point(1, deep)
+    assert json_text(deep).count("{") == MAX_JSON_DEPTH
+    with pytest.raises(ValueError, match="nested more than 100 levels deep; flatten it"):
+        json_text(Point(1, deep))

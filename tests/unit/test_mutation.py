@@ -1,0 +1,72 @@
+"""What `make mutation` counts and writes."""
+
+from __future__ import annotations
+
+import pytest
+from local import mutation
+from local.mutation import Mutant, Reasons, Run, killed_ratios, report
+
+CHANGE = "--- a\n+++ a\n@@ -1,2 +1,2 @@\n def f():\n-    return 1\n+    return 2"
+
+
+def mutant(status: str, name: str = "freshq.policy.flow.x_f__mutmut_1") -> Mutant:
+    return Mutant("policy", name, status, CHANGE)
+
+
+def test_what_ends_a_test_run_is_killed() -> None:
+    mutants = [mutant(status) for status in ("killed", "timeout", "survived", "no tests")]
+    assert killed_ratios(mutants) == {"policy": 0.5}
+
+
+def run_of(*mutants: Mutant) -> Run:
+    return Run(list(mutants), {"policy": 9}, seed=14)
+
+
+def test_the_page_lists_survivors_with_their_reasons() -> None:
+    known = Reasons(
+        """
+        [[survivor]]
+        function = "freshq.policy.flow.f"
+        removed = "return 1"
+        added = "return 2"
+        reason = "The same."
+        """
+    )
+    method = mutant("survived", "freshq.policy.flow.xǁFlowǁ__init____mutmut_3")
+    page = report(run_of(mutant("killed"), mutant("survived"), method), known)
+    assert "| policy | 9 | 3 | 1 | 0 | 2 | 0 | 33.3 |" in page
+    assert "a random sample, seed 14." in page
+    assert "| `policy.flow.f` | `return 1` → `return 2` | The same. |" in page
+    assert "| `policy.flow.Flow.__init__` | `return 1` → `return 2` | No test notices it yet. |" in page
+
+
+def test_a_reason_may_hold_for_a_change_wherever_it_is_made() -> None:
+    known = Reasons(
+        """
+        [[change]]
+        removed = "1"
+        added = ["3", "2"]
+        reason = "Any number will do."
+        """
+    )
+    other = Mutant("policy", "freshq.policy.flow.x_f__mutmut_1", "survived", CHANGE.replace("2", "4"))
+    assert known.of(mutant("survived")) == "Any number will do."
+    assert known.of(other) is None
+
+
+def test_a_room_with_too_many_survivors_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = run_of(mutant("killed"), mutant("survived"))
+    monkeypatch.setattr(mutation, "prepare", lambda _folder, _rooms: None)
+    monkeypatch.setattr(mutation, "run", lambda _folder, _sample, _processes: done)
+    monkeypatch.setattr("sys.argv", ["mutation", "policy"])
+    with pytest.raises(SystemExit, match="mutation: in policy, less than 85% were killed"):
+        mutation.main()
+    assert "policy: 50.0% killed" in capsys.readouterr().out
+
+
+def test_every_reason_is_a_sentence() -> None:
+    known = Reasons(mutation.REASONS.read_text("utf-8")).all()
+    assert known
+    assert all(reason.endswith(".") for reason in known)

@@ -1,0 +1,128 @@
+"""The checks of arguments: what is allowed to the last byte, and what an error says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from freshq import Queue
+from freshq.model.checks import (
+    checked_id,
+    checked_result,
+    without_password,
+)
+from freshq.model.json_values import json_text
+from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES, NewTask, parse_new_task
+from freshq.model.outcomes import Busy, Reject, Retry
+
+
+def nested(levels: int, inner: Any = ()) -> Any:
+    """Return lists in each other, `inner` in the innermost."""
+    value = list(inner)
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def named(levels: int) -> Any:
+    """Return mappings in each other."""
+    value: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        value = {"inner": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"priority": 10}, "priority: input should be less than or equal to 9, got 10"),
+        ({"task_id": "x" * 1025}, "task_id: 1025 bytes, at most 1024 are allowed; shorten it"),
+        ({"group": "é" * 129}, "group: 258 bytes, at most 256 are allowed; shorten it"),
+        ({"group": "a\0"}, "group: must not contain the character NUL; leave it out, got 'a\\x00'"),
+        ({"at": 1.0, "delay_seconds": 5}, "at: cannot be combined with delay_seconds; use one of them"),
+        ({"payload": nested(101)}, "payload: nested more than 100 levels deep; flatten it"),
+        ({"payload": named(101)}, "payload: nested more than 100 levels deep; flatten it"),
+        ({"payload": nested(60, [named(60)])}, "payload: nested more than 100 levels deep; flatten it"),
+        ({"delay_seconds": -1}, "delay_seconds: input should be greater than or equal to 0, got -1"),
+        ({"max_age_seconds": 0}, "max_age_seconds: input should be greater than 0, got 0"),
+        ({"priority": "x" * 58}, f"priority: input should be a valid integer, got '{'x' * 58}'"),
+        ({"priority": "x" * 59}, "priority: input should be a valid integer"),
+        ({"x" * 60: 1}, f"{'x' * 60}: unknown field; use one of {', '.join(NewTask.model_fields)}"),
+        ({"x" * 61: 1}, f"{'x' * 60}...: unknown field; use one of {', '.join(NewTask.model_fields)}"),
+    ],
+)
+def test_an_error_names_the_field_the_limit_and_the_value(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        parse_new_task(arguments)
+
+
+def test_limits_are_inclusive() -> None:
+    task = parse_new_task({"task_id": "x" * 1024, "group": "g" * 256, "payload": nested(100)})
+    assert len(task.task_id or "") == 1024
+    wide = [nested(99), named(99), *[[1, "a"]] * 200]
+    assert parse_new_task({"payload": wide}).payload == wide
+
+
+def test_a_payload_is_not_quoted() -> None:
+    with pytest.raises(ValueError, match=r"^payload: not a JSON value .*UUID and Decimal$"):
+        parse_new_task({"payload": {1, 2}})
+
+
+def test_what_is_no_mapping_is_named_with_its_place() -> None:
+    with pytest.raises(ValueError, match=r"^tasks\[3\]: must be a mapping of the arguments of put, got int$"):
+        parse_new_task(5, "tasks[3].")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^task: must be a mapping of the arguments of put, got list$"):
+        parse_new_task([1])  # type: ignore[arg-type]
+
+
+def test_json_has_no_spaces() -> None:
+    assert json_text({"a": [1, "ü"]}) == '{"a":[1,"ü"]}'
+
+
+def test_a_wrong_id_is_quoted() -> None:
+    with pytest.raises(ValueError, match=r"^key: must be a non-empty string of at most 1024 bytes, got ''$"):
+        checked_id("", "key")
+    with pytest.raises(ValueError, match=r"got 'x{59}$"):
+        checked_id("x" * 2000)
+
+
+def test_a_result_must_fit_beside_its_payload() -> None:
+    half = "x" * (MAX_RESULT_AND_PAYLOAD_BYTES // 2 - 2)
+    assert checked_result(half, half) == half
+    with pytest.raises(
+        ValueError, match=rf"^result: {MAX_RESULT_AND_PAYLOAD_BYTES + 1} bytes with the payload"
+    ):
+        checked_result(half + "x", half)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@host/tasks", "postgresql://me:***@host/tasks"),
+        ("postgresql://host/tasks", "postgresql://host/tasks"),
+        ("postgresql://host/tasks?password=secret&a=1", "postgresql://host/tasks?password=***&a=1"),
+    ],
+)
+def test_a_password_is_hidden(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+@pytest.mark.parametrize("name", ["poll_seconds", "timeout_seconds"])
+def test_the_wrong_argument_of_a_poll_is_named(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}: must be a number of seconds"):
+        Queue.memory().poll(**{name: -1.0})  # type: ignore[arg-type]
+
+
+def test_outcomes_keep_what_they_were_given() -> None:
+    assert str(Reject("no such customer")) == "no such customer"
+    assert (str(Retry("later", delay_seconds=2)), Retry(delay_seconds=2).delay_seconds) == ("later", 2.0)
+    assert (str(Retry()), Retry().delay_seconds) == ("the runner asked for a retry", None)
+    assert str(Busy()) == "the runner is busy"
+    with pytest.raises(
+        TypeError, match=r"^reason: must be a string, got int; pass a delay as delay_seconds="
+    ):
+        Retry(5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^delay_seconds: "):
+        Retry(delay_seconds=-1)

@@ -1,0 +1,92 @@
+"""How long a poll waits between two claims."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq import Queue
+from freshq.queue import polling
+from freshq.stores.memory import MemoryStore
+from tests.support.readings import payloads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Clock
+
+MOST_WAITS = 9
+
+
+class WaitingStore(MemoryStore):
+    """Notes what it is told to wait, and lets the time pass instead."""
+
+    def __init__(self, time: Clock) -> None:
+        """Start with nothing waited for."""
+        super().__init__()
+        self.time = time
+        self.waits: list[tuple[int, float]] = []
+        self.puts = 0
+        self.after_claim: Callable[[], object] = lambda: None
+
+    def put_count(self) -> int:
+        """Return a number that differs at each look."""
+        self.puts += 1
+        return self.puts
+
+    def tidy(self, queue: str, now: float, limit: int) -> int:
+        """Do the last step of a claim, then let the test act."""
+        tidied = super().tidy(queue, now, limit)
+        self.after_claim()
+        return tidied
+
+    def next_due(self, queue: str, now: float) -> float | None:
+        """Return the next due time, as stores do that more than one process uses."""
+        due = self.due(queue, now + 3600, 1).tasks
+        return due[0].not_before if due else None
+
+    def wait_for_put(self, seen: int, seconds: float) -> None:
+        """Let the time pass."""
+        self.waits.append((seen, round(seconds, 5)))
+        assert len(self.waits) < MOST_WAITS
+        self.time.advance(seconds)
+
+
+@pytest.fixture
+def store(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> WaitingStore:
+    """Return a store that shares its clock with the timeouts of polls."""
+    monkeypatch.setattr(polling, "time", SimpleNamespace(monotonic=clock))
+    return WaitingStore(clock)
+
+
+@pytest.fixture
+def queue(store: WaitingStore, clock: Clock) -> Queue:
+    return Queue(store, clock=clock)
+
+
+def test_it_waits_until_a_delay_ends(queue: Queue, store: WaitingStore) -> None:
+    queue.put("later", delay_seconds=3.5)
+    assert payloads(queue.poll()) == ["later"]
+    assert store.waits == [(1, 3.0), (2, 0.5)]
+
+
+def test_it_waits_no_longer_than_its_timeout(queue: Queue, store: WaitingStore) -> None:
+    assert queue.poll(timeout_seconds=7) == []
+    assert [seconds for _seen, seconds in store.waits] == [3.0, 3.0, 1.0]
+
+
+def test_it_looks_at_once_for_what_became_due_during_the_claim(
+    queue: Queue, store: WaitingStore, clock: Clock
+) -> None:
+    queue.put("later", delay_seconds=1)
+    store.after_claim = lambda: clock.advance(2)
+    assert payloads(queue.poll()) == ["later"]
+    assert store.waits == [(1, 0.0)]
+
+
+def test_it_claims_one_task_unless_told_otherwise(queue: Queue, store: WaitingStore) -> None:
+    queue.put_many([{"payload": 1}, {"payload": 2}, {"payload": 3}])
+    assert [len(queue.poll()), len(queue.poll(2))] == [1, 2]
+    assert store.waits == []

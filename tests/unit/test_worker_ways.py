@@ -1,0 +1,236 @@
+"""Ways to hold and to leave tasks: at most once, and an end that gives leases back."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from itertools import count
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from freshq import Outcome, Queue, Reject, Retry, RetryBudget, TableMissing, TaskStatus, Worker
+from freshq.stores.memory import MemoryStore
+from freshq.worker.report import WorkerState
+from tests.support.working import PATIENCE_SECONDS, FailingStore, Quiet, wait_until, work_off
+
+if TYPE_CHECKING:
+    from freshq import RunReport, Task
+    from freshq.stores.claim_request import ClaimRequest
+
+
+def status_of(queue: Queue, task_id: str) -> TaskStatus:
+    task = queue.get(task_id)
+    assert task is not None
+    return task.status
+
+
+class TestAtMostOnce:
+    def test_a_task_is_over_when_its_run_starts(self) -> None:
+        queue = Queue.memory()
+        queue.put("work", task_id="a")
+        seen: list[TaskStatus] = []
+        report = work_off(queue, lambda task: seen.append(status_of(queue, task.task_id)), at_most_once=True)
+        assert seen == [TaskStatus.SUCCESS]
+        assert report.outcomes[Outcome.SUCCEEDED] == 1
+
+    @pytest.mark.parametrize(
+        ("error", "text"),
+        [
+            (Retry("no luck"), "no luck; not run again"),
+            (Reject("wrong"), "wrong"),
+            (ZeroDivisionError("by 0"), "ZeroDivisionError: by 0"),
+            (SystemExit(3), "SystemExit: 3"),
+        ],
+    )
+    def test_a_run_that_fails_is_reported_and_not_repeated(self, error: BaseException, text: str) -> None:
+        def runner(task: Task) -> None:
+            runs.append(task.task_id)
+            raise error
+
+        queue, runs, observer = Queue.memory(), list[str](), Quiet()
+        queue.put("work", task_id="a")
+        report = work_off(queue, runner, at_most_once=True, observer=observer)
+        assert (runs, status_of(queue, "a")) == (["a"], TaskStatus.SUCCESS)
+        assert observer.settlements == [("a", Outcome.FAILED, text)]
+        assert (report.outcomes[Outcome.FAILED], report.unfinished) == (1, [])
+
+    def test_a_task_that_cannot_be_acknowledged_is_not_run(self) -> None:
+        def acknowledges_only_after_the_lease(task: Task) -> None:
+            raise AssertionError(task.task_id)
+
+        queue = Queue(FailingStore(changes_that_fail=1000), lease_seconds=0.05)
+        queue.put("work", task_id="a")
+        worker = Worker(queue, acknowledges_only_after_the_lease, at_most_once=True, poll_seconds=0.01)
+        report = worker.run(until=lambda: worker.status().outcomes[Outcome.UNSETTLED] > 0)
+        assert report.outcomes[Outcome.UNSETTLED] == 1
+
+    def test_its_lease_is_not_extended(self) -> None:
+        extended: list[str] = []
+
+        class Watched(Queue):
+            def extend(self, claim: Any, lease_seconds: float) -> Any:
+                extended.append(claim.task.task_id)
+                return super().extend(claim, lease_seconds)
+
+        with Blocked(Watched.memory(lease_seconds=0.1), at_most_once=True) as work:
+            work.queue.put("more", task_id="b")
+            threading.Event().wait(0.15)  # longer than the lease
+        assert extended == []
+
+
+class Blocked:
+    """A worker in a thread, whose runner blocks on one task until `release` is set."""
+
+    def __init__(self, queue: Queue, **options: Any) -> None:
+        self.queue = queue
+        queue.put("work", task_id="a")
+        self.started, self.release = threading.Event(), threading.Event()
+        self.worker = Worker(queue, self._run, **{"poll_seconds": 0.01, "concurrency": 1, **options})
+        self.report: RunReport | None = None
+        self._thread = threading.Thread(target=self._work)
+
+    def _run(self, task: Task) -> None:
+        del task
+        self.started.set()
+        assert self.release.wait(PATIENCE_SECONDS)
+
+    def _work(self) -> None:
+        self.report = self.worker.run()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self.started.wait(PATIENCE_SECONDS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release.set()
+        self.ended()
+
+    def ended(self) -> RunReport:
+        self.worker.stop()
+        self._thread.join(PATIENCE_SECONDS)
+        assert self.report is not None
+        return self.report
+
+
+class TestStopAtOnce:
+    def test_running_tasks_are_given_back_and_the_attempt_is_not_counted(self) -> None:
+        with Blocked(Queue.memory()) as work:
+            work.worker.stop()
+            wait_until(lambda: work.worker.status().state is WorkerState.DRAINING)
+            work.worker.stop_at_once()
+            report = work.ended()
+            claims = work.queue.claim()
+        assert (report.given_back, report.unfinished) == (["a"], [])
+        assert [(claim.task.task_id, claim.task.attempts) for claim in claims] == [("a", 1)]
+
+    def test_a_run_that_was_acknowledged_stays_so(self) -> None:
+        with Blocked(Queue.memory(), at_most_once=True) as work:
+            work.worker.stop_at_once()
+            report = work.ended()
+            assert status_of(work.queue, "a") is TaskStatus.SUCCESS
+        assert (report.given_back, report.unfinished) == ([], ["a"])
+
+    def test_a_task_that_cannot_be_given_back_is_unfinished(self, caplog: pytest.LogCaptureFixture) -> None:
+        store = FailingStore()
+        with Blocked(Queue(store)) as work:
+            store.changes_that_fail = 1000
+            work.worker.stop_at_once()
+            report = work.ended()
+        assert (report.given_back, report.unfinished) == ([], ["a"])
+        assert "task a stays TAKEN until its lease expires: no answer" in caplog.text
+
+
+class TestStatus:
+    def test_from_the_start_to_the_end(self) -> None:
+        work = Blocked(Queue.memory())
+        assert work.worker.status().state is WorkerState.STARTING
+        with work:
+            wait_until(lambda: work.worker.status().store_answers)
+            status = work.worker.status()
+            assert (status.state, status.running, status.claimed) == (WorkerState.WORKING, 1, 1)
+            work.worker.stop()
+            wait_until(lambda: work.worker.status().state is WorkerState.DRAINING)
+        status = work.worker.status()
+        assert (status.state, status.running) == (WorkerState.ENDED, 0)
+        assert status.outcomes[Outcome.SUCCEEDED] == 1
+
+    def test_a_store_that_fails_does_not_answer(self) -> None:
+        store = FailingStore(claims_that_fail=1)
+        queue = Queue(store)
+        seen: list[bool] = []
+        worker = Worker(queue, str, poll_seconds=0.01)
+        worker.run(until=lambda: seen.append(worker.status().store_answers) or seen[-1])  # type: ignore[func-returns-value]
+        assert (seen[0], seen[-1]) == (False, True)
+
+
+def test_a_signal_handler_may_stop_the_worker_of_its_own_thread() -> None:
+    """Also if the signal comes while that thread is in the middle of `Wake.wait`, or of the handler."""
+    worker = Worker(Queue.memory(), str, poll_seconds=30)
+    calls: list[int] = []
+
+    def handle(number: int, _frame: object) -> None:
+        calls.append(number)
+        worker.stop()
+        if len(calls) < 3:
+            signal.raise_signal(number)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        report = worker.run()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert (len(calls), report.claimed) == (3, 0)
+
+
+class TestMistakes:
+    """Errors of the store that waiting does not end."""
+
+    def test_a_table_that_was_never_there_ends_the_worker(self) -> None:
+        with pytest.raises(TableMissing):
+            Worker(Queue(NoTable()), str, poll_seconds=0.01).run()
+
+    def test_a_table_that_is_away_for_a_moment_does_not(self) -> None:
+        store = NoTable()
+        store.missing = False
+        queue = Queue(store)
+        worker = Worker(queue, str, poll_seconds=0.01)
+        turns = count()
+
+        def over() -> bool:
+            store.missing = 5 < next(turns) < 10
+            queue.put("work") if store.refused else None
+            return worker.status().outcomes[Outcome.SUCCEEDED] > 0
+
+        worker.run(until=over)
+        assert store.refused > 0
+
+
+class NoTable(MemoryStore):
+    """A store whose table is missing at times."""
+
+    missing, refused = True, 0
+
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        if self.missing:
+            self.refused += 1
+            raise TableMissing("table 'tasks': it does not exist")
+        return super().claim(request)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"transaction": True}, r"^transaction: needs a queue in a SQL database .*MemoryStore"),
+        ({"transaction": True, "at_most_once": True}, "^at_most_once: not with transaction"),
+        ({"transaction": True, "max_run_seconds": 60.0}, "^max_run_seconds: not with transaction"),
+        ({"transaction": True, "retry_budget": RetryBudget(0.1)}, "^retry_budget: not with transaction"),
+        ({"at_most_once": 1}, "^at_most_once: "),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Worker(Queue.memory(), lambda task, connection=None: (task, connection), **options)
