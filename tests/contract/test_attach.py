@@ -21,6 +21,7 @@ from freshq import (
     NotReady,
     PutOutcome,
     Queue,
+    StoreError,
     TableMissing,
     TaskNotFound,
     TaskStatus,
@@ -30,6 +31,7 @@ from freshq import (
 from freshq.policy.order import Order
 from freshq.stores.dynamodb import control
 from freshq.stores.dynamodb.lease_items import LATE_CLAIM_SECONDS
+from freshq.stores.dynamodb.tables import changes as table_changes
 from freshq.stores.dynamodb.tables.attachment import (
     Attachment,
     attach_table,
@@ -38,9 +40,10 @@ from freshq.stores.dynamodb.tables.attachment import (
     own_definitions,
     plan_attachment,
 )
+from freshq.stores.dynamodb.tables.changes import TableChanges
 from tests.conftest import Clock
 from tests.contract.test_concurrency import at_once
-from tests.support.faults import client_at, meanwhile, refused, replies_lost
+from tests.support.faults import client_at, failing, meanwhile, refused, replies_lost
 from tests.support.readings import counts, ids
 
 if TYPE_CHECKING:
@@ -697,6 +700,32 @@ class TestAttaching:
         table.add("A")
         table.queue().enqueue("A")
         assert ids(table.queue().claim()) == ["A"]
+
+    @pytest.mark.parametrize("code", ["InternalFailure", "ServiceUnavailable", "ThrottlingException"])
+    def test_to_wait_bears_descriptions_that_fail(self, shipments: Shipments, code: str) -> None:
+        seen: list[tuple[str, str]] = []
+        changes = TableChanges(
+            shipments.client, shipments.table, poll_seconds=0, on_status=lambda *status: seen.append(status)
+        )
+        with failing(shipments.client, "DescribeTable", code=code, times=2):
+            assert changes.wait()["TableStatus"] == "ACTIVE"
+        assert seen[:3] == [(shipments.table, "UNKNOWN")] * 2 + [(shipments.table, "ACTIVE")]
+
+    def test_to_wait_for_descriptions_ends(
+        self, shipments: Shipments, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At the deadline if nobody answers, at once if the caller is refused or the table is gone."""
+        monkeypatch.setattr(table_changes, "WAIT_SECONDS", -1.0)
+        changes = TableChanges(shipments.client, shipments.table, poll_seconds=0)
+        with (
+            refused(shipments.client, "DescribeTable", code="InternalFailure"),
+            pytest.raises(StoreError, match=r"not ready .*UNKNOWN"),
+        ):
+            changes.wait()
+        with refused(shipments.client, code="AccessDeniedException"), pytest.raises(Unreachable):
+            changes.wait()
+        with pytest.raises(TableMissing):
+            TableChanges(shipments.client, f"no-{shipments.table}").wait()
 
     def test_an_index_of_keys_only_still_works(self, client: DynamoDBClient) -> None:
         """Tables were attached so before the index had the deadlines."""

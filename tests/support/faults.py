@@ -128,6 +128,21 @@ def refused(client: DynamoDBClient, operation: str = "", *, code: str, let_pass:
 
 
 @contextmanager
+def failing(client: DynamoDBClient, operation: str, *, code: str, times: int) -> Iterator[None]:
+    """Answer the first calls of an operation with an error."""
+    left = times
+
+    def fail(model: Any, **_rest: Any) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            raise ClientError({"Error": {"Code": code, "Message": "by the test"}}, model.name)
+
+    with hooked(client, BEFORE, fail, operation):
+        yield
+
+
+@contextmanager
 def meanwhile(client: DynamoDBClient, operation: str, act: Callable[[], object]) -> Iterator[None]:
     """Do something once, just before a call is sent."""
     done = False

@@ -40,18 +40,17 @@ THROTTLING_CODES: Final = frozenset(
         "LimitExceededException",
     }
 )
-CONNECTION_CODES: Final = frozenset(
+# The caller was refused: the same call is refused again until somebody mends that.
+REFUSED_CODES: Final = frozenset(
     {
         "AccessDeniedException",
         "ExpiredTokenException",
-        "InternalFailure",
-        "InternalServerError",
         "InvalidSignatureException",
         "MissingAuthenticationTokenException",
-        "ServiceUnavailable",
         "UnrecognizedClientException",
     }
 )
+CONNECTION_CODES: Final = REFUSED_CODES | {"InternalFailure", "InternalServerError", "ServiceUnavailable"}
 # DynamoDB's rule. A table of another account is named by its ARN.
 TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:\S+:table/\S+")
 # Service quotas of BatchGetItem and BatchWriteItem.
@@ -297,6 +296,13 @@ def _made_by(item: Item | None, token: str) -> bool:
     if item is None:
         return False
     return {"S": token} in (item.get("requestToken"), item.get("putToken"))
+
+
+def error_code(error: BaseException) -> str | None:
+    """Return the code of DynamoDB's error that an error of freshq was made of; None if it has none."""
+    response: Item = getattr(error.__cause__, "response", {})
+    code: str | None = response.get("Error", {}).get("Code")
+    return code
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import StoreError, TableMissing
-from freshq.stores.dynamodb.calls import translated
+from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
+from freshq.stores.dynamodb.calls import REFUSED_CODES, error_code, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,10 +16,14 @@ if TYPE_CHECKING:
 
     from freshq.stores.dynamodb.names import Item
 
+logger = logging.getLogger(__name__)
+
 # To fill an index DynamoDB reads the whole table; a large one takes hours.
 WAIT_SECONDS: Final = 24 * 3600.0
 POLL_SECONDS: Final = 2.0
 ACTIVE: Final = "ACTIVE"
+# The status of a table whose description could not be read.
+UNKNOWN: Final = "UNKNOWN"
 # The answers while another change of the table is in progress, or after it made this very change:
 # the ValidationException then says that the index exists.
 BUSY_CODES: Final = ("ResourceInUseException", "LimitExceededException", "ValidationException")
@@ -60,25 +65,34 @@ class TableChanges:
     def wait(self) -> Item:
         """Return the description once the table and all its indexes can be used and changed.
 
+        A description that DynamoDB failed to give is asked for again: the change goes on meanwhile.
+
         Raises:
-            StoreError: If that takes longer than a day.
+            TableMissing: If the table does not exist.
+            StoreError: If that takes longer than a day, or DynamoDB refuses the caller.
         """
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
-            description = self.description()
-            statuses = {self._table: description["TableStatus"]}
-            statuses |= {
-                index["IndexName"]: index["IndexStatus"] + (", filling" if index.get("Backfilling") else "")
-                for index in description.get("GlobalSecondaryIndexes", [])
-            }
+            description = self._answered_description()
+            statuses = {self._table: UNKNOWN} if description is None else _statuses(description)
             for name, status in statuses.items():
                 self._on_status(name, status)
-            if set(statuses.values()) == {ACTIVE}:
+            if description is not None and set(statuses.values()) == {ACTIVE}:
                 return description
             if time.monotonic() > deadline:
                 msg = f"table {self._table!r}: not ready after {WAIT_SECONDS / 3600:.0f} h: {statuses}"
                 raise StoreError(msg)
             time.sleep(self._poll_seconds)
+
+    def _answered_description(self) -> Item | None:
+        """Return the answer of DescribeTable; None if there was none, but may be one later."""
+        try:
+            return self.description()
+        except StoreError as error:
+            if not _may_pass(error):
+                raise
+            logger.warning("still waiting: %s", error)
+            return None
 
     def add_index(self, index: Item, definitions: Sequence[Any]) -> None:
         """Add a global secondary index unless it exists; return once it can be used.
@@ -113,10 +127,25 @@ class TableChanges:
         except TableMissing:
             raise
         except StoreError as error:
-            code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
+            code = error_code(error)
             busy = code in BUSY_CODES[:2] and self.description()["TableStatus"] != ACTIVE
             if not (busy or (code in BUSY_CODES and made_by_another())):
                 raise
+
+
+def _statuses(description: Item) -> dict[str, str]:
+    """Return the status of a table and of each of its indexes."""
+    return {description["TableName"]: description["TableStatus"]} | {
+        index["IndexName"]: index["IndexStatus"] + (", filling" if index.get("Backfilling") else "")
+        for index in description.get("GlobalSecondaryIndexes", [])
+    }
+
+
+def _may_pass(error: StoreError) -> bool:
+    """Return whether the same call may be answered later: nobody refused it."""
+    if isinstance(error, Throttled):
+        return True
+    return isinstance(error, Unreachable) and error_code(error) not in REFUSED_CODES
 
 
 def index_names(description: Item) -> set[str]:
