@@ -38,6 +38,7 @@ _UNIT: Final = tuple(
     f"tests/unit/test_{name}.py"
     for name in (
         "arguments",
+        "async_queue",
         "backlog_bound",
         "errors",
         "flow_meter",

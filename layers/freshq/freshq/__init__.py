@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TaskNotFound,
         Throttled,
         Unreachable,
+        WaitTimeout,
         WrongResourceState,
     )
     from freshq.feeds.relay import Relay
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from freshq.policy.pressure import Door
     from freshq.policy.rules import CodelRule, ReserveRule
     from freshq.policy.shedding import BacklogLimit, WhenFull
+    from freshq.queue.async_queue import AsyncAttachedQueue, AsyncQueue
     from freshq.queue.attached import AttachedQueue
     from freshq.queue.queue import Queue
     from freshq.stores.base import Stats
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyQueued",
+    "AsyncAttachedQueue",
+    "AsyncQueue",
     "AttachedQueue",
     "BacklogLimit",
     "Busy",
@@ -102,6 +106,7 @@ __all__ = [
     "TaskStatus",
     "Throttled",
     "Unreachable",
+    "WaitTimeout",
     "Waiting",
     "WaitsFor",
     "WhenFull",
@@ -111,6 +116,8 @@ __all__ = [
 
 _MODULES: Final = {
     "AlreadyQueued": "freshq.errors",
+    "AsyncAttachedQueue": "freshq.queue.async_queue",
+    "AsyncQueue": "freshq.queue.async_queue",
     "AttachedQueue": "freshq.queue.attached",
     "BacklogLimit": "freshq.policy.shedding",
     "Busy": "freshq.model.outcomes",
@@ -161,6 +168,7 @@ _MODULES: Final = {
     "TaskStatus": "freshq.model.task",
     "Throttled": "freshq.errors",
     "Unreachable": "freshq.errors",
+    "WaitTimeout": "freshq.errors",
     "Waiting": "freshq.model.answers",
     "WaitsFor": "freshq.model.answers",
     "WhenFull": "freshq.policy.shedding",

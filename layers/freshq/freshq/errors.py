@@ -162,6 +162,23 @@ class WrongResourceState(RefusedError):  # noqa: N818 - names the outcome
         self.status = status
 
 
+class WaitTimeout(FreshqError, TimeoutError):  # noqa: N818 - names the outcome
+    """The task was not over in time. It stays as it is, and may still end.
+
+    Attributes:
+        task_id: The task.
+        status: Its status at the last look.
+    """
+
+    def __init__(self, task_id: str, status: str, waited_seconds: float) -> None:
+        """Name the task, its status, and how long it was waited for."""
+        super().__init__(
+            f"task {task_id!r}: still {status} after {waited_seconds:.1f} s; wait longer, or cancel the task"
+        )
+        self.task_id = task_id
+        self.status = status
+
+
 class StoreError(FreshqError):
     """A store call failed. A failed call never looks like an empty answer."""
 

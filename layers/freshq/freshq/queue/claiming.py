@@ -17,7 +17,7 @@ from freshq.policy.shedding import MAX_TAKES
 from freshq.queue.core import Verbs
 from freshq.queue.freshness import with_fresh_leases
 from freshq.queue.peeking import waiting
-from freshq.queue.polling import poll
+from freshq.queue.polling import answer_of, look_for_claims
 from freshq.queue.shedding import ShedWhenHeld, shed_late
 from freshq.stores.claim_request import ClaimRequest
 from freshq.stores.transactional import transactions_of
@@ -137,10 +137,8 @@ class Claiming(Verbs):
             ValueError: If an argument is wrong.
             StoreError: If the store did not answer.
         """
-        checked_seconds("poll_seconds", poll_seconds, above_zero=True)
-        if timeout_seconds is not None:
-            checked_seconds("timeout_seconds", timeout_seconds)
-        return poll(lambda: self.claim(limit), self._core, timeout_seconds, poll_seconds)
+        look = look_for_claims(lambda: self.claim(limit), self._core, timeout_seconds, poll_seconds)
+        return answer_of(look, self._core.store)
 
     @contextmanager
     def transaction(self) -> Iterator[HeldTask | None]:

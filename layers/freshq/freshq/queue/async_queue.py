@@ -1,0 +1,331 @@
+"""A queue for coroutines. Each verb is the one of `Queue`, called in a thread: none is written twice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import asynccontextmanager
+from functools import partial, wraps
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+
+from freshq.errors import FreshqError, LeaseLost
+from freshq.model.checks import checked_count
+from freshq.queue.attached import AttachedQueue
+from freshq.queue.base import BaseQueue
+from freshq.queue.polling import Pause, look_for_claims, look_for_end
+from freshq.queue.queue import Queue
+from freshq.queue.threads import Threads
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from contextlib import AbstractContextManager
+    from typing import Self
+
+    from sqlalchemy import Connection
+
+    from freshq.model.answers import Claim
+    from freshq.model.task import Task
+    from freshq.policy.order import Order
+    from freshq.queue.polling import Look
+    from freshq.stores.base import Store
+    from freshq.stores.transactions import HeldTask
+
+    # Inside the class, `list` is a verb.
+    Claims: TypeAlias = list[Claim]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+# As many as the connections that a SQL store, or boto3, opens by default.
+MAX_THREADS: Final = 10
+# How often a waiting coroutine looks whether this process has put something.
+PUT_CHECK_SECONDS: Final = 0.05
+
+
+def _verb(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
+    """Return a verb of `Queue` as a coroutine function with the same arguments."""
+
+    @wraps(method)
+    async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.threads.run(partial(getattr(self.queue, method.__name__), *args, **kwargs))
+
+    return call
+
+
+def _claiming_verb(
+    method: Callable[Concatenate[Any, P], Claims],
+) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, Claims]]:
+    """Return a verb that claims as a coroutine function; what nobody awaits any more is released."""
+
+    @wraps(method)
+    async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> Claims:
+        verb = partial(getattr(self.queue, method.__name__), *args, **kwargs)
+        return await self.threads.run(verb, undo=self.give_back)
+
+    return call
+
+
+def _opening(open_queue: Callable[P, BaseQueue]) -> Callable[P, AsyncQueue]:
+    """Return a way to open a `Queue` as one to open an `AsyncQueue`."""
+
+    @wraps(open_queue)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> AsyncQueue:
+        queue = open_queue(*args, **kwargs)
+        return AsyncAttachedQueue(queue) if isinstance(queue, AttachedQueue) else AsyncQueue(queue)
+
+    return opened
+
+
+class AsyncHeldTask:
+    """A task held by the lock of its row, for coroutines.
+
+    Attributes:
+        task: The task, as if it had been claimed.
+    """
+
+    def __init__(self, held: HeldTask, threads: Threads, turn: Lock) -> None:
+        """Use a held task.
+
+        Args:
+            held: The task.
+            threads: Where the connection is used.
+            turn: The right to use it. It serves one thread at a time, also when the coroutine that the
+                first one worked for was cancelled.
+        """
+        self.task: Task = held.task
+        self._held = held
+        self._threads = threads
+        self._turn = turn
+
+    async def run(self, function: Callable[[Connection], T]) -> T:
+        """Return what a function returns for the connection of the transaction, in a thread."""
+
+        def call() -> T:
+            with self._turn:
+                return function(self._held.connection)
+
+        return await self._threads.run(call)
+
+    @property
+    def result(self) -> Any:  # noqa: ANN401 - any JSON value
+        """A JSON value to keep with the task; set it in the block."""
+        return self._held.result
+
+    @result.setter
+    def result(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
+        self._held.result = value
+
+
+class AsyncQueue:
+    """A queue whose verbs are coroutines, on any store: those of `Queue`, with the same arguments.
+
+    Calls run in threads, `max_threads` at a time; the event loop never waits for a store. A poll or a wait
+    holds a thread only while it looks.
+
+    If a coroutine is cancelled, its call has not begun and never does, or it goes on to its end and its
+    answer is dropped. What a cancelled claim took is released at once, with the attempt not counted; if
+    the store does not answer that, a warning is logged, and the task returns when its lease expires.
+
+    `async with` closes the queue at the end of the block, after the calls under way.
+
+    Attributes:
+        queue: The `Queue` itself, for threads.
+        threads: Where its calls run.
+    """
+
+    def __init__(self, queue: BaseQueue, max_threads: int = MAX_THREADS) -> None:
+        """Use a queue, whose verbs others may call too.
+
+        Args:
+            queue: The queue.
+            max_threads: Most calls at a time. In a SQL database, at most its `max_connections`, or calls
+                wait for a connection.
+
+        Raises:
+            ValueError: If an argument is wrong.
+        """
+        given: object = queue
+        if not isinstance(given, BaseQueue):
+            msg = f"queue: must be a Queue, got {type(given).__name__}; to open one, AsyncQueue.sql(url)"
+            raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+        self.queue = queue
+        self.threads = Threads(checked_count("max_threads", max_threads), "freshq-async")
+
+    memory = staticmethod(_opening(Queue.memory))
+    sql = staticmethod(_opening(Queue.sql))
+    dynamodb = staticmethod(_opening(Queue.dynamodb))
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self.queue.name
+
+    @property
+    def order(self) -> Order:
+        """Order of service within a priority level."""
+        return self.queue.order
+
+    @property
+    def lease_seconds(self) -> float:
+        """Default length of a lease."""
+        return self.queue.lease_seconds
+
+    @property
+    def max_age_seconds(self) -> float:
+        """Age at which a task is stale, unless its own max age is shorter."""
+        return self.queue.max_age_seconds
+
+    now = _verb(BaseQueue.now)
+    create_table = _verb(BaseQueue.create_table)
+    flush = _verb(BaseQueue.flush)
+
+    put = _verb(BaseQueue.put)
+    put_many = _verb(BaseQueue.put_many)
+    check = _verb(BaseQueue.check)
+
+    claim = _claiming_verb(BaseQueue.claim)
+    peek = _verb(BaseQueue.peek)
+    held = _verb(BaseQueue.held)
+    take_order_switches = _verb(BaseQueue.take_order_switches)
+    recover = _verb(BaseQueue.recover)
+    upkeep = _verb(BaseQueue.upkeep)
+    take_exhausted = _verb(BaseQueue.take_exhausted)
+
+    complete = _verb(BaseQueue.complete)
+    complete_many = _verb(BaseQueue.complete_many)
+    fail = _verb(BaseQueue.fail)
+    retry = _verb(BaseQueue.retry)
+    is_last_attempt = _verb(BaseQueue.is_last_attempt)
+    release = _verb(BaseQueue.release)
+    extend = _verb(BaseQueue.extend)
+
+    cancel = _verb(BaseQueue.cancel)
+    touch = _verb(BaseQueue.touch)
+    reprioritize = _verb(BaseQueue.reprioritize)
+    redrive = _verb(BaseQueue.redrive)
+    discard = _verb(BaseQueue.discard)
+    purge = _verb(BaseQueue.purge)
+    pause = _verb(BaseQueue.pause)
+    resume = _verb(BaseQueue.resume)
+
+    get = _verb(BaseQueue.get)
+    contains = _verb(BaseQueue.contains)
+    list = _verb(BaseQueue.list)
+    stats = _verb(BaseQueue.stats)
+    pressure = _verb(BaseQueue.pressure)
+
+    async def paused(self) -> bool:
+        """Return whether claims are suspended. A property of `Queue`; here it is awaited."""
+        return await self.threads.run(lambda: self.queue.paused)
+
+    async def poll(
+        self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
+    ) -> Claims:
+        """Claim tasks; wait until there are some. The arguments are those of `Queue.poll`."""
+        claim = partial(self.queue.claim, limit)
+        look = look_for_claims(claim, self.queue, timeout_seconds, poll_seconds)
+        return await self._answer_of(look, undo=self.give_back)
+
+    async def wait(
+        self, task_id: str, timeout_seconds: float | None = None, poll_seconds: float = 1.0
+    ) -> Task:
+        """Return a task once it is over. The arguments and errors are those of `Queue.wait`."""
+        return await self._answer_of(look_for_end(self.queue, task_id, timeout_seconds, poll_seconds))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncHeldTask | None]:
+        """Hold the next task in a database transaction, as `Queue.transaction` does. SQL only.
+
+        Write through `await held.run(lambda connection: ...)`. If the coroutine is cancelled, everything is
+        rolled back, and the task is claimable as before.
+
+        Yields:
+            The task; None if nothing is claimable or the queue is paused.
+
+        Raises:
+            ValueError: If the queue is not in a SQL database.
+        """
+        block = self.queue.transaction()
+        held = await self.threads.run(
+            block.__enter__, undo=lambda _held: _leave(block, Lock(), asyncio.CancelledError())
+        )
+        turn = Lock()
+        try:
+            yield None if held is None else AsyncHeldTask(held, self.threads, turn)
+        except BaseException as error:
+            if not await self.threads.run_to_end(partial(_leave, block, turn, error)):
+                raise
+        else:
+            await self.threads.run_to_end(partial(_leave, block, turn))
+
+    async def close(self) -> None:
+        """Wait for the calls under way, flush, and close the connections of this process."""
+        await self.threads.finish(self.queue.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def _answer_of(self, look: Look[T], undo: Callable[[T], object] | None = None) -> T:
+        """Look until there is an answer; between two looks no thread is held."""
+
+        def undo_answer(answer: T | Pause) -> None:
+            if undo is not None and not isinstance(answer, Pause):
+                undo(answer)
+
+        while isinstance(answer := await self.threads.run(look, undo_answer), Pause):
+            await _pause(self.queue.store, answer)
+        return answer
+
+    def give_back(self, claims: Claims) -> None:
+        """Release claims that a cancelled coroutine does not know of."""
+        for claim in claims:
+            try:
+                self.queue.release(claim)
+            except LeaseLost:
+                pass  # others have it already
+            except FreshqError as error:
+                task_id = claim.task.task_id
+                logger.warning("task %s stays TAKEN until its lease expires: %s", task_id, error)
+
+
+class AsyncAttachedQueue(AsyncQueue):
+    """An `AttachedQueue` for coroutines: `AsyncAttachedQueue(Queue.dynamodb(..., attach=True, key=...))`."""
+
+    def __init__(self, queue: AttachedQueue, max_threads: int = MAX_THREADS) -> None:
+        """Use a queue of an application's records; the arguments are those of `AsyncQueue`."""
+        super().__init__(queue, max_threads)
+
+    enqueue = _verb(AttachedQueue.enqueue)
+    hold = _verb(AttachedQueue.hold)
+    ready = _verb(AttachedQueue.ready)
+    claim_dead = _claiming_verb(AttachedQueue.claim_dead)
+
+
+async def _pause(store: Store, pause: Pause) -> None:
+    """Sleep, until this process puts something if that ends the pause."""
+    if pause.seen is None:
+        await asyncio.sleep(pause.seconds)
+        return
+    end = time.monotonic() + pause.seconds
+    while (left := end - time.monotonic()) > 0 and store.put_count() == pause.seen:
+        await asyncio.sleep(min(left, PUT_CHECK_SECONDS))
+
+
+def _leave(
+    block: AbstractContextManager[object], turn: Lock, error: BaseException | None = None
+) -> bool | None:
+    """Leave a transaction, once no thread uses its connection; return whether the error is dealt with.
+
+    Under a CancelledError it ends as if the process had died.
+    """
+    with turn:
+        return block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)

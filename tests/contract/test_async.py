@@ -1,0 +1,71 @@
+"""The verbs through `AsyncQueue`: the same tests, on a queue whose every call is a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from freshq import AsyncQueue, Queue
+from freshq.stores.memory import MemoryStore
+from freshq.stores.sql import SqlStore
+from tests.conftest import StoreUnderTest
+from tests.contract.test_verbs import *  # noqa: F403 - every test of the verbs runs here too
+from tests.contract.test_wait import *  # noqa: F403 - and those of waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Blocking:
+    """Calls the verbs of an `AsyncQueue`, each as a coroutine on a loop, and waits for it."""
+
+    def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop) -> None:
+        self._async_queue = AsyncQueue(queue)
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"store", "lifecycle"}:
+            return getattr(self._async_queue.queue, name)
+        verb = getattr(self._async_queue, name)
+        if not inspect.iscoroutinefunction(verb):
+            return verb
+        return self._waited(verb()) if name == "paused" else lambda *a, **k: self._waited(verb(*a, **k))
+
+    def _waited(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+
+@dataclass
+class AsyncStoreUnderTest(StoreUnderTest):
+    """A store with queues whose verbs are coroutines."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def queue(self, *, shards: int = 1, **options: Any) -> Queue:
+        assert self.loop is not None
+        return cast("Queue", Blocking(super().queue(shards=shards, **options), self.loop))
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, loop: asyncio.AbstractEventLoop) -> StoreUnderTest:
+    if request.param == "memory":
+        memory = MemoryStore()
+        return AsyncStoreUnderTest("memory", lambda _shards: memory, loop=loop)
+    engine = request.getfixturevalue("sqlite_engine")
+    return AsyncStoreUnderTest("sqlite", lambda _shards: SqlStore(engine), loop=loop)

@@ -1,0 +1,368 @@
+"""`AsyncQueue`: it has the verbs of `Queue`, holds up no loop, and loses no claim when it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from freshq import AsyncAttachedQueue, AsyncQueue, AttachedQueue, Busy, Queue, TaskStatus
+from freshq.queue.base import BaseQueue
+from freshq.stores.memory import MemoryStore
+from freshq.testing import FaultyStore
+from tests.support.readings import counts, payloads
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from freshq import Task
+    from freshq.stores.claim_request import ClaimRequest
+
+# What is no verb: it asks no store, or is for the worker, which uses the queue itself.
+NOT_VERBS = {"uniform", "store", "lifecycle"}
+SAME_PROPERTIES = {"name", "order", "lease_seconds", "max_age_seconds"}
+LONG_SECONDS = 30
+
+
+def public(kind: type) -> set[str]:
+    """Return the public names of a class."""
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+class HeldStore(MemoryStore):
+    """A store whose claims wait until the test lets them go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claiming = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        self.claiming.set()
+        assert self.may_go_on.wait(LONG_SECONDS)
+        return super().claim(request)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds."""
+    async with asyncio.timeout(LONG_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel a task, and wait for its end."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+class TestVerbs:
+    def test_it_has_every_verb_of_queue_as_a_coroutine_function(self) -> None:
+        verbs = public(BaseQueue) - NOT_VERBS - SAME_PROPERTIES - {"transaction"}
+        assert "put" in verbs
+        assert {name for name in verbs if not inspect.iscoroutinefunction(getattr(AsyncQueue, name))} == set()
+
+    def test_it_has_the_verbs_of_an_attached_queue_too(self) -> None:
+        own = public(AttachedQueue) - public(BaseQueue)
+        assert own
+        assert {
+            name for name in own if not inspect.iscoroutinefunction(getattr(AsyncAttachedQueue, name))
+        } == set()
+
+    def test_each_verb_is_the_one_of_its_name_with_its_arguments(self) -> None:
+        verbs = (public(BaseQueue) | public(AttachedQueue)) - NOT_VERBS - SAME_PROPERTIES - {"paused"}
+        for name in verbs:
+            own = getattr(AttachedQueue, name)
+            ours = getattr(AsyncAttachedQueue, name)
+            assert list(inspect.signature(ours).parameters.values()) == list(
+                inspect.signature(own).parameters.values()
+            ), name
+
+    def test_the_rest_is_the_same_properties_and_the_way_to_the_queue(self) -> None:
+        assert public(AsyncQueue) - public(Queue) == {"give_back"}
+        queue = AsyncQueue.memory(name="mail", max_age_seconds=7, lease_seconds=3)
+        for name in SAME_PROPERTIES:
+            assert getattr(queue, name) == getattr(queue.queue, name)
+
+    def test_only_a_queue_and_a_number_of_threads_will_do(self) -> None:
+        with pytest.raises(
+            ValueError, match=r"queue: must be a Queue, got str; to open one, AsyncQueue\.sql"
+        ):
+            AsyncQueue("sqlite://")  # type: ignore[arg-type]  # the mistake under test
+        with pytest.raises(ValueError, match="max_threads"):
+            AsyncQueue(Queue.memory(), max_threads=0)
+
+
+class TestUse:
+    async def _life(self, queue: AsyncQueue) -> TaskStatus:
+        async with queue:
+            await queue.create_table()
+            await queue.put("work", task_id="a")
+            (claim,) = await queue.poll()
+            await queue.complete(claim, 42)
+            return (await queue.wait("a", 5)).status
+
+    def test_it_is_opened_like_a_queue(self, tmp_path: Path) -> None:
+        assert asyncio.run(self._life(AsyncQueue.memory())) is TaskStatus.SUCCESS
+        assert asyncio.run(self._life(AsyncQueue.sql(f"sqlite:///{tmp_path}/tasks.db"))) is TaskStatus.SUCCESS
+
+    def test_many_calls_at_a_time_share_a_few_threads(self) -> None:
+        async def put_all() -> set[str]:
+            async with AsyncQueue(Queue.memory(), max_threads=3) as queue:
+                await asyncio.gather(*(queue.put(number) for number in range(200)))
+                assert (await queue.stats()).pending == 200
+                return {each.name for each in threading.enumerate() if each.name.startswith("freshq-async")}
+
+        assert 1 <= len(asyncio.run(put_all())) <= 3
+
+    def test_many_that_wait_leave_threads_for_the_others(self) -> None:
+        async def wait_and_put() -> list[object]:
+            async with AsyncQueue(Queue.memory(), max_threads=1) as queue, asyncio.timeout(LONG_SECONDS):
+                polls = [asyncio.create_task(queue.poll(poll_seconds=0.05)) for _ in range(20)]
+                for number in range(20):
+                    await queue.put(number)
+                return [claim.task.payload for claims in await asyncio.gather(*polls) for claim in claims]
+
+        assert sorted(map(int, map(str, asyncio.run(wait_and_put())))) == list(range(20))
+
+    def test_a_poll_ends_with_a_put_of_this_process(self, tmp_path: Path) -> None:
+        async def poll_and_put() -> list[object]:
+            async with AsyncQueue.sql(f"sqlite:///{tmp_path}/tasks.db") as queue:
+                await queue.create_table()
+                poll = asyncio.create_task(queue.poll(poll_seconds=LONG_SECONDS * 10))
+                await asyncio.sleep(0.05)
+                await queue.put("new")
+                async with asyncio.timeout(LONG_SECONDS):
+                    return payloads(await poll)
+
+        assert asyncio.run(poll_and_put()) == ["new"]
+
+    def test_the_context_variables_of_the_caller_are_those_of_the_call(self) -> None:
+        variable = contextvars.ContextVar("variable", default="none")
+        seen: list[str] = []
+
+        def clock() -> float:
+            seen.append(variable.get())
+            return 1_700_000_000.0
+
+        async def put() -> None:
+            async with AsyncQueue.memory(clock=clock) as queue:
+                variable.set("mine")
+                await queue.put("work")
+
+        asyncio.run(put())
+        assert "mine" in seen
+
+    def test_a_closed_queue_can_be_used_again(self) -> None:
+        async def use_twice() -> int:
+            queue = AsyncQueue.memory()
+            async with queue:
+                await queue.put("work")
+            async with queue:
+                return (await queue.stats()).pending
+
+        assert asyncio.run(use_twice()) == 1
+
+
+class TestCancelling:
+    @pytest.mark.parametrize("verb", ["claim", "poll"])
+    def test_what_a_cancelled_claim_took_is_released(self, verb: str) -> None:
+        async def cancel() -> tuple[dict[str, int], int]:
+            store = HeldStore()
+            async with AsyncQueue(Queue(store)) as queue:
+                await queue.put("work", task_id="a")
+                claim = asyncio.create_task(getattr(queue, verb)())
+                await until(store.claiming.is_set)
+                await cancelled(claim)
+                store.may_go_on.set()
+            task = queue.queue.get("a")
+            assert task is not None
+            return counts(queue.queue.stats()), task.attempts
+
+        assert asyncio.run(cancel()) == ({"pending": 1}, 0)
+
+    def test_a_claim_that_is_over_when_it_is_cancelled_is_released_too(self) -> None:
+        async def cancel() -> dict[str, int]:
+            async with AsyncQueue.memory() as queue:
+                await queue.put("work")
+                claim = asyncio.create_task(queue.claim())
+                await asyncio.sleep(0)
+                while not queue.queue.stats().taken:  # the loop stands: it cannot see that the call is over
+                    pass
+                await cancelled(claim)
+            return counts(queue.queue.stats())
+
+        assert asyncio.run(cancel()) == {"pending": 1}
+
+    def test_a_claim_that_did_not_begin_takes_nothing(self) -> None:
+        async def cancel() -> tuple[dict[str, int], int]:
+            store = HeldStore()
+            async with AsyncQueue(Queue(store), max_threads=1) as queue:
+                await queue.put("work")
+                first = asyncio.create_task(queue.claim())
+                await until(store.claiming.is_set)
+                second = asyncio.create_task(queue.claim())
+                await asyncio.sleep(0)
+                await cancelled(second)
+                store.may_go_on.set()
+                claims = await first
+            return counts(queue.queue.stats()), len(claims)
+
+        assert asyncio.run(cancel()) == ({"taken": 1}, 1)
+
+    def test_a_release_that_fails_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def cancel() -> None:
+            store = HeldStore()
+            faulty = FaultyStore(store)
+            async with AsyncQueue(faulty.queue()) as queue:
+                await queue.put("work", task_id="a")
+                claim = asyncio.create_task(queue.claim())
+                await until(store.claiming.is_set)
+                await cancelled(claim)
+                with faulty.down():
+                    store.may_go_on.set()
+                    await until(lambda: "stays TAKEN" in caplog.text)
+
+        asyncio.run(cancel())
+        assert "task a stays TAKEN until its lease expires" in caplog.text
+
+    def test_the_end_of_the_program_waits_for_what_was_cancelled(self) -> None:
+        store = HeldStore()
+        queue = Queue(store)
+        queue.put("work")
+
+        async def program() -> None:
+            async with AsyncQueue(queue) as async_queue, asyncio.TaskGroup() as group:
+                group.create_task(async_queue.claim())
+                await until(store.claiming.is_set)
+                threading.Timer(0.05, store.may_go_on.set).start()
+                raise KeyError("the program fails")
+
+        with pytest.raises(BaseExceptionGroup):
+            asyncio.run(program())
+        assert counts(queue.stats()) == {"pending": 1}
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> str:
+    """Return a database with a queue and a table of orders."""
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    Queue.sql(url).create_table()
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE orders (id TEXT)"))
+    engine.dispose()
+    return url
+
+
+def insert(connection: sa.Connection) -> None:
+    connection.execute(sa.text("INSERT INTO orders VALUES ('7')"))
+
+
+async def standing(queue: AsyncQueue) -> tuple[dict[str, int], int, int]:
+    """Return the tasks by status, the attempts of the only one, and the number of orders."""
+    task = await queue.get("a")
+    assert task is not None
+    async with queue.transaction() as held:
+        assert held is None
+    engine = sa.create_engine(str(queue.queue.store.database.engine.url))  # type: ignore[attr-defined]
+    with engine.connect() as connection:
+        orders = connection.execute(sa.text("SELECT count(*) FROM orders")).scalar_one()
+    engine.dispose()
+    return counts(await queue.stats()), task.attempts, orders
+
+
+class TestTransaction:
+    def _after(
+        self, url: str, work: Callable[[AsyncQueue], Awaitable[None]]
+    ) -> tuple[dict[str, int], int, int]:
+        """Return what stands after some work on a task, with claims paused for a last look."""
+
+        async def run() -> tuple[dict[str, int], int, int]:
+            async with AsyncQueue.sql(url) as queue:
+                await queue.put("work", task_id="a")
+                await work(queue)
+                await queue.pause()
+                return await standing(queue)
+
+        return asyncio.run(run())
+
+    def test_its_writes_and_the_task_are_committed_together(self, orders: str) -> None:
+        async def work(queue: AsyncQueue) -> None:
+            async with queue.transaction() as held:
+                assert held is not None
+                await held.run(insert)
+                held.result = held.task.payload
+                assert held.result == "work"
+
+        assert self._after(orders, work) == ({"success": 1}, 1, 1)
+
+    def test_an_error_undoes_the_writes_and_counts_the_attempt(self, orders: str) -> None:
+        async def work(queue: AsyncQueue) -> None:
+            async def fail() -> None:
+                async with queue.transaction() as held:
+                    assert held is not None
+                    await held.run(insert)
+                    raise KeyError("broken")
+
+            with pytest.raises(KeyError):
+                await fail()
+
+        standing, attempts, orders_made = self._after(orders, work)
+        assert sum(standing.values()) == 1
+        assert (attempts, orders_made) == (1, 0)
+
+    def test_cancelled_it_is_as_if_it_had_not_begun(self, orders: str) -> None:
+        async def work(queue: AsyncQueue) -> None:
+            inside = asyncio.Event()
+
+            async def hold() -> None:
+                async with queue.transaction() as held:
+                    assert held is not None
+                    await held.run(insert)
+                    inside.set()
+                    await asyncio.sleep(LONG_SECONDS)
+
+            task = asyncio.create_task(hold())
+            await inside.wait()
+            await cancelled(task)
+
+        assert self._after(orders, work) == ({"pending": 1}, 0, 0)
+
+    def test_cancelled_while_it_writes_it_waits_for_the_write(self, orders: str) -> None:
+        writing, may_go_on = threading.Event(), threading.Event()
+
+        def slowly(connection: sa.Connection) -> None:
+            writing.set()
+            assert may_go_on.wait(LONG_SECONDS)
+            insert(connection)
+
+        async def work(queue: AsyncQueue) -> None:
+            async def hold() -> None:
+                async with queue.transaction() as held:
+                    assert held is not None
+                    await held.run(slowly)
+
+            task = asyncio.create_task(hold())
+            await until(writing.is_set)
+            task.cancel()
+            await asyncio.sleep(0.01)
+            assert not task.done()
+            may_go_on.set()
+            await cancelled(task)
+
+        assert self._after(orders, work) == ({"pending": 1}, 0, 0)
+
+    def test_a_block_that_fails_in_the_way_it_says_raises_nothing(self, orders: str) -> None:
+        async def work(queue: AsyncQueue) -> None:
+            async with queue.transaction():
+                raise Busy
+
+        assert self._after(orders, work) == ({"pending": 1}, 0, 0)
