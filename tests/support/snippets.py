@@ -1,0 +1,176 @@
+"""The snippets of the documentation, and a reader who types them in, in order."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from markdown_it import MarkdownIt
+from samtranslator.yaml_helper import yaml_parse
+
+from tests.support.functions import PROJECT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+# Written above a snippet that no test runs: <!-- not run: it needs an account -->
+_NOT_RUN: Final = re.compile(r"<!--\s*not run:\s*(\S.*?)\s*-->\s*\Z", re.DOTALL)
+_FILE: Final = re.compile(r"# ([\w./-]+\.\w+)\n")
+_COMMAND: Final = re.compile(r"^\$ ((?:.*\\\n)*.*)\n?((?:(?!\$ ).*\n?)*)", re.MULTILINE)
+_EXPORT: Final = re.compile(r"export (\w+)=(.*)")
+# Snippets that are data, and what reads them.
+_DATA: Final[dict[str, Callable[[str], object]]] = {
+    "ini": str,
+    "json": json.loads,
+    "mermaid": str,
+    "toml": tomllib.loads,
+    "yaml": yaml_parse,
+}
+LANGUAGES: Final = {"console", "python", "text", *_DATA}
+COMMAND_SECONDS: Final = 60
+_SAME: Final = doctest.ELLIPSIS
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A block of code on a page.
+
+    Attributes:
+        place: Page and line of its first line.
+        language: As the fence names it; empty for an indented block.
+        not_run: Why no test runs it, if the page says so.
+    """
+
+    place: str
+    language: str
+    code: str
+    not_run: str | None = None
+
+
+def pages() -> list[Path]:
+    """Return the pages for users: the README and the documentation, without the reasons of decisions."""
+    return [
+        PROJECT / "README.md",
+        *sorted((PROJECT / "docs").glob("*.md")),
+        *sorted((PROJECT / "docs/reference").glob("*.md")),
+    ]
+
+
+def snippets(page: Path) -> list[Snippet]:
+    """Return the snippets of a page, in order."""
+    found, comment = [], ""
+    for token in MarkdownIt("commonmark").parse(page.read_text("utf-8")):
+        if token.type in {"fence", "code_block"} and token.map is not None:
+            reason = _NOT_RUN.search(comment)
+            place = f"{page.name}:{token.map[0] + 1}"
+            found.append(Snippet(place, token.info.strip(), token.content, reason and reason[1]))
+        comment = token.content if token.type == "html_block" else ""
+    return found
+
+
+class Reader:
+    """Follows pages in a folder: saves files, runs programs and commands, and compares what they print.
+
+    A `python` snippet whose first line is a comment with a file name is saved under that name; any other
+    runs, with the names that earlier ones of the page defined. A `text` snippet is what the program before it
+    printed. In a `console` snippet, lines that start with `$ ` are commands, and the others what they print.
+    `...` in an output stands for any text.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        stand_ins: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            folder: The current folder, of which nothing else is needed afterwards.
+            environment: Variables of the commands.
+            stand_ins: What the test has in place of something that each reader has of their own.
+        """
+        self.folder = folder
+        self.printed: dict[str, str] = {}
+        self._stand_ins = dict(stand_ins or {})
+        self._names: dict[str, Any] = {"__name__": "__main__"}
+        self._last = ""
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        plain = {"COLUMNS": "100", "HOME": str(folder), "LANG": "C.UTF-8", "PATH": programs, "TERM": "dumb"}
+        self.environment = plain | dict(environment or {})
+
+    def follow(self, read: Iterable[Snippet]) -> None:
+        """Do what snippets say, except those that name a reason why no test does."""
+        for snippet in read:
+            if snippet.not_run is None:
+                self._do(snippet)
+
+    def _do(self, snippet: Snippet) -> None:
+        code = snippet.code
+        for shown, here in self._stand_ins.items():
+            code = code.replace(shown, here)
+        name = _FILE.match(code)
+        if snippet.language == "console":
+            self._type(code, snippet.place)
+        elif snippet.language in {"python", "toml", "ini"} and name:
+            path = self.folder / name[1]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(code, "utf-8")
+        elif snippet.language == "python":
+            self._run(code, snippet.place)
+        elif snippet.language == "text":
+            same(self._last, code, snippet.place)
+        else:
+            _DATA[snippet.language](code)
+
+    def _run(self, code: str, place: str) -> None:
+        printed = StringIO()
+        with redirect_stdout(printed):
+            exec(compile(code, place, "exec"), self._names)  # noqa: S102 - the page's own program
+        self._last = printed.getvalue()
+
+    def _type(self, code: str, place: str) -> None:
+        commands = list(_COMMAND.finditer(code))
+        assert code.startswith("$ "), f"{place}: a console snippet begins with a command, after `$ `"
+        for command, output in (found.groups() for found in commands):
+            export = _EXPORT.fullmatch(command)
+            if export:
+                self.environment[export[1]] = export[2].strip("'\"")
+            else:
+                self.printed[command] = self._shell(command, place)
+            if output.strip():
+                same(self.printed[command], output, place)
+
+    def _shell(self, command: str, place: str) -> str:
+        bash = shutil.which("bash")
+        assert bash is not None
+        done = subprocess.run(  # noqa: S603 - the page's own command
+            [bash, "-c", command],
+            cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=COMMAND_SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{place}: `{command}` ended with {done.returncode}:\n{done.stdout}"
+        return done.stdout
+
+
+def same(printed: str, shown: str, place: str) -> None:
+    """Fail unless an output is as a page shows it; `...` stands for any text.
+
+    Raises:
+        AssertionError: If it is not, with both.
+    """
+    got, want = (
+        "".join(f"{line.rstrip()}\n" for line in text.strip("\n").splitlines()) for text in (printed, shown)
+    )
+    assert doctest.OutputChecker().check_output(want, got, _SAME), f"{place}: shown\n{want}printed\n{got}"
