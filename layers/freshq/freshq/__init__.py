@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from freshq.matching.resource import Resource, ResourceStatus
     from freshq.model.answers import Claim, Page, PutOutcome, Receipt, Waiting, WaitsFor
     from freshq.model.outcomes import Busy, Reject, Retry
+    from freshq.model.settlement import Settlement
     from freshq.model.task import Task, TaskStatus
     from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
     from freshq.policy.order import Order
@@ -97,6 +98,7 @@ __all__ = [
     "RunReport",
     "Schedule",
     "Scheduler",
+    "Settlement",
     "SharedBucket",
     "Stats",
     "StoreError",
@@ -159,6 +161,7 @@ _MODULES: Final = {
     "RunReport": "freshq.worker.report",
     "Schedule": "freshq.feeds.schedules",
     "Scheduler": "freshq.feeds.schedules",
+    "Settlement": "freshq.model.settlement",
     "SharedBucket": "freshq.policy.limits",
     "Stats": "freshq.stores.base",
     "StoreError": "freshq.errors",

@@ -92,12 +92,19 @@ class Lifecycle:
         changes = {"result": result, "error": None} | UNHELD
         return self._next(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, version, **changes)
 
-    def failed(self, task: Task, now: float, error: str | None) -> Task:
+    def failed(self, task: Task, now: float, error: str | None, version: str | None = None) -> Task:
         """Return the task as a dead letter."""
-        return self._settled(task, Verb.FAIL, TaskStatus.FAILURE, now, error=truncated(error))
+        changes = {"error": truncated(error), "version": version}
+        return self._settled(task, Verb.FAIL, TaskStatus.FAILURE, now, **changes)
 
     def retried(
-        self, task: Task, now: float, error: str | None, delay_seconds: float | None, uniform: float
+        self,
+        task: Task,
+        now: float,
+        error: str | None,
+        delay_seconds: float | None,
+        uniform: float,
+        version: str | None = None,
     ) -> Task:
         """Return the task delayed until its next attempt, or as a dead letter after its last one.
 
@@ -107,23 +114,24 @@ class Lifecycle:
             error: Why it failed.
             delay_seconds: Before the next attempt; None for the queue's backoff.
             uniform: A random number from [0, 1), for the backoff's jitter.
+            version: Request token of the write; None for a new one.
         """
+        changes = {"error": truncated(error), "version": version}
         if task.attempts >= self.config.max_attempts:
-            return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, error=truncated(error))
+            return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, **changes)
         if delay_seconds is None:
             delay_seconds = self.config.backoff.delay_seconds(task.attempts, uniform)
         not_before = _not_before(task, now, delay_seconds)
-        return self._settled(
-            task, Verb.RETRY, TaskStatus.PENDING, now, error=truncated(error), not_before=not_before
-        )
+        return self._settled(task, Verb.RETRY, TaskStatus.PENDING, now, not_before=not_before, **changes)
 
-    def released(self, task: Task, now: float, delay_seconds: float = 0) -> Task:
+    def released(self, task: Task, now: float, delay_seconds: float = 0, version: str | None = None) -> Task:
         """Return the task as claimable again after a delay, the attempt not counted."""
         return self._settled(
             task,
             Verb.RELEASE,
             TaskStatus.PENDING,
             now,
+            version=version,
             attempts=max(0, task.attempts - 1),
             not_before=_not_before(task, now, delay_seconds),
         )

@@ -161,7 +161,7 @@ class Core:
         try:
             return self.store.replace(changed, Guard(TaskStatus.TAKEN, lease_token=claim.token))
         except ConflictError as conflict:
-            raise self._lease_lost(claim, conflict.current) from None
+            raise self.lease_lost(claim, conflict.current) from None
 
     def extend(self, claim: Claim, now: float, lease_until: float) -> Task:
         """Extend the lease of a claim, or leave it as it is if it already ends later.
@@ -181,11 +181,12 @@ class Core:
             except ConflictError as conflict:
                 current = conflict.current
                 if current is None or not replace(guard, request_token=None).admits(current):
-                    raise self._lease_lost(claim, current) from None
+                    raise self.lease_lost(claim, current) from None
                 held = current
         raise LostRace(claim.task.task_id, MAX_READ_WRITE_TRIES)
 
-    def _lease_lost(self, claim: Claim, current: Task | None) -> LeaseLost:
+    def lease_lost(self, claim: Claim, current: Task | None) -> LeaseLost:
+        """Return the error of a claim that no longer holds its task, which is now `current`."""
         why = f"it is {current.status_at(self.now())} now" if current is not None else "it was deleted"
         return LeaseLost(claim.task.task_id, why)
 

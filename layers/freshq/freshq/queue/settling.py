@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from freshq.errors import LeaseLost
-from freshq.model.answers import Claim, held_task
-from freshq.model.checks import checked_error, checked_result, checked_seconds
-from freshq.model.lifecycle import new_token
+from freshq.errors import FreshqError, LeaseLost
+from freshq.model.answers import Claim
+from freshq.model.checks import checked_seconds
+from freshq.model.settlement import Settlement, checked_settlements
 from freshq.queue.core import Verbs
+from freshq.stores.base import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from freshq.model.task import Task
 
@@ -31,16 +31,14 @@ class Settling(Verbs):
             LeaseLost: If the claim no longer holds its task.
             ValueError: If the result is not JSON, or too large.
         """
-        result = checked_result(result, held_task(claim).payload)
-        done = self._core.settle(claim, self._core.lifecycle.completed(held_task(claim), self.now(), result))
-        return self._core.served(claim, done)
+        return self._settle(Settlement.complete(claim, result))
 
     def complete_many(
         self,
         claims: Sequence[Claim],
         results: Sequence[Any] | None = None,
     ) -> list[Task | LeaseLost]:
-        """Settle claims as SUCCESS, in a SQL database with one statement for all that have no result.
+        """Settle claims as SUCCESS, together where the store can.
 
         Args:
             claims: What `claim` returned.
@@ -51,39 +49,59 @@ class Settling(Verbs):
 
         Raises:
             ValueError: If a result is wrong; nothing was settled.
+            StoreError: If the store did not answer; `settle_many` says which claims it concerns.
         """
         results = [None] * len(claims) if results is None else results
         if len(results) != len(claims):
             msg = f"results: must have one entry per claim, {len(claims)}, got {len(results)}"
             raise ValueError(msg)
-        now = self.now()
-        held = [held_task(claim) for claim in claims]
-        # One version per lease: a repeated statement recognizes its own write by it.
-        versions = {claim.token: new_token() for claim in claims}
-        kept = [checked_result(result, task.payload) for task, result in zip(held, results, strict=True)]
-        ended = [
-            self._core.lifecycle.completed(task, now, result, versions[claim.token])
-            for claim, task, result in zip(claims, held, kept, strict=True)
+        settlements = [
+            Settlement.complete(claim, result) for claim, result in zip(claims, results, strict=True)
         ]
-        together = self._end_together(ended, [claim.token for claim in claims])
-        return [
-            self._core.served(claim, task)
-            if (task.task_id, claim.token) in together
-            else self._settled_or_lost(claim, task)
-            for claim, task in zip(claims, ended, strict=True)
-        ]
+        answers: list[Task | LeaseLost] = []
+        for answer in self.settle_many(settlements):
+            if isinstance(answer, FreshqError) and not isinstance(answer, LeaseLost):
+                raise answer
+            answers.append(answer)
+        return answers
 
-    def _end_together(self, ended: Sequence[Task], tokens: Sequence[str]) -> set[tuple[str, str]]:
-        """Store the ends of tasks without a result, one call per lease; return their ids and tokens."""
-        by_token: defaultdict[str, list[Task]] = defaultdict(list)
-        for task, token in zip(ended, tokens, strict=True):
-            if task.result is None:
-                by_token[token].append(task)
-        return {
-            (task_id, token)
-            for token, tasks in by_token.items()
-            for task_id in self._core.store.end_many(tasks, token)
-        }
+    def settle_many(self, settlements: Sequence[Settlement]) -> list[Task | FreshqError]:
+        """Settle claims, each in its own way, together where the store can.
+
+        A SQL database takes one statement for all tasks that are over then, and one for all that return to
+        their lines.
+
+        Args:
+            settlements: How each claim is to end. Of two for one task, the first one counts.
+
+        Returns:
+            For each settlement, in order: its task; LeaseLost if the claim no longer holds it; or StoreError
+            if it is not known whether it was stored. Then settle it again: what was stored is recognized.
+
+        Raises:
+            ValueError: If an argument is wrong; nothing was settled.
+        """
+        settlements = checked_settlements(settlements)
+        answers: dict[int, Task | FreshqError] = {}
+        for places in _rounds(settlements):
+            some = [settlements[place] for place in places]
+            answers |= zip(places, self._settle_each(some), strict=True)
+        return [answers[place] for place in range(len(settlements))]
+
+    def _settle_each(self, settlements: Sequence[Settlement]) -> Iterator[Task | FreshqError]:
+        """Settle claims of different tasks."""
+        core = self._core
+        now = core.now()
+        settled = [
+            (each.next_version(core.lifecycle, now, core.uniform), each.claim.token) for each in settlements
+        ]
+        for each, answer in zip(settlements, core.store.settle_many(settled), strict=True):
+            if isinstance(answer, ConflictError):
+                yield core.lease_lost(each.claim, answer.current)
+            elif isinstance(answer, FreshqError) or not each.serves:
+                yield answer
+            else:
+                yield core.served(each.claim, answer)
 
     def fail(self, claim: Claim, error: str | None = None) -> Task:
         """Settle a claim as FAILURE, a dead letter, even if attempts are left.
@@ -91,8 +109,7 @@ class Settling(Verbs):
         Raises:
             LeaseLost: If the claim no longer holds its task.
         """
-        failed = self._core.lifecycle.failed(held_task(claim), self.now(), checked_error(error))
-        return self._core.served(claim, self._core.settle(claim, failed))
+        return self._settle(Settlement.fail(claim, error))
 
     def retry(self, claim: Claim, error: str | None = None, delay_seconds: float | None = None) -> Task:
         """Return a task to its line for another attempt, or make it a dead letter after its last one.
@@ -105,12 +122,7 @@ class Settling(Verbs):
         Raises:
             LeaseLost: If the claim no longer holds its task.
         """
-        if delay_seconds is not None:
-            checked_seconds("delay_seconds", delay_seconds)
-        error = checked_error(error)
-        core = self._core
-        changed = core.lifecycle.retried(held_task(claim), core.now(), error, delay_seconds, core.uniform())
-        return core.settle(claim, changed)
+        return self._settle(Settlement.retry(claim, error, delay_seconds))
 
     def is_last_attempt(self, claim: Claim) -> bool:
         """Return whether a retry would make the task a dead letter."""
@@ -126,9 +138,12 @@ class Settling(Verbs):
         Raises:
             LeaseLost: If the claim no longer holds its task.
         """
-        checked_seconds("delay_seconds", delay_seconds)
-        released = self._core.lifecycle.released(held_task(claim), self.now(), delay_seconds)
-        return self._core.settle(claim, released)
+        return self._settle(Settlement.release(claim, delay_seconds))
+
+    def _settle(self, settlement: Settlement) -> Task:
+        core, claim = self._core, settlement.claim
+        done = core.settle(claim, settlement.next_version(core.lifecycle, core.now(), core.uniform))
+        return core.served(claim, done) if settlement.serves else done
 
     def extend(self, claim: Claim, lease_seconds: float) -> Claim:
         """Extend a lease to `lease_seconds` from now. A lease that already ends later stays as it is.
@@ -144,8 +159,12 @@ class Settling(Verbs):
         extended = self._core.extend(claim, now, round(now + lease_seconds, 6))
         return Claim(extended, claim.token, extended.lease_until or 0.0)
 
-    def _settled_or_lost(self, claim: Claim, task: Task) -> Task | LeaseLost:
-        try:
-            return self._core.served(claim, self._core.settle(claim, task))
-        except LeaseLost as lost:
-            return lost
+
+def _rounds(settlements: Sequence[Settlement]) -> Iterator[list[int]]:
+    """Yield the places of settlements in rounds, none of which has a task twice."""
+    left = list(range(len(settlements)))
+    while left:
+        first = {settlements[place].claim.task.task_id: place for place in reversed(left)}
+        this_round = sorted(first.values())
+        yield this_round
+        left = [place for place in left if first[settlements[place].claim.task.task_id] != place]

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from freshq.errors import FreshqError
+from freshq.model.task import TaskStatus
 from freshq.stores.clocks import ANY_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from freshq.model.task import Task, TaskStatus
+    from freshq.model.task import Task
     from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.clocks import TimeRange
     from freshq.stores.conflicts import OnConflict, PutResult
@@ -220,17 +221,27 @@ class Store(Protocol):
         except ConflictError:
             return None
 
-    def end_many(self, tasks: Sequence[Task], lease_token: str) -> set[str]:  # noqa: ARG002 - the interface
-        """Store the ends of several tasks with one statement, where the store can.
+    def settle_many(self, settled: Sequence[tuple[Task, str]]) -> list[Task | FreshqError]:
+        """Store how several claims of one queue ended, each under its own lease. No task may occur twice.
 
         Args:
-            tasks: Ended tasks of one queue and lease, equal except for what was put and claimed.
-            lease_token: The lease under which they are held.
+            settled: For each claim, the next version of its task and the lease token.
 
         Returns:
-            The ids whose end was stored. The caller settles the others one by one.
+            For each claim, in order: the stored task; ConflictError if the lease no longer holds it; or the
+            error for which it is not known whether it was stored. None of them concerns the others.
         """
-        return set()
+        return [self._settled(task, lease_token) for task, lease_token in settled]
+
+    def _settled(self, task: Task, lease_token: str) -> Task | FreshqError:
+        try:
+            return self.replace(task, Guard(TaskStatus.TAKEN, lease_token=lease_token))
+        except ConflictError as conflict:
+            current = conflict.current
+            # An earlier call may have stored it, and its reply was lost.
+            return task if current and current.request_token == task.request_token else conflict
+        except FreshqError as error:
+            return error  # the caller reports it with the answers for the others
 
     def delete(self, task: Task, guard: Guard) -> None:
         """Delete a task. A missing task is no error, so a delete whose reply was lost can be repeated.

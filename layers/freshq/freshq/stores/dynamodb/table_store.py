@@ -153,6 +153,14 @@ class TableStore(Store):
         )
 
     @override
+    def settle_many(self, settled: Sequence[tuple[Task, str]]) -> list[Task | FreshqError]:
+        lease_tokens = {task.task_id: lease_token for task, lease_token in settled}
+        return each_in_order(
+            [task for task, _lease_token in settled],
+            lambda task: self._settled(task, lease_tokens[task.task_id]),
+        )
+
+    @override
     def due(self, queue: str, now: float, limit: int) -> Due:
         return self._due.find(queue, now, limit)
 

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
+from freshq.errors import StoreError
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.sql.reads import Reads
-from freshq.stores.sql.rows import END_COLUMNS, columns_of, end
+from freshq.stores.sql.rows import END_COLUMNS, OVER, columns_of, end
 from freshq.stores.sql.statements import TAKEN, Conditions, Statements, guard_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from freshq.errors import FreshqError
     from freshq.model.task import Task
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.prepared import PreparedStatement
@@ -30,6 +32,11 @@ FIXED_COLUMNS: Final = (
 )
 # The guard of a change, among the columns of its new version.
 GIVEN_GUARD: Final = ("of_status", "of_lease_token", "of_request_token")
+# What `finish_many` is given of each task: what all of them share is in the statement.
+GIVEN_END: Final = (
+    *("task_id", "queue", "of_lease_token"),
+    *(name for name in END_COLUMNS if name != "agenda"),
+)
 # Whether a guard names a lease token, and whether it names a version.
 GUARDS: Final = [(by_lease, by_version) for by_lease in (True, False) for by_version in (True, False)]
 
@@ -59,14 +66,7 @@ class SettleStatements(Statements):
         from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
 
         names = [*self.replaced_columns, "task_id", "queue", *GIVEN_GUARD]
-        numbers = (sa.Integer, sa.SmallInteger)
-        types = [
-            sa.BigInteger
-            if name in self.tasks.c and isinstance(self.tasks.c[name].type, numbers)
-            else sa.Text
-            for name in names
-        ]
-        columns = [sa.column(name, kind) for name, kind in zip(names, types, strict=True)]
+        columns = [sa.column(name, _given_type(self.tasks, name)) for name in names]
         rows = sa.func.json_to_recordset(sa.cast(sa.bindparam("changes", type_=sa.Text), postgresql.JSON))
         given = rows.table_valued(*columns, name="given").render_derived(with_types=True)
         return sa.select(*given.c).subquery("given")
@@ -140,23 +140,37 @@ class SettleStatements(Statements):
         return self.prepared(sa.update(self.tasks).where(*self.this_task, *self._held).values(self._end))
 
     @cached_property
-    def finish_listed(self) -> sa.Update:
-        """End several held tasks, where an UPDATE returns nothing."""
-        return sa.update(self.tasks).where(self.in_queue_by_id, self.listed, *self._held).values(self._end)
+    def finish_many(self) -> PreparedStatement:
+        """End several held tasks, each in its own way; return their ids."""
+        given = self._given_ends
+        ended = {
+            name: given.c[name] if name in GIVEN_END else sa.literal(OVER) if name == "agenda" else value
+            for name, value in self._end.items()
+        }
+        held = (
+            # By both columns of the key: with a constant queue, PostgreSQL may read the whole agenda.
+            *(self.tasks.c.task_id == given.c.task_id, self.tasks.c.queue == given.c.queue),
+            *(self.tasks.c.status == TAKEN, self.tasks.c.lease_token == given.c.of_lease_token),
+        )
+        return self.prepared(sa.update(self.tasks).where(*held).values(ended).returning(self.tasks.c.task_id))
 
     @cached_property
-    def finish_many(self) -> PreparedStatement:
-        """End several held tasks, given as the one parameter `many_ids`; return their ids."""
-        task_id = self.tasks.c.task_id
-        if self.dialect.name == "postgresql":
-            from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
+    def _given_ends(self) -> sa.FromClause:
+        """The columns `GIVEN_END` of several tasks: given as arrays, or to SQLite as one of JSON."""
+        columns = [sa.column(name, _given_type(self.tasks, name)) for name in GIVEN_END]
+        if self.dialect.name != "postgresql":
+            rows = sa.func.json_each(sa.bindparam("many_ends")).table_valued("value", name="rows")
+            cells = [
+                sa.func.json_extract(rows.c.value, f"$[{place}]", type_=column.type).label(column.name)
+                for place, column in enumerate(columns)
+            ]
+            return sa.select(*cells).subquery("given")
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
 
-            among = task_id == sa.any_(sa.bindparam("many_ids", type_=postgresql.ARRAY(sa.Text)))
-        else:
-            values = sa.func.json_each(sa.bindparam("many_ids")).table_valued("value")
-            among = task_id.in_(sa.select(values.c.value))
-        update = sa.update(self.tasks).where(self.in_queue_by_id, among, *self._held).values(self._end)
-        return self.prepared(update.returning(task_id))
+        arrays = [
+            sa.cast(sa.bindparam(f"many_{column.name}"), postgresql.ARRAY(column.type)) for column in columns
+        ]
+        return sa.func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
 
 
 class Settles(Reads):
@@ -218,16 +232,45 @@ class Settles(Reads):
             connection.execute(self.settle_sql.replace_locked, rows)
 
     @override
-    def end_many(self, tasks: Sequence[Task], lease_token: str) -> set[str]:
-        ids = [task.task_id for task in tasks]
-        parameters = end(tasks[0]) | {"of_queue": tasks[0].queue, "of_lease_token": lease_token}
-        if self.settle_sql.has_returning:
-            many_ids = json.dumps(ids) if self.database.dialect == "sqlite" else ids
-            result = self.database.execute(self.settle_sql.finish_many, parameters | {"many_ids": many_ids})
-            return {row[0] for row in result.rows}
-        changed = self.database.changed(self.settle_sql.finish_listed, parameters | {"ids": sorted(ids)})
-        # If some were lost, which is rare, the caller finds out one by one.
-        return set(ids) if changed == len(ids) else set()
+    def settle_many(self, settled: Sequence[tuple[Task, str]]) -> list[Task | FreshqError]:
+        if len(settled) == 1:
+            return super().settle_many(settled)
+        ended: list[tuple[Task, str]] = []
+        others: list[tuple[Task, str]] = []
+        for each in settled:
+            ends = each[0].status in ENDS and self.settle_sql.has_returning
+            (ended if ends else others).append(each)
+        answers = self._settled_by(self._end_many, ended) | self._settled_by(self._replace_many, others)
+        return [answers[task.task_id] for task, _lease_token in settled]
+
+    def _settled_by(
+        self, store: Callable[[Sequence[tuple[Task, str]]], set[str]], settled: Sequence[tuple[Task, str]]
+    ) -> dict[str, Task | FreshqError]:
+        """Settle claims together; return the answers by task id."""
+        try:
+            stored = store(settled) if settled else set()
+        except StoreError as error:
+            return {task.task_id: error for task, _lease_token in settled}
+        # What was not stored is looked at once more: its lease is lost, another transaction had its row, or
+        # an earlier try was committed, and its reply lost.
+        return {
+            task.task_id: task if task.task_id in stored else self._settled(task, lease_token)
+            for task, lease_token in settled
+        }
+
+    def _end_many(self, ended: Sequence[tuple[Task, str]]) -> set[str]:
+        """End tasks by one statement; return the ids of those that were held."""
+        rows = [_given_end(task, lease_token) for task, lease_token in ended]
+        if self.database.dialect == "postgresql":
+            cells: dict[str, Any] = {f"many_{name}": [row[name] for row in rows] for name in GIVEN_END}
+        else:
+            cells = {"many_ends": json.dumps([[row[name] for name in GIVEN_END] for row in rows])}
+        return {row[0] for row in self.database.execute(self.settle_sql.finish_many, cells).rows}
+
+    def _replace_many(self, settled: Sequence[tuple[Task, str]]) -> set[str]:
+        """Store new versions of tasks together; return the ids of those that were held, and not locked."""
+        changes = [(task, Guard(TaskStatus.TAKEN, lease_token=lease_token)) for task, lease_token in settled]
+        return {task.task_id for task in self.replace_many(changes) if task is not None}
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:
@@ -256,6 +299,17 @@ def _given(task: Task, guard: Guard) -> dict[str, Any]:
     """Return a change as `SettleStatements.replace_many` takes it."""
     named = dict.fromkeys(GIVEN_GUARD) | guard_parameters(guard)
     return columns_of(task) | {"task_id": task.task_id, "queue": task.queue} | named
+
+
+def _given_end(task: Task, lease_token: str) -> dict[str, Any]:
+    """Return the end of a task as `SettleStatements.finish_many` takes it."""
+    return end(task) | {"task_id": task.task_id, "queue": task.queue, "of_lease_token": lease_token}
+
+
+def _given_type(tasks: sa.Table, name: str) -> sa.types.TypeEngine[Any]:
+    numbers = (sa.Integer, sa.SmallInteger)
+    is_number = name in tasks.c and isinstance(tasks.c[name].type, numbers)
+    return sa.BigInteger() if is_number else sa.Text()
 
 
 def _admits(guard: Guard, task: Task, row: sa.Row[Any]) -> bool:

@@ -1,0 +1,143 @@
+"""How a claim is to end, as data, so that several can be settled together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.errors import quoted
+from freshq.model.answers import Claim, held_task
+from freshq.model.checks import checked_error, checked_result, checked_seconds
+from freshq.model.lifecycle import new_token
+from freshq.model.task import Verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from freshq.model.lifecycle import Lifecycle
+    from freshq.model.task import Task
+
+SETTLING: Final = (Verb.COMPLETE, Verb.FAIL, Verb.RETRY, Verb.RELEASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How one claim is to end. Make it with `complete`, `fail`, `retry` or `release`.
+
+    It may be settled again after a call whose answer was lost: its own earlier write is recognized.
+
+    Attributes:
+        claim: What `claim` returned.
+        verb: What to do with the task.
+        result: Of `complete`: any JSON value, kept with the task.
+        error: Of `fail` and `retry`: why the attempt failed.
+        delay_seconds: Of `retry` and `release`: delay before the task can be claimed again; None for the
+            default of the verb.
+        version: Names the write.
+    """
+
+    claim: Claim
+    verb: Verb
+    result: Any = None
+    error: str | None = None
+    delay_seconds: float | None = None
+    version: str = field(default_factory=new_token)
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ValueError: If one is wrong.
+        """
+        task = held_task(self.claim)
+        if self.verb not in SETTLING:
+            msg = f"verb: must be one of {', '.join(SETTLING)}, got {quoted(self.verb)}"
+            raise ValueError(msg)
+        if self.delay_seconds is not None:
+            checked_seconds("delay_seconds", self.delay_seconds)
+        if self.error is not None:
+            object.__setattr__(self, "error", checked_error(self.error))
+        if self.result is not None:
+            object.__setattr__(self, "result", checked_result(self.result, task.payload))
+
+    @classmethod
+    def complete(cls, claim: Claim, result: Any = None) -> Settlement:  # noqa: ANN401 - any JSON value
+        """Return a settlement as SUCCESS.
+
+        Args:
+            claim: What `claim` returned.
+            result: Any JSON value, kept with the task.
+
+        Raises:
+            ValueError: If the result is not JSON, or too large.
+        """
+        return cls(claim, Verb.COMPLETE, result=result)
+
+    @classmethod
+    def fail(cls, claim: Claim, error: str | None = None) -> Settlement:
+        """Return a settlement as FAILURE, a dead letter, even if attempts are left."""
+        return cls(claim, Verb.FAIL, error=error)
+
+    @classmethod
+    def retry(cls, claim: Claim, error: str | None = None, delay_seconds: float | None = None) -> Settlement:
+        """Return a settlement that asks for another attempt, or is FAILURE after the last one.
+
+        Args:
+            claim: What `claim` returned.
+            error: Why the attempt failed.
+            delay_seconds: Delay before the next attempt; None for exponential backoff with full jitter.
+
+        Raises:
+            ValueError: If an argument is wrong.
+        """
+        return cls(claim, Verb.RETRY, error=error, delay_seconds=delay_seconds)
+
+    @classmethod
+    def release(cls, claim: Claim, delay_seconds: float = 0) -> Settlement:
+        """Return a settlement that returns the task to its line, the attempt not counted.
+
+        Args:
+            claim: What `claim` returned.
+            delay_seconds: Delay before the task can be claimed again.
+
+        Raises:
+            ValueError: If an argument is wrong.
+        """
+        return cls(claim, Verb.RELEASE, delay_seconds=checked_seconds("delay_seconds", delay_seconds))
+
+    def next_version(self, life: Lifecycle, now: float, uniform: Callable[[], float]) -> Task:
+        """Return the task as it is once this settlement is stored.
+
+        Args:
+            life: The verbs under the options of the queue.
+            now: Current time in seconds.
+            uniform: Returns a random number from [0, 1), for the jitter of a retry.
+        """
+        task = held_task(self.claim)
+        if self.verb is Verb.COMPLETE:
+            return life.completed(task, now, self.result, self.version)
+        if self.verb is Verb.FAIL:
+            return life.failed(task, now, self.error, self.version)
+        if self.verb is Verb.RETRY:
+            return life.retried(task, now, self.error, self.delay_seconds, uniform(), self.version)
+        return life.released(task, now, self.delay_seconds or 0, self.version)
+
+    @property
+    def serves(self) -> bool:
+        """Whether the work is over, well or badly: it counts as served."""
+        return self.verb in (Verb.COMPLETE, Verb.FAIL)
+
+
+def checked_settlements(settlements: Sequence[object]) -> list[Settlement]:
+    """Return what was given as settlements.
+
+    Raises:
+        ValueError: If one is something else.
+    """
+    found: list[Settlement] = []
+    for each in settlements:
+        if not isinstance(each, Settlement):
+            msg = f"settlements: must be Settlement objects, got {type(each).__name__}"
+            raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+        found.append(each)
+    return found
