@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import uuid
 from collections import Counter
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -34,15 +31,12 @@ from freshq.stores.dynamodb.lease_items import LATE_CLAIM_SECONDS
 from freshq.stores.dynamodb.tables import changes as table_changes
 from freshq.stores.dynamodb.tables.attachment import (
     Attachment,
-    attach_table,
-    index_definitions,
     open_attachment,
-    own_definitions,
     plan_attachment,
 )
 from freshq.stores.dynamodb.tables.changes import TableChanges
-from tests.conftest import Clock
 from tests.contract.test_concurrency import at_once
+from tests.support.attached import ID, Shipments
 from tests.support.faults import client_at, failing, meanwhile, refused, replies_lost
 from tests.support.readings import counts, ids
 
@@ -50,85 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from types_boto3_dynamodb import DynamoDBClient
-
-DATA: dict[str, Any] = {
-    "data": {"M": {"items": {"L": [{"M": {"SKU": {"S": "Item-1"}, "is_packed": {"BOOL": True}}}]}}},
-    "status": {"S": "an application's own status"},
-    "ttl": {"N": "12345678901234567890.5"},
-    "price": {"N": "19.99"},
-    "count": {"N": "3"},
-    "tags": {"SS": ["b", "a"]},
-    "sizes": {"NS": ["3", "1.5"]},
-    "photo": {"B": b"\x00\xff"},
-    "nothing": {"NULL": True},
-    "taskStatus": {"S": "not freshq's"},
-}
-
-
-@dataclass
-class Shipments:
-    """An application's table, attached or not."""
-
-    client: DynamoDBClient
-    table: str = field(default_factory=lambda: f"shipments-{uuid.uuid4().hex}")
-    clock: Clock = field(default_factory=Clock)
-
-    def create(self, *keys: Any, **options: Any) -> None:
-        """Make the table, by default with the hash key `id`."""
-        keys = keys or (("id", "S", "HASH"),)
-        self.client.create_table(
-            TableName=self.table,
-            AttributeDefinitions=[{"AttributeName": name, "AttributeType": kind} for name, kind, _ in keys],
-            KeySchema=[{"AttributeName": name, "KeyType": part} for name, _, part in keys],
-            **({"BillingMode": "PAY_PER_REQUEST"} | options),
-        )
-
-    def create_attached(self, **index_options: Any) -> None:
-        """Make a table as it is once it was attached, which takes DynamoDB Local two seconds."""
-        attachment = Attachment(self.table, "id")
-        on_demand = {"BillingModeSummary": {"BillingMode": "PAY_PER_REQUEST"}}
-        definitions: Any = [{"AttributeName": "id", "AttributeType": "S"}]
-        indexes: Any = [index | index_options for index in index_definitions(attachment, on_demand)]
-        self.client.create_table(
-            TableName=self.table,
-            BillingMode="PAY_PER_REQUEST",
-            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
-            AttributeDefinitions=definitions + own_definitions(attachment),
-            GlobalSecondaryIndexes=indexes,
-        )
-        self.attach()
-
-    def attach(self, **how: Any) -> None:
-        attach_table(self.client, Attachment(self.table, "id", **how), poll_seconds=0.01)
-
-    def add(self, *task_ids: str) -> None:
-        for task_id in task_ids:
-            self.client.put_item(TableName=self.table, Item={"id": {"S": task_id}} | DATA)
-
-    def queue(self, **options: Any) -> AttachedQueue:
-        options = {"clock": self.clock, "rng": random.Random(7), **options}
-        return Queue.dynamodb(self.table, self.client, attach=True, key="id", **options)
-
-    def record(self, task_id: str) -> dict[str, Any]:
-        return dict(self.client.get_item(TableName=self.table, Key={"id": {"S": task_id}})["Item"])
-
-    def own(self, task_id: str) -> dict[str, Any]:
-        """Return freshq's attributes of a record."""
-        record = self.record(task_id)
-        return {name: value for name, value in record.items() if name.startswith("freshq_")}
-
-    def version(self, task_id: str) -> int:
-        return int(self.own(task_id).get("freshq_version", {"N": "0"})["N"])
-
-    def assert_untouched(self, *task_ids: str) -> None:
-        """Check that the application's data are what they were."""
-        for task_id in task_ids:
-            record = self.record(task_id)
-            left = {name: value for name, value in record.items() if not name.startswith("freshq_")}
-            assert sorted(left.pop("tags")["SS"]) == ["a", "b"]
-            assert sorted(left.pop("sizes")["NS"]) == ["1.5", "3"]
-            expected = {"id": {"S": task_id}} | DATA
-            assert left == {name: expected[name] for name in expected if name not in ("tags", "sizes")}
 
 
 @pytest.fixture
@@ -690,13 +605,13 @@ class TestAttaching:
         shipments.attach()
         shipments.queue().create_table()
         assert ids(shipments.queue().claim()) == ["A"]
-        assert plan_attachment(shipments.client, Attachment(shipments.table, "id")).missing == ()
+        assert plan_attachment(shipments.client, Attachment(shipments.table, ID)).missing == ()
 
     def test_it_may_run_twice_at_once(self, dynamodb_local: DynamoDBClient) -> None:
         table = Shipments(dynamodb_local)
         table.create()
         at_once(*[table.attach] * 2)
-        assert plan_attachment(dynamodb_local, Attachment(table.table, "id")).missing == ()
+        assert plan_attachment(dynamodb_local, Attachment(table.table, ID)).missing == ()
         table.add("A")
         table.queue().enqueue("A")
         assert ids(table.queue().claim()) == ["A"]
@@ -759,9 +674,9 @@ class TestAttaching:
     @pytest.mark.parametrize(
         ("keys", "problem"),
         [
-            ([("id", "S", "HASH"), ("at", "N", "RANGE")], "range key"),
-            ([("id", "N", "HASH")], "type N"),
-            ([("number", "S", "HASH")], "hash key of table .* is 'number'"),
+            ([("id", "S", "HASH"), ("at", "N", "RANGE")], r"id \(S\), at \(N\), got id"),
+            ([("id", "N", "HASH")], r"the key id \(N\), got id \(S\)"),
+            ([("number", "S", "HASH")], r"the key number \(S\), got id"),
         ],
     )
     def test_a_table_that_cannot_be_attached_is_refused(
@@ -782,7 +697,7 @@ class TestAttaching:
         table = Shipments(client)
         throughput = {"ReadCapacityUnits": 7, "WriteCapacityUnits": 9}
         table.create(BillingMode="PROVISIONED", ProvisionedThroughput=throughput)
-        proposed = plan_attachment(client, Attachment(table.table, "id"))
+        proposed = plan_attachment(client, Attachment(table.table, ID))
         assert proposed.provisioned_units == (7, 9)
         assert len(proposed.missing) == 2
         assert proposed.life_write_units == 5.25

@@ -8,8 +8,10 @@ import pytest
 
 from freshq import AttachedQueue, TaskStatus
 from freshq.cli.addresses import open_queue
+from freshq.stores.dynamodb.table_key import KeyPart, TableKey
 from freshq.stores.dynamodb.tables import attachment
-from tests.contract.test_attach import Shipments, dead, in_work
+from tests.contract.test_attach import dead, in_work
+from tests.support.attached import Shipments
 from tests.support.readings import ids
 from tests.unit.test_cli_verbs import answer, fails, freshq
 
@@ -76,6 +78,42 @@ class TestLife:
         fails(2, "payload: must be None, because the record itself is the payload", "put", "{}", "--id", "A")
         fails(2, "task_id: required, the id of a record", "put")
         fails(1, "record 'Z': the attached table has none", "put", "--id", "Z")
+
+
+class TestIds:
+    """A number, or a pair, on the command line."""
+
+    @pytest.fixture
+    def orders(self, moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> Shipments:
+        """Return an attached table with a numeric hash key and a range key; FRESHQ_QUEUE names it."""
+        table = Shipments(moto_client, key=TableKey(KeyPart("customer", "N"), KeyPart("order")))
+        table.create_attached()
+        table.add("7/a%2Fb", "-7/100%25")
+        monkeypatch.setenv("FRESHQ_QUEUE", f"dynamodb://{table.table}?key=customer")
+        monkeypatch.setattr(attachment, "default_client", lambda: moto_client)
+        return table
+
+    def test_a_pair_is_put_claimed_listed_and_done(self, orders: Shipments) -> None:
+        for given, kept in (("7.0/a%2fb", "7/a%2Fb"), ("-7/100%25", "-7/100%25")):
+            assert answer("put", "--id", given)["task_id"] == kept
+        assert sorted(task["task_id"] for task in answer("ls")["tasks"]) == ["-7/100%25", "7/a%2Fb"]
+        assert [task["task_id"] for task in answer("ls", "--next")["tasks"]] == ["7/a%2Fb", "-7/100%25"]
+        (claim,) = answer("claim")
+        assert answer("done", claim["task_id"], "--token", claim["token"])["status"] == "SUCCESS"
+        assert freshq("cancel", "--", "-7/100%25").exit_code == 0
+        assert orders.own("-7/100%25")["freshq_taskStatus"] == {"S": "CANCELLED"}
+
+    @pytest.mark.usefixtures("orders")
+    def test_what_is_wrong_with_an_id_is_said(self) -> None:
+        for given, problem in (("7", "CUSTOMER/ORDER"), ("x/a", "customer is no number"), ("7/", "empty")):
+            fails(2, problem, "put", "--id", given)
+            fails(2, problem, "get", given)
+        fails(1, "record '8/a': the attached table has none", "put", "--id", "8/a")
+
+    def test_the_shell_keeps_the_current_one(self, orders: Shipments) -> None:
+        shell = freshq("shell", text="id 7/a%2Fb\nhold\nready\nenqueue\nclaim\nfail\ndlq ls\n")
+        assert shell.exit_code == 0, shell.stderr
+        assert orders.own("7/a%2Fb")["freshq_taskStatus"] == {"S": "FAILURE"}
 
 
 class TestHoldAndReady:

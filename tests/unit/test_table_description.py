@@ -257,6 +257,23 @@ class TestAttach:
         queue.enqueue("A")
         assert queue.claim()[0].task.payload == {"id": "A"}
 
+    def test_the_plan_says_how_ids_are_written(self, moto_client: DynamoDBClient) -> None:
+        moto_client.create_table(
+            TableName="Orders",
+            AttributeDefinitions=[
+                {"AttributeName": "customer", "AttributeType": "N"},
+                {"AttributeName": "day", "AttributeType": "S"},
+            ],
+            KeySchema=[
+                {"AttributeName": "customer", "KeyType": "HASH"},
+                {"AttributeName": "day", "KeyType": "RANGE"},
+            ],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        answer = run(app, ["attach", "Orders", "--key", "customer", "--dry-run"])
+        assert answer.exit_code == 0
+        assert "The id of a record is CUSTOMER/DAY, a number and text" in answer.output
+
     @pytest.mark.parametrize(
         ("arguments", "status", "problem"),
         [

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueOptions
     from freshq.stores.conflicts import OnConflict
+    from freshq.stores.dynamodb.table_key import KeyValue
     from freshq.stores.transactional import Putter
 
 # By default records do not become stale.
@@ -48,9 +49,25 @@ class AttachedStore(Store, Protocol):
     def dead(self, queue: str) -> Iterator[Task]:
         """Yield the dead letters of a queue without reading its other tasks."""
 
+    def checked_id(self, task_id: str, name: str = "task_id") -> str:
+        """Return the id of a record in the one form in which freshq keeps it.
+
+        Raises:
+            ValueError: If no record can have this id; names the argument.
+        """
+
+    def record_id(self, hash_key: KeyValue, range_key: KeyValue | None) -> str:
+        """Return the id of the record with a key.
+
+        Raises:
+            ValueError: If it is no key of the table.
+        """
+
 
 class AttachedCore(Core):
     """The core of an attached queue."""
+
+    store: AttachedStore
 
     @override
     def putter(self, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:
@@ -67,7 +84,12 @@ class AttachedCore(Core):
         if new.task_id is None:
             msg = f"{where}task_id: required, the id of a record in the table"
             raise ValueError(msg)
-        return super().created(new, where)
+        try:
+            task_id = self.store.checked_id(new.task_id)
+        except ValueError as error:
+            msg = f"{where}{error}"
+            raise ValueError(msg) from None
+        return super().created(new.model_copy(update={"task_id": task_id}), where)
 
     @override
     def stored(self, task_id: str) -> Task:
@@ -100,6 +122,18 @@ class AttachedQueue(BaseQueue):
         """
         super().__init__(store, **options)
         self._records = store
+
+    def record_id(self, hash_key: KeyValue, range_key: KeyValue | None = None) -> str:
+        """Return the id of the record with a key, as `put` and the other verbs take it.
+
+        Args:
+            hash_key: Value of the table's hash key: a str, an int or Decimal, or bytes.
+            range_key: Value of its range key; None if it has none.
+
+        Raises:
+            ValueError: If it is no key of the table.
+        """
+        return self._records.record_id(hash_key, range_key)
 
     def enqueue(
         self,
@@ -177,12 +211,13 @@ class AttachedQueue(BaseQueue):
     def list(
         self, status: TaskStatus | str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page:
+        if cursor is not None:
+            cursor = self._records.checked_id(checked_id(cursor, "cursor"), "cursor")
         if checked_status(status) is not TaskStatus.FAILURE:
             return super().list(status, limit, cursor)
         checked_count("limit", limit)
         dead = self._records.dead(self.name)
         if cursor is not None:
-            checked_id(cursor, "cursor")
             dead = (task for task in dead if task.task_id > cursor)
         found = sorted(dead, key=lambda task: task.task_id)[: limit + 1]
         more = len(found) > limit

@@ -25,7 +25,7 @@ class AttachOrder(StrEnum):
 
 
 Table = Annotated[str, typer.Argument(help="The application's table.")]
-Key = Annotated[str, typer.Option(help="Its hash key, of type S. The table must not have a range key.")]
+Key = Annotated[str, typer.Option(help="Its hash key. A range key is found.")]
 OrderOption = Annotated[
     AttachOrder,
     typer.Option("--order", help="Order within a priority level. priority is the same as fifo."),
@@ -56,9 +56,9 @@ def attach(
     check_table_name(table)
     checked_count("shards", shards, MAX_SHARDS)
     chosen = Order.FIFO if order is AttachOrder.PRIORITY else Order(order.value)
-    attachment = attaching.Attachment(table, key, chosen, shards)
     with translated(table):
         client = default_client()
+    attachment = attaching.Attachment(table, attaching.described_key(client, table, key), chosen, shards)
     print_plan(attaching.plan_attachment(client, attachment), attachment)
     if dry_run:
         return
@@ -70,10 +70,11 @@ def attach(
 def print_plan(plan: AttachPlan, attachment: Attachment) -> None:
     """Print what attaching does and costs."""
     typer.echo(f"Table {attachment.table}: about {plan.records:,} records of {plan.record_bytes:,} bytes.")
+    typer.echo(f"The id of a record is {attachment.key.form}.")
     for name in plan.present:
         typer.echo(f"  exists: index {name}")
     for name in plan.missing:
-        typer.echo(f"  to add: index {name} (sparse, keys only)")
+        typer.echo(f"  to add: index {name} (sparse)")
     typer.echo(
         f"  to write: the attach record ({attachment.order}, {attachment.shards} shards), 1 write unit"
     )

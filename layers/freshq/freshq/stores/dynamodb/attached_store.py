@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from freshq.stores.base import Guard
     from freshq.stores.dynamodb.keyspace import Keyspace
+    from freshq.stores.dynamodb.table_key import KeyValue
 
 # A record can be put from these states, and while it is PENDING past its deadline.
 PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
@@ -98,7 +99,7 @@ class AttachedDynamoDBStore(TableStore):
         """Return a record by its id, strongly consistent; READY if it is in no queue."""
         if task_id.startswith(RESERVED_ID_PREFIX):
             return None
-        item = self._calls.get(task_id)
+        item = self._calls.get(self.checked_id(task_id))
         return None if item is None else _task_or_record(item)
 
     @override
@@ -111,6 +112,26 @@ class AttachedDynamoDBStore(TableStore):
             current = None if failed.item is None else _task_or_record(failed.item)
             raise ConflictError(current) from None
         return replace(task, version=version_of(item))
+
+    def checked_id(self, task_id: str, name: str = "task_id") -> str:
+        """Return the id of a record in the one form in which freshq keeps it.
+
+        Args:
+            task_id: The id.
+            name: The argument, for messages.
+
+        Raises:
+            ValueError: If no record of the table can have this id.
+        """
+        return self._attachment.key.checked_id(task_id, name)
+
+    def record_id(self, hash_key: KeyValue, range_key: KeyValue | None) -> str:
+        """Return the id of the record with a key.
+
+        Raises:
+            ValueError: If it is no key of the table.
+        """
+        return self._attachment.key.record_id(hash_key, range_key)
 
     def dead(self, queue: str) -> Iterator[Task]:
         """Yield the dead letters of a queue by shard and time, at the cost of the dead letters only."""

@@ -200,7 +200,7 @@ class TableCalls:
             left = response["UnprocessedKeys"].get(self.table)
             return left["Keys"] if left else []
 
-        self._in_batches(list(map(self._key, item_ids)), BATCH_GET_KEYS, read)
+        self._in_batches(self.names.keys_to_table(item_ids), BATCH_GET_KEYS, read)
         return found
 
     def delete_many(self, item_ids: Sequence[str]) -> None:
@@ -236,7 +236,7 @@ class TableCalls:
             yield from map(self.names.from_table, page["Items"])
 
     def _key(self, item_id: str) -> Item:
-        return self.names.to_table({KEY: {"S": item_id}})
+        return self.names.key_to_table({KEY: {"S": item_id}})
 
     def _key_from_table(self, key: Item) -> Item:
         return {name: value for name, value in self.names.from_table(key).items() if name != RECORD}

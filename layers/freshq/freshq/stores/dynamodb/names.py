@@ -6,12 +6,18 @@ to the names in the table: the same in a table of freshq's own, prefixed in an a
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.stores.dynamodb.table_key import TableKey
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+logger = logging.getLogger(__name__)
 
 # An item or attribute value in the form of the low-level client, such as {"taskId": {"S": "a"}}.
 Item: TypeAlias = dict[str, Any]
@@ -19,6 +25,8 @@ Item: TypeAlias = dict[str, Any]
 KEY: Final = "taskId"
 # The name under which an item has the application's attributes, as a map.
 RECORD: Final = "record"
+# Where the key cannot hold it, freshq's own items have their id in this attribute.
+OWN_ID: Final = "itemId"
 ATTACHED_PREFIX: Final = "freshq_"
 ATTACHED_INDEX_PREFIX: Final = "freshq-"
 _NAME_MARK: Final = re.compile(r"#(\w+)")
@@ -29,7 +37,8 @@ _EXPRESSIONS: Final = (
     "UpdateExpression",
     "ProjectionExpression",
 )
-_ITEMS: Final = ("Item", "Key", "ExclusiveStartKey")
+_KEYS: Final = ("Key", "ExclusiveStartKey")
+OWN_KEY: Final = TableKey.named(KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +46,18 @@ class Names:
     """The names in one table.
 
     Attributes:
-        key: The table's hash key, which holds the task id.
+        key: The table's key, which the task id names.
         prefix: Prefix of freshq's other attributes.
         index_prefix: Prefix of freshq's indexes.
     """
 
-    key: str = KEY
+    key: TableKey = OWN_KEY
     prefix: str = ""
     index_prefix: str = ""
 
     @classmethod
-    def attached(cls, key: str) -> Names:
-        """Return the names in an attached table whose hash key is `key`."""
+    def attached(cls, key: TableKey) -> Names:
+        """Return the names in an attached table with this key."""
         return cls(key, ATTACHED_PREFIX, ATTACHED_INDEX_PREFIX)
 
     @property
@@ -58,15 +67,40 @@ class Names:
 
     def attribute(self, name: str) -> str:
         """Return the name of an attribute in the table."""
-        return self.key if name == KEY else self.prefix + name
+        return self.key.hash.name if name == KEY else self.prefix + name
 
     def index(self, name: str) -> str:
         """Return the name of an index in the table."""
         return self.index_prefix + name
 
+    def key_to_table(self, key: Mapping[str, Any]) -> Item:
+        """Return the key of an item, or of an entry of an index, under the names in the table.
+
+        Raises:
+            ValueError: If no key has this id.
+        """
+        if not self.is_attached:
+            return dict(key)
+        others = {self.attribute(name): value for name, value in key.items() if name != KEY}
+        return self.key.attributes(key[KEY]["S"]) | others
+
+    def keys_to_table(self, item_ids: Iterable[str]) -> list[Item]:
+        """Return the keys of items; an id that no key has names no item, and is left out."""
+        keys = []
+        for item_id in item_ids:
+            try:
+                keys.append(self.key_to_table({KEY: {"S": item_id}}))
+            except ValueError as error:
+                logger.warning("left out: an id that names no item: %s", error)
+        return keys
+
     def to_table(self, item: Mapping[str, Any]) -> Item:
-        """Return an item under the names in the table."""
-        return {self.attribute(name): value for name, value in item.items()}
+        """Return one of freshq's own items, or a whole task, under the names in the table."""
+        own_id = item[KEY]["S"]
+        named = {}
+        if self.key.has_own_ids and own_id.startswith(RESERVED_ID_PREFIX):
+            named = {self.attribute(OWN_ID): item[KEY]}
+        return self.key_to_table(item) | named
 
     def from_table(self, item: Mapping[str, Any]) -> Item:
         """Return an item under freshq's names, with the application's attributes as its record."""
@@ -75,16 +109,19 @@ class Names:
         start = len(self.prefix)
         own = {name[start:]: value for name, value in item.items() if name.startswith(self.prefix)}
         record = {name: value for name, value in item.items() if not name.startswith(self.prefix)}
-        if self.key in item:
-            own[KEY] = item[self.key]
+        if self.key.hash.name in item:
+            own_id = own.pop(OWN_ID, {}).get("S")
+            own[KEY] = {"S": self.key.id_of(item, own_id)}
         return own | {RECORD: {"M": record}}
 
     def arguments(self, arguments: Mapping[str, Any]) -> Item:
         """Return the arguments of a call under the names in the table, with ExpressionAttributeNames."""
         renamed = dict(arguments)
-        for field in _ITEMS:
+        for field in _KEYS:
             if field in renamed:
-                renamed[field] = self.to_table(renamed[field])
+                renamed[field] = self.key_to_table(renamed[field])
+        if "Item" in renamed:
+            renamed["Item"] = self.to_table(renamed["Item"])
         if "IndexName" in renamed:
             renamed["IndexName"] = self.index(renamed["IndexName"])
         marked = {

@@ -6,18 +6,19 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from freshq.errors import StoreError, TableMissing, quoted
+from freshq.errors import TableMissing, quoted
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.policy.order import Order
 from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
 from freshq.stores.dynamodb.items import new_request_token
-from freshq.stores.dynamodb.names import KEY, Item, Names
+from freshq.stores.dynamodb.names import KEY, OWN_ID, Item, Names
 from freshq.stores.dynamodb.schema import (
     DUE_INDEX,
     STATUS_INDEX,
     STATUS_INDEX_ATTRIBUTE,
     table_definition,
 )
+from freshq.stores.dynamodb.table_key import KeyPart, TableKey
 from freshq.stores.dynamodb.tables.changes import POLL_SECONDS, TableChanges, index_names, is_on_demand
 
 if TYPE_CHECKING:
@@ -41,14 +42,14 @@ class Attachment:
 
     Attributes:
         table: Name of the table.
-        key: Its hash key.
+        key: Its key.
         order: Default order of its queues.
         shards: Partitions of each line and of the due index.
         has_deadlines: Whether its status index has the deadlines, as written when it was attached.
     """
 
     table: str
-    key: str
+    key: TableKey
     order: Order = Order.FIFO
     shards: int = 1
     has_deadlines: bool = False
@@ -135,23 +136,51 @@ def attach_table(
     )
 
 
-def read_attachment(client: DynamoDBClient, table: str, key: str) -> Attachment | None:
+def described_key(client: DynamoDBClient, table: str, key: str) -> TableKey:
+    """Return the key of a table, with the types that its description has.
+
+    Args:
+        client: A low-level boto3 client.
+        table: Name of the table.
+        key: Name of its hash key.
+
+    Raises:
+        ValueError: If the table has another hash key.
+        StoreError: If DynamoDB did not answer, or the table does not exist.
+    """
+    found = _key_of(TableChanges(client, table).description())
+    if found.hash.name != key:
+        msg = f"key: the hash key of table {table!r} is {found.hash.name!r}, got {quoted(key)}"
+        raise ValueError(msg)
+    return found
+
+
+def checked_key_name(key: object) -> str:
+    """Return the name of a table's hash key.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if not isinstance(key, str) or not key:
+        msg = f"key: must be the name of the table's hash key, got {quoted(key)}"
+        raise ValueError(msg)
+    return key
+
+
+def _key_of(description: Item) -> TableKey:
+    types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
+    names = {key["KeyType"]: key["AttributeName"] for key in description["KeySchema"]}
+    parts = {kind: KeyPart(name, types[name]) for kind, name in names.items()}
+    return TableKey(parts["HASH"], parts.get("RANGE"))
+
+
+def read_attachment(client: DynamoDBClient, table: str, key: TableKey) -> Attachment | None:
     """Return how a table was attached; None if it was not, or not completely.
 
     Raises:
-        ValueError: If the table has another key.
         StoreError: If DynamoDB did not answer, or the table does not exist.
     """
-    try:
-        item = TableCalls(client, table, Names.attached(key)).get(ATTACH_RECORD)
-    except TableMissing:
-        raise
-    except StoreError as error:
-        code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
-        if code != "ValidationException":
-            raise
-        msg = f"key: table {table!r} has another key than {quoted(key)} alone; name its hash key"
-        raise ValueError(msg + " (a table with a range key cannot be attached)") from error
+    item = TableCalls(client, table, Names.attached(key)).get(ATTACH_RECORD)
     if item is None or "order" not in item:
         return None
     has_deadlines = item.get("hasDeadlines", {}).get("BOOL", False)
@@ -167,13 +196,11 @@ def open_attachment(
         ValueError: If an argument is wrong, or does not agree with how the table was attached.
         TableMissing: If the table does not exist, or is not attached.
     """
-    if not isinstance(key, str) or not key:
-        msg = f"key: must be the name of the table's hash key, got {quoted(key)}"
-        raise ValueError(msg)
+    key = checked_key_name(key)
     check_table_name(table)
     with translated(table):
         used = client or default_client()
-    attachment = read_attachment(used, table, key)
+    attachment = read_attachment(used, table, described_key(used, table, key))
     if attachment is None:
         msg = f"table {table!r}: not attached; run freshq attach {table} --key {key}"
         raise TableMissing(msg)
@@ -206,17 +233,11 @@ def _has_deadlines(description: Item, attachment: Attachment) -> bool:
 
 def _check(description: Item, attachment: Attachment) -> None:
     """Reject a table that cannot hold freshq's items."""
-    table, keys = attachment.table, {key["KeyType"]: key["AttributeName"] for key in description["KeySchema"]}
-    types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
-    if "RANGE" in keys:
-        msg = f"table: {table!r} has a range key ({keys['RANGE']!r}) besides {keys['HASH']!r}; only a table"
-        raise ValueError(msg + " without a range key can be attached, so that an id names one record")
-    if keys["HASH"] != attachment.key:
-        msg = f"key: the hash key of table {table!r} is {keys['HASH']!r}, got {attachment.key!r}"
+    table, key = attachment.table, attachment.key
+    if _key_of(description) != key:
+        msg = f"key: table {table!r} has the key {_key_of(description)}, got {key}"
         raise ValueError(msg)
-    if types[attachment.key] != "S":
-        msg = f"key: {attachment.key!r} of table {table!r} is of type {types[attachment.key]}; it must be S,"
-        raise ValueError(msg + " because freshq adds its own items with text ids")
+    types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
     for definition in own_definitions(attachment):
         name, wanted = definition["AttributeName"], definition["AttributeType"]
         if types.get(name, wanted) != wanted:
@@ -253,10 +274,9 @@ def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
     """Return the indexes as arguments of CreateTable, with the throughput of the table."""
     names = attachment.names
     throughput = {} if is_on_demand(description) else {"ProvisionedThroughput": _throughput(description)}
-    deadlines = {
-        "ProjectionType": "INCLUDE",
-        "NonKeyAttributes": [names.attribute(STATUS_INDEX_ATTRIBUTE)],
-    }
+    deadlines = _including(names.attribute(STATUS_INDEX_ATTRIBUTE))
+    # freshq's own items, which the due index lists, have their id here or in their key.
+    due = _including(names.attribute(OWN_ID)) if names.key.has_own_ids else {"ProjectionType": "KEYS_ONLY"}
     return [
         {
             "IndexName": names.index(name),
@@ -269,9 +289,13 @@ def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
         }
         for name, hash_key, range_key, projection in (
             (STATUS_INDEX, "pendingShard", "taskCreated", deadlines),
-            (DUE_INDEX, "dueShard", "dueAt", {"ProjectionType": "KEYS_ONLY"}),
+            (DUE_INDEX, "dueShard", "dueAt", due),
         )
     ]
+
+
+def _including(attribute: str) -> Item:
+    return {"ProjectionType": "INCLUDE", "NonKeyAttributes": [attribute]}
 
 
 def _units(description: Item) -> tuple[int, int]:
