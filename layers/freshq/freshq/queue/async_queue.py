@@ -10,8 +10,9 @@ from functools import partial, wraps
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
-from freshq.errors import FreshqError, LeaseLost
+from freshq.errors import StoreError
 from freshq.model.checks import checked_count
+from freshq.model.settlement import Settlement
 from freshq.queue.attached import AttachedQueue
 from freshq.queue.base import BaseQueue
 from freshq.queue.polling import Pause, look_for_claims, look_for_end
@@ -199,6 +200,7 @@ class AsyncQueue:
 
     complete = _verb(BaseQueue.complete)
     complete_many = _verb(BaseQueue.complete_many)
+    settle_many = _verb(BaseQueue.settle_many)
     fail = _verb(BaseQueue.fail)
     retry = _verb(BaseQueue.retry)
     is_last_attempt = _verb(BaseQueue.is_last_attempt)
@@ -287,14 +289,10 @@ class AsyncQueue:
 
     def give_back(self, claims: Claims) -> None:
         """Release claims that a cancelled coroutine does not know of."""
-        for claim in claims:
-            try:
-                self.queue.release(claim)
-            except LeaseLost:
-                pass  # others have it already
-            except FreshqError as error:
-                task_id = claim.task.task_id
-                logger.warning("task %s stays TAKEN until its lease expires: %s", task_id, error)
+        releases = [Settlement.release(claim) for claim in claims]
+        for claim, answer in zip(claims, self.queue.settle_many(releases), strict=True):
+            if isinstance(answer, StoreError):
+                logger.warning("task %s stays TAKEN until its lease expires: %s", claim.task.task_id, answer)
 
 
 class AsyncAttachedQueue(AsyncQueue):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -16,12 +16,14 @@ from freshq.errors import plain, quoted
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.json_values import json_text
 from freshq.model.outcomes import Busy, Reject, Retry, RunnerExit, error_text
+from freshq.worker.coroutines import CoroutineLoop
 from freshq.worker.runner import is_async, is_async_generator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Iterator
 
     from freshq.model.task import Task
+    from freshq.worker.coroutines import Coroutines
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
@@ -73,7 +75,7 @@ class Handlers:
     def __init__(self) -> None:
         """Begin without functions."""
         self._handlers: dict[str, _Handler] = {}
-        self._loop = _Loop()
+        self._loop = CoroutineLoop()
 
     def on(
         self, kind: str, *, max_attempts: int | None = None, max_run_seconds: float | None = None
@@ -119,52 +121,44 @@ class Handlers:
         Raises:
             Reject: If no function has the task's kind, the payload does not fit, or its attempts are spent.
         """
+        if coroutine := self.coroutine(task):
+            return self._loop.start(coroutine).result()
         handler = self._handlers.get(task.kind or "")
         if handler is None:
             known = ", ".join(sorted(self._handlers)) or "none"
             msg = f"kind: no handler for {quoted(task.kind)}; there are {known}"
             raise Reject(msg)
-        arguments = handler.arguments(task)
-        try:
-            return self._run(handler, arguments)
-        except (Busy, Reject):
-            raise
-        except Exception as error:
-            if handler.max_attempts is None or task.attempts < handler.max_attempts:
-                raise
-            name = "" if isinstance(error, Retry) else f"{type(error).__name__}: "
-            msg = f"{name}{error_text(error)}; that was attempt {task.attempts} of {handler.max_attempts}"
-            raise Reject(msg) from error
+        with _last_attempt_rejects(handler, task):
+            return handler.function(*handler.arguments(task))
 
-    def _run(self, handler: _Handler, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401 - what it returns
-        if not handler.is_async:
-            return handler.function(*arguments)
-        return self._loop.run(partial(_limited, handler, arguments))
+    def coroutine(self, task: Task) -> Coroutines | None:
+        """Return what makes the coroutine that runs a task, as `Worker` calls it; None if there is none."""
+        handler = self._handlers.get(task.kind or "")
+        return partial(_run_async, handler, task) if handler is not None and handler.is_async else None
 
 
-class _Loop:
-    """An event loop in a thread, started by its first coroutine."""
+@contextmanager
+def _last_attempt_rejects(handler: _Handler, task: Task) -> Iterator[None]:
+    """Turn a failure of the handler's last attempt into a dead letter.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401 - what it returns
-        """Run the coroutine of a function to its end, beside those of other threads."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = _started_loop()
-        return asyncio.run_coroutine_threadsafe(function(), self._loop).result()
-
-
-def _started_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
+    Raises:
+        Reject: If the block failed, and the handler's attempts are spent.
+    """
     try:
-        threading.Thread(target=loop.run_forever, name="freshq-handlers", daemon=True).start()
-    except RuntimeError:  # the system has no thread left; the next coroutine tries again
-        loop.close()
+        yield
+    except (Busy, Reject):
         raise
-    return loop
+    except Exception as error:
+        if handler.max_attempts is None or task.attempts < handler.max_attempts:
+            raise
+        name = "" if isinstance(error, Retry) else f"{type(error).__name__}: "
+        msg = f"{name}{error_text(error)}; that was attempt {task.attempts} of {handler.max_attempts}"
+        raise Reject(msg) from error
+
+
+async def _run_async(handler: _Handler, task: Task) -> Any:  # noqa: ANN401 - what it returns
+    with _last_attempt_rejects(handler, task):
+        return await _limited(handler, handler.arguments(task))
 
 
 async def _limited(handler: _Handler, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401 - what it returns
