@@ -20,7 +20,7 @@ from freshq.queue.queue import Queue
 from freshq.queue.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from contextlib import AbstractContextManager
     from typing import Self
 
@@ -290,7 +290,11 @@ class AsyncQueue:
     def give_back(self, claims: Claims) -> None:
         """Release claims that a cancelled coroutine does not know of."""
         releases = [Settlement.release(claim) for claim in claims]
-        for claim, answer in zip(claims, self.queue.settle_many(releases), strict=True):
+        try:
+            answers: Sequence[object] = self.queue.settle_many(releases)
+        except StoreError as error:
+            answers = [error] * len(claims)
+        for claim, answer in zip(claims, answers, strict=True):
             if isinstance(answer, StoreError):
                 logger.warning("task %s stays TAKEN until its lease expires: %s", claim.task.task_id, answer)
 
