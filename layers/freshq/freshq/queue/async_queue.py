@@ -309,6 +309,7 @@ class AsyncAttachedQueue(AsyncQueue):
     enqueue = _verb(AttachedQueue.enqueue)
     hold = _verb(AttachedQueue.hold)
     ready = _verb(AttachedQueue.ready)
+    record_id = _verb(AttachedQueue.record_id)
     claim_dead = _claiming_verb(AttachedQueue.claim_dead)
 
 
