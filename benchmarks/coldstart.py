@@ -11,17 +11,17 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from local.deploy import PROJECT, build
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from tests.runtime.lambda_runtime import runtime_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,10 +35,10 @@ FUNCTIONS: Final = {
     "sweep": "_connections",
     "archive": "_archive",
 }
-# What Lambda's own runtime has, with bytecode.
-RUNTIME_PACKAGES: Final = ("boto3", "botocore", "s3transfer", "dateutil", "six.py", "urllib3", "jmespath")
-TOPIC_ARN: Final = "arn:aws:sns:eu-west-1:123456789012:Topic"
-ENVIRONMENT: Final = {
+# The functions' own variables are those of `sam local invoke`.
+ENVIRONMENT: Final = json.loads((PROJECT / "events" / "environment" / "dev.json").read_text())[
+    "Parameters"
+] | {
     "AWS_ACCESS_KEY_ID": "none",
     "AWS_SECRET_ACCESS_KEY": "none",
     "AWS_DEFAULT_REGION": "eu-west-1",
@@ -48,11 +48,6 @@ ENVIRONMENT: Final = {
     "POWERTOOLS_SERVICE_NAME": "freshq",
     "POWERTOOLS_METRICS_NAMESPACE": "freshq",
     "PYDANTIC_DISABLE_PLUGINS": "__all__",
-    "FRESHQ_TABLE": "QueueTable",
-    "FRESHQ_TRIGGER_TOPIC_ARN": TOPIC_ARN,
-    "FRESHQ_PROCESS_TASKS_TOPIC_ARN": TOPIC_ARN,
-    "FRESHQ_KILL_SWITCH_PARAMETER": "/freshq/kill-switch",
-    "FRESHQ_DELIVERY_STREAM": "Archive",
 }
 PROGRAM: Final = """
 import json, sys, time
@@ -70,31 +65,38 @@ print(json.dumps([imported - began, time.process_time() - began]))
 """
 
 
-def start_seconds(application: Path, packages: Path, function: str) -> tuple[float, float]:
+class Variant(NamedTuple):
+    """What is started.
+
+    Attributes:
+        name: Heads the columns of the report.
+        application: Folder of the built application.
+        untraced: Value of POWERTOOLS_TRACE_DISABLED.
+    """
+
+    name: str
+    application: Path
+    untraced: str
+
+
+def start_seconds(variant: Variant, packages: Path, function: str) -> tuple[float, float]:
     """Return the processor time of one import of the handler, and of the import and the clients."""
     logical_id = "".join(part.title() for part in function.split("_")) + "Function"
+    layer = variant.application / "FreshqLayer" / "python"
     # Lambda's order: the function, the layer, the runtime's own packages.
-    paths = [application / logical_id, application / "FreshqLayer" / "python", packages]
-    at_init = (application / "FreshqLayer/python/freshq/aws/environment.py").exists()
+    paths = [variant.application / logical_id, layer, packages]
+    at_init = (layer / "freshq/aws/environment.py").exists()
     arguments = [json.dumps([str(path) for path in paths]), FUNCTIONS[function], json.dumps(at_init)]
+    tracing = {"PATH": os.environ["PATH"], "POWERTOOLS_TRACE_DISABLED": variant.untraced}
     done = subprocess.run(  # noqa: S603 - this interpreter, without its site-packages
         [sys.executable, "-I", "-S", "-c", PROGRAM, *arguments],
-        env=ENVIRONMENT | {"PATH": os.environ["PATH"]},
+        env=ENVIRONMENT | tracing,
         capture_output=True,
         text=True,
         check=True,
     )
     imported, connected = json.loads(done.stdout.splitlines()[-1])
     return imported, connected
-
-
-def runtime_packages(folder: Path) -> Path:
-    """Return a folder with what Lambda's runtime has, and nothing else of this environment."""
-    installed = Path(sysconfig.get_paths()["purelib"])
-    folder.mkdir()
-    for package in RUNTIME_PACKAGES:
-        (folder / package).symlink_to(installed / package)
-    return folder
 
 
 def build_commit(commit: str, folder: Path) -> Path:
@@ -112,35 +114,42 @@ def build_commit(commit: str, folder: Path) -> Path:
 
 
 def main() -> None:
-    """Time both builds, interleaved, and print medians and their ratio."""
+    """Time the builds, interleaved, today's also without tracing, and print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", default=BEFORE, help="the commit to compare with")
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="freshq-coldstart-") as temporary:
         folder = Path(temporary)
-        packages = runtime_packages(folder / "runtime")
-        builds = [build_commit(arguments.before, folder), build(PROJECT / "build" / "local").parent]
-        samples: dict[tuple[int, str], list[tuple[float, float]]] = {}
+        (folder / "runtime").mkdir()
+        packages = runtime_folder(folder / "runtime")
+        now = build(PROJECT / "build" / "local").parent
+        before = Variant("before", build_commit(arguments.before, folder), "false")
+        variants = (before, Variant("now", now, "false"), Variant("untraced", now, "true"))
+        samples: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for _round in track(range(arguments.rounds), "starting", transient=True):
-            for function, (number, application) in product(FUNCTIONS, enumerate(builds)):
-                seconds = start_seconds(application, packages, function)
-                samples.setdefault((number, function), []).append(seconds)
-    Console().print(report(samples))
+            for function, variant in product(FUNCTIONS, variants):
+                seconds = start_seconds(variant, packages, function)
+                samples.setdefault((variant.name, function), []).append(seconds)
+    Console(width=110).print(report(samples))
 
 
-def report(samples: Mapping[tuple[int, str], Sequence[tuple[float, float]]]) -> Table:
-    """Return a table of medians, from the samples of each build and function."""
-    table = Table(title="processor time of a cold start, ms")
-    for heading in ("function", "import before", "now", "ratio", "with clients before", "now", "ratio"):
-        table.add_column(heading, justify="left" if heading == "function" else "right")
+def report(samples: Mapping[tuple[str, str], Sequence[tuple[float, float]]]) -> Table:
+    """Return a table of medians, from the samples of each variant and function."""
+    table = Table(title="processor time of a cold start, ms; its ratio to that before")
+    table.add_column("function")
+    for first in ("import before", "with clients before"):
+        for heading in (first, "now", "ratio", "untraced", "ratio"):
+            table.add_column(heading, justify="right")
     for function in FUNCTIONS:
         cells = [function]
         for part in range(2):
-            before, now = (
-                1000 * median(sample[part] for sample in samples[number, function]) for number in range(2)
+            before, now, untraced = (
+                1000 * median(sample[part] for sample in samples[name, function])
+                for name in ("before", "now", "untraced")
             )
-            cells += [f"{before:.0f}", f"{now:.0f}", f"{now / before:.2f}"]
+            cells.append(f"{before:.0f}")
+            cells += [text for each in (now, untraced) for text in (f"{each:.0f}", f"{each / before:.2f}")]
         table.add_row(*cells)
     return table
 

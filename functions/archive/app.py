@@ -9,7 +9,7 @@ from freshq.aws.archive import Archive
 from freshq.aws.clients import firehose_client
 from freshq.aws.environment import connect_at_init
 from freshq.aws.events import records_of
-from freshq.aws.observability import count, logger, metrics, tracer
+from freshq.aws.observability import count, logger, metrics, traced_handler
 from freshq.aws.settings import ArchiveSettings
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ connect_at_init(_archive)
 
 
 @logger.inject_lambda_context(clear_state=True)
-@tracer.capture_lambda_handler(capture_response=False)
+@traced_handler
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Deliver a batch; answer with the first record that must be sent again.

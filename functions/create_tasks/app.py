@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.environment import connect_at_init
-from freshq.aws.observability import count, log_transition, logger, metrics, tracer
+from freshq.aws.observability import count, log_transition, logger, metrics, traced_handler
 from freshq.aws.producer import parse_load_request, produce
 from freshq.aws.settings import QueueSettings
 
@@ -32,7 +32,7 @@ connect_at_init(_queue)
 
 
 @logger.inject_lambda_context(clear_state=True)
-@tracer.capture_lambda_handler(capture_response=False)
+@traced_handler
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Put the tasks of the event, and answer with their outcomes and ids.

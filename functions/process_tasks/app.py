@@ -15,7 +15,7 @@ from freshq.aws.observability import (
     logger,
     metrics,
     traced,
-    tracer,
+    traced_handler,
 )
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp, parse_rings
 from freshq.aws.worker_settings import WorkerSettings
@@ -55,7 +55,7 @@ connect_at_init(_connections)
 
 
 @logger.inject_lambda_context(clear_state=True)
-@tracer.capture_lambda_handler(capture_response=False)
+@traced_handler
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Make a pass, unless enough passes are under way."""

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from freshq.aws.environment import connect_at_init
-from freshq.aws.observability import count, count_dead_letters, emit_gauges, logger, metrics, tracer
+from freshq.aws.observability import count, count_dead_letters, emit_gauges, logger, metrics, traced_handler
 from freshq.aws.settings import DoorbellSettings
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp
 from freshq.errors import StoreError
@@ -29,7 +29,7 @@ connect_at_init(_connections)
 
 
 @logger.inject_lambda_context(clear_state=True)
-@tracer.capture_lambda_handler(capture_response=False)
+@traced_handler
 @metrics.log_metrics
 def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     """Sweep once, and answer with the state of the queue.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.environment import connect_at_init
 from freshq.aws.events import part_of, records_of, text_of
-from freshq.aws.observability import count, logger, metrics, tracer
+from freshq.aws.observability import count, logger, metrics, traced_handler
 from freshq.aws.settings import DoorbellSettings
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_rings
 
@@ -30,7 +30,7 @@ connect_at_init(_wakeup)
 
 
 @logger.inject_lambda_context(clear_state=True)
-@tracer.capture_lambda_handler(capture_response=False)
+@traced_handler
 @metrics.log_metrics
 def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     """Ring, or say why not. Errors are raised, so that the event source retries."""

@@ -11,8 +11,10 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from benchmarks.coldstart import ENVIRONMENT, runtime_packages
+from benchmarks.coldstart import ENVIRONMENT
 from local.deploy import PROJECT, build
+
+from tests.runtime.lambda_runtime import runtime_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +37,7 @@ NOT_LOADED: Final = frozenset(
         *("cronsim", "altair", "pandas", "pyspark", "boto3", "s3transfer"),
         *("freshq.cli", "freshq.feeds", "freshq.simulate", "freshq.stores.sql", "freshq.matching"),
         "aws_lambda_powertools.utilities.data_classes",
+        *("aws_xray_sdk", "wrapt", "asyncio"),  # tracing is off
     }
 )
 # Modules of freshq that a handler may load; today it loads a few less. Trigger and Archive need no queue.
@@ -56,7 +59,7 @@ def test_a_start_loads_what_the_function_uses_and_little_else(
 ) -> None:
     logical_id = "".join(part.title() for part in function.split("_")) + "Function"
     layer = application / "FreshqLayer" / "python"
-    paths = [application / logical_id, layer, runtime_packages(tmp_path / "runtime")]
+    paths = [application / logical_id, layer, runtime_folder(tmp_path)]
     done = subprocess.run(  # noqa: S603 - this interpreter, without its site-packages
         [sys.executable, "-B", "-I", "-S", "-c", PROGRAM, json.dumps([str(path) for path in paths])],
         env=ENVIRONMENT | {"PATH": os.environ["PATH"]},

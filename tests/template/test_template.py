@@ -206,7 +206,7 @@ class TestStream:
 
     def test_the_archive_is_there_on_request_only(self) -> None:
         parts = [name for name in source()["Resources"] if name.startswith("Archive")]
-        assert len(parts) == 8
+        assert len(parts) == 9
         conditions = {source()["Resources"][name]["Condition"] for name in parts}
         assert conditions == {"HasArchive", "HasTlsArchive"}
 

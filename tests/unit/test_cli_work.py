@@ -309,11 +309,22 @@ class TestReports:
         assert [handler for handler in ours.handlers if isinstance(handler, OneLineLog)] == []
 
     def test_a_reader_that_is_gone_ends_nothing(self) -> None:
-        stream = io.StringIO()
-        lines = JsonLines(stream, 0)
-        stream.close()
+        class Pipe(io.StringIO):
+            """Its reader is gone after the first line."""
+
+            tries = 0
+
+            def flush(self) -> None:
+                self.tries += 1
+                if self.tries > 1:
+                    raise BrokenPipeError
+
+        pipe = Pipe()
+        lines = JsonLines(pipe, 0)
+        lines.event("started")
         lines.event("draining")
         lines.status([process_status()])
+        assert pipe.tries == 2  # nobody reads a third line
 
     def test_the_status_is_printed_from_time_to_time(self) -> None:
         stream = io.StringIO()

@@ -44,6 +44,7 @@ def metrics_of_the_dashboard() -> list[list[Any]]:
     return [entry for entry in metrics if entry[0] == "freshq"]
 
 
+@pytest.mark.usefixtures("delivery_stream")
 def test_alarms_and_dashboard_ask_for_metrics_that_are_emitted_under_their_dimensions(
     application: Application, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,6 +54,7 @@ def test_alarms_and_dashboard_ask_for_metrics_that_are_emitted_under_their_dimen
         ("trigger", load_event("trigger-insert")),
         ("process_tasks", load_event("process_tasks-doorbell")),
         ("sweep", {}),
+        ("archive", load_event("archive-unreadable")),
     ):
         application.invoke(function, event)
     application.queue.put("waits")

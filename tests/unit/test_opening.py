@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from freshq import Queue, StoreError
+from freshq import Queue
 from freshq.policy.rules import OverloadRules
 from freshq.queue.shared.flow import FlowMeter
 from freshq.stores.memory import MemoryStore
@@ -96,10 +96,18 @@ def test_a_flush_writes_what_was_counted_for_other_processes(clock: Clock) -> No
 
 
 def test_a_queue_that_counted_nothing_reads_no_clock_to_close() -> None:
-    def fail() -> float:
-        raise StoreError("no answer")
+    readings: list[float] = []
 
-    Queue.memory(clock=fail).close()
+    def read() -> float:
+        readings.append(0.0)
+        return 0.0
+
+    queue = Queue.memory(clock=read)
+    queue.close()
+    assert readings == []
+    queue.put("work")
+    queue.close()
+    assert readings
 
 
 def test_a_check_accepts_what_a_put_would(clock: Clock) -> None:

@@ -6,7 +6,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, cast
 
 from botocore.config import Config
+from botocore.loaders import Loader
 from botocore.session import Session, get_session
+from typing_extensions import override
 
 from freshq.stores.dynamodb.calls import CLIENT_CONFIG
 
@@ -28,9 +30,20 @@ DELIVERY_CONFIG: Final = Config(
 LONGEST_DELIVERY_SECONDS: Final = 23.0
 
 
+class FunctionsServices(Loader):
+    """Loads the models of the SDK, without a look into the 400 folders of services for those there are."""
+
+    @override
+    def list_available_services(self, type_name: str) -> list[str]:
+        """Return what `load_service_model` compares a name with."""
+        return ["dynamodb", "firehose", "sns", "ssm"]
+
+
 @cache
 def _session() -> Session:
-    return get_session()
+    session = get_session()
+    session.register_component("data_loader", FunctionsServices())
+    return session
 
 
 def dynamodb_client() -> DynamoDBClient:

@@ -3,7 +3,7 @@
 Metrics are EMF lines in the log, which CloudWatch turns into metrics. POWERTOOLS_SERVICE_NAME and
 POWERTOOLS_METRICS_NAMESPACE set service and namespace, POWERTOOLS_LOG_LEVEL the log level, FRESHQ_STACK and
 FRESHQ_QUEUE_NAME the dimensions of every metric besides the service, and FRESHQ_LOG_SAMPLE_RATIO the share of
-tasks whose transitions are logged at INFO.
+tasks whose transitions are logged at INFO. With POWERTOOLS_TRACE_DISABLED the tracing SDK is not even loaded.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ import os
 import threading
 import warnings
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from aws_lambda_powertools import Logger, Metrics, Tracer
 from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.shared.functions import strtobool
 from typing_extensions import override
 
 from freshq.worker.report import Observer, Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from freshq.model.answers import Claim
     from freshq.model.task import Task
     from freshq.policy.order import OrderSwitch
@@ -30,10 +33,13 @@ if TYPE_CHECKING:
     from freshq.stores.base import Stats
     from freshq.worker.runner import Runner
 
+Handler = TypeVar("Handler", bound="Callable[..., Any]")
+
 # At DEBUG they log requests and responses: payloads, and the credentials that sign the requests.
 SDK_LOGGERS: Final = ("boto3", "botocore", "s3transfer", "urllib3", "aws_xray_sdk", "aws_lambda_powertools")
 LOG_LEVEL_VARIABLE: Final = "POWERTOOLS_LOG_LEVEL"
 SAMPLE_VARIABLE: Final = "FRESHQ_LOG_SAMPLE_RATIO"
+TRACE_VARIABLE: Final = "POWERTOOLS_TRACE_DISABLED"
 
 
 def set_log_levels(level: str | None) -> None:
@@ -56,7 +62,8 @@ def set_log_levels(level: str | None) -> None:
 # Lambda reads the level of a line only if its time is as in RFC 3339.
 logger: Final = Logger(use_rfc3339=True)
 set_log_levels(os.environ.get(LOG_LEVEL_VARIABLE))
-tracer: Final = Tracer()
+# A tracer that is disabled would load its SDK all the same.
+tracer: Final = None if strtobool(os.environ.get(TRACE_VARIABLE, "off")) else Tracer()
 metrics: Final = Metrics()
 metrics.set_default_dimensions(
     stack=os.environ.get("FRESHQ_STACK", "none"), queue=os.environ.get("FRESHQ_QUEUE_NAME", "default")
@@ -108,11 +115,24 @@ def log_transition(message: str, task_id: str, **facts: Any) -> None:  # noqa: A
     log(message, task_id=task_id, **facts)
 
 
+def traced_handler(handler: Handler) -> Handler:
+    """Return a handler whose invocations are X-Ray subsegments; the same one if tracing is off."""
+    if tracer is None:
+        return handler
+    return cast("Handler", tracer.capture_lambda_handler(handler, capture_response=False))
+
+
 def traced(runner: Runner) -> Runner:
-    """Return a runner whose runs are X-Ray subsegments with the id and the attempt of their task."""
+    """Return a runner whose runs are X-Ray subsegments with the id and the attempt of their task.
+
+    The same runner if tracing is off.
+    """
+    if tracer is None:
+        return runner
+    in_subsegment = tracer.provider.in_subsegment
 
     def run(task: Task) -> Any:  # noqa: ANN401 - any JSON value
-        with tracer.provider.in_subsegment(name="## runner") as subsegment:
+        with in_subsegment(name="## runner") as subsegment:
             if subsegment is not None:
                 subsegment.put_annotation(key="task_id", value=task.task_id)
                 subsegment.put_annotation(key="attempt", value=str(task.attempts))

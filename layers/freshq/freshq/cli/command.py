@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,6 +19,7 @@ from freshq.errors import FreshqError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from freshq.queue.base import BaseQueue
 
@@ -123,30 +124,33 @@ class QueueContext(typer.Context):
     session: Session
 
 
-class QueueCommand(Command):
-    """A command on a queue: takes `QueueOptions` besides its own, and opens the queue they name."""
+class SessionCommand(Command):
+    """A command that takes shared options besides its own, and runs with the session that they open.
 
-    context_class = QueueContext
+    Attributes:
+        options_class: A dataclass of the shared options, each with Typer's annotation.
+    """
+
+    options_class: ClassVar[type[Any]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Typer's own
-        """Make the command that Typer describes, with the options of a queue added."""
+        """Make the command that Typer describes, with the shared options added."""
         super().__init__(*args, **kwargs)
-        self.params = [*self.params, *_queue_params()]
+        app = typer.Typer(add_completion=False)
+        app.command()(self.options_class)
+        self.params = [*self.params, *typer.main.get_command(app).params]
 
     @override
     def invoke(self, ctx: Any) -> Any:
         """Run the command with a session in its context."""
-        options = QueueOptions(**{field.name: ctx.params.pop(field.name) for field in fields(QueueOptions)})
-        with _session(ctx, options) as session:
-            ctx.session = session
+        names = [field.name for field in fields(self.options_class)]
+        options = self.options_class(**{name: ctx.params.pop(name) for name in names})
+        with self.open_session(ctx, options) as ctx.session:
             return super().invoke(ctx)
 
-
-def _queue_params() -> list[Any]:
-    """Return `QueueOptions` as Typer's parameters."""
-    app = typer.Typer(add_completion=False)
-    app.command()(QueueOptions)
-    return typer.main.get_command(app).params
+    def open_session(self, context: Any, options: Any) -> AbstractContextManager[Any]:  # noqa: ANN401 - the subclass's own
+        """Return the session that the options open, for a `with` block."""
+        raise NotImplementedError
 
 
 @contextmanager
@@ -164,6 +168,17 @@ def _session(context: typer.Context, options: QueueOptions) -> Iterator[Session]
     with closing(_open(context, options)) as queue:
         address = None if options.stack else options.queue
         yield Session(queue, Output(as_json=options.as_json), can_ask=is_interactive(), address=address)
+
+
+class QueueCommand(SessionCommand):
+    """A command on a queue: takes `QueueOptions` besides its own, and opens the queue they name."""
+
+    context_class = QueueContext
+    options_class = QueueOptions
+
+    @override
+    def open_session(self, context: Any, options: Any) -> AbstractContextManager[Session]:
+        return _session(context, options)
 
 
 def _open(context: typer.Context, options: QueueOptions) -> BaseQueue:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -19,10 +18,8 @@ from freshq.matching.stores.sql_rows import (
     resource_row,
 )
 from freshq.matching.stores.sql_tables import tables_of
-from freshq.stores.sql.clock import database_clock
 from freshq.stores.sql.connecting import Connecting
 from freshq.stores.sql.database import Database
-from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.statements import dialect_insert
 
 if TYPE_CHECKING:
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
     from freshq.matching.places import Place
     from freshq.matching.stores.base import Change, Span
     from freshq.stores.clocks import TimeRange
-    from freshq.stores.sql.clock import DatabaseClock, SqliteClock
 
 # Rows of resources to read at a time.
 PAGE_ROWS: Final = 1000
@@ -54,25 +50,18 @@ class SqlMatchStore(MatchStore):
         Raises:
             ValueError: If an argument is wrong.
         """
-        connecting = connecting or Connecting()
-        self._owns_engine = not isinstance(url, sa.Engine)
-        engine = url if isinstance(url, sa.Engine) else open_engine(url, connecting)
-        self._tables = tables_of(table, engine.dialect.name)
-        self._database = Database(engine, table, connecting)
+        self._database = Database(url, table, connecting or Connecting())
+        self._tables = tables_of(table, self._database.dialect)
         # Never deleted: those that this process added need not be added again.
         self._added: frozenset[str] = frozenset()
 
-    @cached_property
-    def _clock(self) -> DatabaseClock | SqliteClock:
-        return database_clock(self._database)
-
     @override
     def clock(self) -> float:
-        return self._clock()
+        return self._database.clock()
 
     @override
     def time_range(self) -> TimeRange:
-        return self._clock.range()
+        return self._database.clock.range()
 
     @override
     def create_table(self) -> None:
@@ -85,8 +74,7 @@ class SqlMatchStore(MatchStore):
 
     @override
     def close(self) -> None:
-        if self._owns_engine:
-            self._database.engine.dispose()
+        self._database.close()
 
     # --- what can be asked for
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
@@ -12,8 +12,6 @@ from freshq.stores.clocks import MachineClock, TimeRange, steady_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from freshq.stores.sql.database import Database
 
 # Clocks drift by up to 50 ppm: 1.5 ms in this time.
 MEASURE_EVERY_SECONDS: Final = 30.0
@@ -104,13 +102,14 @@ class SqliteClock(MachineClock):
         return TimeRange.around(self(), MARGIN_SECONDS)
 
 
-def database_clock(database: Database) -> DatabaseClock | SqliteClock:
-    """Return the clock of a database."""
-    if database.dialect == "sqlite":
+def database_clock(dialect: str, read_scalar: Callable[[sa.Executable], Any]) -> DatabaseClock | SqliteClock:
+    """Return the clock of a database.
+
+    Args:
+        dialect: Name of its dialect.
+        read_scalar: Returns the only value of a SELECT.
+    """
+    if dialect == "sqlite":
         return SqliteClock()
-    statement = sa.text(NOW[database.dialect])
-
-    def read() -> float:
-        return database.read(lambda connection: int(connection.execute(statement).scalar_one())) / 1e6
-
-    return DatabaseClock(read)
+    statement = sa.text(NOW[dialect])
+    return DatabaseClock(lambda: int(read_scalar(statement)) / 1e6)

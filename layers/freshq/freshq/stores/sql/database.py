@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import random
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from freshq.errors import Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.sql.engine import AUTOCOMMIT, DEFAULT, StatementPool
+from freshq.stores.sql.clock import database_clock
+from freshq.stores.sql.engine import AUTOCOMMIT, DEFAULT, StatementPool, open_engine
 from freshq.stores.sql.failures import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import sqlalchemy as sa
-
     from freshq.errors import StoreError
+    from freshq.stores.sql.clock import DatabaseClock, SqliteClock
     from freshq.stores.sql.connecting import Connecting
     from freshq.stores.sql.prepared import PreparedStatement
 
@@ -50,14 +52,20 @@ class Database:
         dialect: Name of its dialect.
     """
 
-    def __init__(self, engine: sa.Engine, table: str, connecting: Connecting = DEFAULT) -> None:
-        """Use an engine.
+    def __init__(self, url: str | sa.URL | sa.Engine, table: str, connecting: Connecting = DEFAULT) -> None:
+        """Use a database; nothing is sent before the first call.
 
         Args:
-            engine: Made by `open_engine`.
+            url: Its address, or an engine made by `open_engine`, which stays its owner's to close.
             table: Name of the table of tasks, for errors.
-            connecting: Bounds the time of a call: after the answer timeout it begins no further try.
+            connecting: The limits of the connections; an engine has its own. It bounds the time of a call:
+                after the answer timeout it begins no further try.
+
+        Raises:
+            ValueError: If the address is wrong.
         """
+        self._owns_engine = not isinstance(url, sa.Engine)
+        engine = url if isinstance(url, sa.Engine) else open_engine(url, connecting)
         self.engine = engine
         self.dialect = engine.dialect.name
         self._table = table
@@ -66,6 +74,18 @@ class Database:
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
         # On SQLite, a file that cannot be opened stays so.
         self._transient = Throttled if self.dialect == "sqlite" else (Throttled, Unreachable)
+
+    @cached_property
+    def clock(self) -> DatabaseClock | SqliteClock:
+        """The database's time."""
+        return database_clock(
+            self.dialect, lambda statement: self.read(lambda connection: connection.scalar(statement))
+        )
+
+    def close(self) -> None:
+        """Close the connections if this opened the engine; it can be used again."""
+        if self._owns_engine:
+            self.engine.dispose()
 
     def rows(self, statement: sa.Executable, parameters: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
         """Return the rows of a SELECT.

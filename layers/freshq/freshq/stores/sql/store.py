@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
 from typing_extensions import override
 
 from freshq.stores.sql.approximate_counts import ApproximateCounts
 from freshq.stores.sql.claims import Claims
-from freshq.stores.sql.clock import database_clock
 from freshq.stores.sql.database import Database
-from freshq.stores.sql.engine import DEFAULT, open_engine
+from freshq.stores.sql.engine import DEFAULT
 from freshq.stores.sql.migrations import migrate
 from freshq.stores.sql.puts import Puts
 from freshq.stores.sql.schema import checked_table, schema
@@ -21,8 +18,9 @@ from freshq.stores.sql.transactions import SqlTransactions
 from freshq.stores.sql.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
+
     from freshq.stores.clocks import TimeRange
-    from freshq.stores.sql.clock import DatabaseClock, SqliteClock
     from freshq.stores.sql.connecting import Connecting
 
 
@@ -50,22 +48,17 @@ class SqlStore(Claims, Puts, Upkeep, SharedRecords, ApproximateCounts):
             ValueError: If an argument is wrong.
         """
         checked_table(table)
-        self._owns_engine = not isinstance(url, sa.Engine)
-        engine = url if isinstance(url, sa.Engine) else open_engine(url, connecting)
-        super().__init__(Database(engine, table, connecting), schema(table, engine.dialect.name), queue)
+        database = Database(url, table, connecting)
+        super().__init__(database, schema(table, database.dialect), queue)
         self.transactions = SqlTransactions(claims=self, puts=self)
-
-    @cached_property
-    def _clock(self) -> DatabaseClock | SqliteClock:
-        return database_clock(self.database)
 
     @override
     def clock(self) -> float:
-        return self._clock()
+        return self.database.clock()
 
     @override
     def time_range(self) -> TimeRange:
-        return self._clock.range()
+        return self.database.clock.range()
 
     @override
     def create_table(self) -> None:
@@ -78,5 +71,4 @@ class SqlStore(Claims, Puts, Upkeep, SharedRecords, ApproximateCounts):
     @override
     def close(self) -> None:
         """Close the connections if the store opened the engine; the store can be used again."""
-        if self._owns_engine:
-            self.database.engine.dispose()
+        self.database.close()

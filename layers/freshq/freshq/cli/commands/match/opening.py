@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typing_extensions import override
 
 from freshq.cli.addresses import Address, Converters, dynamodb_client, split_options
-from freshq.cli.command import Command
+from freshq.cli.command import SessionCommand
 from freshq.cli.output import Output
 from freshq.cli.session import confirm, is_interactive
 from freshq.errors import quoted
@@ -18,7 +18,8 @@ from freshq.matching.queue import MatchQueue
 from freshq.model.checks import without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
 OPTIONS: Final[Converters] = {"order": str, "lease_seconds": float}
 ACCOUNT_OPTIONS: Final[Converters] = {"region": str, "profile": str}
@@ -81,28 +82,25 @@ class MatchContext(typer.Context):
     session: MatchSession
 
 
-class MatchCommand(Command):
+@contextmanager
+def _session(options: MatchOptions) -> Iterator[MatchSession]:
+    """Yield a session on the resources that the options name."""
+    if not options.queue:
+        raise ValueError("queue: missing; give --queue URL, or set FRESHQ_MATCH_QUEUE")
+    with closing(open_match_queue(options.queue)) as queue:
+        output = Output(as_json=options.as_json)
+        yield MatchSession(queue, without_password(options.queue), output, is_interactive())
+
+
+class MatchCommand(SessionCommand):
     """A command that takes `MatchOptions` besides its own, and opens the resources that they name."""
 
     context_class = MatchContext
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Typer's own
-        """Make the command that Typer describes, with the shared options added."""
-        super().__init__(*args, **kwargs)
-        app = typer.Typer(add_completion=False)
-        app.command()(MatchOptions)
-        self.params = [*self.params, *typer.main.get_command(app).params]
+    options_class = MatchOptions
 
     @override
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command with a session in its context."""
-        options = MatchOptions(**{field.name: ctx.params.pop(field.name) for field in fields(MatchOptions)})
-        if not options.queue:
-            raise ValueError("queue: missing; give --queue URL, or set FRESHQ_MATCH_QUEUE")
-        with closing(open_match_queue(options.queue)) as queue:
-            output = Output(as_json=options.as_json)
-            ctx.session = MatchSession(queue, without_password(options.queue), output, is_interactive())
-            return super().invoke(ctx)
+    def open_session(self, context: Any, options: Any) -> AbstractContextManager[MatchSession]:
+        return _session(options)
 
 
 def open_match_queue(text: str) -> MatchQueue:
