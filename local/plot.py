@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +37,7 @@ WIDTH: Final = 720
 WAITS_HEIGHT: Final = 230
 FATES_HEIGHT: Final = 130
 TICK_SECONDS: Final = 5
+PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,30 @@ def draw(shown: Demonstration, subtitle: str, file: Path) -> None:
         title=title,
     )
     chart.configure_view(stroke=None).configure_title(anchor="start").save(str(file), scale_factor=2)
+    if file.suffix == ".png":
+        file.write_bytes(recompressed(file.read_bytes()))
+
+
+def recompressed(picture: bytes) -> bytes:
+    """Return a PNG with the same pixels, a third as large: the renderer compresses for speed.
+
+    Its chunks each have a length, a kind, their data, and a checksum of kind and data (PNG specification,
+    section 5.3). All of IDAT are one stream of zlib.
+    """
+    chunks: list[tuple[bytes, bytes]] = []
+    at = len(PNG_SIGNATURE)
+    while at < len(picture):
+        (length,) = struct.unpack_from(">I", picture, at)
+        chunks.append((picture[at + 4 : at + 8], picture[at + 8 : at + 8 + length]))
+        at += length + 12
+    pixels = zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT"))
+    header, end = ([chunk for chunk in chunks if chunk[0] == kind] for kind in (b"IHDR", b"IEND"))
+    rest = [chunk for chunk in chunks if chunk[0] not in (b"IHDR", b"IDAT", b"IEND")]
+    parts = [*header, *rest, (b"IDAT", zlib.compress(pixels, level=9)), *end]
+    return PNG_SIGNATURE + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
 
 
 def _seconds(shown: Demonstration, field: str, title: str) -> alt.X:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import altair as alt
 import pytest
 from local.facts import (
     Life,
@@ -21,7 +23,7 @@ from local.facts import (
 )
 from local.forecast import Service, first_in_first_out, served_in_time
 from local.history import Change, read_changes, versions_by_task
-from local.plot import Demonstration, draw
+from local.plot import Demonstration, draw, recompressed
 
 from freshq import Order, Queue, Task, TaskStatus
 from tests.conftest import START, Clock, StoreUnderTest
@@ -148,6 +150,22 @@ def test_the_chart_is_drawn(tmp_path: Path) -> None:
     picture = file.read_text("utf-8")
     for text in ("done in time", "done too late", "shed", "failed", "load ends", "first in, first out"):
         assert text in picture
+
+
+def test_a_picture_has_the_same_pixels_in_fewer_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "bars.png"
+    rows = [{"x": number, "y": number**2} for number in range(20)]
+    alt.Chart(alt.InlineData(values=rows)).mark_bar().encode(x="x:Q", y="y:Q").save(str(file))
+    drawn = file.read_bytes()
+    smaller = recompressed(drawn)
+    assert len(smaller) < len(drawn)
+
+    def pixels(picture: bytes) -> bytes:
+        return zlib.decompressobj().decompress(picture[picture.index(b"IDAT") + 4 :])
+
+    assert len(pixels(drawn)) > len(drawn)
+    assert pixels(smaller) == pixels(drawn)
+    assert recompressed(smaller) == smaller
 
 
 def test_first_in_first_out_is_late_once_its_backlog_is_older_than_the_deadline() -> None:
