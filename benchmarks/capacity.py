@@ -22,6 +22,7 @@ from tests.support.bulk import load
 from tests.support.dynamodb_local import DynamoDBLocal, create_without_stream
 from tests.support.faults import client_at, meanwhile
 
+from benchmarks.dead_letters import dead_letters
 from benchmarks.metering import metered
 from freshq import Queue
 from freshq.stores.dynamodb.lease_items import LATE_CLAIM_SECONDS
@@ -226,7 +227,8 @@ def steps(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
         bench.measure("extend", tasks, worker.extend),
         bench.measure("complete", tasks, worker.complete),
     ]
-    return [*costs, *_single_calls(bench, worker.queue), _recovery(bench, worker)]
+    others = [*_single_calls(bench, worker.queue), _recovery(bench, worker)]
+    return [*costs, *others, *dead_letters(bench)]
 
 
 def _single_calls(bench: Bench, queue: Queue) -> list[Cost]:

@@ -397,14 +397,14 @@ class TestDeadLetters:
             dead(queue, task_id)
             shipments.clock.advance(1)
         first = queue.list("FAILURE", limit=2)
-        assert [task.task_id for task in first] == ["A", "B"]
-        assert [task.task_id for task in queue.list("FAILURE", cursor=first.cursor)] == ["C"]
+        assert [task.task_id for task in first] == ["C", "B"]
+        assert [task.task_id for task in queue.list("FAILURE", cursor=first.cursor)] == ["A"]
         assert first[0].error == "invalid data"
         assert queue.redrive(limit=1) == 1
-        assert ids(queue.claim()) == ["A"]
+        assert ids(queue.claim()) == ["C"]
         assert queue.discard(task_id="B") == 1
         assert queue.discard() == 1
-        assert [found(queue, task_id).status for task_id in "BC"] == [TaskStatus.READY] * 2
+        assert [found(queue, task_id).status for task_id in "AB"] == [TaskStatus.READY] * 2
         assert queue.list("FAILURE").tasks == ()
         shipments.assert_untouched("A", "B", "C")
 

@@ -10,8 +10,11 @@ HOURS = 7
 # Seconds between changes: many fall on boundaries of minutes, age classes and deadlines.
 STAYS = (0.0, 0.001, 1.0, 10.0, 59.999, 60.0, 300.0, 900.0, 3600.0, 4000.5)
 MAX_AGES = (10.0, 60.0, 600.0, 4000.0, 30_000.0)
-FROM_PENDING = ("take", "take", "take", "take", "cancel", "shed", "delay", "stay")
-FROM_TAKEN = ("succeed", "succeed", "fail", "retry", "release", "expire", "extend", "hand over", "stay")
+FROM_PENDING = ("take", "take", "take", "take", "cancel", "bury", "shed", "delay", "stay")
+FROM_TAKEN = (
+    *("succeed", "succeed", "fail", "retry", "release", "expire", "extend", "hand over", "stay"),
+    "cancel by force",
+)
 
 
 def wandering(tasks: int, seed: int) -> Recording:
@@ -61,6 +64,8 @@ def _wait(tape: Recording, rng: random.Random, task_id: str, at: float) -> None:
             tape.take(at, task_id, holder=holder, lease=rng.choice((30, 60)))
         case "cancel":
             tape.change(at, task_id, "CANCELLED")
+        case "bury":
+            tape.change(at, task_id, "FAILURE")
         case "shed":
             tape.change(at, task_id, "SHED", shedReason=rng.choice(({"S": "overflow"}, None)))
         case "delay":
@@ -75,6 +80,8 @@ def _work(tape: Recording, rng: random.Random, task_id: str, at: float) -> None:
             tape.settle(at, task_id, "SUCCESS")
         case "fail":
             tape.settle(at, task_id, "FAILURE")
+        case "cancel by force":
+            tape.settle(at, task_id, "CANCELLED")
         case "retry":
             tape.settle(at, task_id, "PENDING", notBefore=ms(at + 60))
         case "release":

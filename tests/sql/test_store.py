@@ -233,7 +233,7 @@ class TestMigrations:
                 index.drop(connection)
             sa.Index(f"{TABLE}_lines", tables.tasks.c.queue, tables.tasks.c.line).create(connection)
             connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 3))
-        assert store.migrate() == [migration.name for migration in MIGRATIONS[2:]]
+        assert SqlStore(fresh, TABLE).migrate() == [migration.name for migration in MIGRATIONS[2:]]
         found = {index["name"]: index["column_names"] for index in sa.inspect(fresh).get_indexes(TABLE)}
         assert found[f"{TABLE}_lines"] == ["queue", "line", "created_us", "task_id", "deadline_us"]
         assert found[f"{TABLE}_agenda"] == ["agenda", "queue", "due_us"]
@@ -243,17 +243,22 @@ class TestMigrations:
         store.create_table()
         queue = Queue(store, clock=time.time)
         queue.put("old", task_id="a", priority=3)
-        before = known(queue, "a")
+        queue.put("wrong", task_id="dead")
+        queue.bury("dead")
+        before, dead = known(queue, "a"), known(queue, "dead")
         tables = store.schema
         with fresh.begin() as connection:
-            for column in ("put_us", "first_due_us", "kind"):
+            (index,) = (index for index in tables.tasks.indexes if index.name == f"{TABLE}_dead")
+            index.drop(connection)
+            for column in ("put_us", "first_due_us", "kind", "first_claim_us", "last_claim_us", "dead_us"):
                 connection.execute(sa.text(f"ALTER TABLE {TABLE} DROP COLUMN {column}"))
             connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 4))
         for verb in (queue.claim, lambda: queue.get("a"), lambda: queue.put("new")):
             with pytest.raises(StoreError, match=r"an older version made it .*run `freshq sql migrate`"):
                 verb()
-        assert store.migrate() == [MIGRATIONS[3].name]
+        assert store.migrate() == [migration.name for migration in MIGRATIONS[3:]]
         assert known(queue, "a") == replace(before, put_at=None)
+        assert queue.list("FAILURE").tasks == (replace(dead, put_at=None),)
         assert payloads(queue.claim()) == ["old"]
 
     def test_every_verb_names_a_missing_table(self, engine: sa.Engine) -> None:

@@ -23,10 +23,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli.commands.watch import snapshots
 from freshq.cli.commands.watch.command import draw
 from freshq.cli.commands.watch.frame import frame
-from freshq.cli.commands.watch.snapshots import AGES_SECONDS, Watcher, bands
+from freshq.cli.commands.watch.snapshots import (
+    AGES_SECONDS,
+    DEAD_EVERY_SECONDS,
+    MAX_DEAD_LETTERS,
+    Watcher,
+    bands,
+)
 from freshq.cli.main import app
 from freshq.errors import Throttled
 
@@ -71,7 +76,7 @@ class TestSnapshots:
 
     def test_nothing_waits(self, queue: Queue) -> None:
         snapshot = Watcher(queue).look()
-        assert (snapshot.backlog, snapshot.dead_letters, snapshot.searched_all) == ((), (), True)
+        assert (snapshot.backlog, snapshot.dead_letters) == ((), ())
 
     def test_tasks_older_than_every_age_are_counted(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock, max_age_seconds=100_000)
@@ -95,26 +100,18 @@ class TestSnapshots:
         clock.advance(1)
         assert watcher.look().claimed_per_second == pytest.approx(0.0)
 
-    def test_dead_letters_are_found_by_scanning_in_parts(
-        self, clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(snapshots, "SCAN_TASKS", 4)
+    def test_the_last_dead_letters_are_read_every_few_seconds(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock)
-        for number in range(10):
+        watcher = Watcher(queue)
+        for number in range(MAX_DEAD_LETTERS + 3):
             queue.put(number, task_id=f"t{number}")
             queue.fail(queue.claim()[0])
-        watcher = Watcher(queue)
-        counts = []
-        for _ in range(3):
-            snapshot = watcher.look()
-            counts.append((len(snapshot.dead_letters), snapshot.searched_all))
-            clock.advance(snapshots.SCAN_EVERY_SECONDS)
-        assert counts == [(4, False), (8, False), (10, True)]
+            clock.advance(0.001)
+        assert [task.payload for task in watcher.look().dead_letters] == [*range(52, 2, -1)]
         queue.discard()
-        for _ in range(3):
-            snapshot = watcher.look()
-            clock.advance(snapshots.SCAN_EVERY_SECONDS)
-        assert snapshot.dead_letters == ()
+        assert len(watcher.look().dead_letters) == MAX_DEAD_LETTERS
+        clock.advance(DEAD_EVERY_SECONDS)
+        assert watcher.look().dead_letters == ()
 
 
 class TestFrame:
@@ -165,7 +162,7 @@ class TestFrame:
         queue = Queue.memory(clock=clock)
         filled(queue, clock)
         queue.pause()
-        snapshot = replace(Watcher(queue).look(), searched_all=False)
+        snapshot = Watcher(queue).look()
         text = drawn(snapshot, 120, 40, problem="table 'Tasks': throttled")
         for said in (
             "the downstream said 503",
@@ -174,7 +171,7 @@ class TestFrame:
             "1 min 45 s",
         ):
             assert said in text, said
-        assert "last dead letters so far  none" in drawn(replace(snapshot, dead_letters=()), 80, 24)
+        assert "last dead letters  none" in drawn(replace(snapshot, dead_letters=()), 80, 24)
 
 
 class TestCommand:

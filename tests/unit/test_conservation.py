@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 SETTLEMENTS: Final = ["complete", "fail", "retry", "release", "extend"]
 CHANGES: Final = ["cancel", "touch", "reprioritize", "redrive"]
+REPAIRS: Final = ["cancel", "bury", "restore"]
 MAX_ATTEMPTS: Final = 3
 MAX_AGE_SECONDS: Final = 120.0
 
@@ -236,6 +237,21 @@ class Conservation(RuleBasedStateMachine):
                     assert self.producer.redrive(task_id=task_id) == 1
                     task.let_go(TaskStatus.PENDING)
                     task.attempts = 0
+
+    @precondition(lambda self: self.model)
+    @rule(index=st.integers(0, 50), verb=st.sampled_from(REPAIRS), force=st.booleans())
+    def repair(self, index: int, verb: str, force: bool) -> None:  # noqa: FBT001 - drawn by name
+        task_id = self.known_id(index)
+        task = self.model[task_id]
+        states = {"pending", "delayed"} | ({"taken"} if force else set())
+        states |= {"failure"} if verb == "restore" else set()
+        with self.refused_unless(task.state(self.clock.now) in states, IllegalTransition):
+            changed = getattr(self.producer, verb)(task_id, force=force)
+            task.let_go(changed.status)
+            task.not_before = None
+            if verb == "restore":
+                assert changed.created == pytest.approx(self.clock.now, abs=1e-3)
+                task.created, task.deadline, task.attempts = changed.created, changed.deadline, 0
 
     @rule(process=st.integers(0, 1), orderly=st.booleans())
     def restart(self, process: int, orderly: bool) -> None:  # noqa: FBT001 - drawn by name

@@ -410,7 +410,7 @@ class TestTend:
     def test_a_dead_letter_that_another_process_deletes_first_is_not_counted(self, place: Place) -> None:
         queue, other = place.queue(), place.queue()
         self.dead(queue, "a")
-        place.before("get", lambda: other.purge(other.name), calls=range(1))
+        place.before("replace_many", lambda: other.purge(other.name), calls=range(1))
         assert queue.redrive() == 0
 
     def test_limits_count_what_was_changed(self, place: Place) -> None:

@@ -84,9 +84,9 @@ def _one(condition: Column) -> Column:
 
 def _actions(steps: DataFrame) -> DataFrame:
     """Return the claims, settles and losses of each minute."""
-    live = steps.where("not removed and (claimed or left or status = 'CANCELLED')").withColumns(
-        {"minute": _minute(F.col("changed_us"))}
-    )
+    buried = F.expr("status = 'FAILURE' and coalesce(previous_status = 'PENDING', false)")
+    acted = F.expr("claimed or left or status = 'CANCELLED'") | buried
+    live = steps.where(~F.col("removed") & acted).withColumns({"minute": _minute(F.col("changed_us"))})
     first = ~F.col("status").eqNullSafe(F.col("previous_status"))
     done = F.col("left") & (F.col("status") == "SUCCESS")
     timely = done & F.coalesce(F.col("changed_us") <= F.col("deadline_us"), F.lit(True))
@@ -94,7 +94,7 @@ def _actions(steps: DataFrame) -> DataFrame:
     sums = {
         "taken": _one(F.col("claimed")),
         "succeeded": _one(done),
-        "failed": _one(F.col("left") & (F.col("status") == "FAILURE")),
+        "failed": _one(buried | (F.col("left") & (F.col("status") == "FAILURE"))),
         "cancelled": _one(first & (F.col("status") == "CANCELLED")),
         "retried": _one(F.col("retried")),
         "released": _one(F.col("released")),

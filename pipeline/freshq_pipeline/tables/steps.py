@@ -27,9 +27,9 @@ STEP: Final = (
 )  # fmt: skip
 
 _LEGAL: Final = {
-    "PENDING": ("PENDING", "TAKEN", "CANCELLED", "SHED"),
-    "TAKEN": ("TAKEN", "SUCCESS", "FAILURE", "PENDING", "SHED"),
-    "FAILURE": ("FAILURE", "PENDING"),
+    "PENDING": ("PENDING", "TAKEN", "FAILURE", "CANCELLED", "SHED"),
+    "TAKEN": ("TAKEN", "SUCCESS", "FAILURE", "PENDING", "CANCELLED", "SHED"),
+    "FAILURE": ("FAILURE", "PENDING", "TAKEN"),
     "SUCCESS": ("SUCCESS",),
     "CANCELLED": ("CANCELLED",),
     "SHED": ("SHED",),

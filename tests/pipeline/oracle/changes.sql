@@ -48,8 +48,8 @@ ended as (
 )
 select *,
   change = 'MODIFY' and before <> status and before || ' ' || status not in (
-    'PENDING TAKEN', 'PENDING CANCELLED', 'PENDING SHED', 'TAKEN SUCCESS', 'TAKEN FAILURE', 'TAKEN PENDING',
-    'TAKEN SHED', 'FAILURE PENDING') as illegal,
+    'PENDING TAKEN', 'PENDING FAILURE', 'PENDING CANCELLED', 'PENDING SHED', 'TAKEN SUCCESS', 'TAKEN FAILURE',
+    'TAKEN PENDING', 'TAKEN CANCELLED', 'TAKEN SHED', 'FAILURE PENDING', 'FAILURE TAKEN') as illegal,
   gone_back and not lease_lost and attempts < before_attempts as released,
   gone_back and not lease_lost and attempts >= before_attempts as retried,
   case when given_up then greatest(at_us - claimed_us, 0) end as held_us

@@ -3,15 +3,16 @@ create temp table minutes as
 with flows as (
   select at_us // 60_000_000 as minute, queue, task_group, count(*) filter (claimed) as taken,
     count(*) filter (given_up and status = 'SUCCESS') as succeeded,
-    count(*) filter (given_up and status = 'FAILURE') as failed,
+    count(*) filter (given_up and status = 'FAILURE' or buried) as failed,
     count(*) filter (status = 'CANCELLED' and before is distinct from 'CANCELLED') as cancelled,
     count(*) filter (retried) as retried, count(*) filter (released) as released,
     count(*) filter (lease_lost) as lease_losses, count(*) filter (timely) as goodput,
     sum(held_us) filter (not timely) / 1e6 as wasted_seconds,
     max(at_us - created_us) filter (claimed) / 1e6 as service_horizon_seconds
   from (
-    select *, given_up and status = 'SUCCESS' and coalesce(at_us <= deadline_us, true) as timely
-    from changes where not removed and (claimed or given_up or status = 'CANCELLED')
+    select *, given_up and status = 'SUCCESS' and coalesce(at_us <= deadline_us, true) as timely,
+      status = 'FAILURE' and before is not distinct from 'PENDING' as buried
+    from changes where not removed and (claimed or given_up or status = 'CANCELLED' or buried)
   ) group by all
 ),
 offers as (

@@ -161,6 +161,10 @@ class Output:
         """Print claims, their tokens in full."""
         self.answer([claim_fields(claim) for claim in claims], *map(_claim_facts, claims))
 
+    def dequeued(self, tasks: Sequence[Task], now: float) -> None:
+        """Print everything about tasks that were claimed and completed."""
+        self.answer([fields(task, now) for task in tasks], *(_facts(task, now) for task in tasks))
+
     def tasks(self, tasks: Sequence[Task], cursor: str | None, now: float, *, errors: bool = False) -> None:
         """Print a listing.
 

@@ -154,9 +154,24 @@ class Lifecycle:
         """Return a delayed task as claimable."""
         return self._next(task, Verb.PROMOTE, TaskStatus.PENDING, now, not_before=None)
 
-    def cancelled(self, task: Task, now: float) -> Task:
-        """Return the task cancelled."""
-        return self._next(task, Verb.CANCEL, TaskStatus.CANCELLED, now, not_before=None)
+    def cancelled(self, task: Task, now: float, *, force: bool = False) -> Task:
+        """Return a waiting task as cancelled; with `force` a held one too."""
+        verb = Verb.FORCED_CANCEL if force else Verb.CANCEL
+        return self._settled(task, verb, TaskStatus.CANCELLED, now, not_before=None)
+
+    def buried(self, task: Task, now: float, error: str | None, *, force: bool = False) -> Task:
+        """Return a waiting task as a dead letter; with `force` a held one too."""
+        verb = Verb.FORCED_BURY if force else Verb.BURY
+        return self._settled(task, verb, TaskStatus.FAILURE, now, not_before=None, error=truncated(error))
+
+    def restored(self, task: Task, now: float, created: float, *, force: bool = False) -> Task:
+        """Return a waiting task or a dead letter as if it were put at `created`; with `force` a held one too.
+
+        Its payload, priority, group and the length of its max age stay.
+        """
+        changes = {"created": created, "deadline": _moved_deadline(task, created), "attempts": 0}
+        verb = Verb.FORCED_RESTORE if force else Verb.RESTORE
+        return self._settled(task, verb, TaskStatus.PENDING, now, not_before=None, **changes)
 
     def shed(self, task: Task, now: float, reason: ShedReason) -> Task:
         """Return a PENDING task as shed by a rule."""
@@ -173,7 +188,7 @@ class Lifecycle:
         """
         if task.delayed:
             created = max(created, task.created)
-        deadline = round(created + task.deadline - task.created, 6)
+        deadline = _moved_deadline(task, created)
         return self._next(task, Verb.TOUCH, TaskStatus.PENDING, now, created=created, deadline=deadline)
 
     def reprioritized(self, task: Task, now: float, priority: int) -> Task:
@@ -192,9 +207,8 @@ class Lifecycle:
 
     def claimed_dead(self, task: Task, now: float, token: str, lease_until: float) -> Task:
         """Return a dead letter as held under a lease."""
-        return self._next(
-            task, Verb.CLAIM_DEAD, TaskStatus.TAKEN, now, lease_token=token, lease_until=lease_until
-        )
+        changes = claim_times(task, now) | {"lease_token": token, "lease_until": lease_until}
+        return self._next(task, Verb.CLAIM_DEAD, TaskStatus.TAKEN, now, **changes)
 
     def unqueued(self, task: Task, to: TaskStatus, now: float) -> Task:
         """Return an application's record as in no queue: UNDER_CONSTRUCTION or READY."""
@@ -245,6 +259,17 @@ def _first_due(new: NewTask, now: float, where: str) -> float | None:
         msg = f"{where}at: more than a century ahead, got {new.at}; use seconds since the epoch"
         raise ValueError(msg)
     return round(new.at, 6) if new.at > now else None
+
+
+def claim_times(task: Task, now: float) -> dict[str, Any]:
+    """Return when a task that is claimed now was claimed first and last."""
+    first = now if task.first_claim_at is None else task.first_claim_at
+    return {"first_claim_at": first, "last_claim_at": now}
+
+
+def _moved_deadline(task: Task, created: float) -> float:
+    """Return the deadline of a task that is moved in time: its max age stays."""
+    return round(created + task.deadline - task.created, 6)
 
 
 def _not_before(task: Task, now: float, delay_seconds: float) -> float | None:

@@ -59,25 +59,38 @@ class Verb(StrEnum):
     SHED = "shed"
     SHED_CLAIMED = "shed claimed"
     CLAIM_DEAD = "claim dead"
+    BURY = "bury"
+    RESTORE = "restore"
+    FORCED_CANCEL = "cancel by force"
+    FORCED_BURY = "bury by force"
+    FORCED_RESTORE = "restore by force"
 
 
-# The status that each verb needs, and the statuses that it may set.
-TRANSITIONS: Final[Mapping[Verb, tuple[TaskStatus, frozenset[TaskStatus]]]] = {
-    Verb.CLAIM: (TaskStatus.PENDING, frozenset({TaskStatus.TAKEN})),
-    Verb.COMPLETE: (TaskStatus.TAKEN, frozenset({TaskStatus.SUCCESS})),
-    Verb.FAIL: (TaskStatus.TAKEN, frozenset({TaskStatus.FAILURE})),
-    Verb.RETRY: (TaskStatus.TAKEN, frozenset({TaskStatus.PENDING, TaskStatus.FAILURE})),
-    Verb.RELEASE: (TaskStatus.TAKEN, frozenset({TaskStatus.PENDING})),
-    Verb.EXTEND: (TaskStatus.TAKEN, frozenset({TaskStatus.TAKEN})),
-    Verb.RECOVER: (TaskStatus.TAKEN, frozenset({TaskStatus.PENDING, TaskStatus.FAILURE})),
-    Verb.PROMOTE: (TaskStatus.PENDING, frozenset({TaskStatus.PENDING})),
-    Verb.CANCEL: (TaskStatus.PENDING, frozenset({TaskStatus.CANCELLED})),
-    Verb.TOUCH: (TaskStatus.PENDING, frozenset({TaskStatus.PENDING})),
-    Verb.REPRIORITIZE: (TaskStatus.PENDING, frozenset({TaskStatus.PENDING})),
-    Verb.REDRIVE: (TaskStatus.FAILURE, frozenset({TaskStatus.PENDING})),
-    Verb.SHED: (TaskStatus.PENDING, frozenset({TaskStatus.SHED})),
-    Verb.SHED_CLAIMED: (TaskStatus.TAKEN, frozenset({TaskStatus.SHED})),
-    Verb.CLAIM_DEAD: (TaskStatus.FAILURE, frozenset({TaskStatus.TAKEN})),
+_UNSETTLED: Final = (TaskStatus.PENDING, TaskStatus.TAKEN)
+_RESTORABLE: Final = (TaskStatus.PENDING, TaskStatus.FAILURE)
+
+# The statuses that each verb needs, and those that it may set.
+TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskStatus]]]] = {
+    Verb.CLAIM: ((TaskStatus.PENDING,), frozenset({TaskStatus.TAKEN})),
+    Verb.COMPLETE: ((TaskStatus.TAKEN,), frozenset({TaskStatus.SUCCESS})),
+    Verb.FAIL: ((TaskStatus.TAKEN,), frozenset({TaskStatus.FAILURE})),
+    Verb.RETRY: ((TaskStatus.TAKEN,), frozenset({TaskStatus.PENDING, TaskStatus.FAILURE})),
+    Verb.RELEASE: ((TaskStatus.TAKEN,), frozenset({TaskStatus.PENDING})),
+    Verb.EXTEND: ((TaskStatus.TAKEN,), frozenset({TaskStatus.TAKEN})),
+    Verb.RECOVER: ((TaskStatus.TAKEN,), frozenset({TaskStatus.PENDING, TaskStatus.FAILURE})),
+    Verb.PROMOTE: ((TaskStatus.PENDING,), frozenset({TaskStatus.PENDING})),
+    Verb.CANCEL: ((TaskStatus.PENDING,), frozenset({TaskStatus.CANCELLED})),
+    Verb.TOUCH: ((TaskStatus.PENDING,), frozenset({TaskStatus.PENDING})),
+    Verb.REPRIORITIZE: ((TaskStatus.PENDING,), frozenset({TaskStatus.PENDING})),
+    Verb.REDRIVE: ((TaskStatus.FAILURE,), frozenset({TaskStatus.PENDING})),
+    Verb.SHED: ((TaskStatus.PENDING,), frozenset({TaskStatus.SHED})),
+    Verb.SHED_CLAIMED: ((TaskStatus.TAKEN,), frozenset({TaskStatus.SHED})),
+    Verb.CLAIM_DEAD: ((TaskStatus.FAILURE,), frozenset({TaskStatus.TAKEN})),
+    Verb.BURY: ((TaskStatus.PENDING,), frozenset({TaskStatus.FAILURE})),
+    Verb.RESTORE: (_RESTORABLE, frozenset({TaskStatus.PENDING})),
+    Verb.FORCED_CANCEL: (_UNSETTLED, frozenset({TaskStatus.CANCELLED})),
+    Verb.FORCED_BURY: (_UNSETTLED, frozenset({TaskStatus.FAILURE})),
+    Verb.FORCED_RESTORE: ((*_RESTORABLE, TaskStatus.TAKEN), frozenset({TaskStatus.PENDING})),
 }
 
 
@@ -111,6 +124,9 @@ class Task:
         version: On an attached table, how many times freshq changed the record; otherwise 0.
         put_at: When it was put; None for a task from before this was stored, and for a record never put.
         first_due: When a delayed put was due first; it stays after the claim. None if it was not delayed.
+        first_claim_at: When it was claimed for the first time; None if it never was.
+        last_claim_at: When it was claimed for the last time; None if it never was.
+        dead_at: When it last became a dead letter; it stays after a redrive. None if it never did.
     """
 
     task_id: str
@@ -135,12 +151,24 @@ class Task:
     put_at: float | None = None
     first_due: float | None = None
     kind: str | None = None
+    first_claim_at: float | None = None
+    last_claim_at: float | None = None
+    dead_at: float | None = None
 
     def status_at(self, now: float) -> TaskStatus:
         """Return the status at `now`: the stored one, or SHED if the task is PENDING past its deadline."""
         if self.status is TaskStatus.PENDING and self.deadline <= now:
             return TaskStatus.SHED
         return self.status
+
+    def ended_at(self, now: float) -> float | None:
+        """Return when it was over, a dead letter included; None if it is not over at `now`."""
+        match self.status_at(now):
+            case TaskStatus.SHED if self.status is TaskStatus.PENDING:
+                return self.deadline
+            case TaskStatus.SUCCESS | TaskStatus.FAILURE | TaskStatus.CANCELLED | TaskStatus.SHED:
+                return self.updated
+        return None
 
     @property
     def delayed(self) -> bool:
@@ -161,12 +189,14 @@ def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) 
     Raises:
         IllegalTransition: If the verb does not apply to the status of the task at `now`.
     """
-    source, targets = TRANSITIONS[verb]
+    sources, targets = TRANSITIONS[verb]
     status = task.status_at(now)
     # A delayed task that went stale is still promoted, which removes it from the due index.
-    if status is not source and not (verb is Verb.PROMOTE and status is TaskStatus.SHED):
-        raise IllegalTransition(task.task_id, verb, status, source)
+    if status not in sources and not (verb is Verb.PROMOTE and status is TaskStatus.SHED):
+        raise IllegalTransition(task.task_id, verb, status, " or ".join(sources))
     if to not in targets:
         msg = f"{verb} cannot lead to {to}"
         raise AssertionError(msg)
+    if to is TaskStatus.FAILURE:
+        changes["dead_at"] = now
     return replace(task, status=to, updated=now, **changes)

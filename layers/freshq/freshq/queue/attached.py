@@ -10,15 +10,15 @@ from typing_extensions import override
 
 from freshq.errors import IllegalTransition, TaskNotFound, needs
 from freshq.model.answers import Claim, Page, Receipt
-from freshq.model.checks import checked_count, checked_id, checked_status
+from freshq.model.checks import checked_id, checked_status
 from freshq.model.lifecycle import new_token
 from freshq.model.task import MAX_SECONDS, Task, TaskStatus
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import Core
 from freshq.stores.base import ConflictError, Guard, Store
+from freshq.stores.dead_letters import parse_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Unpack
 
     from sqlalchemy import Connection
@@ -45,9 +45,6 @@ UNQUEUED = frozenset(
 
 class AttachedStore(Store, Protocol):
     """A store whose tasks are an application's records."""
-
-    def dead(self, queue: str) -> Iterator[Task]:
-        """Yield the dead letters of a queue without reading its other tasks."""
 
     def checked_id(self, task_id: str, name: str = "task_id") -> str:
         """Return the id of a record in the one form in which freshq keeps it.
@@ -144,6 +141,7 @@ class AttachedQueue(BaseQueue):
         group: str | None = None,
         *,
         kind: str | None = None,
+        at: float | None = None,
     ) -> Receipt:
         """Put a record into the queue. The arguments are those of `put`.
 
@@ -156,7 +154,7 @@ class AttachedQueue(BaseQueue):
             Overloaded: If admission control rejected it.
             StoreError: If the store did not answer.
         """
-        return self.put(None, task_id, priority, delay_seconds, max_age_seconds, group, kind=kind)
+        return self.put(None, task_id, priority, delay_seconds, max_age_seconds, group, kind=kind, at=at)
 
     def hold(self, task_id: str) -> Task:
         """Put an unqueued record under construction: it cannot be queued until `ready` is called.
@@ -177,7 +175,7 @@ class AttachedQueue(BaseQueue):
         return self._change_unqueued(task_id, TaskStatus.READY, "make ready")
 
     def claim_dead(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
-        """Claim dead letters, under leases like those of `claim`.
+        """Claim dead letters, the last to die first, under leases like those of `claim`.
 
         Complete, fail or release the claims. Retried, or with an expired lease, they are dead letters
         again.
@@ -193,7 +191,7 @@ class AttachedQueue(BaseQueue):
             ValueError: If an argument is wrong.
         """
         lease_seconds = self._checked_claim(limit, lease_seconds)
-        claims = (self._claim_dead(task, lease_seconds) for task in self._records.dead(self.name))
+        claims = (self._claim_dead(task, lease_seconds) for task in self._core.store.dead(self.name))
         return list(islice((claim for claim in claims if claim is not None), limit))
 
     def _claim_dead(self, task: Task, lease_seconds: float) -> Claim | None:
@@ -212,20 +210,11 @@ class AttachedQueue(BaseQueue):
         self, status: TaskStatus | str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page:
         if cursor is not None:
-            cursor = self._records.checked_id(checked_id(cursor, "cursor"), "cursor")
-        if checked_status(status) is not TaskStatus.FAILURE:
-            return super().list(status, limit, cursor)
-        checked_count("limit", limit)
-        dead = self._records.dead(self.name)
-        if cursor is not None:
-            dead = (task for task in dead if task.task_id > cursor)
-        found = sorted(dead, key=lambda task: task.task_id)[: limit + 1]
-        more = len(found) > limit
-        return Page(tuple(found[:limit]), found[limit - 1].task_id if more else None)
-
-    @override
-    def _dead(self) -> Iterator[Task]:
-        return self._records.dead(self.name)
+            if checked_status(status) is TaskStatus.FAILURE:
+                self._records.checked_id(parse_place(cursor).task_id, "cursor")
+            else:
+                cursor = self._records.checked_id(checked_id(cursor, "cursor"), "cursor")
+        return super().list(status, limit, cursor)
 
     def _change_unqueued(self, task_id: str, to: TaskStatus, verb: str) -> Task:
         def changed(task: Task, now: float) -> Task:

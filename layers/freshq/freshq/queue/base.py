@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, ClassVar
 
+from freshq.errors import LeaseLost, StoreError
 from freshq.model.options import QueueOptions, parse_options
 from freshq.queue.claiming import Claiming
 from freshq.queue.core import Core
@@ -15,7 +17,10 @@ from freshq.queue.tending import Tending
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from freshq.model.task import Task
     from freshq.stores.base import Store
+
+logger = logging.getLogger(__name__)
 
 
 class BaseQueue(Putting, Claiming, Settling, Tending, Reading):
@@ -38,6 +43,37 @@ class BaseQueue(Putting, Claiming, Settling, Tending, Reading):
             ValueError: If an option is wrong.
         """
         super().__init__(self._core_class(store, parse_options(options)))
+
+    def dequeue(self, limit: int = 1) -> list[Task]:
+        """Claim tasks and complete them before they are worked on: each is delivered at most once.
+
+        A caller that dies afterwards loses its tasks: the queue has them as SUCCESS. A caller that dies
+        before leaves them to others, once their leases expire. To lose none, claim, work and complete.
+
+        Args:
+            limit: Most tasks to return.
+
+        Returns:
+            The tasks, as SUCCESS; empty if nothing is claimable or the queue is paused.
+
+        Raises:
+            ValueError: If the limit is wrong.
+            StoreError: If the store did not answer. A task may be SUCCESS then although nobody got it. If
+                some tasks were already completed, they are returned instead.
+        """
+        done: list[Task] = []
+        for claim in self.claim(limit):
+            try:
+                done.append(self.complete(claim))
+            except LeaseLost:
+                continue  # the completions before it took longer than the lease, and another has it
+            except StoreError:
+                if not done:
+                    raise
+                # What was completed must reach the caller. If the store still fails, so does the next call.
+                logger.warning("dequeued only %d of %d tasks", len(done), limit, exc_info=True)
+                break
+        return done
 
     def create_table(self) -> None:
         """Create the tables that the store needs, unless they exist; return when they can be used."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from freshq.model.answers import Page
@@ -12,6 +13,7 @@ from freshq.model.task import TaskStatus
 from freshq.queue.core import Verbs
 from freshq.queue.polling import answer_of, look_for_end
 from freshq.queue.shared.flow import REFUSED
+from freshq.stores.dead_letters import parse_place, place_of
 from freshq.stores.tally import tally
 
 if TYPE_CHECKING:
@@ -56,6 +58,9 @@ class Reading(Verbs):
     ) -> Page:
         """Return a page of the queue's tasks, in an order that depends on the store.
 
+        Dead letters (FAILURE) come the last to die first, at the cost of the page. Other listings read tasks
+        of every status until the page is full.
+
         Args:
             status: Return only tasks with this status.
             limit: Most tasks to return.
@@ -66,6 +71,8 @@ class Reading(Verbs):
         """
         wanted = checked_status(status)
         checked_count("limit", limit)
+        if wanted is TaskStatus.FAILURE:
+            return self._list_dead(limit, cursor)
         if cursor is not None:
             checked_id(cursor, "cursor")
         found: list[Task] = []
@@ -75,6 +82,12 @@ class Reading(Verbs):
                     return Page(tuple(found), found[-1].task_id)
                 found.append(task)
         return Page(tuple(found), None)
+
+    def _list_dead(self, limit: int, cursor: str | None) -> Page:
+        after = None if cursor is None else parse_place(cursor)
+        found = list(islice(self._core.store.dead(self.name, after), limit + 1))
+        more = len(found) > limit
+        return Page(tuple(found[:limit]), place_of(found[limit - 1]).cursor if more else None)
 
     def stats(self, *, approximate: bool = False) -> Stats:
         """Count the tasks by status.

@@ -2,32 +2,76 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from freshq.errors import IllegalTransition, TaskNotFound, quoted
-from freshq.model.checks import checked_count, checked_priority
+from freshq.errors import IllegalTransition, quoted
+from freshq.model.checks import checked_count, checked_error, checked_priority
 from freshq.model.task import TaskStatus
 from freshq.queue.core import Verbs
 from freshq.stores.base import ConflictError, Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from freshq.model.task import Task
 
+# Dead letters that are redriven at a time.
+BATCH_TASKS: Final = 100
+
 
 class Tending(Verbs):
-    """Changes tasks that no worker holds; pauses and purges the queue."""
+    """Changes tasks by their ids; pauses and purges the queue.
 
-    def cancel(self, task_id: str) -> Task:
+    Tasks that a worker holds are changed with `force` only: their holder gets LeaseLost at its next verb,
+    and its work so far is not undone.
+    """
+
+    def cancel(self, task_id: str, *, force: bool = False) -> Task:
         """Cancel a PENDING task.
+
+        Args:
+            task_id: Its id.
+            force: Cancel it even if it is TAKEN.
 
         Raises:
             TaskNotFound: If the queue has no such task.
-            IllegalTransition: If the task is not PENDING.
+            IllegalTransition: If the task is over, or TAKEN without `force`.
         """
-        return self._core.change(task_id, self.lifecycle.cancelled)
+        return self._core.change(task_id, partial(self.lifecycle.cancelled, force=force))
+
+    def bury(self, task_id: str, error: str | None = None, *, force: bool = False) -> Task:
+        """Make a PENDING task a dead letter.
+
+        Args:
+            task_id: Its id.
+            error: Why.
+            force: Bury it even if it is TAKEN.
+
+        Raises:
+            TaskNotFound: If the queue has no such task.
+            IllegalTransition: If the task is over, or TAKEN without `force`.
+        """
+        buried, why = self.lifecycle.buried, checked_error(error)
+        return self._core.change(task_id, lambda task, now: buried(task, now, why, force=force))
+
+    def restore(self, task_id: str, *, force: bool = False) -> Task:
+        """Return a dead letter or a PENDING task to its line as if it were put now.
+
+        Its creation time, deadline and attempts begin anew, and it is no longer delayed. So it goes to the
+        back of a FIFO line, and to the front of a LIFO line. `redrive` and `release` keep its position.
+
+        Args:
+            task_id: Its id.
+            force: Restore it even if it is TAKEN.
+
+        Raises:
+            TaskNotFound: If the queue has no such task.
+            IllegalTransition: If the task is neither, or TAKEN without `force`.
+        """
+        restored, stamp = self.lifecycle.restored, self._core.stamp
+        return self._core.change(task_id, lambda task, now: restored(task, now, stamp(), force=force))
 
     def touch(self, task_id: str) -> Task:
         """Set the creation time of a PENDING task to now; its max age stays the same.
@@ -74,15 +118,24 @@ class Tending(Verbs):
         if task_id is not None:
             self._core.change(task_id, self.lifecycle.redriven)
             return 1
-        live = (task for task in self._dead() if task.deadline > self.now())
-        return sum(islice((1 for task in live if self._redrive_if_still_dead(task.task_id)), limit))
+        live = (task for task in self._core.store.dead(self.name) if task.deadline > self.now())
+        redriven = 0
+        while limit is None or redriven < limit:
+            some = list(islice(live, BATCH_TASKS if limit is None else min(BATCH_TASKS, limit - redriven)))
+            if not some:
+                break
+            redriven += self._redrive_if_still_dead(some)
+        return redriven
 
-    def _redrive_if_still_dead(self, task_id: str) -> bool:
-        try:
-            self._core.change(task_id, self.lifecycle.redriven)
-        except (TaskNotFound, IllegalTransition):
-            return False  # another process changed it first
-        return True
+    def _redrive_if_still_dead(self, tasks: Sequence[Task]) -> int:
+        """Redrive dead letters unless another process changes them first; return how many."""
+        now = self.now()
+        changes = [
+            (self.lifecycle.redriven(task, now), Guard(TaskStatus.FAILURE, request_token=task.request_token))
+            for task in tasks
+            if task.deadline > now
+        ]
+        return sum(task is not None for task in self._core.store.replace_many(changes))
 
     def discard(self, limit: int | None = None, task_id: str | None = None) -> int:
         """Delete dead letters. On an attached table the records stay, and become READY.
@@ -106,7 +159,8 @@ class Tending(Verbs):
                 state = (self._core.get(task_id) or task).status
                 raise IllegalTransition(task_id, "discard", state, TaskStatus.FAILURE)
             return 1
-        return sum(islice((1 for task in self._dead() if self._discard(task)), limit))
+        dead = self._core.store.dead(self.name)
+        return sum(islice((1 for task in dead if self._discard(task)), limit))
 
     def _discard(self, task: Task) -> bool:
         """Delete a dead letter; return False if it is not a dead letter."""
@@ -115,10 +169,6 @@ class Tending(Verbs):
         except ConflictError:
             return False
         return True
-
-    def _dead(self) -> Iterator[Task]:
-        """Yield the dead letters of the queue."""
-        return (task for task in self._core.store.scan(self.name) if task.status is TaskStatus.FAILURE)
 
     def purge(self, confirm: str) -> int:
         """Delete all tasks, also TAKEN ones. On an attached table the records stay, and become READY.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.clocks import TimeRange
     from freshq.stores.conflicts import OnConflict, PutResult
+    from freshq.stores.dead_letters import DeadPlace
     from freshq.stores.transactions import Transactions
 
 
@@ -285,6 +286,14 @@ class Store(Protocol):
 
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
         """Yield every task of the queue, in an order that `start_after`, a task id, continues."""
+
+    def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
+        """Yield the dead letters of a queue, the last to die first, at the cost of the dead letters only.
+
+        Args:
+            queue: Name of the queue.
+            start_after: Place of the dead letter that the first one follows; None to begin.
+        """
 
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
         """Return counts that cost at most a page per shard, whatever the backlog."""

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from sortedcontainers import SortedList
 from typing_extensions import override
 
-from freshq.model.lifecycle import new_token
+from freshq.model.lifecycle import claim_times, new_token
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import ConflictError, Due, Guard, SharedRecord, Store
 from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
+from freshq.stores.dead_letters import DeadPlace, place_of
 from freshq.stores.memory_counts import StateCounts
 from freshq.stores.memory_lines import LAST_ID, QueueLines
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 EXPIRY_MARGIN_SECONDS: Final = 60
 # Ends of leases and delays among which a look finds delayed tasks.
 DELAYED_PAGE: Final = 1000
+DEAD_PAGE: Final = 100
 
 
 class MemoryStore(Store):
@@ -45,9 +47,10 @@ class MemoryStore(Store):
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._lines: defaultdict[str, QueueLines] = defaultdict(QueueLines)
-        # By queue, (time, task id): when a lease or a delay ends, and when a retention is over.
+        # By queue, (time, task id): when a lease or a delay ends, when a retention is over, when a task died.
         self._agenda: defaultdict[str, SortedList] = defaultdict(SortedList)
         self._retention: defaultdict[str, SortedList] = defaultdict(SortedList)
+        self._dead: defaultdict[str, SortedList] = defaultdict(SortedList)
         self._states: defaultdict[str, StateCounts] = defaultdict(StateCounts)
         self._paused: set[str] = set()
         self._records: dict[tuple[str, str], SharedRecord] = {}
@@ -92,6 +95,8 @@ class MemoryStore(Store):
         due_at = _due_at(task)
         if due_at is not None:
             self._agenda[task.queue].add((due_at, task.task_id))
+        if task.status is TaskStatus.FAILURE:
+            self._dead[task.queue].add(place_of(task))
         self._retention[task.queue].add((task.expires, task.task_id))
         self._states[task.queue].add(task)
 
@@ -104,6 +109,8 @@ class MemoryStore(Store):
         due_at = _due_at(task)
         if due_at is not None:
             self._agenda[task.queue].remove((due_at, task_id))
+        if task.status is TaskStatus.FAILURE:
+            self._dead[task.queue].remove(place_of(task))
         self._retention[task.queue].remove((task.expires, task_id))
         self._states[task.queue].remove(task)
 
@@ -163,6 +170,7 @@ class MemoryStore(Store):
             lease_until=moment.lease_until,
             expires=moment.expires,
             request_token=token,
+            **claim_times(task, moment.now),
         )
         self._store(taken)
         return _copied(taken)
@@ -214,6 +222,18 @@ class MemoryStore(Store):
                 (task for task in self._tasks.values() if task.queue == queue), key=lambda t: t.task_id
             )
         return (task for task in tasks if start_after is None or task.task_id > start_after)
+
+    @override
+    def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
+        place = start_after
+        while True:
+            with self._lock:
+                newest = self._dead[queue].irange(maximum=place, inclusive=(True, False), reverse=True)
+                page = [self._tasks[task_id] for _dead_at, task_id in islice(newest, DEAD_PAGE)]
+            yield from page
+            if len(page) < DEAD_PAGE:
+                return
+            place = place_of(page[-1])
 
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:

@@ -11,6 +11,8 @@ from freshq.cli.commands.arguments import LeaseSeconds, Limit, Reason, TaskId, T
 from freshq.errors import RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from freshq.cli.session import Session
     from freshq.model.task import Task
 
@@ -27,7 +29,23 @@ def claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSeconds =
     claims = session.queue.claim(limit, lease_seconds)
     session.hold(*claims)
     session.output.claims(claims)
-    if not claims:
+    _refuse_nothing(session, claims)
+
+
+def dequeue(context: QueueContext, limit: Limit = 1) -> None:
+    """Claim tasks and settle them as SUCCESS in one: at most once. Exits with status 1 if there are none."""
+    session = context.session
+    tasks = session.queue.dequeue(limit)
+    session.see(*(task.task_id for task in tasks))
+    if tasks:
+        session.current = tasks[-1].task_id
+    session.output.dequeued(tasks, session.queue.now())
+    _refuse_nothing(session, tasks)
+
+
+def _refuse_nothing(session: Session, found: Sequence[object]) -> None:
+    """Raise an error that says why nothing was found, if nothing was."""
+    if not found:
         why = "is paused" if session.queue.paused else "has nothing to claim"
         msg = f"queue {session.queue.name!r} {why}"
         raise RefusedError(msg)

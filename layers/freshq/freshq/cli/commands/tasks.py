@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from freshq.cli.command import QueueContext
-from freshq.cli.commands.arguments import Cursor, Limit, TaskId, Yes
+from freshq.cli.commands.arguments import Cursor, Limit, Reason, TaskId, Yes
 from freshq.cli.errors import print_error, printable
 from freshq.cli.output import fields
 from freshq.errors import RefusedError, TaskNotFound
 from freshq.model.task import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from freshq.cli.session import Session
+    from freshq.model.task import Task
 
 LISTED: Final = tuple(status for status in TaskStatus if status is not TaskStatus.READY)
 Status = Annotated[str | None, typer.Option(help=f"Only tasks with this status: {', '.join(LISTED)}.")]
@@ -27,9 +34,12 @@ Approximate = Annotated[
 IdAndPriority = Annotated[
     list[str], typer.Argument(metavar="TASK_ID PRIORITY", help="The task, and its new priority, 0 to 9.")
 ]
-TasksToCancel = Annotated[
+SomeTasks = Annotated[
     list[str] | None,
     typer.Argument(metavar="[TASK_ID]...", help="The tasks; more than one need confirmation."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Also a task that a worker holds; the worker loses its lease.")
 ]
 
 
@@ -90,22 +100,55 @@ def reprioritize(context: QueueContext, which: IdAndPriority) -> None:
     session.output.changed(session.queue.reprioritize(task_id, int(priority)), session.queue.now())
 
 
-def cancel(context: QueueContext, task_ids: TasksToCancel = None, yes: Yes = False) -> None:
-    """Cancel pending tasks."""
+def cancel(context: QueueContext, task_ids: SomeTasks = None, force: Force = False, yes: Yes = False) -> None:
+    """Cancel pending tasks, with --force also those that are held."""
     session = context.session
+    _change_each(session, "Cancel", task_ids, yes, partial(session.queue.cancel, force=force))
+
+
+def bury(
+    context: QueueContext,
+    task_ids: SomeTasks = None,
+    error: Reason = None,
+    force: Force = False,
+    yes: Yes = False,
+) -> None:
+    """Make dead letters of pending tasks, with --force also of those that are held."""
+    session = context.session
+    _change_each(session, "Bury", task_ids, yes, partial(session.queue.bury, error=error, force=force))
+
+
+def restore(
+    context: QueueContext, task_ids: SomeTasks = None, force: Force = False, yes: Yes = False
+) -> None:
+    """Return dead letters and pending tasks to their lines as if they were put now."""
+    session = context.session
+    _change_each(session, "Restore", task_ids, yes, partial(session.queue.restore, force=force))
+
+
+def _change_each(
+    session: Session,
+    name: str,
+    task_ids: list[str] | None,
+    yes: bool,
+    verb: Callable[[str], Task],
+) -> None:
+    """Change tasks, by default the current one; print what they are now, and why others were refused."""
     wanted = task_ids or [session.task_id(None)]
     if len(wanted) > 1:
-        session.confirm(f"Cancel {len(wanted)} tasks?", yes=yes)
+        session.confirm(f"{name} {len(wanted)} tasks?", yes=yes)
     refused: list[RefusedError] = []
-    cancelled = []
+    changed = []
     for task_id in wanted:
         try:
-            cancelled.append(session.queue.cancel(task_id))
+            changed.append(verb(task_id))
         except RefusedError as error:
             refused.append(error)
+        else:
+            session.claims.pop(task_id, None)
     now = session.queue.now()
-    answer = [fields(task, now) for task in cancelled]
-    lines = (f"task {printable(task.task_id)}: {task.status}" for task in cancelled)
+    answer = [fields(task, now) for task in changed]
+    lines = (f"task {printable(task.task_id)}: {task.status}" for task in changed)
     session.output.answer(answer if len(wanted) > 1 else next(iter(answer), None), *lines)
     _raise_last(refused)
 

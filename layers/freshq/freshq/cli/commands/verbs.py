@@ -23,6 +23,12 @@ VERBS: Final[tuple[Listed, ...]] = (
         target="commands.claims:claim",
         help="Claim tasks in the queue's order. Exits with status 1 if there is nothing to claim.",
     ),
+    _work(
+        "dequeue",
+        target="commands.claims:dequeue",
+        help="Claim tasks and settle them as SUCCESS in one: at most once. "
+        "Exits with status 1 if there are none.",
+    ),
     _work("done", target="commands.claims:done", help="Settle a claim as SUCCESS."),
     _work(
         "fail",
@@ -53,7 +59,21 @@ VERBS: Final[tuple[Listed, ...]] = (
         target="commands.tasks:reprioritize",
         help="Move a pending task to another priority level. Its creation time stays.",
     ),
-    _tasks("cancel", target="commands.tasks:cancel", help="Cancel pending tasks."),
+    _tasks(
+        "cancel",
+        target="commands.tasks:cancel",
+        help="Cancel pending tasks, with --force also those that are held.",
+    ),
+    _tasks(
+        "bury",
+        target="commands.tasks:bury",
+        help="Make dead letters of pending tasks, with --force also of those that are held.",
+    ),
+    _tasks(
+        "restore",
+        target="commands.tasks:restore",
+        help="Return dead letters and pending tasks to their lines as if they were put now.",
+    ),
     _queue(
         "pause",
         target="commands.tasks:pause",

@@ -24,7 +24,19 @@ if TYPE_CHECKING:
 
 # Verbs for tasks in the queue, which a draft is not.
 TASK_VERBS: Final = frozenset(
-    {"done", "fail", "retry", "release", "extend", "get", "touch", "reprioritize", "cancel"}
+    {
+        "done",
+        "fail",
+        "retry",
+        "release",
+        "extend",
+        "get",
+        "touch",
+        "reprioritize",
+        "cancel",
+        "bury",
+        "restore",
+    }
 )
 READY_TO_SHIP: Final = "READY_TO_SHIP"
 
@@ -57,7 +69,6 @@ class ShellCommands:
             "reset": self._reset,
             "enqueue": self._enqueue,
             "restore": self._restore,
-            "dequeue": self._dequeue,
             "aws": self._aws,
         }
 
@@ -199,15 +210,13 @@ class ShellCommands:
             raise RefusedError(msg)
 
     def _restore(self, arguments: list[str]) -> None:
-        task = self._task(arguments)
-        if task.status is TaskStatus.FAILURE:
-            self._verb("dlq", "redrive", task.task_id)
-        else:
-            self._verb("retry", task.task_id, "--delay-seconds", "0")
-
-    def _dequeue(self, arguments: list[str]) -> None:
-        self._verb("claim", *arguments)
-        self._verb("done")
+        """Restore tasks; give back the claims of this shell first, which needs no force."""
+        self.before_verb("restore", arguments)
+        named = [argument for argument in arguments if not argument.startswith("-")]
+        for task_id in named or filter(None, [self._session.current]):
+            if task_id in self._session.claims:
+                self._verb("release", task_id)
+        self._verb("restore", *arguments)
 
     def _aws(self, arguments: list[str]) -> None:
         if not 1 <= len(arguments) <= 2:  # noqa: PLR2004 - as the message says

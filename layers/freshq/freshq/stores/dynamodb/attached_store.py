@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -17,13 +16,11 @@ from freshq.errors import AlreadyQueued, FreshqError, IllegalTransition, NotRead
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import ConflictError
-from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
 from freshq.stores.dynamodb.items import (
     DamagedTaskError,
     conditioned,
     decode,
-    decode_if_task,
     is_task,
     mutable_attributes,
     new_request_token,
@@ -38,7 +35,7 @@ from freshq.stores.dynamodb.tables.attachment import Attachment, attach_table
 from freshq.stores.dynamodb.values import plain_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from types_boto3_dynamodb import DynamoDBClient
 
@@ -132,15 +129,6 @@ class AttachedDynamoDBStore(TableStore):
             ValueError: If it is no key of the table.
         """
         return self._attachment.key.record_id(hash_key, range_key)
-
-    def dead(self, queue: str) -> Iterator[Task]:
-        """Yield the dead letters of a queue by shard and time, at the cost of the dead letters only."""
-        for shard in range(self._keyspace.shards):
-            ids = queries.partition_ids(self._calls, self._keyspace.dead(queue, shard))
-            while some := list(islice(ids, queries.DUE_PAGE_KEYS)):
-                tasks = map(decode_if_task, self._calls.get_many(some))
-                found = {task.task_id: task for task in tasks if task and task.status is TaskStatus.FAILURE}
-                yield from (found[task_id] for task_id in some if task_id in found)
 
     @override
     def purge(self, queue: str) -> int:

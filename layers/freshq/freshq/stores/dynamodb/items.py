@@ -61,6 +61,9 @@ def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
         "shedReason": None if task.shed_reason is None else {"S": task.shed_reason.value},
         "putAt": None if task.put_at is None else milliseconds(task.put_at),
         "firstDue": None if task.first_due is None else milliseconds(task.first_due),
+        "firstClaimAt": None if task.first_claim_at is None else milliseconds(task.first_claim_at),
+        "lastClaimAt": None if task.last_claim_at is None else milliseconds(task.last_claim_at),
+        "deadAt": None if task.dead_at is None else milliseconds(task.dead_at),
     } | keyspace.index_attributes(task)
     if keyspace.is_attached:
         del changes["ttl"]
@@ -141,6 +144,9 @@ def _decoded(item: Item) -> Task:
         put_at=_optional_seconds(item, "putAt"),
         first_due=_optional_seconds(item, "firstDue"),
         kind=item["taskKind"]["S"] if "taskKind" in item else None,
+        first_claim_at=_optional_seconds(item, "firstClaimAt"),
+        last_claim_at=_optional_seconds(item, "lastClaimAt"),
+        dead_at=_optional_seconds(item, "deadAt"),
     )
 
 
@@ -242,6 +248,7 @@ def claim_arguments(task_id: str, token: str, queue: str, moment: ClaimMoment, k
         "leaseUntil": milliseconds(moment.lease_until),
         "ttl": {"N": str(moment.expires)},
         "requestToken": {"S": token},
+        "lastClaimAt": milliseconds(moment.now),
         "pendingShard": None,
         "dueShard": None,
         "dueAt": None,
@@ -264,4 +271,7 @@ def claim_arguments(task_id: str, token: str, queue: str, moment: ClaimMoment, k
         ":createdAfter": milliseconds(moment.created_after),
         ":deadlineAfter": milliseconds(moment.deadline_after),
     }
-    return conditioned(update_arguments(task_id, changes, counted), conditions, values)
+    arguments = update_arguments(task_id, changes, counted)
+    first = "SET #firstClaimAt = if_not_exists(#firstClaimAt, :lastClaimAt), "
+    arguments["UpdateExpression"] = arguments["UpdateExpression"].replace("SET ", first, 1)
+    return conditioned(arguments, conditions, values)

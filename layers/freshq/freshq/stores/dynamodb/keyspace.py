@@ -23,8 +23,8 @@ class Keyspace:
 
     Attributes:
         shards: Partitions of each line and of the due index.
-        is_attached: Whether the table is an application's. Then changes of a record are counted, the due
-            index lists dead letters, and records never expire.
+        is_attached: Whether the table is an application's. Then changes of a record are counted, and records
+            never expire.
         has_deadlines: Whether the status index has the deadlines. An index that was attached by keys only
             has none; there the condition of each claim finds what is stale.
     """
@@ -56,19 +56,18 @@ class Keyspace:
         return [self.due(queue, shard) for shard in range(self.shards)]
 
     def dead(self, queue: str, shard: int) -> str:
-        """Return a partition of the due index for the dead letters among an application's records."""
+        """Return a partition of the due index for dead letters, by the time of their death."""
         return f"{queue}#DEAD#{shard}"
 
     def index_attributes(self, task: Task) -> Item:
         """Return the index keys of a task at `task.updated`; None for those to remove.
 
         A claimable task is in the status index, a delayed one in the due index, a stale one in neither. A
-        dead letter of an attached queue is in the due index too: to find it otherwise, the whole table
-        would have to be read.
+        dead letter is in the due index too: to find it otherwise, the whole table would have to be read.
         """
         keys: Item = dict.fromkeys(("pendingShard", "dueShard", "dueAt"))
         shard = self.shard_of(task.task_id)
-        if self.is_attached and task.status is TaskStatus.FAILURE:
+        if task.status is TaskStatus.FAILURE:
             return keys | {
                 "dueShard": {"S": self.dead(task.queue, shard)},
                 "dueAt": milliseconds(task.updated),

@@ -82,9 +82,9 @@ class Quarantine:
             "taskUpdated": milliseconds(now),
             "error": {"S": error},
             "requestToken": {"S": new_request_token()},
+            "deadAt": milliseconds(now),
         }
-        if self.keyspace.is_attached:
-            queue = item.get("taskQueue", {}).get("S", "")
+        if (queue := item.get("taskQueue", {}).get("S")) is not None:
             dead = self.keyspace.dead(queue, self.keyspace.shard_of(task_id))
             changes |= {"dueShard": {"S": dead}, "dueAt": milliseconds(now)}
         unchanged, values = ["#taskStatus = :seenStatus"], {":seenStatus": item["taskStatus"]}

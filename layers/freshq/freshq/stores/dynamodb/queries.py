@@ -251,10 +251,16 @@ def due_query(partition: str) -> Item:
     }
 
 
-def partition_ids(calls: TableCalls, partition: str) -> Iterator[str]:
-    """Yield the ids in a partition of the due index, by time, reading pages as needed."""
-    for page in _pages(calls, due_query(partition)):
-        yield from ids_of(page)
+def due_pages(calls: TableCalls, arguments: Item, larger_page_keys: int) -> Iterator[list[tuple[str, float]]]:
+    """Yield the ids and times, in seconds, of a query of the due index, page by page, as needed.
+
+    Args:
+        calls: Calls to the table.
+        arguments: Arguments of the query, with the size of the first page.
+        larger_page_keys: The size of the pages after the first.
+    """
+    for page in _pages(calls, arguments, larger_page_keys):
+        yield [(item["taskId"]["S"], seconds(item["dueAt"])) for item in page["Items"]]
 
 
 def due_ids(calls: TableCalls, partition: str, now: float) -> Iterator[list[str]]:
@@ -332,11 +338,11 @@ def ids_of(page: Item) -> list[str]:
     return [item["taskId"]["S"] for item in page["Items"]]
 
 
-def _pages(calls: TableCalls, arguments: Item) -> Iterator[Item]:
+def _pages(calls: TableCalls, arguments: Item, larger_page_keys: int = DUE_PAGE_KEYS) -> Iterator[Item]:
     """Yield the pages of a query, each read when it is needed."""
     while True:
         page = calls.query(arguments)
         yield page
         if "LastEvaluatedKey" not in page:
             return
-        arguments = arguments | {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+        arguments = arguments | {"ExclusiveStartKey": page["LastEvaluatedKey"], "Limit": larger_page_keys}

@@ -17,6 +17,7 @@ from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.candidates import Candidates
 from freshq.stores.dynamodb.claims import Claims
 from freshq.stores.dynamodb.control import ControlRecords
+from freshq.stores.dynamodb.dead_letters import DeadLetters
 from freshq.stores.dynamodb.due import DueTasks
 from freshq.stores.dynamodb.items import decode_if_task, replace_arguments, version_of
 from freshq.stores.dynamodb.keyspace import Keyspace
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import Due, Guard, OldestRequest, SharedRecord, Stats
     from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.clocks import TimeRange
+    from freshq.stores.dead_letters import DeadPlace
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.puts import T
 
@@ -76,6 +78,7 @@ class TableStore(Store):
         self._stale = StaleTasks(calls, self._keyspace)
         self._quarantine = quarantine = Quarantine(calls, self._keyspace)
         self._claims = Claims(calls, self._keyspace, self._leases, quarantine, self._stale)
+        self._dead = DeadLetters(calls, self._keyspace)
         self._due = DueTasks(calls, self._keyspace, quarantine)
         self._records = SharedRecords(calls)
         self._time = table_time(calls)
@@ -178,6 +181,10 @@ class TableStore(Store):
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
         tasks = map(decode_if_task, queries.all_tasks(self._calls, queue, start_after))
         return (task for task in tasks if task is not None)
+
+    @override
+    def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
+        return self._dead.newest_first(queue, start_after)
 
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:

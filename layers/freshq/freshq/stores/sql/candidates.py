@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
+from freshq.model.lifecycle import claim_times
 from freshq.model.task import TaskStatus
 from freshq.stores.sql.claim_statements import ClaimStatements
 from freshq.stores.sql.line_window import LineWindow
@@ -163,5 +164,6 @@ def as_taken(each: Stored, request: ClaimRequest, moment: ClaimMoment) -> Stored
         lease_until=moment.lease_until,
         expires=moment.expires,
         request_token=request.tokens[0],
+        **claim_times(each.task, moment.now),
     )
     return Stored(task, each.problem)

@@ -101,6 +101,8 @@ class ClaimStatements(Statements):
             "line": sa.null(),
             "updated_us": sa.bindparam("now_us"),
             "attempts": self.tasks.c.attempts + 1,
+            "first_claim_us": sa.func.coalesce(self.tasks.c.first_claim_us, sa.bindparam("now_us")),
+            "last_claim_us": sa.bindparam("now_us"),
             "lease_token": sa.bindparam("token"),
             "request_token": sa.bindparam("token"),
             "lease_until_us": sa.bindparam("lease_until_us"),

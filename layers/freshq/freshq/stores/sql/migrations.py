@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from freshq.errors import StoreError
 from freshq.stores.sql.engine import no_timeouts
+from freshq.stores.sql.statements import FAILURE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,8 +53,11 @@ def _vacuum_often(connection: sa.Connection, schema: Schema) -> None:
 def _make_indexes_anew(connection: sa.Connection, schema: Schema) -> None:
     """Make the indexes of tasks anew whose columns have changed."""
     found = {index["name"]: index for index in sa.inspect(connection).get_indexes(schema.tasks.name)}
+    columns_present = _column_names(connection, schema)
     for index in schema.tasks.indexes:
         columns = [column.name for column in index.columns]
+        if not columns_present.issuperset(columns):
+            continue  # a later migration adds them
         if index.name not in found:
             index.create(connection)
         elif found[index.name]["column_names"] != columns:
@@ -63,7 +67,7 @@ def _make_indexes_anew(connection: sa.Connection, schema: Schema) -> None:
 
 def _add_columns(connection: sa.Connection, schema: Schema) -> None:
     """Add the columns of tasks that are missing, all nullable: null in the rows that exist."""
-    found = {column["name"] for column in sa.inspect(connection).get_columns(schema.tasks.name)}
+    found = _column_names(connection, schema)
     table = connection.dialect.identifier_preparer.format_table(schema.tasks)
     for column in schema.tasks.columns:
         if column.name not in found:
@@ -71,11 +75,25 @@ def _add_columns(connection: sa.Connection, schema: Schema) -> None:
             connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}"))
 
 
+def _column_names(connection: sa.Connection, schema: Schema) -> set[str]:
+    return {column["name"] for column in sa.inspect(connection).get_columns(schema.tasks.name)}
+
+
+def _index_dead_letters(connection: sa.Connection, schema: Schema) -> None:
+    """Add the times of claims and deaths, and the index of dead letters."""
+    _add_columns(connection, schema)
+    tasks = schema.tasks
+    dead = (tasks.c.status == FAILURE, tasks.c.dead_us.is_(None))
+    connection.execute(sa.update(tasks).where(*dead).values(dead_us=tasks.c.updated_us))
+    _make_indexes_anew(connection, schema)
+
+
 MIGRATIONS: Final = (
     Migration(1, "create the tables", _create),
     Migration(2, "vacuum the tasks often", _vacuum_often),
     Migration(3, "add the deadline to the index of lines", _make_indexes_anew),
     Migration(4, "add the time of the put, its first due time and the kind", _add_columns),
+    Migration(5, "add the times of claims and of deaths, and the index of dead letters", _index_dead_letters),
 )
 
 

@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
+from freshq.stores.dead_letters import place_of
 from freshq.stores.sql.part import Part
-from freshq.stores.sql.rows import task_of
-from freshq.stores.sql.statements import Statements
+from freshq.stores.sql.rows import microseconds, task_of
+from freshq.stores.sql.statements import FAILURE, Statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from freshq.model.task import Task
+    from freshq.stores.dead_letters import DeadPlace
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
 SCAN_ROWS: Final = 500
+DEAD_ROWS: Final = 100
+# Later than any task can be.
+LATEST_US: Final = 2**62
 
 
 class ReadStatements(Statements):
@@ -44,6 +49,19 @@ class ReadStatements(Statements):
             sa.select(*self.columns)
             .where(self.in_queue, self.tasks.c.task_id > sa.bindparam("after"))
             .order_by(self.tasks.c.task_id)
+            .limit(sa.bindparam("page"))
+        )
+
+    @cached_property
+    def dead(self) -> sa.Select[Any]:
+        """A page of the dead letters of a queue that follow a place, the last to die first."""
+        dead_us, task_id = self.tasks.c.dead_us, self.tasks.c.task_id
+        until = sa.bindparam("until_us", type_=sa.BigInteger)
+        follows = sa.or_(dead_us < until, task_id < sa.bindparam("before_id", type_=task_id.type))
+        return (
+            sa.select(*self.columns)
+            .where(self.in_queue, self.tasks.c.status == FAILURE, dead_us <= until, follows)
+            .order_by(dead_us.desc(), task_id.desc())
             .limit(sa.bindparam("page"))
         )
 
@@ -78,3 +96,16 @@ class Reads(Part):
             if len(rows) < SCAN_ROWS:
                 return
             after = rows[-1].task_id
+
+    @override
+    def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
+        place = start_after
+        while True:
+            until_us = LATEST_US if place is None else microseconds(place.dead_at)
+            after = {"until_us": until_us, "before_id": "" if place is None else place.task_id}
+            rows = self.database.rows(self.read_sql.dead, {"of_queue": queue, "page": DEAD_ROWS, **after})
+            tasks = list(map(task_of, rows))
+            yield from tasks
+            if len(tasks) < DEAD_ROWS:
+                return
+            place = place_of(tasks[-1])

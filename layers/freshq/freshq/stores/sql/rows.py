@@ -25,11 +25,12 @@ COLUMNS: Final = (
     *("task_id", "queue", "status", "created_us", "updated_us", "deadline_us", "expires", "request_token"),
     *("priority", "task_group", "attempts", "not_before_us", "lease_token", "lease_until_us", "error"),
     *("result", "shed_reason", "payload", "put_us", "first_due_us", "kind"),
+    *("first_claim_us", "last_claim_us", "dead_us"),
 )
 
 # The columns that the end of a held task changes, besides its lease.
 END_COLUMNS: Final = (
-    *("status", "updated_us", "expires", "request_token", "error", "result", "agenda", "due_us"),
+    *("status", "updated_us", "expires", "request_token", "error", "result", "agenda", "due_us", "dead_us"),
 )
 
 
@@ -88,6 +89,9 @@ def columns_of(task: Task) -> dict[str, Any]:
         "error": None if task.error is None else task.error.replace("\0", "\ufffd"),
         "result": None if task.result is None else json_text(task.result),
         "shed_reason": None if task.shed_reason is None else task.shed_reason.value,
+        "first_claim_us": _optional_microseconds(task.first_claim_at),
+        "last_claim_us": _optional_microseconds(task.last_claim_at),
+        "dead_us": _optional_microseconds(task.dead_at),
         "line": line_key(task.priority, task.group) if claimable else None,
         "agenda": agenda,
         "due_us": due_us,
@@ -105,6 +109,7 @@ def end(task: Task) -> dict[str, Any]:
         "result": None if task.result is None else json_text(task.result),
         "agenda": OVER,
         "due_us": task.expires * 1_000_000,
+        "dead_us": _optional_microseconds(task.dead_at),
     }
 
 
@@ -172,6 +177,9 @@ def stored(row: Sequence[Any]) -> Stored:
         put_at=_optional_seconds(row[18]),
         first_due=_optional_seconds(row[19]),
         kind=row[20],
+        first_claim_at=_optional_seconds(row[21]),
+        last_claim_at=_optional_seconds(row[22]),
+        dead_at=_optional_seconds(row[23]),
     )
     return Stored(task, problem)
 

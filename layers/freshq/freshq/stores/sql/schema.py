@@ -25,7 +25,12 @@ TOKEN_BYTES: Final = 100
 STATUS_CHARS: Final = 16
 REASON_CHARS: Final = 32
 AGENDA_CHARS: Final = 8
-OPTIONAL_TIMES: Final = ("not_before_us", "lease_until_us", "put_us", "first_due_us")
+OPTIONAL_TIMES: Final = (
+    *("not_before_us", "lease_until_us", "put_us", "first_due_us"),
+    *("first_claim_us", "last_claim_us", "dead_us"),
+)
+# Databases with indexes of some of the rows.
+PARTIAL_INDEXES: Final = ("postgresql", "sqlite")
 
 
 @dataclass(frozen=True)
@@ -157,9 +162,7 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
         **options,
     )
     line = tasks.c.line
-    waiting_only: dict[str, Any] = (
-        {f"{dialect}_where": line.is_not(None)} if dialect in ("postgresql", "sqlite") else {}
-    )
+    waiting_only = _only(line.is_not(None), dialect)
     # The deadline is last: it shows without a look at the row which tasks are past their own.
     sa.Index(
         f"{table}_lines",
@@ -168,7 +171,15 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
     )
     # The queue is not first: while PostgreSQL has no statistics, it might look for lines in this index.
     sa.Index(f"{table}_agenda", tasks.c.agenda, tasks.c.queue, tasks.c.due_us)
+    # Elsewhere the rows of redriven tasks, which keep the time of their death, are passed over.
+    dead_only = _only(tasks.c.status == sa.literal_column("'FAILURE'"), dialect)
+    sa.Index(f"{table}_dead", tasks.c.queue, tasks.c.dead_us, tasks.c.task_id, **dead_only)
     return tasks
+
+
+def _only(condition: sa.ColumnElement[bool], dialect: str) -> dict[str, Any]:
+    """Return the options of an index of the rows of a condition, where the database has such indexes."""
+    return {f"{dialect}_where": condition} if dialect in PARTIAL_INDEXES else {}
 
 
 def _records(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> sa.Table:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PENDING: Final[sa.ColumnElement[str]] = sa.literal_column("'PENDING'")
 TAKEN: Final[sa.ColumnElement[str]] = sa.literal_column("'TAKEN'")
+FAILURE: Final[sa.ColumnElement[str]] = sa.literal_column("'FAILURE'")
 # Dialects whose INSERT is that of another one.
 INSERT_OF: Final = {"mariadb": "mysql"}
 Conditions = tuple[sa.ColumnElement[bool], ...]

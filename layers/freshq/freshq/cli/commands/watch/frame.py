@@ -163,8 +163,7 @@ def _bars(snapshot: Snapshot, width: int) -> Table:
 
 def _dead_letters(snapshot: Snapshot, width: int, rows: int) -> RenderableType:
     """Return the latest dead letters in at most `rows` rows."""
-    title = "last dead letters" if snapshot.searched_all else "last dead letters so far"
-    heading = Text(title, style="bold", no_wrap=True, overflow="ellipsis")
+    heading = Text("last dead letters", style="bold", no_wrap=True, overflow="ellipsis")
     found = snapshot.dead_letters[: max(1, rows - 1)]
     if not found:
         return heading.append("  none", style="not bold")

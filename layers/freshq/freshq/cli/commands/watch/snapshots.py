@@ -23,9 +23,8 @@ AGES_SECONDS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0)
 MAX_COUNTED: Final = 2000
 # Window for estimating the claim rate.
 CLAIM_WINDOW_SECONDS: Final = 10.0
-# Dead letters are in no index, so the table is scanned for them: this many tasks each time.
-SCAN_TASKS: Final = 500
-SCAN_EVERY_SECONDS: Final = 5.0
+# Dead letters are read this often, and this many: a frame has no room for more.
+DEAD_EVERY_SECONDS: Final = 5.0
 MAX_DEAD_LETTERS: Final = 50
 
 
@@ -42,8 +41,7 @@ class Snapshot:
         claimed_per_second: Estimated claim rate; None in the first snapshot.
         backlog: Pairs of an age in seconds and the number of waiting tasks younger than that, up to
             `MAX_COUNTED`.
-        dead_letters: The dead letters found, the latest first.
-        searched_all: Whether the whole table was scanned for dead letters.
+        dead_letters: The last to die, the latest first.
     """
 
     at: float
@@ -54,7 +52,6 @@ class Snapshot:
     claimed_per_second: float | None
     backlog: tuple[tuple[float, int], ...]
     dead_letters: tuple[Task, ...]
-    searched_all: bool
 
     def as_json(self) -> dict[str, Any]:
         """Return the snapshot as JSON has it."""
@@ -67,53 +64,14 @@ class Snapshot:
         }
 
 
-class DeadLetters:
-    """Finds the latest dead letters by scanning the table in parts, again and again.
-
-    Attributes:
-        searched_all: Whether the whole table was scanned.
-    """
-
-    def __init__(self, queue: BaseQueue) -> None:
-        """Scan the table of a queue."""
-        self._queue = queue
-        self._found: dict[str, Task] = {}
-        self._met: set[str] = set()
-        self._cursor: str | None = None
-        self._next_scan = 0.0
-        self.searched_all = False
-
-    def latest(self) -> tuple[Task, ...]:
-        """Return the dead letters found, the latest first; scan the next part if it is time to."""
-        if self._queue.now() >= self._next_scan:
-            self._scan()
-            self._next_scan = self._queue.now() + SCAN_EVERY_SECONDS
-        ranked = sorted(self._found.values(), key=lambda task: task.updated, reverse=True)
-        self._found = {task.task_id: task for task in ranked[:MAX_DEAD_LETTERS]}
-        return tuple(self._found.values())
-
-    def _scan(self) -> None:
-        page = self._queue.list(limit=SCAN_TASKS, cursor=self._cursor)
-        for task in page:
-            self._found.pop(task.task_id, None)
-            if task.status is TaskStatus.FAILURE:
-                self._found[task.task_id] = task
-                self._met.add(task.task_id)
-        self._cursor = page.cursor
-        if page.cursor is None:
-            # The scan is complete: a dead letter that it did not meet was deleted.
-            self._found = {task_id: task for task_id, task in self._found.items() if task_id in self._met}
-            self._met.clear()
-            self.searched_all = True
-
-
 class Watcher:
     """Takes snapshots of a queue."""
 
     def __init__(self, queue: BaseQueue) -> None:
         """Watch a queue."""
         self._queue = queue
-        self._dead_letters = DeadLetters(queue)
+        self._dead_letters: tuple[Task, ...] = ()
+        self._next_dead = float("-inf")
         self._taken: deque[tuple[float, int]] = deque()
 
     def look(self) -> Snapshot:
@@ -134,9 +92,15 @@ class Watcher:
             pressure=pressure,
             claimed_per_second=self._claimed_per_second(now, stats.taken, pressure.served_per_second),
             backlog=self._backlog(now, stats),
-            dead_letters=self._dead_letters.latest(),
-            searched_all=self._dead_letters.searched_all,
+            dead_letters=self._latest_dead(now),
         )
+
+    def _latest_dead(self, now: float) -> tuple[Task, ...]:
+        """Return the last dead letters, as they were read a few seconds ago."""
+        if now >= self._next_dead:
+            self._dead_letters = self._queue.list(TaskStatus.FAILURE, MAX_DEAD_LETTERS).tasks
+            self._next_dead = now + DEAD_EVERY_SECONDS
+        return self._dead_letters
 
     def _claimed_per_second(self, now: float, taken: int, served_per_second: float) -> float | None:
         """Return the rate of settled tasks plus the growth rate of the tasks held."""

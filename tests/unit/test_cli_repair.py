@@ -1,0 +1,67 @@
+"""The commands that repair a queue by id: bury, restore, cancel --force; and dequeue."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from freshq import TaskStatus
+from tests.support.readings import counts, known
+from tests.unit.test_cli_verbs import answer, claimed, fails, freshq, queue
+
+if TYPE_CHECKING:
+    from freshq import Queue
+
+__all__ = ["queue"]  # the fixture
+
+
+def put(*task_ids: str) -> None:
+    for task_id in task_ids:
+        answer("put", json.dumps(f"work of {task_id}"), "--id", task_id)
+
+
+def test_a_waiting_task_is_buried_with_a_reason_and_restored(queue: Queue) -> None:
+    put("a", "b")
+    assert answer("bury", "a", "--error", "wrong address")["error"] == "wrong address"
+    assert [task["task_id"] for task in answer("dlq", "ls")["tasks"]] == ["a"]
+    assert answer("restore", "a")["status"] == "PENDING"
+    assert claimed()[0] == "a"  # it is the newest now
+    assert counts(queue.stats()) == {"pending": 1, "taken": 1}
+
+
+def test_several_at_a_time_need_confirmation(queue: Queue) -> None:
+    put("a", "b", "c")
+    fails(2, "pass --yes", "bury", "a", "b")
+    done = freshq("bury", "a", "nobody", "b", "--error", "no stock", "--yes")
+    assert (done.exit_code, done.stdout) == (1, "task a: FAILURE\ntask b: FAILURE\n")
+    assert done.stderr == "freshq: task 'nobody': not in queue 'default'; check the id and the queue's name\n"
+    assert len(answer("restore", "a", "b", "--yes")) == 2
+    assert counts(queue.stats()) == {"pending": 3}
+
+
+def test_force_takes_a_task_from_its_holder(queue: Queue) -> None:
+    put("a")
+    _, token = claimed()
+    for verb in ("cancel", "bury", "restore"):
+        fails(1, f"cannot {verb} a task that is TAKEN", verb, "a")
+    assert answer("cancel", "a", "--force")["status"] == "CANCELLED"
+    fails(1, "no longer holds it", "done", "a", "--token", token)
+    assert known(queue, "a").status is TaskStatus.CANCELLED
+
+
+def test_dequeue_prints_the_work_and_completes_it(queue: Queue) -> None:
+    put("a", "b", "c")
+    first, second = answer("dequeue", "--limit", "2")
+    assert (first["payload"], second["status"]) == ("work of c", "SUCCESS")
+    assert '"work of a"' in freshq("dequeue").stdout
+    fails(1, "has nothing to claim", "dequeue")
+    assert counts(queue.stats()) == {"success": 3}
+
+
+def test_the_shell_restores_what_it_holds_to_where_a_new_task_goes(queue: Queue) -> None:
+    put("a", "b")
+    shell = freshq("shell", text="claim\nclaim\nid b\nrestore\nbury\nrestore\ndequeue\ndequeue\n")
+    assert shell.stderr == "freshq: queue 'default' has nothing to claim\n"
+    assert shell.stdout.count("task b: PENDING") == 3  # released, restored, restored
+    assert counts(queue.stats()) == {"taken": 1, "success": 1}
+    fails(1, "cannot restore a task that is TAKEN", "restore", "a")
