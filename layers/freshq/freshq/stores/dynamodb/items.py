@@ -53,17 +53,17 @@ def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
         "requestToken": {"S": task.request_token},
         "priority": {"N": str(task.priority)},
         "attempts": {"N": str(task.attempts)},
-        "notBefore": None if task.not_before is None else milliseconds(task.not_before),
         "leaseToken": None if task.lease_token is None else {"S": task.lease_token},
-        "leaseUntil": None if task.lease_until is None else milliseconds(task.lease_until),
         "error": None if task.error is None else {"S": task.error},
         "result": None if task.result is None else {"S": json_text(task.result)},
         "shedReason": None if task.shed_reason is None else {"S": task.shed_reason.value},
-        "putAt": None if task.put_at is None else milliseconds(task.put_at),
-        "firstDue": None if task.first_due is None else milliseconds(task.first_due),
-        "firstClaimAt": None if task.first_claim_at is None else milliseconds(task.first_claim_at),
-        "lastClaimAt": None if task.last_claim_at is None else milliseconds(task.last_claim_at),
-        "deadAt": None if task.dead_at is None else milliseconds(task.dead_at),
+        "notBefore": _optional_milliseconds(task.not_before),
+        "leaseUntil": _optional_milliseconds(task.lease_until),
+        "putAt": _optional_milliseconds(task.put_at),
+        "firstDue": _optional_milliseconds(task.first_due),
+        "firstClaimAt": _optional_milliseconds(task.first_claim_at),
+        "lastClaimAt": _optional_milliseconds(task.last_claim_at),
+        "deadAt": _optional_milliseconds(task.dead_at),
     } | keyspace.index_attributes(task)
     if keyspace.is_attached:
         del changes["ttl"]
@@ -148,6 +148,10 @@ def _decoded(item: Item) -> Task:
         last_claim_at=_optional_seconds(item, "lastClaimAt"),
         dead_at=_optional_seconds(item, "deadAt"),
     )
+
+
+def _optional_milliseconds(seconds: float | None) -> Item | None:
+    return None if seconds is None else milliseconds(seconds)
 
 
 def _optional_seconds(item: Item, name: str) -> float | None:

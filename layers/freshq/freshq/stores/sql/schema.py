@@ -161,6 +161,11 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
         sa.Column("payload", long_text(), nullable=False),
         **options,
     )
+    _index_tasks(table, tasks, dialect)
+    return tasks
+
+
+def _index_tasks(table: str, tasks: sa.Table, dialect: str) -> None:
     line = tasks.c.line
     waiting_only = _only(line.is_not(None), dialect)
     # The deadline is last: it shows without a look at the row which tasks are past their own.
@@ -174,7 +179,6 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
     # Elsewhere the rows of redriven tasks, which keep the time of their death, are passed over.
     dead_only = _only(tasks.c.status == sa.literal_column("'FAILURE'"), dialect)
     sa.Index(f"{table}_dead", tasks.c.queue, tasks.c.dead_us, tasks.c.task_id, **dead_only)
-    return tasks
 
 
 def _only(condition: sa.ColumnElement[bool], dialect: str) -> dict[str, Any]:
