@@ -645,7 +645,7 @@ class TestAttaching:
     def test_an_index_of_keys_only_still_works(self, client: DynamoDBClient) -> None:
         """Tables were attached so before the index had the deadlines."""
         shipments = Shipments(client)
-        shipments.create_attached(Projection={"ProjectionType": "KEYS_ONLY"})
+        shipments.create_attached({"Projection": {"ProjectionType": "KEYS_ONLY"}})
         stored = open_attachment(shipments.table, client, "id", 1)[0]
         assert not stored.has_deadlines
         shipments.add("A", "B")

@@ -58,13 +58,13 @@ class Shipments:
         parts = [(self.key.hash, "HASH"), *([(self.key.range, "RANGE")] if self.key.range else [])]
         return tuple((part.name, part.kind, role) for part, role in parts)
 
-    def create_attached(self, **index_options: Any) -> None:
+    def create_attached(self, index_options: Any = (), **how: Any) -> None:
         """Make a table as it is once it was attached, which takes DynamoDB Local two seconds."""
-        attachment = Attachment(self.table, self.key)
+        attachment = Attachment(self.table, self.key, **how)
         on_demand = {"BillingModeSummary": {"BillingMode": "PAY_PER_REQUEST"}}
         keys: Any = self._keys()
         definitions: Any = [{"AttributeName": name, "AttributeType": kind} for name, kind, _ in keys]
-        indexes: Any = [index | index_options for index in index_definitions(attachment, on_demand)]
+        indexes: Any = [index | dict(index_options) for index in index_definitions(attachment, on_demand)]
         self.client.create_table(
             TableName=self.table,
             BillingMode="PAY_PER_REQUEST",
@@ -72,7 +72,7 @@ class Shipments:
             AttributeDefinitions=definitions + own_definitions(attachment),
             GlobalSecondaryIndexes=indexes,
         )
-        self.attach()
+        self.attach(**how)
 
     def attach(self, **how: Any) -> None:
         attach_table(self.client, Attachment(self.table, self.key, **how), poll_seconds=0.01)
@@ -80,6 +80,20 @@ class Shipments:
     def add(self, *task_ids: str) -> None:
         for task_id in task_ids:
             self.client.put_item(TableName=self.table, Item=self.key.attributes(task_id) | DATA)
+
+    def change(self, task_id: str, **attributes: dict[str, Any] | None) -> None:
+        """Set attributes of a record, as an application does; None to remove one."""
+        clauses = [f"SET #{name} = :{name}" for name, value in attributes.items() if value is not None]
+        clauses += [f"REMOVE #{name}" for name, value in attributes.items() if value is None]
+        values = {f":{name}": value for name, value in attributes.items() if value is not None}
+        given: Any = {"ExpressionAttributeValues": values} if values else {}
+        self.client.update_item(
+            TableName=self.table,
+            Key=self.key.attributes(task_id),
+            UpdateExpression=" ".join(clauses),
+            ExpressionAttributeNames={f"#{name}": name for name in attributes},
+            **given,
+        )
 
     def queue(self, **options: Any) -> AttachedQueue:
         options = {"clock": self.clock, "rng": random.Random(7), **options}

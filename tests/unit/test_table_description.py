@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from freshq import Queue
+from freshq import NoPosition, Queue
 from freshq.cli.main import app
 from freshq.stores.dynamodb.tables.description import read_description
 
@@ -256,6 +256,42 @@ class TestAttach:
         queue = Queue.dynamodb("Shipments", moto_client, attach=True, key="id")
         queue.enqueue("A")
         assert queue.claim()[0].task.payload == {"id": "A"}
+
+    def test_by_an_attribute(self, moto_client: DynamoDBClient) -> None:
+        by_price = ["attach", "Shipments", "--key", "id", "--order-by", "price", "--order", "descending"]
+        answer = run(app, by_price)
+        assert answer.exit_code == 0, answer.output
+        assert "to write: the attach record (by price, descending, 1 shards)" in answer.output
+        prices = {"B": "12", "C": "3", "D": "100"}
+        for name, price in prices.items():
+            moto_client.put_item(TableName="Shipments", Item={"id": {"S": name}, "price": {"N": price}})
+        queue = Queue.dynamodb("Shipments", moto_client, attach=True, key="id")
+        queue.put_many({"task_id": name} for name in prices)
+        assert [claim.task.task_id for claim in queue.claim(limit=3)] == ["D", "B", "C"]
+        with pytest.raises(NoPosition, match="'A'"):
+            queue.enqueue("A")
+        for other in (by_price[:4], [*by_price[:6], "--order-type", "text"]):
+            again = run(app, other)
+            assert again.exit_code == 2
+            assert "order_by: table 'Shipments' was attached by 'price' (N)" in again.output
+
+    @pytest.mark.parametrize(
+        ("options", "problem"),
+        [
+            (["--order", "ascending"], "order: without --order-by it must be one of fifo, lifo, priority"),
+            (
+                ["--order-by", "price", "--order", "fifo"],
+                "order: with --order-by it must be one of ascending, descending",
+            ),
+            (["--order-by", "freshq_deadline"], "order_by: must be the name of an attribute of the records"),
+            (["--order-by", ""], "order_by: must be the name"),
+            (["--order-type", "text"], "order_type: only with --order-by"),
+        ],
+    )
+    def test_wrong_orders_are_refused(self, options: list[str], problem: str) -> None:
+        answer = run(app, ["attach", "Shipments", "--key", "id", *options])
+        assert answer.exit_code == 2
+        assert problem in answer.output
 
     def test_the_plan_says_how_ids_are_written(self, moto_client: DynamoDBClient) -> None:
         moto_client.create_table(

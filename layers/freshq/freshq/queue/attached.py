@@ -13,6 +13,7 @@ from freshq.model.answers import Claim, Page, Receipt
 from freshq.model.checks import checked_id, checked_status
 from freshq.model.lifecycle import new_token
 from freshq.model.task import MAX_SECONDS, Task, TaskStatus
+from freshq.policy.order import Order
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import Core
 from freshq.stores.base import ConflictError, Guard, Store
@@ -45,6 +46,14 @@ UNQUEUED = frozenset(
 
 class AttachedStore(Store, Protocol):
     """A store whose tasks are an application's records."""
+
+    def move(self, task: Task, guard: Guard) -> Task:
+        """Replace a waiting task as `replace` does; where an attribute orders the table, read it anew.
+
+        Raises:
+            ConflictError: If the guard does not hold.
+            NoPosition: If the attribute is missing or of another type; nothing was changed.
+        """
 
     def checked_id(self, task_id: str, name: str = "task_id") -> str:
         """Return the id of a record in the one form in which freshq keeps it.
@@ -151,10 +160,45 @@ class AttachedQueue(BaseQueue):
             NotReady: If the record is under construction.
             AlreadyQueued: If the record is PENDING or TAKEN.
             IllegalTransition: If the record is completed, or a dead letter.
+            NoPosition: If the record lacks the attribute that orders the table.
             Overloaded: If admission control rejected it.
             StoreError: If the store did not answer.
         """
         return self.put(None, task_id, priority, delay_seconds, max_age_seconds, group, kind=kind, at=at)
+
+    @override
+    def touch(self, task_id: str) -> Task:
+        """Set the creation time of a PENDING record to now; its max age stays the same.
+
+        Where an attribute orders the table, the record gets the place of the value that it has now.
+
+        Raises:
+            TaskNotFound: If the record does not exist, or is in another queue.
+            IllegalTransition: If the record is not PENDING.
+            NoPosition: If the record lacks the attribute that orders the table.
+        """
+        touched, stamp = self.lifecycle.touched, self._core.stamp
+        return self._core.change(task_id, lambda task, now: touched(task, now, stamp()), self._records.move)
+
+    @override
+    def restore(self, task_id: str, *, force: bool = False) -> Task:
+        """Return a dead letter or a PENDING record to its line as if it were put now.
+
+        Where an attribute orders the table, the record gets the place of the value that it has now.
+
+        Args:
+            task_id: Its id.
+            force: Restore it even if it is TAKEN.
+
+        Raises:
+            TaskNotFound: If the record does not exist, or is in another queue.
+            IllegalTransition: If the record is neither, or TAKEN without `force`.
+            NoPosition: If the record lacks the attribute that orders the table.
+        """
+        restored, stamp = self.lifecycle.restored, self._core.stamp
+        return self._core.change(
+            task_id, lambda task, now: restored(task, now, stamp(), force=force), self._records.move
+        )
 
     def hold(self, task_id: str) -> Task:
         """Put an unqueued record under construction: it cannot be queued until `ready` is called.
@@ -248,6 +292,19 @@ def open_dynamodb(
 
     attachment, used_client = open_attachment(table, client, key, shards)
     defaults: QueueOptions = {"order": attachment.order, "max_age_seconds": NEVER_STALE_SECONDS}
-    return AttachedQueue(
-        AttachedDynamoDBStore(attachment, used_client), **cast("QueueOptions", {**defaults, **options})
-    )
+    merged = cast("QueueOptions", {**defaults, **options})
+    if attachment.order_by is not None:
+        _check_needs_no_time(merged, attachment.order_by.name)
+    return AttachedQueue(AttachedDynamoDBStore(attachment, used_client), **merged)
+
+
+def _check_needs_no_time(options: QueueOptions, order_by: str) -> None:
+    """Reject options that need lines in the order of time."""
+    for name, is_wrong in (
+        ("order", options["order"] == Order.ADAPTIVE),
+        ("codel", options.get("codel") is not None),
+    ):
+        if is_wrong:
+            given = "adaptive" if name == "order" else "CoDel"
+            msg = f"{name}: {given} needs lines in the order of time; this table's are by {order_by!r}"
+            raise ValueError(msg)

@@ -134,8 +134,18 @@ class Core:
         """Return a stored task with its current status."""
         return replace(task, status=task.status_at(self.now()))
 
-    def change(self, task_id: str, verb: Callable[[Task, float], Task]) -> Task:
+    def change(
+        self,
+        task_id: str,
+        verb: Callable[[Task, float], Task],
+        write: Callable[[Task, Guard], Task] | None = None,
+    ) -> Task:
         """Read a task, compute its next version, and write it unless the task changed in between.
+
+        Args:
+            task_id: Its id.
+            verb: Returns the next version of a task at a time.
+            write: Writes it under a guard; None for the store's `replace`.
 
         Raises:
             TaskNotFound: If the queue has no task with this id.
@@ -145,7 +155,7 @@ class Core:
         def attempt() -> Task:
             task = self.stored(task_id)
             guard = Guard(task.status, request_token=task.request_token)
-            return self.store.replace(verb(task, self.now()), guard)
+            return (write or self.store.replace)(verb(task, self.now()), guard)
 
         try:
             return until_committed(attempt, ConflictError, MAX_READ_WRITE_TRIES)

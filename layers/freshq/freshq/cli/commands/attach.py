@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from freshq.cli.commands.progress import progress_bars
-from freshq.errors import needs
+from freshq.errors import needs, quoted
 from freshq.model.checks import checked_count
 from freshq.policy.order import Order
 
 if TYPE_CHECKING:
+    from freshq.stores.dynamodb.table_key import KeyPart
     from freshq.stores.dynamodb.tables.attachment import Attachment, AttachPlan
 
 
@@ -22,13 +23,42 @@ class AttachOrder(StrEnum):
     FIFO = "fifo"
     LIFO = "lifo"
     PRIORITY = "priority"
+    ASCENDING = "ascending"
+    DESCENDING = "descending"
+
+
+class OrderType(StrEnum):
+    """Types of an attribute that orders a table."""
+
+    NUMBER = "number"
+    TEXT = "text"
+
+
+# By time, and by an attribute.
+BY_TIME: Final = {
+    AttachOrder.FIFO: Order.FIFO,
+    AttachOrder.LIFO: Order.LIFO,
+    AttachOrder.PRIORITY: Order.FIFO,
+}
+BY_ATTRIBUTE: Final = {AttachOrder.ASCENDING: Order.FIFO, AttachOrder.DESCENDING: Order.LIFO}
 
 
 Table = Annotated[str, typer.Argument(help="The application's table.")]
 Key = Annotated[str, typer.Option(help="Its hash key. A range key is found.")]
 OrderOption = Annotated[
-    AttachOrder,
-    typer.Option("--order", help="Order within a priority level. priority is the same as fifo."),
+    AttachOrder | None,
+    typer.Option(
+        "--order",
+        help="Order within a priority level: fifo by default, priority is the same. "
+        "With --order-by: ascending by default, or descending.",
+    ),
+]
+OrderBy = Annotated[
+    str | None, typer.Option(metavar="ATTRIBUTE", help="Order by this attribute of the records, not by time.")
+]
+OrderTypeOption = Annotated[
+    OrderType | None,
+    typer.Option("--order-type", help="Its type: number by default. Text is compared by its UTF-8 bytes."),
 ]
 Shards = Annotated[
     int, typer.Option(help="Partitions of the index. Only one partition keeps the order strict.")
@@ -39,7 +69,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and t
 def attach(
     table: Table,
     key: Key,
-    order: OrderOption = AttachOrder.FIFO,
+    order: OrderOption = None,
+    order_by: OrderBy = None,
+    order_type: OrderTypeOption = None,
     shards: Shards = 1,
     dry_run: DryRun = False,
 ) -> None:
@@ -55,16 +87,53 @@ def attach(
 
     check_table_name(table)
     checked_count("shards", shards, MAX_SHARDS)
-    chosen = Order.FIFO if order is AttachOrder.PRIORITY else Order(order.value)
+    chosen, by = _order(order, order_by), _order_by(order_by, order_type)
     with translated(table):
         client = default_client()
-    attachment = attaching.Attachment(table, attaching.described_key(client, table, key), chosen, shards)
+    attachment = attaching.Attachment(
+        table, attaching.described_key(client, table, key), chosen, shards, order_by=by
+    )
     print_plan(attaching.plan_attachment(client, attachment), attachment)
     if dry_run:
         return
     with progress_bars() as on_status:
         attaching.attach_table(client, attachment, on_status=on_status)
     typer.echo(f'Attached. Queue.dynamodb("{table}", attach=True, key="{key}")')
+
+
+def _order(order: AttachOrder | None, order_by: str | None) -> Order:
+    """Return the end of each line that is served first.
+
+    Raises:
+        ValueError: If the order does not go with what orders the lines.
+    """
+    allowed = BY_TIME if order_by is None else BY_ATTRIBUTE
+    if order is None:
+        return Order.FIFO
+    if order not in allowed:
+        what = "without --order-by" if order_by is None else "with --order-by"
+        msg = f"order: {what} it must be one of {', '.join(allowed)}, got {order.value}"
+        raise ValueError(msg)
+    return allowed[order]
+
+
+def _order_by(name: str | None, kind: OrderType | None) -> KeyPart | None:
+    """Return the attribute that orders the table, and its type; None if time does.
+
+    Raises:
+        ValueError: If it is none of the records' attributes, or there is only a type.
+    """
+    from freshq.stores.dynamodb.names import ATTACHED_PREFIX  # noqa: PLC0415 - an extra
+    from freshq.stores.dynamodb.table_key import NUMBER, TEXT, KeyPart  # noqa: PLC0415 - an extra
+
+    if name is None:
+        if kind is not None:
+            raise ValueError("order_type: only with --order-by, as the type of that attribute")
+        return None
+    if not name or name.startswith(ATTACHED_PREFIX):
+        msg = f"order_by: must be the name of an attribute of the records, got {quoted(name)}"
+        raise ValueError(msg)
+    return KeyPart(name, TEXT if kind is OrderType.TEXT else NUMBER)
 
 
 def print_plan(plan: AttachPlan, attachment: Attachment) -> None:
@@ -75,9 +144,11 @@ def print_plan(plan: AttachPlan, attachment: Attachment) -> None:
         typer.echo(f"  exists: index {name}")
     for name in plan.missing:
         typer.echo(f"  to add: index {name} (sparse)")
-    typer.echo(
-        f"  to write: the attach record ({attachment.order}, {attachment.shards} shards), 1 write unit"
-    )
+    order: str = attachment.order
+    if attachment.order_by is not None:
+        direction = "ascending" if attachment.order is Order.FIFO else "descending"
+        order = f"by {attachment.order_by.name}, {direction}"
+    typer.echo(f"  to write: the attach record ({order}, {attachment.shards} shards), 1 write unit")
     if plan.missing:
         typer.echo("Building the indexes costs no writes: they contain no record yet.")
     if plan.provisioned_units is not None:

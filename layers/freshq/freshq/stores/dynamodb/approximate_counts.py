@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from freshq.model.task import TaskStatus
@@ -10,11 +10,9 @@ from freshq.stores.base import Stats
 from freshq.stores.dynamodb.items import LEASE_PREFIX, decode_if_task
 from freshq.stores.dynamodb.lease_items import ahead_ids, is_lease_record, task_ids_of
 from freshq.stores.dynamodb.queries import (
-    LiveTasks,
     claimable_pages,
     due_query,
     ids_of,
-    pending_query,
 )
 
 if TYPE_CHECKING:
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.keyspace import Keyspace
     from freshq.stores.dynamodb.names import Item
+    from freshq.stores.dynamodb.status_index import LiveTasks
     from freshq.stores.lines import Line
 
 NOT_COUNTED = ("success", "failure", "cancelled", "shed_by_reason")
@@ -60,14 +59,18 @@ class ApproximateCounts:
         if len(counted_lines) > MAX_LINES:
             self._bounded |= BOUNDS_OF_SOME_LINES
         partitions = self._keyspace.pending_partitions(self._queue, counted_lines[:MAX_LINES])
-        live = LiveTasks(created_after, now if self._keyspace.has_deadlines else None)
+        index = self._keyspace.status_index
+        live = index.live(created_after, now)
         ends = [end for partition in partitions for end in self._ends(partition, live)]
         delayed, lease_ids = self._due()
         pending, past_deadline = self._totals(
             self._count(("pending", "shed"), live.query(name)) for name in partitions
         )
+        # Where time is not the order, those past the queue's max age are among what the filter left out.
         too_old, _ = self._totals(
-            self._count(("shed",), pending_query(name, "<=", created_after)) for name in partitions
+            self._count(("shed",), index.query(name, "<=", created_after))
+            for name in partitions
+            if index.by_time
         )
         return Stats(
             pending=pending,
@@ -80,15 +83,23 @@ class ApproximateCounts:
         )
 
     def _ends(self, partition: str, live: LiveTasks) -> list[float]:
-        """Return the creation times of the oldest and the newest claimable task; empty if none is."""
-        both = [
-            chain.from_iterable(
-                page.entries
-                for page in claimable_pages(self._calls, partition, live, 1, newest_first=newest_first)
-            )
-            for newest_first in (False, True)
-        ]
-        return [created for found in both for created, _task_id in islice(found, 1)]
+        """Return creation times, that of the oldest and the newest claimable task among them.
+
+        Where time is not the order, these are the oldest and the newest at either end of the line.
+        """
+        created: list[float] = []
+        for newest_first in (False, True):
+            pages = claimable_pages(self._calls, partition, live, 1, newest_first=newest_first)
+            page = next((page for page in pages if page.entries), None)
+            if page is None:
+                continue
+            created += [entry.created for entry in page.entries]
+            if not (live.index.by_time or page.is_last):
+                self._bounded |= {
+                    name: BOUNDS_OF_SOME_LINES[name]
+                    for name in ("oldest_pending_seconds", "newest_pending_seconds")
+                }
+        return created
 
     @staticmethod
     def _totals(pages: Iterable[tuple[int, int]]) -> tuple[int, int]:

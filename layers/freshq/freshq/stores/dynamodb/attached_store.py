@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from freshq.errors import AlreadyQueued, FreshqError, IllegalTransition, NotReady, TaskNotFound
+from freshq.errors import AlreadyQueued, FreshqError, IllegalTransition, NoPosition, NotReady, TaskNotFound
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import ConflictError
@@ -24,12 +24,14 @@ from freshq.stores.dynamodb.items import (
     is_task,
     mutable_attributes,
     new_request_token,
+    replace_arguments,
     update_arguments,
     version_count,
     version_of,
 )
-from freshq.stores.dynamodb.names import RECORD, Item
+from freshq.stores.dynamodb.names import POSITION, RECORD, Item
 from freshq.stores.dynamodb.puts import PUT_THREADS
+from freshq.stores.dynamodb.table_key import NUMBER
 from freshq.stores.dynamodb.table_store import TableStore
 from freshq.stores.dynamodb.tables.attachment import Attachment, attach_table
 from freshq.stores.dynamodb.values import plain_values
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
 # Attributes that a record keeps out of the queue.
 KEPT: Final = ("requestToken",)
+MAX_RANGE_KEY_BYTES: Final = 1024
 
 
 class AttachedDynamoDBStore(TableStore):
@@ -63,7 +66,7 @@ class AttachedDynamoDBStore(TableStore):
         super().__init__(
             TableCalls(client, attachment.table, attachment.names),
             attachment.shards,
-            has_deadlines=attachment.has_deadlines,
+            attachment.status_index,
         )
         self._attachment = attachment
 
@@ -84,12 +87,42 @@ class AttachedDynamoDBStore(TableStore):
 
     def _insert(self, task: Task) -> bool | FreshqError:
         try:
-            self._calls.update(_put_arguments(task, self._keyspace))
+            self._calls.update(self._ordered(_put_arguments(task, self._keyspace)))
         except ConditionFailed as failed:
-            return _refusal(task, failed.item)
+            return self._refusal(task, failed.item)
         except FreshqError as error:
             return error  # the caller reports it with the outcomes of the others
         return True
+
+    def _ordered(self, arguments: Item) -> Item:
+        """Return the arguments of an UpdateItem, with a copy of the attribute that orders the table."""
+        if self._attachment.order_by is None:
+            return arguments
+        kind = self._attachment.order_by.kind
+        conditions = [arguments["ConditionExpression"], "attribute_type(#orderBy, :orderType)"]
+        values: Item = {":orderType": {"S": kind}}
+        if kind != NUMBER:
+            conditions.append("size(#orderBy) BETWEEN :one AND :mostBytes")
+            values[":mostBytes"] = {"N": str(MAX_RANGE_KEY_BYTES)}
+        update = arguments["UpdateExpression"].replace("SET ", "SET #position = #orderBy, ", 1)
+        return conditioned(arguments | {"UpdateExpression": update}, conditions, values)
+
+    def _refusal(self, task: Task, item: Item | None) -> FreshqError:
+        """Return the error that says why a record was not queued."""
+        if item is None:
+            return TaskNotFound(task.task_id, task.queue, is_record=True)
+        try:
+            found = _task_or_record(item)
+        except DamagedTaskError as damage:
+            return damage
+        status = found.status_at(task.updated)
+        if status is TaskStatus.UNDER_CONSTRUCTION:
+            return NotReady(task.task_id)
+        if status in (TaskStatus.PENDING, TaskStatus.TAKEN):
+            return AlreadyQueued(task.task_id, found.queue, status)
+        if status in (TaskStatus.READY, *PUTTABLE) and (order_by := self._attachment.order_by):
+            return NoPosition(task.task_id, order_by.name, order_by.kind)
+        return IllegalTransition(task.task_id, "put", status, TaskStatus.READY)
 
     @override
     def get(self, task_id: str) -> Task | None:
@@ -99,10 +132,34 @@ class AttachedDynamoDBStore(TableStore):
         item = self._calls.get(self.checked_id(task_id))
         return None if item is None else _task_or_record(item)
 
+    def move(self, task: Task, guard: Guard) -> Task:
+        """Replace a task as `replace` does; where an attribute orders the table, copy it anew.
+
+        Raises:
+            ConflictError: If the guard does not hold.
+            NoPosition: If the attribute is missing or of another type; nothing was changed.
+        """
+        return self._placed(task, guard, self._ordered(replace_arguments(task, guard, self._keyspace)))
+
+    def _placed(self, task: Task, guard: Guard, arguments: Item) -> Task:
+        """Store a new version of a task that has, or gets, its place in the order."""
+        try:
+            return self._replace(task, guard, arguments)
+        except ConflictError as conflict:
+            order_by, current = self._attachment.order_by, conflict.current
+            if order_by is None or current is None or not guard.admits(current):
+                raise
+            raise NoPosition(task.task_id, order_by.name, order_by.kind) from None
+
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
         if TaskStatus.READY not in (task.status, guard.status):
-            return super().replace(task, guard)
+            arguments = replace_arguments(task, guard, self._keyspace)
+            if self._attachment.order_by is not None and task.status is TaskStatus.PENDING:
+                # Otherwise no index would list it.
+                has_place = [arguments["ConditionExpression"], "attribute_exists(#position)"]
+                arguments = conditioned(arguments, has_place, {})
+            return self._placed(task, guard, arguments)
         try:
             item = self._calls.update(_unqueued_arguments(task, guard, self._keyspace)) or {}
         except ConditionFailed as failed:
@@ -174,21 +231,6 @@ def _put_arguments(task: Task, keyspace: Keyspace) -> Item:
     return conditioned(arguments, ["attribute_exists(#taskId)", unqueued], values)
 
 
-def _refusal(task: Task, item: Item | None) -> FreshqError:
-    """Return the error that says why a record was not queued."""
-    if item is None:
-        return TaskNotFound(task.task_id, task.queue, is_record=True)
-    try:
-        found = _task_or_record(item)
-    except DamagedTaskError as damage:
-        return damage
-    if found.status is TaskStatus.UNDER_CONSTRUCTION:
-        return NotReady(task.task_id)
-    if found.status in (TaskStatus.PENDING, TaskStatus.TAKEN):
-        return AlreadyQueued(task.task_id, found.queue, found.status)
-    return IllegalTransition(task.task_id, "put", found.status, TaskStatus.READY)
-
-
 def _unqueued_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that makes a record READY, or changes a READY one."""
     if task.status is TaskStatus.READY:
@@ -221,6 +263,8 @@ def _without_queue(keyspace: Keyspace) -> Item:
     """Return the removal of every attribute that only a queued record has."""
     blank = Task("", "", TaskStatus.READY, created=0, updated=0, deadline=0, expires=0, request_token="")
     names = [*mutable_attributes(blank, keyspace), "taskQueue", "taskGroup", "taskKind", "putToken"]
+    if not keyspace.status_index.by_time:
+        names.append(POSITION)
     return dict.fromkeys(name for name in names if name not in KEPT)
 
 

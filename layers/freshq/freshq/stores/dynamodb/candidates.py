@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from freshq.stores.claim_request import ClaimMoment, ClaimRequest
     from freshq.stores.dynamodb.line_records import LineRecords
-    from freshq.stores.dynamodb.queries import LiveTasks
     from freshq.stores.dynamodb.stale_tasks import StaleTasks
+    from freshq.stores.dynamodb.status_index import Entry, LiveTasks
     from freshq.stores.dynamodb.waiting import WaitingTasks
     from freshq.stores.lines import Line
 
@@ -44,8 +44,8 @@ class _Look:
 
     def add(self, page: queries.KeysPage) -> None:
         """Take note of a page of one of its shards."""
-        self.task_ids.update(task_id for _created, task_id in page.entries)
-        self.newest_created = max([self.newest_created, *(created for created, _task_id in page.entries)])
+        self.task_ids.update(entry.task_id for entry in page.entries)
+        self.newest_created = max([self.newest_created, *(entry.created for entry in page.entries)])
         self.shards_left -= page.is_last
 
 
@@ -118,10 +118,9 @@ class Candidates:
             self.moment.now,
             lambda: self.waiting.oldest(request.queue, self._live(), [line]),
         )
-        sign = -1 if newest_first else 1
         shards = [self._shard(partition, look, newest_first=newest_first) for partition in partitions]
-        merged = heapq.merge(*shards, key=lambda entry: sign * entry[0])
-        yield from (task_id for _created, task_id in merged)
+        merged = heapq.merge(*shards, key=lambda entry: entry.position, reverse=newest_first)
+        yield from (entry.task_id for entry in merged)
 
     def _empty_looks_left(self) -> int:
         found = sum(len(look.task_ids) for look in self.looks)
@@ -131,7 +130,7 @@ class Candidates:
     def _live(self) -> LiveTasks:
         return self.waiting.live(self.moment.created_after, self.moment.deadline_after)
 
-    def _shard(self, partition: str, look: _Look, *, newest_first: bool) -> Iterator[tuple[float, str]]:
+    def _shard(self, partition: str, look: _Look, *, newest_first: bool) -> Iterator[Entry]:
         pages = queries.claimable_pages(
             self.waiting.calls,
             partition,
@@ -141,7 +140,7 @@ class Candidates:
             resume_at=None if self.request.passes_over else self.waiting.resume_at,
         )
         for page in pages:
-            self.pages.append([task_id for _created, task_id in page.entries])
+            self.pages.append([entry.task_id for entry in page.entries])
             look.add(page)
             if page.passed_over:
                 self.stale.passed_over(self.request.queue, partition, self.request.max_age_seconds)

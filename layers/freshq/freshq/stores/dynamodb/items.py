@@ -12,7 +12,7 @@ from freshq.model.json_values import json_text
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ShedReason
-from freshq.stores.dynamodb.names import KEY, RECORD, Item
+from freshq.stores.dynamodb.names import KEY, MISSING, POSITION, RECORD, Item
 from freshq.stores.dynamodb.values import milliseconds, plain_values, seconds
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ def decode(item: Item) -> Task:
 
 
 def _decoded(item: Item) -> Task:
+    if item.get(POSITION) == MISSING and item["taskStatus"]["S"] in (TaskStatus.PENDING, TaskStatus.TAKEN):
+        raise KeyError(POSITION)  # no index would list it
     return Task(
         task_id=item["taskId"]["S"],
         queue=item["taskQueue"]["S"],

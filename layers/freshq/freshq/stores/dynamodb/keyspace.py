@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from freshq.model.task import TaskStatus
+from freshq.stores.dynamodb.status_index import StatusIndex
 from freshq.stores.dynamodb.values import milliseconds
 
 if TYPE_CHECKING:
@@ -25,13 +26,12 @@ class Keyspace:
         shards: Partitions of each line and of the due index.
         is_attached: Whether the table is an application's. Then changes of a record are counted, and records
             never expire.
-        has_deadlines: Whether the status index has the deadlines. An index that was attached by keys only
-            has none; there the condition of each claim finds what is stale.
+        status_index: The index of the claimable tasks.
     """
 
     shards: int
     is_attached: bool = False
-    has_deadlines: bool = True
+    status_index: StatusIndex = field(default_factory=StatusIndex)
 
     def shard_of(self, item_id: str) -> int:
         """Return the shard of an item, by a hash that is the same in every process."""

@@ -17,7 +17,7 @@ from freshq.stores.dynamodb.line_items import (
 )
 from freshq.stores.dynamodb.line_rules import RULES
 from freshq.stores.dynamodb.puts import PUT_THREADS
-from freshq.stores.dynamodb.queries import LiveTasks, earliest_due, may_have_live
+from freshq.stores.dynamodb.queries import earliest_due, may_have_live
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +128,7 @@ class LineClosings:
 
     def with_work(self, queue: str, lines: Sequence[Line], now: float) -> list[Line]:
         """Return those of some lines that have live tasks, by one query of each or more."""
-        live = LiveTasks(0.0, now if self._keyspace.has_deadlines else None)
+        live = self._keyspace.status_index.live(0.0, now)
 
         def has_work(line: Line) -> bool:
             partitions = self._keyspace.pending_partitions(queue, [line])

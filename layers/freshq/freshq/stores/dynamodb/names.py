@@ -27,8 +27,13 @@ KEY: Final = "taskId"
 RECORD: Final = "record"
 # Where the key cannot hold it, freshq's own items have their id in this attribute.
 OWN_ID: Final = "itemId"
+# The application's attribute that orders a table, and the copy of it that the put makes.
+ORDER_BY: Final = "orderBy"
+POSITION: Final = "position"
 ATTACHED_PREFIX: Final = "freshq_"
 ATTACHED_INDEX_PREFIX: Final = "freshq-"
+# What a task has that no index can list: it is damaged.
+MISSING: Final[Item] = {}
 _NAME_MARK: Final = re.compile(r"#(\w+)")
 _EXPRESSIONS: Final = (
     "KeyConditionExpression",
@@ -49,16 +54,18 @@ class Names:
         key: The table's key, which the task id names.
         prefix: Prefix of freshq's other attributes.
         index_prefix: Prefix of freshq's indexes.
+        order_by: The application's attribute that orders the table; empty if time does.
     """
 
     key: TableKey = OWN_KEY
     prefix: str = ""
     index_prefix: str = ""
+    order_by: str = ""
 
     @classmethod
-    def attached(cls, key: TableKey) -> Names:
-        """Return the names in an attached table with this key."""
-        return cls(key, ATTACHED_PREFIX, ATTACHED_INDEX_PREFIX)
+    def attached(cls, key: TableKey, order_by: str = "") -> Names:
+        """Return the names in an attached table with this key, ordered by an attribute or by time."""
+        return cls(key, ATTACHED_PREFIX, ATTACHED_INDEX_PREFIX, order_by)
 
     @property
     def is_attached(self) -> bool:
@@ -67,6 +74,8 @@ class Names:
 
     def attribute(self, name: str) -> str:
         """Return the name of an attribute in the table."""
+        if name == ORDER_BY and self.order_by:
+            return self.order_by
         return self.key.hash.name if name == KEY else self.prefix + name
 
     def index(self, name: str) -> str:
@@ -81,7 +90,8 @@ class Names:
         """
         if not self.is_attached:
             return dict(key)
-        others = {self.attribute(name): value for name, value in key.items() if name != KEY}
+        # An own item that was read has its key as the application's attributes.
+        others = {self.attribute(name): value for name, value in key.items() if name not in (KEY, RECORD)}
         return self.key.attributes(key[KEY]["S"]) | others
 
     def keys_to_table(self, item_ids: Iterable[str]) -> list[Item]:
@@ -112,6 +122,8 @@ class Names:
         if self.key.hash.name in item:
             own_id = own.pop(OWN_ID, {}).get("S")
             own[KEY] = {"S": self.key.id_of(item, own_id)}
+        if self.order_by and "taskStatus" in own:
+            own.setdefault(POSITION, MISSING)
         return own | {RECORD: {"M": record}}
 
     def arguments(self, arguments: Mapping[str, Any]) -> Item:

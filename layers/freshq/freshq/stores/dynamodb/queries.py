@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from freshq.stores.clocks import steady_seconds
 from freshq.stores.dynamodb.items import is_task
-from freshq.stores.dynamodb.schema import DUE_INDEX, STATUS_INDEX
+from freshq.stores.dynamodb.schema import DUE_INDEX
+from freshq.stores.dynamodb.status_index import filtered
 from freshq.stores.dynamodb.values import milliseconds, seconds
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.names import Item
+    from freshq.stores.dynamodb.status_index import Entry, LiveTasks, StatusIndex
 
 
 class Resume(NamedTuple):
@@ -52,36 +54,14 @@ class KeysPage:
     """A page of live tasks of a partition.
 
     Attributes:
-        entries: Creation times and ids.
+        entries: The tasks, in the order of the query.
         is_last: Whether there are no more.
         passed_over: How many stale tasks the query read beside them.
     """
 
-    entries: list[tuple[float, str]]
+    entries: list[Entry]
     is_last: bool
     passed_over: int
-
-
-@dataclass(frozen=True, slots=True)
-class LiveTasks:
-    """The tasks of a line that are not stale.
-
-    Attributes:
-        created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
-        deadline_after: Tasks with a deadline at or before this time are stale; None if that is not asked,
-            or the index does not have the deadlines.
-    """
-
-    created_after: float
-    deadline_after: float | None = None
-
-    def query(self, partition: str) -> Item:
-        """Return the arguments of a query of them in a partition of the status index."""
-        arguments = pending_query(partition, ">", self.created_after)
-        if self.deadline_after is not None:
-            arguments["FilterExpression"] = "#deadline > :deadlineAfter"
-            arguments["ExpressionAttributeValues"][":deadlineAfter"] = milliseconds(self.deadline_after)
-        return arguments
 
 
 def claimable_pages(
@@ -109,23 +89,21 @@ def claimable_pages(
         "ScanIndexForward": not newest_first,
         "Limit": limit + LOOKAHEAD_KEYS,
     }
-    end = (partition, newest_first)
-    for page in _bounded_pages(calls, arguments, {} if resume_at is None else resume_at, end):
-        entries = [(seconds(item["taskCreated"]), item["taskId"]["S"]) for item in page["Items"]]
+    # A new task may come between stale ones where time is not the order.
+    resume = resume_at if resume_at is not None and live.index.by_time else {}
+    look = _Look(resume, (partition, newest_first), live.index)
+    for page in _bounded_pages(calls, arguments, look):
         yield KeysPage(
-            entries,
+            list(map(live.index.entry, page["Items"])),
             is_last="LastEvaluatedKey" not in page,
             passed_over=page["ScannedCount"] - page["Count"],
         )
 
 
-def _bounded_pages(
-    calls: TableCalls, arguments: Item, resume_at: ResumeAt, end: tuple[str, bool]
-) -> Iterator[Item]:
+def _bounded_pages(calls: TableCalls, arguments: Item, look: _Look) -> Iterator[Item]:
     """Yield up to `MAX_PAGES` pages of a query, larger ones after one of mostly stale tasks."""
     larger = iter(LARGER_PAGES_KEYS)
     mostly_stale, only_stale = False, True
-    look = _Look(resume_at, end)
     for _ in range(MAX_PAGES):
         page = calls.query(arguments)
         key = page.get("LastEvaluatedKey")
@@ -134,7 +112,7 @@ def _bounded_pages(
             look.passed(key)  # now: the caller may need no other page
         yield page
         if key is None:
-            resume_at.pop(end, None)
+            look.ended()
             return
         mostly_stale = 2 * page["Count"] < page["ScannedCount"]
         if mostly_stale:
@@ -149,8 +127,9 @@ def _bounded_pages(
 class _Look:
     """A look into one end of a partition, which goes on where earlier ones found nothing."""
 
-    def __init__(self, resume_at: ResumeAt, end: tuple[str, bool]) -> None:
+    def __init__(self, resume_at: ResumeAt, end: tuple[str, bool], index: StatusIndex) -> None:
         self._resume_at = resume_at
+        self._index = index
         self._end = end
         now = steady_seconds()
         known = resume_at.get(end)
@@ -163,21 +142,32 @@ class _Look:
         """Take note that the next look need not begin before a key."""
         self._resume_at[self._end] = Resume(self.further(key), self._since)
 
+    def ended(self) -> None:
+        """Take note that there is nothing after what was read."""
+        self._resume_at.pop(self._end, None)
+
     def further(self, key: Item) -> Item:
         """Return a key or the one to go on after, whichever comes later: bounds of queries move with time."""
         resume = self._resume_at.get(self._end)
         if resume is None:
             return key
-        sign = -1 if self._end[1] else 1
-        return max(key, resume.key, key=lambda each: sign * seconds(each["taskCreated"]))
+        later = min if self._end[1] else max
+        return later(key, resume.key, key=self._index.place)
 
 
 def oldest_claimable(
     calls: TableCalls, partition: str, live: LiveTasks, limit: int
 ) -> Iterator[tuple[float, str]]:
-    """Yield what `claimable_pages` finds, one by one, oldest first."""
-    pages = claimable_pages(calls, partition, live, limit, newest_first=False)
-    return chain.from_iterable(page.entries for page in pages)
+    """Yield the creation times and ids of the live tasks of a partition, oldest first.
+
+    Where time is the order, this is what `claimable_pages` finds. Elsewhere the whole partition is read.
+    """
+    if live.index.by_time:
+        pages = claimable_pages(calls, partition, live, limit, newest_first=False)
+        entries = chain.from_iterable(page.entries for page in pages)
+        return ((entry.created, entry.task_id) for entry in entries)
+    items = chain.from_iterable(page["Items"] for page in _pages(calls, live.query(partition)))
+    return iter(sorted((seconds(item["taskCreated"]), item["taskId"]["S"]) for item in items))
 
 
 def may_have_live(calls: TableCalls, partition: str, live: LiveTasks) -> bool:
@@ -192,41 +182,30 @@ def may_have_live(calls: TableCalls, partition: str, live: LiveTasks) -> bool:
 
 
 def stale_page(
-    calls: TableCalls, partition: str, created_after: float, now: float, start_after: Item | None
+    calls: TableCalls, partition: str, live: LiveTasks, now: float, start_after: Item | None
 ) -> tuple[list[str], Item | None]:
     """Read one page of tasks that are past their own deadline, but not past the queue's max age.
 
     Args:
         calls: Calls to the table.
         partition: The partition of the status index.
-        created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
+        live: Which tasks are live, by the queue's max age only.
         now: Current time in seconds.
         start_after: Key that an earlier call returned; None to begin.
 
     Returns:
-        The ids, newest first, and the key after which there may be more; None if there is no more.
+        The ids, last first, and the key after which there may be more; None if there is no more.
     """
-    arguments = pending_query(partition, ">", created_after) | {
+    arguments = filtered(live.query(partition), "#deadline <= :now", ":now", now) | {
         "ScanIndexForward": False,
         "Limit": LARGER_PAGES_KEYS[0],
-        "FilterExpression": "#deadline <= :now",
     }
-    arguments["ExpressionAttributeValues"][":now"] = milliseconds(now)
     if start_after is not None:
-        if seconds(start_after["taskCreated"]) <= created_after:
+        if live.index.by_time and live.index.place(start_after) <= live.created_after:
             return [], None
         arguments["ExclusiveStartKey"] = start_after
     page = calls.query(arguments)
     return ids_of(page), page.get("LastEvaluatedKey")
-
-
-def pending_query(partition: str, relation: str, created: float) -> Item:
-    """Return the arguments of a query of a partition of the status index, by creation time."""
-    return {
-        "IndexName": STATUS_INDEX,
-        "KeyConditionExpression": f"#pendingShard = :shard AND #taskCreated {relation} :created",
-        "ExpressionAttributeValues": {":shard": {"S": partition}, ":created": milliseconds(created)},
-    }
 
 
 def count_live(calls: TableCalls, partition: str, live: LiveTasks, at_most: int) -> int:

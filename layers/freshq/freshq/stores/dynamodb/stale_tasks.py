@@ -19,6 +19,7 @@ from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import decode_if_task, replace_arguments
 from freshq.stores.dynamodb.puts import each_in_order
 from freshq.stores.dynamodb.queries import stale_page
+from freshq.stores.dynamodb.status_index import LiveTasks
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
@@ -68,7 +69,8 @@ class StaleTasks:
         for partition, (max_age_seconds, start_after) in partitions:
             if left < BATCH:
                 break
-            ids, more = stale_page(self._calls, partition, now - max_age_seconds, now, start_after)
+            live = LiveTasks(self._keyspace.status_index, now - max_age_seconds)
+            ids, more = stale_page(self._calls, partition, live, now, start_after)
             self._shed_in_batches(ids[:left], now)
             # What was left over here is found again from the same key.
             self._go_on(queue, partition, max_age_seconds, more if len(ids) <= left else start_after, ids)

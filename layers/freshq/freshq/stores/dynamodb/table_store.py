@@ -29,6 +29,7 @@ from freshq.stores.dynamodb.server_time import compared, table_time
 from freshq.stores.dynamodb.shared_records import SharedRecords
 from freshq.stores.dynamodb.showing import shown
 from freshq.stores.dynamodb.stale_tasks import StaleTasks
+from freshq.stores.dynamodb.status_index import StatusIndex
 from freshq.stores.dynamodb.waiting import WaitingTasks
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from freshq.stores.clocks import TimeRange
     from freshq.stores.dead_letters import DeadPlace
     from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.names import Item
     from freshq.stores.dynamodb.puts import T
 
 MAX_SHARDS: Final = 64
@@ -55,13 +57,13 @@ class TableStore(Store):
     Subclasses decide how tasks are put, read and deleted.
     """
 
-    def __init__(self, calls: TableCalls, shards: int, *, has_deadlines: bool = True) -> None:
+    def __init__(self, calls: TableCalls, shards: int, status_index: StatusIndex | None = None) -> None:
         """Use a table.
 
         Args:
             calls: Calls to it.
             shards: Partitions of each line and of the due index.
-            has_deadlines: Whether its status index has the deadlines.
+            status_index: Its index of the claimable tasks; None for that of freshq's own tables.
 
         Raises:
             ValueError: If the number of shards is wrong.
@@ -70,7 +72,7 @@ class TableStore(Store):
             msg = f"shards: must be a whole number from 1 to {MAX_SHARDS}, got {quoted(shards)}"
             raise ValueError(msg)
         self._calls = calls
-        self._keyspace = Keyspace(shards, is_attached=calls.names.is_attached, has_deadlines=has_deadlines)
+        self._keyspace = Keyspace(shards, calls.names.is_attached, status_index or StatusIndex())
         self._control = ControlRecords(calls)
         self._lines = LineRecords(calls, self._control, self._keyspace)
         self._waiting = WaitingTasks(calls, self._keyspace, self._lines)
@@ -138,10 +140,18 @@ class TableStore(Store):
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
+        return self._replace(task, guard, replace_arguments(task, guard, self._keyspace))
+
+    def _replace(self, task: Task, guard: Guard, arguments: Item) -> Task:
+        """Store a new version of a task by an UpdateItem, whose condition is the guard or more.
+
+        Raises:
+            ConflictError: If the condition did not hold.
+        """
         announcing = self._lines.announcing(task) if _waits(task) else nullcontext()
         try:
             with announcing, self._leases.following(task, guard):
-                item = self._calls.update(replace_arguments(task, guard, self._keyspace))
+                item = self._calls.update(arguments)
         except ConditionFailed as failed:
             raise ConflictError(decode_if_task(failed.item)) from None
         return task if item is None else replace(task, version=version_of(item))

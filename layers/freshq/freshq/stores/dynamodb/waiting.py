@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.keyspace import Keyspace
     from freshq.stores.dynamodb.line_records import LineRecords
+    from freshq.stores.dynamodb.status_index import LiveTasks
     from freshq.stores.lines import Line
 
 
@@ -48,16 +49,16 @@ class WaitingTasks:
                 counts[line[1]] += queries.count_live(self.calls, partition, live, at_most)
         return dict(counts)
 
-    def live(self, created_after: float, deadline_after: float) -> queries.LiveTasks:
+    def live(self, created_after: float, deadline_after: float) -> LiveTasks:
         """Return which tasks are live, by their deadlines too if the index has them."""
-        return queries.LiveTasks(created_after, deadline_after if self.keyspace.has_deadlines else None)
+        return self.keyspace.status_index.live(created_after, deadline_after)
 
     def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
         """Return the creation time of the oldest claimable task; None if there is none."""
         lines = self.lines.all_lines(queue, now)
         return self.oldest(queue, self.live(created_after, now), lines)
 
-    def oldest(self, queue: str, live: queries.LiveTasks, lines: Iterable[Line]) -> float | None:
+    def oldest(self, queue: str, live: LiveTasks, lines: Iterable[Line]) -> float | None:
         """Return the creation time of the oldest live task of some lines; None if there is none."""
         oldest = (
             next(queries.oldest_claimable(self.calls, partition, live, 1), None)
@@ -83,9 +84,7 @@ class WaitingTasks:
         lines = self.lines.all_lines(request.queue, request.now)
         return [line for line in lines if request.asks(*line)]
 
-    def _oldest_ids(
-        self, queue: str, lines: Iterable[Line], live: queries.LiveTasks, count: int
-    ) -> list[str]:
+    def _oldest_ids(self, queue: str, lines: Iterable[Line], live: LiveTasks, count: int) -> list[str]:
         partitions = [
             queries.oldest_claimable(self.calls, partition, live, count)
             for partition in self.keyspace.pending_partitions(queue, lines)

@@ -11,18 +11,18 @@ from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.policy.order import Order
 from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
 from freshq.stores.dynamodb.items import new_request_token
-from freshq.stores.dynamodb.names import KEY, OWN_ID, Item, Names
+from freshq.stores.dynamodb.names import KEY, ORDER_BY, OWN_ID, POSITION, Item, Names
 from freshq.stores.dynamodb.schema import (
     DUE_INDEX,
-    STATUS_INDEX,
     STATUS_INDEX_ATTRIBUTE,
     table_definition,
 )
+from freshq.stores.dynamodb.status_index import CREATED, POSITION_INDEX, StatusIndex
 from freshq.stores.dynamodb.table_key import KeyPart, TableKey
 from freshq.stores.dynamodb.tables.changes import POLL_SECONDS, TableChanges, index_names, is_on_demand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from types_boto3_dynamodb import DynamoDBClient
 
@@ -46,6 +46,7 @@ class Attachment:
         order: Default order of its queues.
         shards: Partitions of each line and of the due index.
         has_deadlines: Whether its status index has the deadlines, as written when it was attached.
+        order_by: The records' attribute that orders each line, and its type; None for the creation time.
     """
 
     table: str
@@ -53,11 +54,19 @@ class Attachment:
     order: Order = Order.FIFO
     shards: int = 1
     has_deadlines: bool = False
+    order_by: KeyPart | None = None
 
     @property
     def names(self) -> Names:
         """The names that freshq uses in the table."""
-        return Names.attached(self.key)
+        return Names.attached(self.key, "" if self.order_by is None else self.order_by.name)
+
+    @property
+    def status_index(self) -> StatusIndex:
+        """The index of the claimable tasks."""
+        if self.order_by is None:
+            return StatusIndex(has_deadlines=self.has_deadlines)
+        return StatusIndex(POSITION_INDEX, POSITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +102,7 @@ def plan_attachment(client: DynamoDBClient, attachment: Attachment) -> AttachPla
         StoreError: If DynamoDB did not answer, or the table does not exist.
     """
     description = TableChanges(client, attachment.table).description()
-    _check(description, attachment)
-    _check_unchanged(read_attachment(client, attachment.table, attachment.key), attachment)
+    _check(client, description, attachment)
     wanted = [index["IndexName"] for index in index_definitions(attachment, description)]
     records, size_bytes = description.get("ItemCount", 0), description.get("TableSizeBytes", 0)
     return AttachPlan(
@@ -127,8 +135,7 @@ def attach_table(
     """
     changes = TableChanges(client, attachment.table, on_status=on_status, poll_seconds=poll_seconds)
     description = changes.description()
-    _check(description, attachment)
-    _check_unchanged(read_attachment(client, attachment.table, attachment.key), attachment)
+    _check(client, description, attachment)
     for index in index_definitions(attachment, description):
         changes.add_index(index, _definitions(attachment, index))
     _write_record(
@@ -184,7 +191,11 @@ def read_attachment(client: DynamoDBClient, table: str, key: TableKey) -> Attach
     if item is None or "order" not in item:
         return None
     has_deadlines = item.get("hasDeadlines", {}).get("BOOL", False)
-    return Attachment(table, key, Order(item["order"]["S"]), int(item["shards"]["N"]), has_deadlines)
+    order_by = None
+    if ORDER_BY in item:
+        order_by = KeyPart(item[ORDER_BY]["S"], item["orderType"]["S"])
+    order, shards = Order(item["order"]["S"]), int(item["shards"]["N"])
+    return Attachment(table, key, order, shards, has_deadlines, order_by)
 
 
 def open_attachment(
@@ -210,33 +221,36 @@ def open_attachment(
 
 
 def _write_record(client: DynamoDBClient, attachment: Attachment) -> None:
-    TableCalls(client, attachment.table, attachment.names).put(
-        {
-            KEY: {"S": ATTACH_RECORD},
-            "order": {"S": attachment.order.value},
-            "shards": {"N": str(attachment.shards)},
-            "hasDeadlines": {"BOOL": attachment.has_deadlines},
-            "requestToken": {"S": new_request_token()},
-        }
-    )
+    record: Item = {
+        KEY: {"S": ATTACH_RECORD},
+        "order": {"S": attachment.order.value},
+        "shards": {"N": str(attachment.shards)},
+        "hasDeadlines": {"BOOL": attachment.has_deadlines},
+        "requestToken": {"S": new_request_token()},
+    }
+    if (order_by := attachment.order_by) is not None:
+        record |= {ORDER_BY: {"S": order_by.name}, "orderType": {"S": order_by.kind}}
+    # `orderBy` is a name of freshq's own here.
+    TableCalls(client, attachment.table, Names.attached(attachment.key)).put(record)
 
 
 def _has_deadlines(description: Item, attachment: Attachment) -> bool:
     """Return whether the status index has the deadlines: one that was attached earlier may have keys only."""
     names = attachment.names
     projections = {index["IndexName"]: index["Projection"] for index in description["GlobalSecondaryIndexes"]}
-    projected = projections[names.index(STATUS_INDEX)]
+    projected = projections[names.index(attachment.status_index.name)]
     return projected["ProjectionType"] == "ALL" or (
         names.attribute(STATUS_INDEX_ATTRIBUTE) in projected.get("NonKeyAttributes", [])
     )
 
 
-def _check(description: Item, attachment: Attachment) -> None:
-    """Reject a table that cannot hold freshq's items."""
+def _check(client: DynamoDBClient, description: Item, attachment: Attachment) -> None:
+    """Reject a table that cannot hold freshq's items, or was attached in another way."""
     table, key = attachment.table, attachment.key
     if _key_of(description) != key:
         msg = f"key: table {table!r} has the key {_key_of(description)}, got {key}"
         raise ValueError(msg)
+    _check_unchanged(read_attachment(client, table, key), attachment)
     types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
     for definition in own_definitions(attachment):
         name, wanted = definition["AttributeName"], definition["AttributeType"]
@@ -246,10 +260,20 @@ def _check(description: Item, attachment: Attachment) -> None:
 
 
 def _check_unchanged(known: Attachment | None, attachment: Attachment) -> None:
-    """Reject another number of shards: tasks waiting in dropped shards would never be claimed."""
-    if known is not None and known.shards != attachment.shards:
+    """Reject another number of shards or another order: tasks waiting elsewhere would never be claimed."""
+    if known is None:
+        return
+    if known.order_by != attachment.order_by:
+        was, got = (_by(each.order_by) for each in (known, attachment))
+        msg = f"order_by: table {attachment.table!r} was attached {was}, got {got};"
+        raise ValueError(msg + " that cannot change while records may be queued")
+    if known.shards != attachment.shards:
         msg = f"shards: table {attachment.table!r} was attached with {known.shards}, got {attachment.shards};"
         raise ValueError(msg + " the number cannot change while records may be queued")
+
+
+def _by(order_by: KeyPart | None) -> str:
+    return "by time" if order_by is None else f"by {order_by.name!r} ({order_by.kind})"
 
 
 def own_definitions(attachment: Attachment) -> list[Item]:
@@ -258,11 +282,12 @@ def own_definitions(attachment: Attachment) -> list[Item]:
     definitions: list[Item] = [
         dict(entry) for entry in table_definition(attachment.table)["AttributeDefinitions"]
     ]
-    return [
-        definition | {"AttributeName": names.attribute(definition["AttributeName"])}
-        for definition in definitions
-        if definition["AttributeName"] != KEY
-    ]
+    own = {entry["AttributeName"]: entry["AttributeType"] for entry in definitions}
+    del own[KEY]
+    if attachment.order_by is not None:
+        own[POSITION] = attachment.order_by.kind
+        del own[CREATED]
+    return [{"AttributeName": names.attribute(name), "AttributeType": kind} for name, kind in own.items()]
 
 
 def _definitions(attachment: Attachment, index: Item) -> list[Item]:
@@ -274,9 +299,10 @@ def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
     """Return the indexes as arguments of CreateTable, with the throughput of the table."""
     names = attachment.names
     throughput = {} if is_on_demand(description) else {"ProvisionedThroughput": _throughput(description)}
-    deadlines = _including(names.attribute(STATUS_INDEX_ATTRIBUTE))
+    status = attachment.status_index
+    beside = [STATUS_INDEX_ATTRIBUTE, *([] if status.by_time else [CREATED])]
     # freshq's own items, which the due index lists, have their id here or in their key.
-    due = _including(names.attribute(OWN_ID)) if names.key.has_own_ids else {"ProjectionType": "KEYS_ONLY"}
+    due = _including(names, [OWN_ID]) if names.key.has_own_ids else {"ProjectionType": "KEYS_ONLY"}
     return [
         {
             "IndexName": names.index(name),
@@ -288,14 +314,14 @@ def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
             **throughput,
         }
         for name, hash_key, range_key, projection in (
-            (STATUS_INDEX, "pendingShard", "taskCreated", deadlines),
+            (status.name, "pendingShard", status.range_key, _including(names, beside)),
             (DUE_INDEX, "dueShard", "dueAt", due),
         )
     ]
 
 
-def _including(attribute: str) -> Item:
-    return {"ProjectionType": "INCLUDE", "NonKeyAttributes": [attribute]}
+def _including(names: Names, attributes: Iterable[str]) -> Item:
+    return {"ProjectionType": "INCLUDE", "NonKeyAttributes": list(map(names.attribute, attributes))}
 
 
 def _units(description: Item) -> tuple[int, int]:
