@@ -59,17 +59,39 @@ def _verb(
     return call
 
 
-def _claiming_verb(
-    method: Callable[Concatenate[Any, P], Claims],
-) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, Claims]]:
-    """Return a verb that claims as a coroutine function; what nobody awaits any more is released."""
+def _undone_verb(
+    method: Callable[Concatenate[Any, P], T], undo: Callable[[BaseQueue, T], None]
+) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
+    """Return a verb like `_verb`; what nobody awaits any more is undone."""
 
     @wraps(method)
-    async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> Claims:
+    async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
         verb = partial(getattr(self.queue, method.__name__), *args, **kwargs)
-        return await self.threads.run(verb, undo=self.give_back)
+        return await self.threads.run(verb, undo=partial(undo, self.queue))
 
     return call
+
+
+def _give_back(queue: BaseQueue, claims: list[Claim]) -> None:
+    """Release claims that a cancelled coroutine does not know of."""
+    releases = [Settlement.release(claim) for claim in claims]
+    try:
+        answers: Sequence[object] = queue.settle_many(releases)
+    except StoreError as error:
+        answers = [error] * len(claims)
+    for claim, answer in zip(claims, answers, strict=True):
+        if isinstance(answer, StoreError):
+            logger.warning("task %s stays TAKEN until its lease expires: %s", claim.task.task_id, answer)
+
+
+def _report_lost(queue: BaseQueue, tasks: list[Task]) -> None:
+    """Say which tasks a cancelled coroutine has dequeued: they are SUCCESS, and nobody has them."""
+    for task in tasks:
+        logger.warning(
+            "queue %r: task %s was dequeued for a coroutine that was cancelled; put it again if it matters",
+            queue.name,
+            task.task_id,
+        )
 
 
 def _opening(open_queue: Callable[P, BaseQueue]) -> Callable[P, AsyncQueue]:
@@ -190,7 +212,8 @@ class AsyncQueue:
     put_many = _verb(BaseQueue.put_many)
     check = _verb(BaseQueue.check)
 
-    claim = _claiming_verb(BaseQueue.claim)
+    claim = _undone_verb(BaseQueue.claim, _give_back)
+    dequeue = _undone_verb(BaseQueue.dequeue, _report_lost)
     peek = _verb(BaseQueue.peek)
     held = _verb(BaseQueue.held)
     take_order_switches = _verb(BaseQueue.take_order_switches)
@@ -208,6 +231,8 @@ class AsyncQueue:
     extend = _verb(BaseQueue.extend)
 
     cancel = _verb(BaseQueue.cancel)
+    bury = _verb(BaseQueue.bury)
+    restore = _verb(BaseQueue.restore)
     touch = _verb(BaseQueue.touch)
     reprioritize = _verb(BaseQueue.reprioritize)
     redrive = _verb(BaseQueue.redrive)
@@ -232,7 +257,7 @@ class AsyncQueue:
         """Claim tasks; wait until there are some. The arguments are those of `Queue.poll`."""
         claim = partial(self.queue.claim, limit)
         look = look_for_claims(claim, self.queue, timeout_seconds, poll_seconds)
-        return await self._answer_of(look, undo=self.give_back)
+        return await self._answer_of(look, undo=partial(_give_back, self.queue))
 
     async def wait(
         self, task_id: str, timeout_seconds: float | None = None, poll_seconds: float = 1.0
@@ -287,17 +312,6 @@ class AsyncQueue:
             await _pause(self.queue.store, answer)
         return answer
 
-    def give_back(self, claims: Claims) -> None:
-        """Release claims that a cancelled coroutine does not know of."""
-        releases = [Settlement.release(claim) for claim in claims]
-        try:
-            answers: Sequence[object] = self.queue.settle_many(releases)
-        except StoreError as error:
-            answers = [error] * len(claims)
-        for claim, answer in zip(claims, answers, strict=True):
-            if isinstance(answer, StoreError):
-                logger.warning("task %s stays TAKEN until its lease expires: %s", claim.task.task_id, answer)
-
 
 class AsyncAttachedQueue(AsyncQueue):
     """An `AttachedQueue` for coroutines: `AsyncAttachedQueue(Queue.dynamodb(..., attach=True, key=...))`."""
@@ -310,7 +324,7 @@ class AsyncAttachedQueue(AsyncQueue):
     hold = _verb(AttachedQueue.hold)
     ready = _verb(AttachedQueue.ready)
     record_id = _verb(AttachedQueue.record_id)
-    claim_dead = _claiming_verb(AttachedQueue.claim_dead)
+    claim_dead = _undone_verb(AttachedQueue.claim_dead, _give_back)
 
 
 async def _pause(store: Store, pause: Pause) -> None:
