@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from freshq import Queue
+import pytest
+
+from freshq import Order, Queue
 from freshq.cli.commands.watch.frame import frame
 from freshq.cli.commands.watch.snapshots import Watcher
 from freshq.cli.output import Output
 from freshq.stores.base import Stats
+from freshq.stores.tally import SLACK_IDS
+from tests.support.readings import ids
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.conftest import StoreUnderTest
 
 STATES = ("pending", "delayed", "taken", "success", "failure", "cancelled", "shed")
@@ -59,6 +61,52 @@ def test_the_law_holds_for_every_state(store: StoreUnderTest) -> None:
     assert stats.delayed == 1
     numbers = {name for name, value in asdict(Stats()).items() if value == 0}
     assert numbers == set(STATES), "a state that the law does not have"
+
+
+@pytest.mark.parametrize("order", [Order.LIFO, Order.FIFO])
+def test_the_first_ids_of_each_state(store: StoreUnderTest, order: Order) -> None:
+    queue = store.queue(order=order, max_age_seconds=100)
+    for number in range(8):
+        queue.put("work", task_id=f"t{number}", priority=number % 2)
+        store.clock.advance(1)
+    held = ids(queue.claim(limit=2))
+    queue.cancel("t0")
+    queue.bury("t2")
+    store.clock.advance(1)
+    queue.bury("t4")
+    for seconds in (9, 5):
+        queue.put("later", task_id=f"in {seconds}", delay_seconds=seconds)
+    waiting = [each.task.task_id for each in queue.peek(10)]
+    found = queue.stats(ids=2).ids
+    assert {state: list(first) for state, first in found.items()} == {
+        "pending": waiting[:2],
+        "delayed": ["in 5", "in 9"],
+        "taken": sorted(held),
+        "success": [],
+        "failure": ["t4", "t2"],
+        "cancelled": ["t0"],
+        "shed": [],
+    }
+    assert queue.stats(ids=1_000).ids["pending"] == tuple(waiting[:3])
+    assert queue.stats().ids == {}
+
+
+def test_the_ids_of_many_tasks_are_found_in_bounded_memory() -> None:
+    queue = Queue.memory(order=Order.FIFO)
+    queue.put_many([{"payload": 0, "task_id": f"t{n:05}"} for n in range(3 * SLACK_IDS)])
+    assert queue.stats(ids=3).ids["pending"] == ("t00000", "t00001", "t00002")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"ids": 0}, "ids: must be a whole number of 1 or more"),
+        ({"ids": 2, "approximate": True}, "ids: only with exact counts"),
+    ],
+)
+def test_a_wrong_number_of_ids_is_refused(queue: Queue, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        queue.stats(**arguments)
 
 
 def test_watch_shows_what_stats_counts(store: StoreUnderTest, capsys: pytest.CaptureFixture[str]) -> None:

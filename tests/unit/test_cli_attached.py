@@ -73,6 +73,12 @@ class TestLife:
         assert status_of(queue, "A") is TaskStatus.SUCCESS
         shipments.assert_untouched("A", "B", "C")
 
+    def test_a_record_that_does_not_exist_is_not_said_to_be_in_no_queue(self, queue: AttachedQueue) -> None:
+        assert queue.get("Z") is None
+        for command in (["get", "Z"], ["touch", "Z"], ["bury", "Z"], ["restore", "Z"], ["cancel", "Z"]):
+            fails(1, "record 'Z': the attached table has none", *command)
+        assert "record 'Z': the attached table has none" in freshq("shell", text="id Z\n").stderr
+
     @pytest.mark.usefixtures("shipments")
     def test_a_record_is_its_own_payload(self) -> None:
         fails(2, "payload: must be None, because the record itself is the payload", "put", "{}", "--id", "A")

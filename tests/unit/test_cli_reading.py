@@ -12,7 +12,8 @@ import typer
 from freshq import Queue
 from freshq.cli.commands import table
 from freshq.cli.main import COMMANDS
-from freshq.cli.output import Output, json_text
+from freshq.cli.output import Output
+from freshq.cli.texts import json_text
 from tests.unit.test_cli_verbs import answer, fails, freshq
 
 if TYPE_CHECKING:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from freshq import TaskStatus
@@ -65,3 +67,38 @@ def test_the_shell_restores_what_it_holds_to_where_a_new_task_goes(queue: Queue)
     assert shell.stdout.count("task b: PENDING") == 3  # released, restored, restored
     assert counts(queue.stats()) == {"taken": 1, "success": 1}
     fails(1, "cannot restore a task that is TAKEN", "restore", "a")
+
+
+def test_get_shows_when_a_task_entered_each_state(queue: Queue) -> None:
+    put("a")
+    (claim,) = queue.claim()
+    queue.fail(claim, "broken")
+    times = answer("get", "a")["times"]
+    assert list(times) == ["put", "due", "first_claim", "last_claim", "end", "dead"]
+    assert times["due"] is None
+    assert times["first_claim"] == times["last_claim"]
+    assert times["end"] == times["dead"]
+    assert all(text is None or datetime.fromisoformat(text).tzinfo is UTC for text in times.values())
+    shown = freshq("get", "a").stdout
+    year = datetime.now(UTC).year
+    for name in ("created", "claimed", "dead"):
+        assert re.search(rf"^{name} +{year}-\S+Z, \S+ s ago$", shown, re.MULTILINE), name
+    queue.redrive()
+    queue.release(queue.claim()[0])
+    queue.complete(queue.claim()[0])
+    shown = freshq("get", "a").stdout
+    for name in ("first claim", "last claim", "was dead", "ended"):
+        assert re.search(rf"^{name} +{year}-\S+Z, \S+ s ago$", shown, re.MULTILINE), name
+    assert "changed" not in shown
+
+
+def test_stats_show_the_first_ids_of_each_state(queue: Queue) -> None:
+    put("a", "b", "c")
+    queue.claim()
+    assert answer("stats", "--ids", "1")["ids"]["pending"] == ["b"]
+    assert "ids" not in answer("stats")
+    shown = freshq("stats", "--ids", "2").stdout
+    assert "first ids" in shown
+    assert re.search(r"pending .* b, a ", shown)
+    fails(2, "ids: must be a whole number of 1 or more", "stats", "--ids", "0")
+    fails(2, "ids: only with exact counts", "stats", "--ids", "1", "--approximate")

@@ -31,7 +31,7 @@ from freshq.cli.commands.arguments import parsed
 from freshq.cli.commands.simulate.options import parse_level, parse_shares
 from freshq.cli.errors import ExitStatus
 from freshq.cli.main import app
-from freshq.cli.output import span
+from freshq.cli.texts import span
 from freshq.feeds.schedules import Schedule
 from freshq.matching.criteria import parse_criteria
 from freshq.matching.places import parse_attributes, places_of

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import typer
 
 from freshq.cli.errors import printable
+from freshq.cli.facts import claim_facts, claim_fields, fields, task_facts, times
+from freshq.cli.texts import compact_json, excerpt, json_text, span
 from freshq.errors import needs
 from freshq.model.answers import WaitsFor
 from freshq.model.task import TaskStatus
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import Stats
 
-# Not printed: the store's bookkeeping, and the token, which only its holder may know.
-INTERNAL: Final = ("expires", "request_token", "lease_token")
-# Units of time: seconds in each, its name, seconds in the next smaller one, and the name of that.
-UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
 MIN_EXCERPT_CHARS: Final = 8
 MIN_ID_CHARS: Final = 12
 # The width of what is not a terminal: longer lines than any task makes, so that nothing is wrapped.
@@ -48,63 +43,6 @@ STATES: Final = {
 }
 
 Answer: TypeAlias = "str | Mapping[str, str] | RenderableType | Callable[[], RenderableType]"
-
-
-def span(seconds: float | None) -> str:
-    """Return a duration in at most two units; "-" for None."""
-    if seconds is None:
-        return "-"
-    if seconds < 0:
-        return f"-{span(-seconds)}"
-    for size, unit, smaller_size, smaller in UNITS:
-        if seconds >= size:
-            rest = int(seconds % size // smaller_size)
-            return f"{int(seconds // size)} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004 - one digit or two
-
-
-def excerpt(text: str, chars: int) -> str:
-    """Return the beginning of a text on one line, at most `chars` characters."""
-    line = printable(" ".join(text.split()))
-    return line if len(line) <= chars else line[: chars - 1] + "…"
-
-
-def compact_json(value: object) -> str:
-    """Return a value as JSON for people: letters of every script as they are, control characters escaped."""
-    return printable(json.dumps(value, ensure_ascii=False))
-
-
-def json_text(value: object, indent: int | None = None) -> str:
-    """Return a value as JSON for programs. Infinity and NaN, which JSON has not, become null."""
-    return json.dumps(_finite(value), allow_nan=False, indent=indent)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def fields(task: Task, now: float) -> dict[str, Any]:
-    """Return a task as JSON has it.
-
-    Args:
-        task: The task.
-        now: Current time in seconds since the epoch, which decides whether the task is SHED.
-    """
-    known = {key: value for key, value in asdict(task).items() if key not in INTERNAL}
-    return known | {"status": task.status_at(now).value}
-
-
-def claim_fields(claim: Claim) -> dict[str, Any]:
-    """Return a claim as JSON has it: the task, and the token to settle it with."""
-    return {
-        **fields(claim.task, claim.task.updated),
-        "token": claim.token,
-        "lease_until": claim.lease_until,
-    }
 
 
 class Output:
@@ -147,7 +85,7 @@ class Output:
 
     def task(self, task: Task, now: float) -> None:
         """Print everything about a task."""
-        self.answer(fields(task, now), _facts(task, now))
+        self.answer(fields(task, now) | {"times": times(task, now)}, task_facts(task, now))
 
     def changed(self, task: Task, now: float) -> None:
         """Print the new state of a task."""
@@ -159,11 +97,11 @@ class Output:
 
     def claims(self, claims: Sequence[Claim]) -> None:
         """Print claims, their tokens in full."""
-        self.answer([claim_fields(claim) for claim in claims], *map(_claim_facts, claims))
+        self.answer([claim_fields(claim) for claim in claims], *map(claim_facts, claims))
 
     def dequeued(self, tasks: Sequence[Task], now: float) -> None:
         """Print everything about tasks that were claimed and completed."""
-        self.answer([fields(task, now) for task in tasks], *(_facts(task, now) for task in tasks))
+        self.answer([fields(task, now) for task in tasks], *(task_facts(task, now) for task in tasks))
 
     def tasks(self, tasks: Sequence[Task], cursor: str | None, now: float, *, errors: bool = False) -> None:
         """Print a listing.
@@ -199,7 +137,10 @@ class Output:
     def stats(self, stats: Stats, queue: str, *, paused: bool) -> None:
         """Print the number of tasks in each state, and ages."""
         title = f"queue {printable(queue)}" + (" (paused)" if paused else "")
-        self.answer(asdict(stats) | {"paused": paused}, partial(_counts, stats, title))
+        values = asdict(stats) | {"paused": paused}
+        if not stats.ids:
+            del values["ids"]
+        self.answer(values, partial(_counts, stats, title))
 
 
 def _counts(stats: Stats, title: str) -> Table:
@@ -208,14 +149,15 @@ def _counts(stats: Stats, title: str) -> Table:
 
     values = {key: value for key, value in asdict(stats).items() if not isinstance(value, dict)}
     values |= {f"shed: {reason}": number for reason, number in stats.shed_by_reason.items()}
-    table = Table("state", "tasks", title=title)
+    table = Table("state", "tasks", *(["first ids"] if stats.ids else []), title=title)
     table.columns[1].justify = "right"
     for key, value in values.items():
         is_age = key.endswith("_seconds")
         bound = stats.bounded.get(key, "")
         text = span(value) if is_age else f"{value:,}"
         shown = bound if bound == "not counted" else f"{bound} {text}".lstrip()
-        table.add_row(key.removesuffix("_seconds").replace("_", " "), shown)
+        some = [", ".join(map(printable, stats.ids.get(key, ())))] if stats.ids else []
+        table.add_row(key.removesuffix("_seconds").replace("_", " "), shown, *some)
     return table
 
 
@@ -249,82 +191,6 @@ def _row(task: Task, now: float, *, errors: bool, state: str | None = None) -> t
         span(max(0.0, now - task.created)),
         (task.error or "") if errors else compact_json(task.payload),
     )
-
-
-def _claim_facts(claim: Claim) -> dict[str, str]:
-    return {
-        "task": printable(claim.task.task_id),
-        "token": claim.token,
-        "held for": span(claim.lease_until - claim.task.updated),
-        "attempt": str(claim.task.attempts),
-        **_unusual(claim.task),
-        "payload": compact_json(claim.task.payload),
-    }
-
-
-def _unusual(task: Task) -> dict[str, str]:
-    """Return the facts that only some tasks have."""
-    facts = {}
-    if task.priority:
-        facts["priority"] = str(task.priority)
-    if task.group is not None:
-        facts["group"] = printable(task.group)
-    if task.kind is not None:
-        facts["kind"] = printable(task.kind)
-    if task.error is not None:
-        facts["last error"] = printable(task.error)
-    return facts
-
-
-def state(task: Task, now: float) -> dict[str, str]:
-    """Return the state of a task for people.
-
-    Args:
-        task: The task.
-        now: Current time in seconds since the epoch.
-    """
-    if task.status is TaskStatus.READY:
-        return {"status": "READY, in no queue"}  # without times or attempts
-    facts = {
-        "status": task.status_at(now).value,
-        **_beginnings(task, now),
-        "changed": f"{span(now - task.updated)} ago",
-        "attempts": str(task.attempts),
-        **_unusual(task),
-    }
-    if task.status is TaskStatus.PENDING:
-        facts["stale"] = _when(task.deadline, now)
-    if task.not_before is not None:
-        facts["claimable"] = _when(task.not_before, now)
-    if task.lease_until is not None:
-        facts["lease ends"] = _when(task.lease_until, now)
-    if task.shed_reason is not None:
-        facts["shed for"] = task.shed_reason.value
-    return facts
-
-
-def _beginnings(task: Task, now: float) -> dict[str, str]:
-    """Return when a task was put, was due first and was created; what follows from the others is left out."""
-    facts = {}
-    if task.put_at is not None and task.created - task.put_at >= 1:  # delayed, or touched
-        facts["put"] = f"{span(now - task.put_at)} ago"
-    if task.first_due is not None:
-        due = datetime.fromtimestamp(task.first_due, UTC).isoformat().replace("+00:00", "Z")
-        facts["due"] = f"{due}, {_when(task.first_due, now)}"
-    if task.first_due is None or task.created - task.first_due >= 1:
-        facts["created"] = f"{span(now - task.created)} ago"
-    return facts
-
-
-def _when(moment: float, now: float) -> str:
-    return f"in {span(moment - now)}" if moment >= now else f"{span(now - moment)} ago"
-
-
-def _facts(task: Task, now: float) -> dict[str, str]:
-    facts = {"task": printable(task.task_id), **state(task, now), "payload": compact_json(task.payload)}
-    if task.result is not None:
-        facts["result"] = compact_json(task.result)
-    return facts
 
 
 def details(facts: Mapping[str, str]) -> Table:

@@ -14,7 +14,7 @@ from freshq.queue.core import Verbs
 from freshq.queue.polling import answer_of, look_for_end
 from freshq.queue.shared.flow import REFUSED
 from freshq.stores.dead_letters import parse_place, place_of
-from freshq.stores.tally import tally
+from freshq.stores.tally import FirstIds, tally
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
@@ -28,6 +28,15 @@ class Reading(Verbs):
     def get(self, task_id: str) -> Task | None:
         """Return a task with its current status; None if the queue has no task with this id."""
         return self._core.get(task_id)
+
+    def find(self, task_id: str) -> Task:
+        """Return a task with its current status.
+
+        Raises:
+            TaskNotFound: If the queue has no task with this id; on an attached table the error says whether
+                the record exists.
+        """
+        return self._core.seen(self._core.stored(task_id))
 
     def contains(self, task_id: str) -> bool:
         """Return whether the task with this id is PENDING or TAKEN."""
@@ -89,18 +98,29 @@ class Reading(Verbs):
         more = len(found) > limit
         return Page(tuple(found[:limit]), place_of(found[limit - 1]).cursor if more else None)
 
-    def stats(self, *, approximate: bool = False) -> Stats:
+    def stats(self, *, approximate: bool = False, ids: int | None = None) -> Stats:
         """Count the tasks by status.
 
         Args:
             approximate: Read at most one page per shard; `Stats.bounded` then says which counts are
                 bounds. Otherwise every task is read, and the counts are exact.
+            ids: How many ids to return of each state as `Stats.ids`: of pending tasks in the order of claims
+                but for the turns of groups, of delayed ones the next due first, of held ones the next lease
+                to end first, and of the others the last to change first. None for no ids.
+
+        Raises:
+            ValueError: If `ids` is not a number of 1 or more, or goes with `approximate`.
         """
+        if ids is not None:
+            checked_count("ids", ids)
+            if approximate:
+                raise ValueError("ids: only with exact counts; leave out approximate")
         now = self.now()
         if approximate:
             return self._core.store.approximate_stats(self.name, now, now - self._core.config.max_age_seconds)
         self._core.meter.flush(now)
-        stats = tally(self._core.store.scan(self.name), now, self._core.reserve.spans())
+        first = None if ids is None else FirstIds(ids, newest_first=self._core.config.order.newest_first)
+        stats = tally(self._core.store.scan(self.name), now, self._core.reserve.spans(), first)
         refused = self._core.store.read_counts(self.name, REFUSED)
         return replace(stats, shed_by_reason=dict(Counter(stats.shed_by_reason) + Counter(refused)))
 

@@ -128,6 +128,7 @@ class Stats:
         shed_by_reason: The shed tasks by reason, plus the puts turned away. Reasons with no task are
             left out.
         bounded: For each field that is not exact: "at least", "at most" or "not counted".
+        ids: The first task ids of each state, if they were asked for.
     """
 
     pending: int = 0
@@ -141,6 +142,7 @@ class Stats:
     newest_pending_seconds: float | None = None
     shed_by_reason: Mapping[str, int] = field(default_factory=dict)
     bounded: Mapping[str, str] = field(default_factory=dict)
+    ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Store(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Stats
@@ -15,13 +15,61 @@ if TYPE_CHECKING:
     from freshq.policy.reserve import ReserveSpans
 
 
-def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans) -> Stats:
+# What is kept beyond the ids that are wanted, before they are sorted.
+SLACK_IDS: Final = 1_000
+STATES: Final = ("pending", "delayed", "taken", "success", "failure", "cancelled", "shed")
+
+
+class FirstIds:
+    """Keeps the first ids of each state, in bounded memory."""
+
+    def __init__(self, number: int, *, newest_first: bool) -> None:
+        """Start with none.
+
+        Args:
+            number: How many of each state.
+            newest_first: Whether of pending tasks the newest come first.
+        """
+        self._number = number
+        self._sign = -1 if newest_first else 1
+        self._kept: dict[str, list[tuple[float, float, str]]] = {state: [] for state in STATES}
+
+    def add(self, state: str, task: Task) -> None:
+        """Look at a task in a state; those of records under construction are not counted."""
+        kept = self._kept.get(state)
+        if kept is None:
+            return
+        kept.append((*self._rank(state, task), task.task_id))
+        if len(kept) >= self._number + SLACK_IDS:
+            kept.sort()
+            del kept[self._number :]
+
+    def _rank(self, state: str, task: Task) -> tuple[float, float]:
+        match state:
+            case "pending":
+                return -task.priority, self._sign * task.created
+            case "delayed":
+                return task.not_before or 0.0, 0.0
+            case "taken":
+                return task.lease_until or 0.0, 0.0
+        return -task.updated, 0.0
+
+    def ids(self) -> dict[str, tuple[str, ...]]:
+        """Return the first ids of each state."""
+        return {
+            state: tuple(task_id for *_rank, task_id in sorted(kept)[: self._number])
+            for state, kept in self._kept.items()
+        }
+
+
+def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans, first: FirstIds | None = None) -> Stats:
     """Count tasks by state; their sum is the number of tasks.
 
     Args:
         tasks: Every task of a queue.
         now: The time to count at, in seconds.
         spans: When claims passed tasks over because of the reserve.
+        first: Keeps the first ids of each state; None to keep none.
     """
     reasons: Counter[str] = Counter()
     counts: Counter[TaskStatus] = Counter()
@@ -31,6 +79,8 @@ def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans) -> Stats:
     for task in tasks:
         status = task.status_at(now)
         counts[status] += 1
+        if first is not None:
+            first.add("delayed" if task.delayed and status is TaskStatus.PENDING else status.lower(), task)
         if status is TaskStatus.SHED:
             reasons[(task.shed_reason or spans.reason(task.deadline)).value] += 1
         if status is not TaskStatus.PENDING:
@@ -51,4 +101,5 @@ def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans) -> Stats:
         shed_by_reason=dict(reasons),
         oldest_pending_seconds=None if oldest is None else max(0.0, now - oldest),
         newest_pending_seconds=None if newest is None else max(0.0, now - newest),
+        ids={} if first is None else first.ids(),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -10,8 +11,8 @@ import typer
 from freshq.cli.command import QueueContext
 from freshq.cli.commands.arguments import Cursor, Limit, Reason, TaskId, Yes
 from freshq.cli.errors import print_error, printable
-from freshq.cli.output import fields
-from freshq.errors import RefusedError, TaskNotFound
+from freshq.cli.facts import fields
+from freshq.errors import RefusedError
 from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ Next = Annotated[
 Approximate = Annotated[
     bool, typer.Option("--approximate", help="Read one page per shard instead of every task.")
 ]
+Ids = Annotated[
+    int | None, typer.Option(metavar="N", help="With each count, the first N ids of tasks in that state.")
+]
 IdAndPriority = Annotated[
     list[str], typer.Argument(metavar="TASK_ID PRIORITY", help="The task, and its new priority, 0 to 9.")
 ]
@@ -47,9 +51,7 @@ def get(context: QueueContext, task_id: TaskId = None) -> None:
     """Show everything about a task."""
     session = context.session
     wanted = session.task_id(task_id)
-    task = session.queue.get(wanted)
-    if task is None:
-        raise TaskNotFound(wanted, session.queue.name)
+    task = session.queue.find(wanted)
     session.see(wanted)
     session.output.task(task, session.queue.now())
 
@@ -77,10 +79,12 @@ def ls(
     session.output.tasks(page.tasks, page.cursor, session.queue.now())
 
 
-def stats(context: QueueContext, approximate: Approximate = False) -> None:
+def stats(context: QueueContext, approximate: Approximate = False, ids: Ids = None) -> None:
     """Count tasks by state, and show the ages of pending ones."""
-    queue = context.session.queue
-    context.session.output.stats(queue.stats(approximate=approximate), queue.name, paused=queue.paused)
+    session, queue = context.session, context.session.queue
+    counted = queue.stats(approximate=approximate, ids=ids)
+    session.see(*chain.from_iterable(counted.ids.values()))
+    session.output.stats(counted, queue.name, paused=queue.paused)
 
 
 def touch(context: QueueContext, task_id: TaskId = None) -> None:

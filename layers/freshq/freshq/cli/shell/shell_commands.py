@@ -10,9 +10,10 @@ from freshq.cli.addresses import with_account
 from freshq.cli.commands.put import print_receipt
 from freshq.cli.configuration import open_configured
 from freshq.cli.errors import printable
-from freshq.cli.output import compact_json, state
+from freshq.cli.facts import state
 from freshq.cli.shell.drafts import TEST_IDS, Draft, Drafts, DraftStatus
-from freshq.errors import RefusedError, TaskNotFound
+from freshq.cli.texts import compact_json
+from freshq.errors import RefusedError
 from freshq.model.task import TaskStatus
 from freshq.queue.attached import AttachedQueue
 
@@ -98,9 +99,7 @@ class ShellCommands:
 
     def _task(self, arguments: list[str]) -> Task:
         task_id = self._session.task_id(arguments[0] if arguments else None)
-        task = self._session.queue.get(task_id)
-        if task is None:
-            raise TaskNotFound(task_id, self._session.queue.name)
+        task = self._session.queue.find(task_id)
         self._session.see(task_id)
         return task
 

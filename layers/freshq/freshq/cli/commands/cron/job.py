@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from freshq.cli.commands.work.ending import Order, Orders, Stage, WorkStatus, end_process
 from freshq.cli.commands.work.report import JsonLines, report_log
 from freshq.cli.errors import exit_status
-from freshq.cli.output import span
+from freshq.cli.texts import span
 from freshq.errors import FreshqError, RefusedError, StoreError, TableMissing
 from freshq.feeds.schedules import Cron, Schedule, Scheduler
 from freshq.queue.attached import AttachedQueue

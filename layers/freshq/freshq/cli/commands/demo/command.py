@@ -14,7 +14,7 @@ from rich.live import Live
 
 from freshq.cli.commands.demo.contest import Contestant, Plan, contestants, offer
 from freshq.cli.commands.demo.frame import frame, offered_text, verdict
-from freshq.cli.output import json_text
+from freshq.cli.texts import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from rich.table import Table
 from freshq.cli.command import Command, Group
 from freshq.cli.commands.example.call_center import Clock, Floor, report, speaks
 from freshq.cli.commands.example.people import LANGUAGES, LEASE_SECONDS, agents, callers
-from freshq.cli.output import json_text
+from freshq.cli.texts import json_text
 from freshq.matching.queue import MatchQueue
 from freshq.policy.order import Order
 

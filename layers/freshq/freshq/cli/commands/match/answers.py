@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from freshq.cli.errors import printable
-from freshq.cli.output import compact_json, span
+from freshq.cli.texts import compact_json, span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ import typer
 from freshq.cli.commands.example.people import agents, callers
 from freshq.cli.commands.match.answers import attributes_text
 from freshq.cli.commands.match.opening import MatchContext
-from freshq.cli.output import compact_json
+from freshq.cli.texts import compact_json
 
 if TYPE_CHECKING:
     from freshq.cli.commands.example.people import Caller

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from freshq.cli.command import Command, is_given
 from freshq.cli.commands.simulate.options import SimulateOptions
-from freshq.cli.output import json_text
+from freshq.cli.texts import json_text
 from freshq.simulate import ArrivalProcess, load_sweep, plot, policies, simulate_load, summarize
 
 if TYPE_CHECKING:

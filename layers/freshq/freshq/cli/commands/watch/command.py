@@ -14,7 +14,7 @@ from rich.live import Live
 from freshq.cli.command import QueueContext
 from freshq.cli.commands.watch.frame import frame
 from freshq.cli.commands.watch.snapshots import Snapshot, Watcher
-from freshq.cli.output import json_text
+from freshq.cli.texts import json_text
 from freshq.errors import StoreError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from freshq.cli.commands.watch.snapshots import MAX_COUNTED, bands
 from freshq.cli.errors import printable
-from freshq.cli.output import excerpt, span
+from freshq.cli.texts import excerpt, span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

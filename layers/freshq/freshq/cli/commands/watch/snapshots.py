@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.cli.output import fields
+from freshq.cli.facts import fields
 from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
