@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -72,34 +73,28 @@ def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans, first: FirstId
         first: Keeps the first ids of each state; None to keep none.
     """
     reasons: Counter[str] = Counter()
-    counts: Counter[TaskStatus] = Counter()
-    delayed = 0
-    oldest: float | None = None
-    newest: float | None = None
+    counts: Counter[str] = Counter()
+    oldest, newest = math.inf, -math.inf
     for task in tasks:
-        status = task.status_at(now)
-        counts[status] += 1
+        state = _state(task, now)
+        counts[state] += 1
         if first is not None:
-            first.add("delayed" if task.delayed and status is TaskStatus.PENDING else status.lower(), task)
-        if status is TaskStatus.SHED:
+            first.add(state, task)
+        if state == "shed":
             reasons[(task.shed_reason or spans.reason(task.deadline)).value] += 1
-        if status is not TaskStatus.PENDING:
-            continue
-        if task.delayed:
-            delayed += 1
-            continue
-        oldest = task.created if oldest is None else min(oldest, task.created)
-        newest = task.created if newest is None else max(newest, task.created)
+        elif state == "pending":
+            oldest, newest = min(oldest, task.created), max(newest, task.created)
+    waits = counts["pending"] > 0
     return Stats(
-        pending=counts[TaskStatus.PENDING] - delayed,
-        delayed=delayed,
-        taken=counts[TaskStatus.TAKEN],
-        success=counts[TaskStatus.SUCCESS],
-        failure=counts[TaskStatus.FAILURE],
-        cancelled=counts[TaskStatus.CANCELLED],
-        shed=counts[TaskStatus.SHED],
+        **{state: counts[state] for state in STATES},
         shed_by_reason=dict(reasons),
-        oldest_pending_seconds=None if oldest is None else max(0.0, now - oldest),
-        newest_pending_seconds=None if newest is None else max(0.0, now - newest),
+        oldest_pending_seconds=max(0.0, now - oldest) if waits else None,
+        newest_pending_seconds=max(0.0, now - newest) if waits else None,
         ids={} if first is None else first.ids(),
     )
+
+
+def _state(task: Task, now: float) -> str:
+    """Return the field of `Stats` that counts a task."""
+    status = task.status_at(now)
+    return "delayed" if status is TaskStatus.PENDING and task.delayed else status.lower()
