@@ -86,7 +86,13 @@ def tally(tasks: Iterable[Task], now: float, spans: ReserveSpans, first: FirstId
             oldest, newest = min(oldest, task.created), max(newest, task.created)
     waits = counts["pending"] > 0
     return Stats(
-        **{state: counts[state] for state in STATES},
+        pending=counts["pending"],
+        delayed=counts["delayed"],
+        taken=counts["taken"],
+        success=counts["success"],
+        failure=counts["failure"],
+        cancelled=counts["cancelled"],
+        shed=counts["shed"],
         shed_by_reason=dict(reasons),
         oldest_pending_seconds=max(0.0, now - oldest) if waits else None,
         newest_pending_seconds=max(0.0, now - newest) if waits else None,
