@@ -340,7 +340,7 @@ class TestProcessTasks:
         finally:
             HANGING.set()
             for thread in threading.enumerate():
-                if thread.name == "freshq-run-a":
+                if thread.name == "freshq-run":
                     thread.join(20)
             observability.metrics.clear_metrics()
         assert application.queue.stats().pending == 1

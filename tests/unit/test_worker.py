@@ -92,7 +92,7 @@ class TestOutcomes:
 
 
 class TestSlots:
-    def test_never_more_tasks_run_or_are_claimed_than_there_are_slots(self) -> None:
+    def test_never_more_tasks_run_than_there_are_slots_and_as_many_wait_to_be_settled(self) -> None:
         """Runs end only in groups of four: with fewer than four slots in use, none would."""
         queue = Queue.memory()
         queue.put_many([{"payload": number} for number in range(60)])
@@ -111,7 +111,8 @@ class TestSlots:
 
         report = work_off(queue, runner, concurrency=4)
         assert report.outcomes[Outcome.SUCCEEDED] == 60
-        assert most == taken == 4
+        assert most == 4
+        assert 4 <= taken <= 8
 
     def test_a_slot_is_refilled_with_the_newest_while_another_is_still_in_use(self) -> None:
         queue = Queue.memory()

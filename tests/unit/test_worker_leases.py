@@ -32,11 +32,6 @@ if TYPE_CHECKING:
     from tests.conftest import Clock
 
 
-def waited(release: threading.Event) -> Outcome:
-    assert release.wait(PATIENCE_SECONDS)
-    return Outcome.SUCCEEDED
-
-
 class TestLeases:
     def test_a_lease_is_extended_while_its_task_runs(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock, lease_seconds=20)
@@ -61,11 +56,10 @@ class TestLeases:
     ) -> None:
         queue = Queue.memory(clock=clock, lease_seconds=20)
         runs, extended = TaskRuns(on_end=lambda: None), list[str]()
-        release = threading.Event()
         queue.put_many([{"payload": 0, "task_id": name} for name in "abc"])
         claims = [queue.claim(lease_seconds=seconds)[0] for seconds in (9, 3, 6)]
         for claim in claims:
-            runs.start(claim, clock.now, lambda _run: waited(release))
+            runs.begin(claim, clock.now)
         extend = queue.extend
 
         def noted(claim: Claim, seconds: float) -> Claim:
@@ -77,7 +71,6 @@ class TestLeases:
         renewal = LeaseRenewal(queue, runs, 1.0, None, lambda *_: None)
         renewal.renew()
         renewal.wait()
-        release.set()
         assert extended == [claims[index].task.task_id for index in (1, 2, 0)]
         assert {run.claim.lease_until for run in runs.running} <= {clock.now + 20}
 
@@ -263,9 +256,9 @@ class TestTooLate:
         (lost,) = queue.claim()
         clock.advance(4)
         (held,) = queue.claim()
-        settlement = too_late_to_run(queue, lost)
-        assert settlement is not None
-        with pytest.raises(LeaseLost):
-            settlement.settle()
+        end = too_late_to_run(queue, lost)
+        assert end is not None
+        (answer,) = queue.settle_many([end.settlement])
+        assert isinstance(answer, LeaseLost)
         assert too_late_to_run(queue, held) is None
         assert lease_of(queue) == held.lease_until

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Outcome, Queue, Reject, Retry, TaskStatus, Worker
+from freshq import FreshqError, Outcome, Queue, Reject, Retry, Settlement, TaskStatus, Worker
 from freshq.policy.retry import Backoff
 from tests.support.working import Quiet, work_off
 
@@ -165,14 +165,14 @@ def test_an_error_of_the_queue_itself_leaves_the_task_unsettled(
 ) -> None:
     queue = Queue.memory()
     queue.put_many([{"payload": 1}, {"payload": 2}])
-    complete, broken = queue.complete, [True]
+    settle_many, broken = queue.settle_many, [True]
 
-    def break_once(*arguments: Any) -> Task:
+    def break_once(settlements: list[Settlement]) -> list[Task | FreshqError]:
         if broken:
             raise AssertionError(broken.pop())
-        return complete(*arguments)
+        return settle_many(settlements)
 
-    monkeypatch.setattr(queue, "complete", break_once)
+    monkeypatch.setattr(queue, "settle_many", break_once)
     report = work_off(queue, lambda _task: None, concurrency=1)
     assert report.outcomes[Outcome.UNSETTLED] == report.outcomes[Outcome.SUCCEEDED] == 1
     assert "cannot be settled" in caplog.text

@@ -9,7 +9,7 @@ from freshq.errors import LeaseLost
 from freshq.model.checks import checked_count
 from freshq.worker.report import Outcome
 from freshq.worker.runner import checked_runner
-from freshq.worker.settle import settlement_of, too_late_to_run
+from freshq.worker.settle import end_of, too_late_to_run
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claim
@@ -70,9 +70,9 @@ def drain(queue: BaseQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list
 
 
 def _run(queue: BaseQueue, claim: Claim, runner: Runner) -> Fate:
-    settlement = too_late_to_run(queue, claim) or settlement_of(queue, claim, runner, lambda: True)
-    try:
-        outcome, error = settlement.settle(), settlement.error
-    except LeaseLost as lost:  # the runner settled or recovered the task itself
-        outcome, error = Outcome.LEASE_LOST, str(lost)
+    end = too_late_to_run(queue, claim) or end_of(queue, claim, runner, lambda: True)
+    (answer,) = queue.settle_many([end.settlement])
+    # A lost lease: the runner settled or recovered the task itself.
+    error = str(answer) if isinstance(answer, LeaseLost) else end.error
+    outcome = end.outcome_for(answer)
     return Fate(queue.get(claim.task.task_id) or claim.task, outcome, error)

@@ -5,27 +5,30 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import wait
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
+from freshq.worker.crew import Crew
 from freshq.worker.leases import LeaseRenewal
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome
 from freshq.worker.runs import TaskRuns, in_thread
 from freshq.worker.settle import (
+    EndedRun,
     completed,
+    end_of,
     ran_once,
+    settle_together,
     settle_until_lost,
-    settlement_of,
     too_late_to_run,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterable, Iterator
 
     from freshq.model.answers import Claim
     from freshq.queue.base import BaseQueue
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from freshq.worker.options import WorkerConfig
     from freshq.worker.runner import Runner
     from freshq.worker.runs import TaskRun
-    from freshq.worker.settle import Settlement
+    from freshq.worker.settle import RunEnd
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ GIVE_BACK_SECONDS: Final = 5.0
 
 
 class LeasedLoop(WorkLoop):
-    """Claims tasks, runs each in a thread while its lease is extended, and settles them."""
+    """Claims tasks, runs each in a thread of a crew while its lease is extended, and settles them."""
 
     def __init__(
         self,
@@ -57,22 +60,37 @@ class LeasedLoop(WorkLoop):
         super().__init__(queue, config, capacity, end_request)
         self._runner = runner
         self._runs = TaskRuns(on_end=end_request.wake.set)
+        self._crew = Crew(self._run, self._settle)
         self._renewal = LeaseRenewal(
             queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
         )
 
     @override
-    def _background(self) -> AbstractContextManager[Any]:
-        return self._renewal
+    @contextmanager
+    def _background(self) -> Iterator[None]:
+        try:
+            with self._renewal:
+                yield
+        finally:
+            self._crew.close()
 
     @override
     def _check_background(self) -> None:
         self._renewal.check()
+        self._crew.wake()
         super()._check_background()
 
     @override
     def _in_flight(self) -> int:
-        return len(self._runs.running)
+        return self._runs.occupied(self._config.concurrency)
+
+    @override
+    def _is_busy(self) -> bool:
+        return bool(self._runs.running)
+
+    @override
+    def _has_work(self) -> bool:
+        return self._is_busy()
 
     @override
     def _overrunning(self) -> int:
@@ -86,20 +104,27 @@ class LeasedLoop(WorkLoop):
 
     @override
     def _take_outcomes(self) -> Iterable[Outcome]:
-        return (run.ended.result() for run in self._runs.take_ended())
+        for run in self._runs.take_ended():
+            if isinstance(run.ended, BaseException):
+                raise run.ended
+            if run.ended is not None:
+                yield run.ended
 
     @override
     def _start_what_fits(self) -> None:
-        for claim in self._claim():
+        claims = self._claim()
+        now = self._queue.now()
+        for claim in claims:
             self._capacity.started()
-            self._runs.start(claim, self._queue.now(), self._run_and_settle)
+            self._crew.start(self._runs.begin(claim, now))
+        self._crew.wake()
 
     def _claim(self) -> list[Claim]:
         """Claim what can start now, unless a pause is on."""
         if self._pause.active or self._settles_late():
             return []
         try:
-            limit = self._capacity.available(len(self._runs.running))
+            limit = self._capacity.available(self._in_flight())
             claims = self._queue.claim(limit) if limit > 0 else []
         except StoreError as error:
             self._store_failed(error)
@@ -117,43 +142,85 @@ class LeasedLoop(WorkLoop):
         runs = [run for run in self._runs.running if run.unsettled]
         return any(run.claim.lease_until <= self._queue.now() for run in runs)
 
-    def _run_and_settle(self, run: TaskRun) -> Outcome:
-        """Run one task and settle it, in the thread of the run."""
+    def _run(self, run: TaskRun) -> None:
+        """Run a task in a thread of the crew, and have it settled."""
+        try:
+            if run.acknowledged:
+                self._run_once(run)
+            else:
+                self._begin(run)
+        except BaseException as error:  # noqa: BLE001 - raised by the loop
+            self._runs.end(run, error)
+
+    def _begin(self, run: TaskRun) -> None:
         started = time.monotonic()
-        settlement = too_late_to_run(self._queue, run.claim)
-        if settlement is None:
-            if self._config.at_most_once:
-                return self._acknowledge_and_run(run)
-            settlement = self._ran(run)
+        end = too_late_to_run(self._queue, run.claim)
+        if end is None and self._config.at_most_once:
+            acknowledgement = completed(run.claim)
+            self._crew.settle(EndedRun(run, acknowledgement, partial(self._acknowledged, run)))
+            return
+        if end is None:
+            end = self._ran(run)
+        if end.downstream_ok is not None:
+            self._capacity.ended(downstream_ok=end.downstream_ok)
         run_seconds = time.monotonic() - started
-        if settlement.downstream_ok is not None:
-            self._capacity.ended(downstream_ok=settlement.downstream_ok)
-        outcome = self._settled(run, settlement.settle)
-        self._observer.settled(run.claim, outcome, run_seconds, settlement.error)
-        return outcome
+        if end.outcome is Outcome.SUCCEEDED:
+            self._runs.succeeded(run)
+        self._crew.settle(EndedRun(run, end, partial(self._settled, run, run_seconds, end.error)))
 
-    def _settled(self, run: TaskRun, settle: Callable[[], Outcome]) -> Outcome:
-        return settle_until_lost(run, self._queue, settle, draining=self._draining.is_set)
-
-    def _ran(self, run: TaskRun) -> Settlement:
+    def _ran(self, run: TaskRun) -> RunEnd:
         if run.claim.task.attempts == 1:
             self._capacity.first_attempt()
-        return settlement_of(self._queue, run.claim, self._runner, self._capacity.may_retry)
+        return end_of(self._queue, run.claim, self._runner, self._capacity.may_retry)
 
-    def _acknowledge_and_run(self, run: TaskRun) -> Outcome:
-        """Complete a task, and run it only if that was stored."""
-        claim = run.claim
-        outcome = self._settled(run, lambda: completed(self._queue, claim))
+    def _settle(self, ended: list[EndedRun]) -> None:
+        """Settle runs; those that the store does not answer are left to a thread of their own."""
+        with self._ending(ended):
+            unanswered = settle_together(self._queue, ended)
+            if not unanswered:
+                return
+            again = in_thread("freshq-settle", partial(self._settle_again, unanswered))
+            if again.done() and again.exception() is not None:  # the system has no thread left
+                self._settle_again(unanswered)
+
+    def _settle_again(self, unanswered: list[EndedRun]) -> None:
+        with self._ending(unanswered):
+            settle_until_lost(self._queue, unanswered, draining=self._draining.is_set)
+
+    @contextmanager
+    def _ending(self, ended: list[EndedRun]) -> Iterator[None]:
+        """End runs with an error that nobody expected: the loop raises it."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - raised by the loop
+            for each in ended:
+                if each.run.ended is None:
+                    self._runs.end(each.run, error)
+
+    def _settled(self, run: TaskRun, run_seconds: float, error: str | None, outcome: Outcome) -> None:
+        """Report how a run ended, and free its slot."""
+        try:
+            self._observer.settled(run.claim, outcome, run_seconds, error)
+        except BaseException as problem:  # noqa: BLE001 - raised by the loop
+            self._runs.end(run, problem)
+        else:
+            self._runs.end(run, outcome)
+
+    def _acknowledged(self, run: TaskRun, outcome: Outcome) -> None:
+        """Run a task once that is complete now; if that could not be stored, do not run it."""
         if outcome is not Outcome.SUCCEEDED:
-            self._observer.settled(claim, outcome, 0.0, "it could not be acknowledged, so it was not run")
-            return outcome
+            self._settled(run, 0.0, "it could not be acknowledged, so it was not run", outcome)
+            return
         run.acknowledged = True
+        self._crew.start(run)
+        self._crew.wake()
+
+    def _run_once(self, run: TaskRun) -> None:
         started = time.monotonic()
-        ended = ran_once(claim, self._runner)
+        ended = ran_once(run.claim, self._runner)
         self._capacity.ended(downstream_ok=ended.downstream_ok)
         outcome = Outcome.SUCCEEDED if ended.error is None else Outcome.FAILED
-        self._observer.settled(claim, outcome, time.monotonic() - started, ended.error)
-        return outcome
+        self._settled(run, time.monotonic() - started, ended.error, outcome)
 
     def _overran(self, run: TaskRun, run_seconds: float) -> None:
         self.report.overran.append(run.claim.task.task_id)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import StoreError, Throttled, Unreachable
+from freshq.errors import StoreError
 from freshq.worker.pause import ClaimPause
 from freshq.worker.report import Outcome, RunReport, WorkerState, WorkerStatus
+from freshq.worker.settle import OUTAGES
 from freshq.worker.upkeep import BackgroundUpkeep
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 # Overrunning threads after which the worker stops: each keeps its memory and whatever else it holds.
 MAX_OVERRUNNING: Final = 32
-# Errors that end by themselves.
-OUTAGES: Final = (Unreachable, Throttled)
 
 
 class Wake:

@@ -1,10 +1,10 @@
-"""The tasks that a worker runs, each in its own thread."""
+"""The tasks that a worker runs."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -23,35 +23,39 @@ class TaskRun:
     Attributes:
         claim: The claim, with the lease as last extended.
         started: When the run started, in seconds by the queue's clock.
+        is_over: Whether the runner has succeeded, and only its settlement is left.
         unsettled: Whether it is over, and the store has not answered its settlement.
         acknowledged: Whether it was settled before it started, and so has no lease.
-        ended: How it ended.
+        ended: How it ended, or the error that ended it; None until then.
     """
 
     claim: Claim
     started: float
+    is_over: bool = False
     unsettled: bool = False
     acknowledged: bool = False
-    ended: Future[Outcome] = field(default_factory=Future)
+    ended: Outcome | BaseException | None = None
 
 
 class TaskRuns:
-    """The runs that have not ended. Thread-safe: claim loop and lease renewal share it."""
+    """The runs that have not ended. Thread-safe: the claim loop, lease renewal and the crew share it."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         """Begin without runs.
 
         Args:
-            on_end: Called when a run ends, from its thread.
+            on_end: Called when a run succeeds, and when it ends, from any thread.
         """
         self._on_end = on_end
         self._lock = threading.Lock()
-        self._running: list[TaskRun] = []
-        self._overrunning: list[TaskRun] = []
+        # In the order in which they began.
+        self._running: dict[TaskRun, None] = {}
+        self._overrunning: dict[TaskRun, None] = {}
+        self._ended: list[TaskRun] = []
 
     @property
     def running(self) -> list[TaskRun]:
-        """The runs within their time limit, which occupy a slot."""
+        """The runs within their time limit, until they are settled."""
         with self._lock:
             return list(self._running)
 
@@ -61,29 +65,54 @@ class TaskRuns:
         with self._lock:
             return list(self._overrunning)
 
-    def start(self, claim: Claim, now: float, work: Callable[[TaskRun], Outcome]) -> None:
-        """Run a task in a new thread."""
+    def occupied(self, slots: int) -> int:
+        """Return how many slots are occupied.
+
+        A run that has succeeded frees its slot before it is settled: meanwhile another task is claimed. But
+        no more of them wait for their settlement than there are slots, and none whose settlement failed.
+
+        Args:
+            slots: How many there are.
+        """
+        with self._lock:
+            settling = sum(run.is_over and not run.unsettled for run in self._running)
+            return len(self._running) - min(settling, slots)
+
+    def succeeded(self, run: TaskRun) -> None:
+        """Note that a runner has succeeded, and that the settlement of its run is on its way."""
+        run.is_over = True
+        self._on_end()
+
+    def begin(self, claim: Claim, now: float) -> TaskRun:
+        """Return a new run."""
         run = TaskRun(claim, now)
         with self._lock:
-            self._running.append(run)
-        in_thread(f"freshq-run-{claim.task.task_id}", lambda: work(run), run.ended)
-        run.ended.add_done_callback(lambda _ended: self._on_end())
+            self._running[run] = None
+        return run
+
+    def end(self, run: TaskRun, ended: Outcome | BaseException) -> None:
+        """Note how a run ended, or the error that ended it."""
+        with self._lock:
+            run.ended = ended
+            self._ended.append(run)
+        self._on_end()
 
     def abandon(self, run: TaskRun) -> bool:
         """Free the slot of a run past its time limit; return False if it has just ended."""
         with self._lock:
-            if run.ended.done() or run not in self._running:
+            if run.ended is not None or run not in self._running:
                 return False
-            self._running.remove(run)
-            self._overrunning.append(run)
+            del self._running[run]
+            self._overrunning[run] = None
             return True
 
     def take_ended(self) -> list[TaskRun]:
         """Remove the runs that ended, and return them."""
         with self._lock:
-            ended = [run for run in (*self._running, *self._overrunning) if run.ended.done()]
-            self._running = [run for run in self._running if run not in ended]
-            self._overrunning = [run for run in self._overrunning if run not in ended]
+            ended, self._ended = self._ended, []
+            for run in ended:
+                self._running.pop(run, None)
+                self._overrunning.pop(run, None)
         return ended
 
 

@@ -7,15 +7,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import LeaseLost, StoreError
-from freshq.model.checks import checked_result, checked_seconds
+from freshq.errors import FreshqError, LeaseLost, StoreError, Throttled, Unreachable
+from freshq.model.checks import checked_seconds
 from freshq.model.outcomes import Busy, Reject, Retry, error_text
-from freshq.model.task import TaskStatus
+from freshq.model.settlement import Settlement
+from freshq.model.task import Task, TaskStatus
 from freshq.policy.retry import Backoff
 from freshq.worker.report import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from freshq.model.answers import Claim
     from freshq.queue.base import BaseQueue
@@ -24,47 +25,80 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Errors that end by themselves.
+OUTAGES: Final = (Unreachable, Throttled)
 # Between tries of a settling call that the store did not carry out.
 SETTLE_BACKOFF: Final = Backoff(base_seconds=0.2, cap_seconds=5.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
-    """How to settle a claim.
+class RunEnd:
+    """How a run ended.
 
     Attributes:
-        settle: Settles the claim.
+        settlement: How to settle its claim.
+        outcome: What that is for the worker, once it is stored.
         error: What went wrong; None if nothing did.
         downstream_ok: False if the downstream pushed back; None if the run does not show it.
     """
 
-    settle: Callable[[], Outcome]
+    settlement: Settlement
+    outcome: Outcome
     error: str | None
     downstream_ok: bool | None
 
+    def outcome_for(self, answer: Task | FreshqError) -> Outcome:
+        """Return the outcome by the queue's answer to the settlement.
 
-def settlement_of(
-    queue: BaseQueue, claim: Claim, runner: Runner, may_retry: Callable[[], bool]
-) -> Settlement:
-    """Run a task, and return how to settle its claim. Whatever the runner raises ends only its attempt."""
+        Raises:
+            FreshqError: If it is not known whether it was stored.
+        """
+        if isinstance(answer, LeaseLost):
+            return Outcome.LEASE_LOST
+        if isinstance(answer, FreshqError):
+            raise answer
+        was_last = self.outcome is Outcome.RETRIED and answer.status is TaskStatus.FAILURE
+        return Outcome.FAILED if was_last else self.outcome
+
+
+@dataclass(eq=False, slots=True)
+class EndedRun:
+    """A run whose claim is to be settled.
+
+    Attributes:
+        run: The run; its lease may be extended meanwhile.
+        end: How it ended.
+        settled: Called once with the outcome, from any thread.
+        is_last_try: Whether the store answers other calls, so that it is tried only once more.
+        problem: Why the last try to settle it failed.
+    """
+
+    run: TaskRun
+    end: RunEnd
+    settled: Callable[[Outcome], None]
+    is_last_try: bool = False
+    problem: Exception | None = None
+
+
+def end_of(queue: BaseQueue, claim: Claim, runner: Runner, may_retry: Callable[[], bool]) -> RunEnd:
+    """Run a task, and return how it ended. Whatever the runner raises ends only its attempt."""
     try:
         result = runner(claim.task)
     except Busy as busy:
-        return Settlement(lambda: _release(queue, claim), error_text(busy), downstream_ok=False)
+        return RunEnd(Settlement.release(claim), Outcome.RELEASED, error_text(busy), downstream_ok=False)
     except Reject as reject:
-        error = error_text(reject)
-        return Settlement(lambda: _fail(queue, claim, error), error, downstream_ok=None)
+        return _failed(claim, error_text(reject), downstream_ok=None)
     except Retry as retry:
         error, delay_seconds = _delayed(retry)
     except BaseException as unexpected:  # in a thread of a run, SystemExit and the like are the runner's own
         error, delay_seconds = f"{type(unexpected).__name__}: {error_text(unexpected)}", None
         logger.exception("the runner failed on task %s", claim.task.task_id)
     else:
-        return _completed(queue, claim, result)
+        return completed(claim, result)
     if not queue.is_last_attempt(claim) and not may_retry():
-        error += "; not retried: the retry budget is spent"
-        return Settlement(lambda: _fail(queue, claim, error), error, downstream_ok=False)
-    return Settlement(lambda: _retry(queue, claim, error, delay_seconds), error, downstream_ok=False)
+        return _failed(claim, f"{error}; not retried: the retry budget is spent", downstream_ok=False)
+    settlement = Settlement.retry(claim, error, delay_seconds)
+    return RunEnd(settlement, Outcome.RETRIED, error, downstream_ok=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,65 +128,111 @@ def ran_once(claim: Claim, runner: Runner) -> RanOnce:
     return RanOnce(None, downstream_ok=True)
 
 
-def too_late_to_run(queue: BaseQueue, claim: Claim) -> Settlement | None:
+def too_late_to_run(queue: BaseQueue, claim: Claim) -> RunEnd | None:
     """Return how to give back a claim whose run must not start; None if it may start.
 
     The task returns to its line without its attempt counted: past its deadline it is shed there.
     """
     now = queue.now()
     if claim.task.deadline <= now:
-        return Settlement(lambda: _give_back(queue, claim, Outcome.SHED), "the deadline passed", None)
+        return RunEnd(Settlement.release(claim), Outcome.SHED, "the deadline passed", None)
     if claim.lease_until <= now:
         error = "the lease expired before the run started"
-        return Settlement(lambda: _give_back(queue, claim, Outcome.LEASE_LOST), error, None)
+        return RunEnd(Settlement.release(claim), Outcome.LEASE_LOST, error, None)
     return None
 
 
+def settle_together(queue: BaseQueue, ended: Sequence[EndedRun]) -> list[EndedRun]:
+    """Settle runs by one call; return those that the store did not answer.
+
+    If it refuses the call although it is there, each is settled by a call of its own: one that it never
+    accepts must not hold up the others.
+    """
+    unanswered: list[EndedRun] = []
+    for each, answer in zip(ended, _answers(queue, ended), strict=True):
+        if isinstance(answer, Task | LeaseLost):
+            each.settled(each.end.outcome_for(answer))
+        elif isinstance(answer, OUTAGES) or (isinstance(answer, StoreError) and len(ended) == 1):
+            each.run.unsettled, each.problem = True, answer
+            unanswered.append(each)
+        elif len(ended) > 1:
+            unanswered += settle_together(queue, [each])
+        else:
+            _cannot_settle(each, answer)
+    return unanswered
+
+
+def _cannot_settle(ended: EndedRun, problem: Exception) -> None:
+    task_id = ended.run.claim.task.task_id
+    message = "task %s cannot be settled; it stays TAKEN until its lease expires"
+    logger.error(message, task_id, exc_info=problem)
+    ended.settled(Outcome.UNSETTLED)
+
+
+def _answers(queue: BaseQueue, ended: Sequence[EndedRun]) -> Sequence[Task | Exception]:
+    try:
+        return queue.settle_many([each.end.settlement for each in ended])
+    except Exception as error:  # noqa: BLE001 - the answer for each
+        return [error] * len(ended)
+
+
 def settle_until_lost(
-    run: TaskRun, queue: BaseQueue, settle: Callable[[], Outcome], *, draining: Callable[[], bool]
-) -> Outcome:
-    """Settle a claim; while the store does not answer, try again.
+    queue: BaseQueue, unanswered: Sequence[EndedRun], *, draining: Callable[[], bool]
+) -> None:
+    """Settle runs again that the store did not answer, until it does.
 
     An outage may last longer than the lease: the claim still settles afterwards if nobody took the task
     in between. After the lease it stays unsettled if the worker is draining, or if the store answers other
     calls, so that a task that the store never accepts does not keep its slot.
 
     Args:
-        run: The run; its lease may be extended meanwhile.
         queue: The queue.
-        settle: Settles the claim.
+        unanswered: The runs; their leases may be extended meanwhile.
         draining: Whether the worker only waits for its runs.
     """
-    tries, last_try, task_id = 0, False, run.claim.task.task_id
-    while True:
+    tries = 0
+    while unanswered:
+        tries += 1
+        pause_seconds = SETTLE_BACKOFF.delay_seconds(tries, queue.uniform())
+        unanswered = _worth_a_try(queue, unanswered, queue.now() + pause_seconds, draining=draining())
+        if unanswered and not any(each.is_last_try for each in unanswered):
+            time.sleep(pause_seconds)
+        unanswered = settle_together(queue, unanswered) if unanswered else []
+
+
+def _worth_a_try(
+    queue: BaseQueue, unanswered: Sequence[EndedRun], try_at: float, *, draining: bool
+) -> list[EndedRun]:
+    """Return the runs to settle again; give the others up."""
+    late = {each for each in unanswered if each.run.claim.lease_until <= try_at}
+    given_up = {each for each in late if draining or each.is_last_try}
+    _give_up(given_up)
+    left = late - given_up
+    kept = [each for each in unanswered if each not in given_up]
+    answers = _answers_others(queue, left)
+    for each in kept:
+        each.is_last_try = answers and each in left
+    return kept
+
+
+def _give_up(given_up: Iterable[EndedRun]) -> None:
+    for each in given_up:
+        task_id = each.run.claim.task.task_id
+        logger.error("task %s stays TAKEN until its lease expires", task_id, exc_info=each.problem)
+        each.settled(Outcome.UNSETTLED)
+
+
+def _answers_others(queue: BaseQueue, ended: Iterable[EndedRun]) -> bool:
+    """Return whether the store answers a read of one of the tasks; False if there are none."""
+    for each in ended:
         try:
-            return settle()
-        except LeaseLost:
-            return Outcome.LEASE_LOST
+            queue.get(each.run.claim.task.task_id)
         except StoreError:
-            run.unsettled = True
-            tries += 1
-            pause_seconds = SETTLE_BACKOFF.delay_seconds(tries, queue.uniform())
-            over = queue.now() + pause_seconds >= run.claim.lease_until
-            if over and (last_try or draining()):
-                logger.exception("task %s stays TAKEN until its lease expires", task_id)
-                return Outcome.UNSETTLED
-            last_try = over and _answers(queue, task_id)
-            if not last_try:
-                time.sleep(pause_seconds)
-        except Exception:
-            logger.exception("task %s cannot be settled; it stays TAKEN until its lease expires", task_id)
-            return Outcome.UNSETTLED
-
-
-def _answers(queue: BaseQueue, task_id: str) -> bool:
-    try:
-        queue.get(task_id)
-    except StoreError:
-        return False
-    except Exception:  # noqa: BLE001 - an item that cannot be decoded is an answer
+            return False
+        except Exception:  # noqa: BLE001 - an item that cannot be decoded is an answer
+            return True
         return True
-    return True
+    return False
 
 
 def _delayed(retry: Retry) -> tuple[str, float | None]:
@@ -164,37 +244,17 @@ def _delayed(retry: Retry) -> tuple[str, float | None]:
         return f"{error}; {wrong}", None
 
 
-def _completed(queue: BaseQueue, claim: Claim, result: Any) -> Settlement:  # noqa: ANN401 - any value
+def completed(claim: Claim, result: Any = None) -> RunEnd:  # noqa: ANN401 - any value
+    """Return the end of a run that returned a result."""
     try:
-        result = checked_result(result, claim.task.payload)
+        settlement = Settlement.complete(claim, result)
     except BaseException as error:  # noqa: BLE001 - the methods of the user's value
         # The work is done, but its result cannot be stored. Another attempt would end the same way.
         text = error_text(error)
         problem = text if isinstance(error, ValueError) else f"result: {type(error).__name__}: {text}"
-        return Settlement(lambda: _fail(queue, claim, problem), problem, downstream_ok=True)
-    return Settlement(lambda: completed(queue, claim, result), None, downstream_ok=True)
+        return _failed(claim, problem, downstream_ok=True)
+    return RunEnd(settlement, Outcome.SUCCEEDED, None, downstream_ok=True)
 
 
-def completed(queue: BaseQueue, claim: Claim, result: Any = None) -> Outcome:  # noqa: ANN401 - any JSON value
-    """Settle a claim as SUCCESS."""
-    queue.complete(claim, result)
-    return Outcome.SUCCEEDED
-
-
-def _fail(queue: BaseQueue, claim: Claim, error: str) -> Outcome:
-    queue.fail(claim, error)
-    return Outcome.FAILED
-
-
-def _retry(queue: BaseQueue, claim: Claim, error: str, delay_seconds: float | None) -> Outcome:
-    task = queue.retry(claim, error, delay_seconds)
-    return Outcome.FAILED if task.status is TaskStatus.FAILURE else Outcome.RETRIED
-
-
-def _release(queue: BaseQueue, claim: Claim) -> Outcome:
-    return _give_back(queue, claim, Outcome.RELEASED)
-
-
-def _give_back(queue: BaseQueue, claim: Claim, outcome: Outcome) -> Outcome:
-    queue.release(claim)
-    return outcome
+def _failed(claim: Claim, error: str, *, downstream_ok: bool | None) -> RunEnd:
+    return RunEnd(Settlement.fail(claim, error), Outcome.FAILED, error, downstream_ok)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 class Worker:
     """Runs tasks in threads. Claims no more than it can start, and refills a slot as soon as it is free.
 
+    A run that succeeds frees its slot, and is settled together with the others that ended while the last
+    such call was under way. At most `concurrency` runs wait for that.
+
     A lease is extended while its task runs, so it may be shorter than the work. If the process dies, the
     leases expire and the sweep returns the tasks.
 

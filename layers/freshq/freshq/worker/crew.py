@@ -1,0 +1,154 @@
+"""The threads of a worker: they run the claimed tasks, and settle together what ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from freshq.worker.runs import TaskRun
+    from freshq.worker.settle import EndedRun
+
+    Work = Callable[[], None]
+
+# While claimed tasks wait for a thread, what ended gathers for this time at most.
+GATHER_SECONDS: Final = 0.002
+# Runs that are settled by one call at most.
+MAX_TOGETHER: Final = 500
+# A call that takes longer no longer holds up the others.
+SLOW_CALL_SECONDS: Final = 0.25
+MAX_CALLS: Final = 4
+
+
+class Crew:
+    """Threads that take what there is to do: a claimed task to run, or ended runs to settle.
+
+    While one call settles runs, those that end meanwhile gather for the next one (group commit). So there is
+    no timer, and a run that ends alone is settled at once, by its own thread.
+
+    A thread that has work wakes another one if there is more, and looks for more itself before it sleeps.
+    So a burst of short runs is done by one thread, without a switch for each, and one that waits for
+    something leaves the rest to others. The threads do not keep the process alive.
+    """
+
+    def __init__(self, run: Callable[[TaskRun], None], settle: Callable[[list[EndedRun]], None]) -> None:
+        """Start no thread yet.
+
+        Args:
+            run: Runs a task; raises nothing.
+            settle: Settles runs of different tasks; raises nothing.
+        """
+        self._run = run
+        self._settle = settle
+        self._lock = threading.Lock()
+        self._claimed: deque[TaskRun] = deque()
+        self._ended: deque[EndedRun] = deque()
+        self._gathering_since = 0.0
+        # When the calls that settle now began.
+        self._calls: list[float] = []
+        # Each sleeping thread waits for its lock to be released.
+        self._sleeping: list[threading.Lock] = []
+        self._is_waking = self._is_closed = False
+
+    def start(self, run: TaskRun) -> None:
+        """Have a task run. Call `wake` afterwards."""
+        with self._lock:
+            self._claimed.append(run)
+
+    def settle(self, ended: EndedRun) -> None:
+        """Have a run settled. Threads of the crew do so by themselves; others call `wake` afterwards."""
+        with self._lock:
+            if not self._ended:
+                self._gathering_since = time.monotonic()
+            self._ended.append(ended)
+
+    def wake(self) -> None:
+        """Have a thread look for work, if there is any.
+
+        Raises:
+            RuntimeError: If that takes a new thread, and the system has none left.
+        """
+        with self._lock:
+            if self._is_waking or not self._has_work():
+                return
+            self._is_waking = True
+            sleeper = self._sleeping.pop() if self._sleeping else None
+        if sleeper is not None:
+            sleeper.release()
+            return
+        try:
+            threading.Thread(target=self._work, name="freshq-run", daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._is_waking = False
+            raise
+
+    def close(self) -> None:
+        """End the threads that have nothing to do; the others end with their work."""
+        with self._lock:
+            self._is_closed = True
+            sleepers, self._sleeping = self._sleeping, []
+        for sleeper in sleepers:
+            sleeper.release()
+
+    def _work(self) -> None:
+        """Do what there is to do, until the crew is closed."""
+        wakened = threading.Lock()
+        wakened.acquire()
+        is_awake = False
+        while True:
+            with self._lock:
+                if not is_awake:
+                    is_awake, self._is_waking = True, False
+                work = self._next_work()
+                if work is None:
+                    if self._is_closed:
+                        return
+                    self._sleeping.append(wakened)
+                leaves_more = work is not None and self._has_work()
+            if work is None:
+                wakened.acquire()
+                is_awake = False
+                continue
+            if leaves_more:
+                self._wake_another()
+            work()
+            del work  # it has the payload
+
+    def _wake_another(self) -> None:
+        try:
+            self.wake()
+        except RuntimeError:  # the next `wake` of the loop raises it, if work is left then
+            return
+
+    def _has_work(self) -> bool:
+        return bool(self._claimed) or self._may_settle()
+
+    def _may_settle(self) -> bool:
+        """Return whether there is something to settle, and no call under way that it could wait for."""
+        if not self._ended or len(self._calls) >= MAX_CALLS:
+            return False
+        return not self._calls or time.monotonic() - self._calls[-1] >= SLOW_CALL_SECONDS
+
+    def _next_work(self) -> Work | None:
+        """Return what to do next: what ended is settled once no claimed task waits, or it has gathered."""
+        if self._may_settle() and (
+            not self._claimed or time.monotonic() - self._gathering_since >= GATHER_SECONDS
+        ):
+            together = [self._ended.popleft() for _ in range(min(len(self._ended), MAX_TOGETHER))]
+            began = time.monotonic()
+            self._calls.append(began)
+            return partial(self._settle_together, together, began)
+        return partial(self._run, self._claimed.popleft()) if self._claimed else None
+
+    def _settle_together(self, ended: list[EndedRun], began: float) -> None:
+        try:
+            self._settle(ended)
+        finally:
+            with self._lock:
+                self._calls.remove(began)
