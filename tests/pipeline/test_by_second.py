@@ -62,7 +62,3 @@ def test_longer_recordings_have_longer_steps_up_to_half_an_hour() -> None:
     assert by_second.is_short(TASKS, START_MS + 30 * 60_000)
     assert not by_second.is_short(TASKS, START_MS + 31 * 60_000)
     assert not by_second.is_short(TASKS.head(0), START_MS)
-
-
-def test_age_classes_are_labelled_by_their_lower_bounds() -> None:
-    assert charts.age_labels((0, 5, 60, 7200)) == ["under 5 s", "5 s", "1 min", "2 h and more"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -166,9 +167,7 @@ def test_a_plot_of_several_policies(tmp_path: Path, suffix: str) -> None:
     )
     assert done.exit_code == 0, done.stderr
     drawn = file.read_bytes()
-    assert (
-        drawn.startswith(PNG) if suffix == "png" else b"as given" in drawn and b"this run, load 0.8" in drawn
-    )
+    assert drawn.startswith(PNG) if suffix == "png" else b"as given" in drawn and b"this run, at 0.8" in drawn
     assert len(drawn) > 5000
     if suffix == "html":
         assert b"<script src=" not in drawn, "must open without a network"
@@ -178,7 +177,7 @@ def test_a_standard_policy_is_plotted_once(tmp_path: Path) -> None:
     file = tmp_path / "picture.svg"
     assert invoke("--rate", "8", "--duration", "20", "--plot", str(file)).exit_code == 0
     assert "as given" not in file.read_text("utf-8")
-    assert "this run, load" in file.read_text("utf-8")
+    assert "this run, at" in file.read_text("utf-8")
 
 
 def test_all_policies_of_a_sweep_see_the_same_arrivals() -> None:
@@ -187,3 +186,21 @@ def test_all_policies_of_a_sweep_see_the_same_arrivals() -> None:
     for cell in cells:
         by_load.setdefault(cell.load, set()).add(cell.result.offered)
     assert all(len(offered) == 1 for offered in by_load.values())
+
+
+def test_a_simulation_ends_in_a_sentence() -> None:
+    done = invoke("--rate", "30", "--servers", "10", "--deadline-seconds", "10", "--order", "lifo")
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("At 3 times the capacity, 3")
+    assert last.endswith("s.")
+    assert " are done in time and 6" in last
+    late = invoke("--rate", "30", "--order", "fifo", "--duration", "100").stdout.splitlines()[-1]
+    assert " % are done too late, which takes" in late
+    assert invoke("--rate", "0.001", "--duration", "1").stdout.splitlines()[-1] == "No task arrived."
+
+
+def test_a_sweep_ends_in_a_sentence() -> None:
+    last = invoke("--sweep", "--duration", "30").stdout.splitlines()[-1]
+    assert re.fullmatch(
+        r"At 3 times the capacity, .* use \d+ % of it for tasks done in time, FIFO \d+ %\.", last
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +13,10 @@ import pandas as pd
 import vl_convert
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.report import by_second, charts
+from freshq_pipeline.report import axes, by_second, charts
+from freshq_pipeline.report.sections import Page, Section, figures
+from freshq_pipeline.report.style import STYLE
+from freshq_pipeline.report.words import conclusions, fates_of, verdict
 from freshq_pipeline.schemas import OUTCOMES, TABLES
 from freshq_pipeline.spark.user_cache import cache_folder
 from freshq_pipeline.storage.state import SUMMARY, table_path
@@ -22,7 +24,7 @@ from freshq_pipeline.storage.whole_file import whole_file
 from freshq_pipeline.tables.minutes import AGES_SECONDS
 
 if TYPE_CHECKING:
-    import altair as alt
+    from collections.abc import Callable
 
     from freshq_pipeline.storage.folder import Folder
 
@@ -32,30 +34,8 @@ MAX_ROWS: Final = 20
 MAX_VIOLATIONS: Final = 50
 # Most queues in the charts.
 MAX_QUEUES: Final = 8
-
-_STYLE: Final = """
-:root { color-scheme: light }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1020px; margin: 2rem auto; padding: 0 1rem; color: #1d2329 }
-h1 { margin-bottom: 0 } h2 { margin: 2.2rem 0 .3rem; font-size: 1.15rem } .muted { color: #5b6670 }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .6rem; margin: 1.2rem 0 }
-.figures div { border: 1px solid #d9dee3; border-radius: 6px; padding: .45rem .7rem }
-.figures b { display: block; white-space: nowrap; font-size: 1.3rem; font-variant-numeric: tabular-nums }
-.wrong { background: #fdeceb; border-color: #d64f45 !important }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums } .scroll { overflow-x: auto }
-th, td { padding: .2rem .8rem; border-bottom: 1px solid #e3e7eb; text-align: right } th:first-child, td:first-child { text-align: left }
-.chart { width: 100% } section { break-inside: avoid }
-@media print { body { margin: 0; max-width: none; font-size: 11px } .vega-embed details { display: none } }
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A heading, a sentence, and a chart or a table."""
-
-    title: str
-    text: str
-    chart: alt.TopLevelMixin | None = None
-    table: pd.DataFrame | None = None
+# The columns of tasks that are read beside those of `by_second`.
+_OF_TASKS: Final = ("task_group", "shed_reason", "in_time")
 
 
 def write_report(out: Folder) -> None:
@@ -69,7 +49,11 @@ def write_report(out: Folder) -> None:
         raise BadInput(msg)
     summary = out.read_json(SUMMARY)
     replayed = out.read_json(REPLAY) if out.exists(REPLAY) else None
-    out.write(REPORT, page(summary, _sections(out, summary, replayed)))
+    largest = _largest(summary)
+    tasks = _read(out, summary["run_id"], "tasks", [*_OF_TASKS, *by_second.COLUMNS])
+    tasks = tasks[tasks["queue"].isin(largest)]
+    sections = _sections(out, summary, tasks, replayed)
+    out.write(REPORT, page(summary, _verdicts(summary, tasks), sections))
 
 
 def _read(out: Folder, run_id: str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
@@ -77,29 +61,28 @@ def _read(out: Folder, run_id: str, name: str, columns: list[str] | None = None)
     return frame.fillna({"queue": charts.NO_NAME})
 
 
-def _sections(out: Folder, summary: dict[str, Any], replayed: dict[str, Any] | None) -> list[Section]:
+def _sections(
+    out: Folder, summary: dict[str, Any], tasks: pd.DataFrame, replayed: dict[str, Any] | None
+) -> list[Section]:
     run_id = summary["run_id"]
-    largest = _largest(summary)
-    tasks = _read(out, run_id, "tasks", ["task_group", "shed_reason", *by_second.COLUMNS])
-    tasks = tasks[tasks["queue"].isin(largest)]
     groups = _read(out, run_id, "groups").nlargest(MAX_ROWS, "offered")
     workers = _read(out, run_id, "workers").nlargest(MAX_ROWS, "claims")
     ledger = _read(out, run_id, "ledger").sort_values(["queue", "day"]).fillna({"day": "total"})
     violations = _read(out, run_id, "violations").head(MAX_VIOLATIONS)
-    sections = [
-        _queues(summary),
-        *_over_time(out, summary, tasks),
-        Section("Shed, by reason and group", "Tasks that were shed.", charts.shed(tasks)),
-        Section("Groups", "Offers and successes of the largest groups.", table=groups),
-        Section("Workers", "The busiest workers.", table=workers),
-        Section("Ledger", "Created = all fates; the difference must be 0.", table=ledger),
-    ]
+    sections = [*_over_time(out, summary, tasks), _shed(tasks)]
+    if len(groups) > 1:
+        text = (
+            "Offers and successes of the largest groups. Jain's index is 1 if all have the same, less if not."
+        )
+        sections.append(Section("Groups", text, table=groups.fillna({"task_group": charts.NO_NAME})))
+    sections.append(Section("Workers", "The busiest workers.", table=workers))
     if replayed is not None:
-        sections.insert(-1, _replay(replayed))
+        sections.append(_replay(replayed))
+    sections.append(Section("Ledger", "Created = all fates; the difference must be 0.", table=ledger))
     if len(violations):
         text = f"The first {MAX_VIOLATIONS} tasks that violate the ledger."
         sections.append(Section("Violations", text, table=violations))
-    return [*sections, _quality(summary)]
+    return [*_queues(summary), *sections, _quality(summary)]
 
 
 def _largest(summary: dict[str, Any]) -> list[str]:
@@ -112,12 +95,29 @@ def _name(queue: str | None) -> str:
     return charts.NO_NAME if queue is None else queue
 
 
-def _queues(summary: dict[str, Any]) -> Section:
+def _verdicts(summary: dict[str, Any], tasks: pd.DataFrame) -> str:
+    """Return what became of the tasks of each queue, in one sentence each."""
+    waits = {_name(row["queue"]): row["wait_p50_seconds"] for row in summary["queues"]}
+    said = {
+        queue: verdict(fates_of(tasks[tasks["queue"] == queue]), waits[queue]) for queue in _largest(summary)
+    }
+    lines = []
+    for queue, sentence in said.items():
+        first, comma, rest = sentence.partition(", ")
+        named = f"{html.escape(queue)}: " if len(said) > 1 else ""
+        lines.append(f"<div>{named}<b>{first}</b>{comma}{rest}</div>")
+    return "".join(lines)
+
+
+def _queues(summary: dict[str, Any]) -> list[Section]:
+    """Return the figures of each queue, if there are several."""
     rows = [row | {"queue": _name(row["queue"])} for row in summary["queues"]]
+    if len(rows) == 1:
+        return []
     text = "The figures of each queue."
     if len(rows) > MAX_QUEUES:
         text += f" The charts show the {MAX_QUEUES} queues with the most tasks."
-    return Section("Queues", text, table=pd.DataFrame(rows))
+    return [Section("Queues", text, table=pd.DataFrame(rows))]
 
 
 def _over_time(out: Folder, summary: dict[str, Any], tasks: pd.DataFrame) -> list[Section]:
@@ -132,25 +132,54 @@ def _over_time(out: Folder, summary: dict[str, Any], tasks: pd.DataFrame) -> lis
         rows = charts.binned(minutes[minutes["queue"].isin(_largest(summary))])
         ages_seconds = AGES_SECONDS
         waiting = "Waiting tasks, by age."
+    x = axes.time(rows)
     fates = "Tasks that ended, and tasks that were put (line)."
     waits = "Time from the put to the first claim, at the time of that claim."
     ages = "Age of the oldest and the newest waiting task, and the greatest age at a claim."
-    return [
-        Section("Fate of tasks over time", fates, charts.fates(rows)),
-        Section("Backlog by age", waiting, charts.backlog(rows, ages_seconds)),
-        Section("Waits", waits, charts.waits(rows)),
-        Section("Freshness", ages, charts.freshness(rows)),
+    sections = [
+        Section("Fate of tasks over time", fates, _each(rows, lambda one: charts.fates(one, x))),
+        Section("Backlog by age", waiting, _each(rows, lambda one: charts.backlog(one, x, ages_seconds))),
+        Section("Waits", waits, _each(rows, lambda one: charts.waits(one, x))),
+        Section("Freshness", ages, _each(rows, lambda one: charts.freshness(one, x))),
     ]
+    return [section for section in sections if section.charts]
+
+
+def _each(
+    rows: pd.DataFrame, draw: Callable[[pd.DataFrame], charts.Drawn | None]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the chart of each queue that has one."""
+    drawn = {str(queue): draw(one) for queue, one in rows.groupby("queue")}
+    return {queue: [axes.dressed(one)] for queue, one in drawn.items() if one is not None}
+
+
+def _shed(tasks: pd.DataFrame) -> Section:
+    """Return the shed tasks as charts, or as a sentence if one is enough."""
+    title = "Shed, by reason and group"
+    rows = tasks[tasks["outcome"] == "shed"]
+    counts = charts.shed_counts(rows)
+    if len(rows) == 0:
+        return Section(title, "No task was shed.")
+    if len(counts) == 1 and rows["queue"].nunique() == 1:
+        count, reason = counts["tasks"].iloc[0], counts["shed_reason"].iloc[0]
+        return Section(title, f"{count:,} tasks were shed, all for the reason {reason!r}.")
+    drawn = _each(rows, lambda one: charts.shed(charts.shed_counts(one)))
+    return Section(title, "Tasks that were shed.", drawn)
 
 
 def _replay(replayed: dict[str, Any]) -> Section:
     record = replayed["record"]
     checks = " ".join(_checked(one) for one in replayed["queues"])
     text = (
-        f"As a check, the recorded policy was replayed. {checks} "
+        f"{' '.join(conclusions(replayed))} As a check, the recorded policy was replayed. {checks} "
         f"{record['service_times_imputed']:,} service times are imputed. {record['imputation']}"
     )
-    return Section("Replay under other policies", text, charts.replayed(replayed["scenarios"]))
+    scenarios = pd.DataFrame(replayed["scenarios"]).fillna({"queue": charts.NO_NAME})
+    drawn = {
+        str(queue): [axes.dressed(chart) for chart in charts.replayed(one)]
+        for queue, one in scenarios.groupby("queue")
+    }
+    return Section("Replay under other policies", text, drawn)
 
 
 def _checked(one: dict[str, Any]) -> str:
@@ -170,37 +199,52 @@ def _quality(summary: dict[str, Any]) -> Section:
     rows += [(f"quarantined: {reason}", count) for reason, count in summary["quarantined_by_reason"].items()]
     rows += [("events with unknown fields", summary["events_with_unknown_fields"])]
     rows += [(f"unknown field: {name}", count) for name, count in summary["unknown_fields"].items()]
-    text = "Records read = distinct events + duplicates + after as-of + quarantined + of no task. Quarantined records are in quarantine/."
-    return Section("Data quality", text, table=pd.DataFrame(rows, columns=["records", "count"]))
+    text = "Records read = distinct events + duplicates + after as-of + quarantined + of no task. "
+    text += "Quarantined records are in quarantine/."
+    zeros = [name for name, count in rows if not count]
+    if zeros:
+        text += f" None: {', '.join(zeros)}."
+    found = [row for row in rows if row[1]]
+    return Section("Data quality", text, table=pd.DataFrame(found, columns=["records", "count"]))
 
 
-def page(summary: dict[str, Any], sections: list[Section]) -> str:
+def page(summary: dict[str, Any], verdicts: str, sections: list[Section]) -> str:
     """Return the report as HTML.
 
     Args:
         summary: Summary of the run.
+        verdicts: What became of the tasks of each queue, as HTML.
         sections: Sections in order.
     """
-    specs = {
-        f"chart{place}": one.chart.to_dict() for place, one in enumerate(sections) if one.chart is not None
-    }
+    queues = _largest(summary)
+    drawing = Page(names_queues=len(queues) > 1)
+    body = "".join(map(drawing.section, sections))
     # A closing tag in the name of a group must not end the script.
-    data = json.dumps(specs).replace("<", "\\u003c")
-    body = "".join(_section(f"chart{place}", one) for place, one in enumerate(sections))
-    names = html.escape(", ".join(_largest(summary)))
+    data = json.dumps(drawing.charts).replace("<", "\\u003c")
+    names = html.escape(", ".join(queues))
     as_of = datetime.fromtimestamp(summary["as_of_ms"] / 1000, UTC)
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>freshq: outcome of every task</title><style>{_STYLE}</style></head><body>
-<h1>What happened to every task</h1>
-<p class="muted">Queue: {names}. Complete up to {as_of:%Y-%m-%d %H:%M:%S} UTC; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
-<div class="figures">{_figures(summary)}</div>
+<title>freshq: what happened to every task of {names}</title><style>{STYLE}</style></head><body>
+<h1>What happened to every task of {"queue" if len(queues) == 1 else "queues"} {names}</h1>
+<div class="verdict">{verdicts}</div>
+{_accounted(summary)}
+{_figures(summary)}
+<p class="muted">Complete up to {as_of:%Y-%m-%d %H:%M:%S} UTC; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
 {body}
 <script>{_scripts()}</script>
 <script>
 for (const [id, spec] of Object.entries({data})) vegaEmbed("#" + id, spec, {{renderer: "svg", actions: false}});
 </script></body></html>
 """
+
+
+def _accounted(summary: dict[str, Any]) -> str:
+    """Return whether the ledger balances, as HTML."""
+    count = summary["ledger_violations"]
+    if not count:
+        return "<p>The ledger balances: every task is accounted for.</p>"
+    return f"<p class='wrong'>The ledger does not balance: {count:,} violations are listed below.</p>"
 
 
 def _scripts() -> str:
@@ -218,25 +262,5 @@ def _scripts() -> str:
 
 
 def _figures(summary: dict[str, Any]) -> str:
-    shown = ["tasks", *OUTCOMES, "inversions", "wait_p50_seconds", "wait_p99_seconds", "ledger_violations"]
-    cells = []
-    for name in shown:
-        value = summary[name]
-        text = "-" if value is None else f"{value:,.3g} s" if name.endswith("_seconds") else f"{value:,}"
-        wrong = ' class="wrong"' if name == "ledger_violations" and value else ""
-        label = name.removesuffix("_seconds").replace("_", " ")
-        cells.append(f"<div{wrong}><b>{text}</b>{label}</div>")
-    return "".join(cells)
-
-
-def _section(name: str, section: Section) -> str:
-    parts = [
-        f"<section><h2>{html.escape(section.title)}</h2><p class='muted'>{html.escape(section.text)}</p>"
-    ]
-    if section.chart is not None:
-        parts.append(f"<div class='chart' id='{name}'></div>")
-    if section.table is not None:
-        shown = section.table.rename(columns=lambda title: str(title).replace("_", " "))
-        rendered = shown.to_html(index=False, border=0, na_rep="-", float_format="{:,.3f}".format)
-        parts.append(f"<div class='scroll'>{rendered}</div>")
-    return "".join([*parts, "</section>"])
+    shown = ("tasks", *OUTCOMES, "inversions", "wait_p50_seconds", "wait_p99_seconds")
+    return figures({name: summary[name] for name in shown})

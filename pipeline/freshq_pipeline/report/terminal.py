@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from freshq_pipeline.report.words import conclusions
+
 # Most queues in a table.
 MAX_QUEUES: Final = 6
 
@@ -44,7 +46,7 @@ def _text(value: float | str | None) -> str:
 
 
 def show_replay(result: dict[str, Any]) -> None:
-    """Print the scenarios of a replay."""
+    """Print the scenarios of a replay, and in a sentence for each queue what follows from them."""
     table = Table(
         *("queue", "policy", "capacity", "stale at, s", "in time", "late", "shed", "p99 wait, s"),
         title="what would have happened; the first row of a queue repeats the recording",
@@ -53,7 +55,8 @@ def show_replay(result: dict[str, Any]) -> None:
         table.add_row(*_cells(row))
     console = Console()
     console.print(table)
-    console.print(result["record"]["imputation"], soft_wrap=True, markup=False, highlight=False)
+    for text in (result["record"]["imputation"], *conclusions(result)):
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

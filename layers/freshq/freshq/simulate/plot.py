@@ -1,4 +1,4 @@
-"""A plot of a load sweep: goodput and wait against load, one line per policy."""
+"""A plot of a load sweep: goodput and wait against load, a pair of small charts for each policy."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ if TYPE_CHECKING:
     from freshq.simulate.results import Result
 
 SUFFIXES: Final = (".png", ".svg", ".html")
-WIDTH: Final = 640
-HEIGHT: Final = 250
-# Okabe and Ito's colours, distinct to colour-blind readers; oldest first is warm, newest first is cool.
+WIDTH: Final = 190
+HEIGHT: Final = 130
+COLUMNS: Final = 4
+# From the palette of Okabe and Ito: oldest first is warm, newest first is cool.
 COLOURS: Final = ("#D55E00", "#E69F00", "#CC79A7", "#999999", "#0072B2", "#56B4E9", "#009E73", "#000000")
+OTHERS: Final = "#D0D0D0"
 STAR: Final = (
     "M0,-1L0.29,-0.4L0.95,-0.31L0.48,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.48,0.15L-0.95,-0.31L-0.29,-0.4Z"
 )
-SHAPES: Final = ("circle", "square", "diamond", "cross", "triangle-up", "triangle-down", "circle", "square")
+LOAD_TICKS: Final = (0.5, 1, 2, 5, 10)
+NOTE: Final = (
+    "Grey: the other policies. Dashed: the best possible; what chance lifts above it is drawn on it."
+)
 
 
 def check(file: Path) -> None:
@@ -57,47 +62,90 @@ def draw(
         deadline_seconds: Age at which a task was stale.
         subtitle: One line below the title.
         file: Where to write the plot.
-        run: The measures of one simulation, to be marked in the plot; None for no mark.
+        run: The measures of one simulation, to be marked in every chart; None for no mark.
     """
     import altair as alt  # noqa: PLC0415 - an extra, and slow to load
 
     rows = [
-        {"policy": cell.policy, "load": cell.load, **_measures(cell.result, deadline_seconds)}
+        {"policy": cell.policy, "load": cell.load, **_measures(cell.result, cell.load, deadline_seconds)}
         for cell in cells
     ]
-    mark = None if run is None else {"load": run.load, **_measures(run, deadline_seconds)}
-    goodput = alt.Y("goodput:Q", title="done in time, share of capacity", scale=alt.Scale(domain=[0, 1.05]))
-    wait_axis = alt.Axis(values=[0.001, 0.01, 0.1, 1])
-    wait_scale = alt.Scale(type="log", domain=[0.001, 1], clamp=True)
-    p99 = alt.Y("wait:Q", title="p99 wait of these, share of the deadline", scale=wait_scale, axis=wait_axis)
-    panels = (
-        alt.LayerChart(
-            layer=[_panel(rows, goodput), *_ideal(), *_mark(mark, goodput)], width=WIDTH, height=HEIGHT
-        ),
-        alt.LayerChart(layer=[_panel(rows, p99), *_mark(mark, p99)], width=WIDTH, height=HEIGHT),
+    mark = None if run is None else {"load": run.load, **_measures(run, run.load, deadline_seconds)}
+    names = list(dict.fromkeys(cell.policy for cell in cells))
+    pairs = [
+        _pair(rows, mark, name, colour, is_first=not place % COLUMNS)
+        for place, (name, colour) in enumerate(zip(names, COLOURS, strict=False))
+    ]
+    lines = [
+        alt.hconcat(*pairs[begin : begin + COLUMNS], spacing=4) for begin in range(0, len(pairs), COLUMNS)
+    ]
+    title = alt.TitleParams(
+        "Done in time, under load", subtitle=[subtitle, *_notes(mark)], anchor="start", fontSize=17
     )
-    title = alt.TitleParams("Done in time, under load", subtitle=subtitle, anchor="start", fontSize=17)
-    chart = alt.vconcat(*panels, title=title).configure_view(stroke=None)
+    chart = alt.vconcat(*lines, title=title, spacing=30).configure_view(stroke=None)
     # An HTML page includes its scripts, so that it opens without a network.
     chart.save(str(file), scale_factor=2, inline=file.suffix == ".html")
 
 
-def _measures(result: Result, deadline_seconds: float) -> dict[str, float | None]:
+def _notes(mark: dict[str, Any] | None) -> list[str]:
+    """Return what the lines and the star mean."""
+    return [NOTE] if mark is None else [NOTE, f"Star: this run, at {mark['load']:.3g} times the capacity."]
+
+
+def _measures(result: Result, load: float, deadline_seconds: float) -> dict[str, float | None]:
+    """Return what is drawn. Goodput beyond what is offered, or can be done, is the chance of the draws."""
     wait_seconds = result.wait_p99_seconds
     wait = None if wait_seconds is None else wait_seconds / deadline_seconds
-    return {"goodput": result.goodput_ratio, "wait": wait}
+    return {"goodput": min(result.goodput_ratio, load, 1.0), "wait": wait}
+
+
+def _pair(
+    rows: Sequence[dict[str, Any]], mark: dict[str, Any] | None, policy: str, colour: str, *, is_first: bool
+) -> alt.VConcatChart:
+    """Return the goodput of a policy above its waits, before those of the others in grey."""
+    import altair as alt  # noqa: PLC0415 - an extra, and slow to load
+
+    # Hidden labels take their place, so that all charts of a row are at the same height.
+    first: dict[str, Any] = {"labelOpacity": float(is_first), "ticks": is_first, "domain": is_first}
+    goodput = alt.Y(
+        "goodput:Q", title="done in time, of capacity" if is_first else None,
+        axis=alt.Axis(format=".0%", tickCount=5, **first), scale=alt.Scale(domain=[0, 1]),
+    )  # fmt: skip
+    wait = alt.Y(
+        "wait:Q", title="p99 wait, of the deadline" if is_first else None,
+        axis=alt.Axis(format="~%", values=[0.001, 0.01, 0.1, 1], **first),
+        scale=alt.Scale(type="log", domain=[0.001, 1], clamp=True),
+    )  # fmt: skip
+    upper = alt.layer(*_ideal(), *_lines(rows, goodput, policy, colour), *_mark(mark, goodput))
+    lower = alt.layer(*_lines(rows, wait, policy, colour), *_mark(mark, wait))
+    name = alt.TitleParams(policy, color=colour, anchor="start", fontSize=13)
+    return alt.vconcat(
+        upper.properties(width=WIDTH, height=HEIGHT, title=name),
+        lower.properties(width=WIDTH, height=HEIGHT),
+        spacing=8,
+    )
+
+
+def _lines(rows: Sequence[dict[str, Any]], measure: alt.Y, policy: str, colour: str) -> list[alt.Chart]:
+    """Return the line of a policy, and behind it those of the others."""
+    import altair as alt  # noqa: PLC0415 - an extra, and slow to load
+
+    others = alt.Chart(alt.InlineData(values=[row for row in rows if row["policy"] != policy]))
+    own = alt.Chart(alt.InlineData(values=[row for row in rows if row["policy"] == policy]))
+    behind = others.mark_line(strokeWidth=1.2, color=OTHERS).encode(detail="policy:N")
+    front = own.mark_line(strokeWidth=2.4, color=colour, point=alt.OverlayMarkDef(size=26, color=colour))
+    return [chart.encode(x=_load_axis(), y=measure) for chart in (behind, front)]
 
 
 def _mark(values: dict[str, Any] | None, measure: alt.Y) -> list[alt.Chart]:
-    """Return a star for the measures of one simulation, and its label; nothing if there are none."""
+    """Return a star for the measures of one simulation; nothing if there are none."""
     import altair as alt  # noqa: PLC0415 - an extra, and slow to load
 
     if values is None:
         return []
-    data = alt.InlineData(values=[values | {"text": f"this run, load {values['load']:.3g}"}])
-    point = alt.Chart(data).mark_point(shape=STAR, size=220, filled=True, color="#000000")
-    label = alt.Chart(data).mark_text(align="left", dx=10, dy=12, color="#000000").encode(text="text:N")
-    return [chart.encode(x=_load_axis(), y=measure) for chart in (point, label)]
+    data = alt.InlineData(values=[values])
+    point = alt.Chart(data).mark_point(shape=STAR, size=160, filled=True, color="#000000", opacity=1)
+    return [point.encode(x=_load_axis(), y=measure)]
 
 
 def _load_axis() -> alt.X:
@@ -105,43 +153,16 @@ def _load_axis() -> alt.X:
 
     return alt.X(
         "load:Q",
-        title="load, as a multiple of capacity",
+        title="load, of capacity",
         scale=alt.Scale(type="log", domain=[LOADS[0], LOADS[-1]], clamp=True),
-        axis=alt.Axis(values=list(LOADS), format="~g"),
+        axis=alt.Axis(values=list(LOAD_TICKS), format="~g", labelFlush=False),
     )
-
-
-def _panel(rows: Sequence[dict[str, Any]], measure: alt.Y) -> alt.Chart:
-    """Return one line per policy."""
-    import altair as alt  # noqa: PLC0415 - an extra, and slow to load
-
-    names = list(dict.fromkeys(row["policy"] for row in rows))
-    legend = alt.Legend(title="policy", orient="right", labelLimit=240)
-    colours = alt.Scale(domain=names, range=COLOURS[: len(names)])
-    shapes = alt.Scale(domain=names, range=SHAPES[: len(names)])
-    chart = alt.Chart(alt.InlineData(values=list(rows)))
-    lines: alt.Chart = chart.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=55, filled=True)).encode(
-        x=_load_axis(),
-        y=measure,
-        color=alt.Color("policy:N", scale=colours, legend=legend),
-        shape=alt.Shape("policy:N", scale=shapes, legend=legend),
-    )
-    return lines
 
 
 def _ideal() -> list[alt.Chart]:
-    """Return a dashed line for the best possible goodput, and its label."""
+    """Return a dashed line for the best possible goodput."""
     import altair as alt  # noqa: PLC0415 - an extra, and slow to load
 
     best = [{"load": load, "best": min(load, 1.0)} for load in sorted({*LOADS, 1.0})]
-    line = (
-        alt.Chart(alt.InlineData(values=best))
-        .mark_line(strokeDash=[5, 4], color="#404040", strokeWidth=1)
-        .encode(x=_load_axis(), y="best:Q")
-    )
-    label = (
-        alt.Chart(alt.InlineData(values=[{"load": 0.6, "best": 0.68, "text": "at best"}]))
-        .mark_text(align="right", color="#404040")
-        .encode(x=_load_axis(), y="best:Q", text="text:N")
-    )
-    return [line, label]
+    line = alt.Chart(alt.InlineData(values=best)).mark_line(strokeDash=[5, 4], color="#404040", strokeWidth=1)
+    return [line.encode(x=_load_axis(), y="best:Q")]

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from freshq.cli.command import Command, is_given
 from freshq.cli.commands.simulate.options import SimulateOptions
+from freshq.cli.commands.simulate.sentences import sentence_of, sentence_of_sweep
 from freshq.cli.texts import json_text
 from freshq.simulate import ArrivalProcess, load_sweep, plot, policies, simulate_load, summarize
 
@@ -110,6 +111,7 @@ def _print_result(result: Result, *, as_json: bool) -> None:
             table.add_row(name.replace("_", " "), _text(value))
     table.columns[1].justify = "right"
     Console().print(table)
+    typer.echo(sentence_of(result))
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - a field of a result
@@ -132,6 +134,7 @@ def _print_cells(cells: Sequence[Cell], *, as_json: bool) -> None:
     for name in dict.fromkeys(cell.policy for cell in cells):
         table.add_row(name, *(f"{cell.result.goodput_ratio:.3f}" for cell in cells if cell.policy == name))
     Console().print(table)
+    typer.echo(sentence_of_sweep(cells))
 
 
 app = typer.Typer(add_completion=False)

@@ -1,0 +1,124 @@
+"""Counts, shares and times as people read them, and what became of the tasks in one sentence."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+
+MINUTE: Final = 60
+HOUR: Final = 3600
+
+
+def duration(seconds: float) -> str:
+    """Return a time with three digits at most, in the unit that suits it: `60 ms`, `1.2 s`, `3 min`."""
+    units = ((1.0, 1000.0, "ms"), (MINUTE, 1.0, "s"), (HOUR, 1 / MINUTE, "min"))
+    factor, name = next(((by, unit) for below, by, unit in units if seconds < below), (1 / HOUR, "h"))
+    # Twice, because `g` alone would write 1000 as 1e+03.
+    return f"{float(f'{seconds * factor:.3g}'):,.10g} {name}"
+
+
+def share(part: float, whole: float) -> str:
+    """Return a share in percent; never 0 % for something, nor 100 % for less than everything."""
+    percent = 100 * part / whole
+    if 0 < percent < 1:
+        return "under 1 %"
+    return "over 99 %" if 99 < percent < 100 else f"{percent:.0f} %"  # noqa: PLR2004 - percent
+
+
+def age_labels(ages_seconds: Sequence[int]) -> list[str]:
+    """Return the labels of age classes, given their lower bounds, of which the first is 0."""
+    last = f"{duration(ages_seconds[-1])} and more"
+    return [*(_between(begin, end) for begin, end in pairwise(ages_seconds)), last]
+
+
+def _between(begin: int, end: int) -> str:
+    if not begin:
+        return f"under {duration(end)}"
+    number, unit = duration(begin).split()
+    return f"{number if duration(end).endswith(unit) else duration(begin)} to {duration(end)}"
+
+
+def verdict(fates: Mapping[str, int], wait_p50_seconds: float | None) -> str:
+    """Return what became of the tasks in one sentence, such as "23 % done in time, 77 % shed".
+
+    Args:
+        fates: Number of tasks by fate, as `fates_of` counts them.
+        wait_p50_seconds: Median wait of the claimed tasks; None if none was claimed.
+    """
+    total = sum(fates.values())
+    if not total:
+        return "No tasks."
+    first = "done in time"
+    parts = [f"{share(fates[first], total)} {first}"]
+    parts += [f"{share(count, total)} {fate}" for fate, count in fates.items() if count and fate != first]
+    wait = "" if wait_p50_seconds is None else f"; median wait {duration(wait_p50_seconds)}"
+    return f"{', '.join(parts)}{wait}."
+
+
+def fates_of(tasks: pd.DataFrame) -> dict[str, int]:
+    """Count tasks by fate in plain words.
+
+    Args:
+        tasks: With the columns `outcome` and `in_time`.
+    """
+    counts = tasks["outcome"].value_counts()
+    succeeded = int(counts.get("success", 0))
+    # Tasks that were never done have null, not False.
+    in_time = int((tasks["outcome"].eq("success") & tasks["in_time"].eq(other=True)).sum())
+    return {
+        "done in time": in_time,
+        "shed": int(counts.get("shed", 0)),
+        "done late": succeeded - in_time,
+        "failed": int(counts.get("failure", 0)),
+        "cancelled": int(counts.get("cancelled", 0)),
+        "still waiting": int(counts.get("pending", 0)),
+        "still running": int(counts.get("taken", 0)),
+    }
+
+
+def conclusions(replayed: Mapping[str, Any]) -> list[str]:
+    """Return for each queue which policy did most and least at the recorded capacity, as sentences.
+
+    Args:
+        replayed: The result of a replay.
+    """
+    said = []
+    for queue in dict.fromkeys(row["queue"] for row in replayed["scenarios"]):
+        rows = [row for row in replayed["scenarios"] if row["queue"] == queue and row["capacity"] == 1]
+        if len(rows) > 1:
+            best = max(rows, key=lambda row: row["served_in_time"])
+            worst = min(rows, key=lambda row: row["served_in_time"])
+            said.append(_compared(queue, best, worst))
+    return said
+
+
+def _compared(queue: str | None, best: Mapping[str, Any], worst: Mapping[str, Any]) -> str:
+    most, least = (share(row["served_in_time"], row["offered"]) for row in (best, worst))
+    begin = f"Queue {queue or '(none)'}, at its recorded capacity:"
+    if most == least:
+        return f"{begin} all policies do {most} in time."
+    return f"{begin} {best['policy']} does {most} in time, {worst['policy']} {least}."
+
+
+def cell(name: str, value: object) -> str:
+    """Return a value of a table, by the name of its column: a time, a share, a count or a text."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if not isinstance(value, int | float):
+        return str(value)
+    if name.endswith("_seconds"):
+        return duration(value)
+    if name.endswith("_share"):
+        return share(value, 1)
+    return f"{value:,.3f}" if isinstance(value, float) and not value.is_integer() else f"{value:,.0f}"
+
+
+def heading(name: str) -> str:
+    """Return the title of a column: its name without the unit, which `cell` adds."""
+    return name.removesuffix("_seconds").replace("_", " ")
