@@ -126,4 +126,4 @@ def _plans(figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"\n### {STORES[store]}: {SITUATIONS[figure['situation']][0].lower()}"
         for statement, plan in new:
             yield f"\n`{' '.join(statement.split())[:MAX_STATEMENT_CHARS]}`\n"
-            yield f"```\n{plan}\n```"
+            yield f"```text\n{plan}\n```"

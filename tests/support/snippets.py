@@ -37,7 +37,8 @@ _DATA: Final[dict[str, Callable[[str], object]]] = {
     "toml": tomllib.loads,
     "yaml": yaml_parse,
 }
-LANGUAGES: Final = {"console", "python", "text", *_DATA}
+RUN: Final = {"console", "python", "sh"}
+LANGUAGES: Final = {"text", *RUN, *_DATA}
 COMMAND_SECONDS: Final = 60
 _SAME: Final = doctest.ELLIPSIS
 
@@ -106,6 +107,9 @@ class Reader:
         self._stand_ins = dict(stand_ins or {})
         self._names: dict[str, Any] = {"__name__": "__main__"}
         self._last = ""
+        self._saved: list[str] = []
+        # The text of programs and commands, in which a saved file is named by what runs it.
+        self._mentioned = ""
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         plain = {"COLUMNS": "100", "HOME": str(folder), "LANG": "C.UTF-8", "PATH": programs, "TERM": "dumb"}
         self.environment = plain | dict(environment or {})
@@ -115,6 +119,8 @@ class Reader:
         for snippet in read:
             if snippet.not_run is None:
                 self._do(snippet)
+        idle = [name for name in self._saved if Path(name).stem not in self._mentioned]
+        assert not idle, f"nothing runs the files {', '.join(idle)}"
 
     def _do(self, snippet: Snippet) -> None:
         code = snippet.code
@@ -123,18 +129,28 @@ class Reader:
         name = _FILE.match(code)
         if snippet.language == "console":
             self._type(code, snippet.place)
-        elif snippet.language in {"python", "toml", "ini"} and name:
-            path = self.folder / name[1]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(code, "utf-8")
+        elif snippet.language == "sh":
+            self._shell(f"set -e\n{code}", snippet.place)
+        elif snippet.language == "python" and name:
+            self._save(name[1], code)
         elif snippet.language == "python":
             self._run(code, snippet.place)
         elif snippet.language == "text":
-            same(self._last, code, snippet.place)
+            if self._last:  # else it is a picture in letters
+                same(self._last, code, snippet.place)
+            self._last = ""
         else:
             _DATA[snippet.language](code)
 
+    def _save(self, name: str, code: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code, "utf-8")
+        self._saved.append(name)
+        self._mentioned += f"\n{code.partition(chr(10))[2]}"
+
     def _run(self, code: str, place: str) -> None:
+        self._mentioned += code
         printed = StringIO()
         with redirect_stdout(printed):
             exec(compile(code, place, "exec"), self._names)  # noqa: S102 - the page's own program
@@ -153,6 +169,7 @@ class Reader:
                 same(self.printed[command], output, place)
 
     def _shell(self, command: str, place: str) -> str:
+        self._mentioned += command if "pytest" not in command else " ".join((command, *self._saved))
         bash = shutil.which("bash")
         assert bash is not None
         done = subprocess.run(  # noqa: S603 - the page's own command

@@ -36,7 +36,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_library_example_runs(tmp_path: Path) -> None:
-    (example,) = blocks("python")
+    example = blocks("python")[0]
     done = subprocess.run(  # noqa: S603 - this interpreter, this README
         [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -73,7 +73,7 @@ def test_the_runner_example_names_parameters_as_the_template_allows_them() -> No
 def test_the_runner_example_runs_as_it_is_deployed(
     moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (example,) = re.findall(r"^ +```py\n(.*?)^ +```", README, re.DOTALL | re.MULTILINE)
+    (example,) = re.findall(r"^ +```python\n(.*?)^ +```", README, re.DOTALL | re.MULTILINE)
     (module,) = re.findall(r"`functions/process_tasks/(\w+)\.py`", README)
     (tmp_path / f"{module}.py").write_text(textwrap.dedent(example))
     overrides = overrides_of_the_runner_example()

@@ -73,7 +73,8 @@ def session_of_the_docs() -> list[tuple[str, str]]:
     text = (
         DOCS.read_text(encoding="utf-8").partition("## A call center at the shell")[2].partition("\n## ")[0]
     )
-    lines = [line[4:].rstrip() for line in text.splitlines() if line.startswith("    ")]
+    (shown,) = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    lines = [line.rstrip() for line in shown.splitlines()]
     session: list[tuple[str, str]] = []
     for line in lines:
         if line.startswith("$ "):
