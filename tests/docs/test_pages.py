@@ -32,7 +32,7 @@ BETWEEN: Final = {";", "&&", "||", "|", "(", ")", "&", ">"}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return an empty current folder that programs can import from; their modules are forgotten afterwards."""
+    """Return an empty current folder to import from; its modules are forgotten afterwards."""
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
