@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import altair as alt
 
 from freshq import TaskStatus
-from freshq_pipeline.report.charts import FATES
+from freshq.model.palette import Colour
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 
 IN_TIME: Final = "done in time"
 LATE: Final = "done too late"
-# The fates of the report have the same colours there.
 COLOURS: Final = {
-    IN_TIME: FATES["succeeded"],
-    LATE: "#CC79A7",
-    "shed": FATES["shed"],
-    "failed": FATES["failed"],
-    "cancelled": FATES["cancelled"],
-    "pending": "#56B4E9",
-    "taken": "#0072B2",
+    IN_TIME: Colour.SUCCESS.value,
+    LATE: Colour.LATE.value,
+    "shed": Colour.SHED.value,
+    "failed": Colour.FAILURE.value,
+    "cancelled": Colour.CANCELLED.value,
+    "pending": Colour.PENDING.value,
+    "taken": Colour.TAKEN.value,
 }
 NAMES: Final = {TaskStatus.FAILURE: "failed"}
 LINE_COLOUR: Final = "#404040"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.packaging.conftest import Environment, environment
+from tests.packaging.conftest import REPOSITORY, Environment, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +31,14 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 @pytest.fixture(scope="module")
 def with_cli_and_sql(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return environment(wheel, tmp_path_factory.mktemp("extras"), "cli", "sql")
+
+
+def test_the_dashboard_has_its_page(wheel: Path) -> None:
+    source = REPOSITORY / "layers" / "freshq" / "freshq" / "cli" / "dashboard" / "static"
+    files = {f"freshq/cli/dashboard/static/{file.name}" for file in source.iterdir()}
+
+    assert {"freshq/cli/dashboard/static/index.html", "freshq/cli/dashboard/static/main.js"} < files
+    assert files <= set(zipfile.ZipFile(wheel).namelist())
 
 
 def test_the_core_works_bare(bare: Environment) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from freshq import Order, Queue
-from freshq.stores.base import OldestRequest
+from freshq.stores.oldest_request import OldestRequest
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.candidates import LOOKED_ROWS
 from freshq.stores.sql.claims import STALE_ROWS

@@ -38,6 +38,8 @@ def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("sqlalchemy", "sql", ["stats", "--queue", "sqlite:///tasks.db"]),
         ("sqlalchemy", "sql", ["sql", "migrate", "sqlite:///tasks.db"]),
         ("sqlalchemy", "sql", ["relay", "--from", "sqlite:///tasks.db", "--to", "memory://"]),
+        ("starlette", "dashboard", ["dashboard", "--queue", "memory://"]),
+        ("uvicorn", "dashboard", ["dashboard", "--queue", "memory://"]),
         ("altair", "plot", ["simulate", "--rate", "1", "--plot", "plot.png"]),
     ],
 )

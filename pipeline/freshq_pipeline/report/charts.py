@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import altair as alt
 import pandas as pd
 
+from freshq.model.palette import Colour
 from freshq_pipeline.report import axes
 from freshq_pipeline.report.words import age_labels
 from freshq_pipeline.tables.minutes import HISTOGRAM_BASE
@@ -26,8 +27,13 @@ SHARES: Final = (0.5, 0.9, 0.99)
 MAX_GROUPS: Final = 20
 # Shown for tasks without a group, and for events without a queue.
 NO_NAME: Final = "(none)"
-# From the colour-blind safe palette of Okabe and Ito.
-FATES: Final = {"succeeded": "#009E73", "failed": "#D55E00", "cancelled": "#999999", "shed": "#E69F00"}
+FATES: Final = {
+    "succeeded": Colour.SUCCESS.value,
+    "failed": Colour.FAILURE.value,
+    "cancelled": Colour.CANCELLED.value,
+    "shed": Colour.SHED.value,
+}
+# From the palette that FATES are from, in an order of their own.
 LINES: Final = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
 MEASURES: Final = {"in_time": "share done in time", "shed": "share shed", "wait": "p99 wait"}
 

@@ -36,6 +36,13 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         on_queue=True,
     ),
     Listed(
+        "dashboard",
+        "Queue",
+        "dashboard.command:dashboard",
+        "Serve a page that shows the queue live, to this machine only, until Ctrl-C.",
+        on_queue=True,
+    ),
+    Listed(
         "shell",
         "Queue",
         "shell.command:shell",

@@ -10,7 +10,8 @@ from freshq.errors import StoreError
 from freshq.model.answers import held_task
 from freshq.model.task import TaskStatus
 from freshq.policy.shedding import MAX_SHED_BEHIND, ShedReason
-from freshq.stores.base import Guard, OldestRequest
+from freshq.stores.base import Guard
+from freshq.stores.oldest_request import OldestRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

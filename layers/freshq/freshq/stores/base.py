@@ -14,13 +14,14 @@ from freshq.model.task import TaskStatus
 from freshq.stores.clocks import ANY_TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from freshq.model.task import Task
     from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.clocks import TimeRange
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.dead_letters import DeadPlace
+    from freshq.stores.oldest_request import OldestRequest
     from freshq.stores.transactions import Transactions
 
 
@@ -71,31 +72,6 @@ class Due:
 
     tasks: Sequence[Task]
     more: bool
-
-
-@dataclass(frozen=True, slots=True)
-class OldestRequest:
-    """A request for the oldest claimable tasks of a queue.
-
-    Attributes:
-        queue: Name of the queue.
-        now: Current time in seconds; tasks past their own deadline are stale.
-        created_after: Tasks created at or before this time are stale.
-        count: Maximum number of tasks.
-        groups: Only of these groups; None for all.
-        level: Only of this priority level; None for all.
-    """
-
-    queue: str
-    now: float
-    created_after: float
-    count: int
-    groups: Collection[str | None] | None = None
-    level: int | None = None
-
-    def asks(self, level: int, group: str | None) -> bool:
-        """Return whether it asks for tasks of a line."""
-        return self.level in (None, level) and (self.groups is None or group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +179,9 @@ class Store(Protocol):
     def delayed(self, queue: str, limit: int) -> list[Task]:
         """Return some of the delayed tasks, the next due first: at least one page of what comes due."""
 
+    def leased(self, queue: str, limit: int) -> list[Task]:
+        """Return some of the TAKEN tasks, the first lease to end first, as `delayed` does."""
+
     def replace(self, task: Task, guard: Guard) -> Task:
         """Store the new version of a task, all but its payload, group and queue.
 
@@ -307,6 +286,11 @@ class Store(Protocol):
         self, queue: str, now: float, created_after: float, at_most: int
     ) -> dict[str | None, int]:
         """Count the tasks claimable at `now` by group, reading little more than `at_most` of each line."""
+
+    def newest_created(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, list[float]]:
+        """Return when tasks claimable at `now` were created, by group: of each line the `at_most` newest."""
 
     def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
         """Return the creation time of the oldest task that is claimable at `now`; None if there is none."""

@@ -21,21 +21,23 @@ from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
 from freshq.stores.dead_letters import DeadPlace, place_of
 from freshq.stores.memory_counts import StateCounts
 from freshq.stores.memory_lines import LAST_ID, QueueLines
+from freshq.stores.memory_tasks import copied, due_time, is_due, when_needed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from freshq.errors import FreshqError
-    from freshq.stores.base import OldestRequest, Stats
+    from freshq.stores.base import Stats
     from freshq.stores.claim_request import ClaimMoment, ClaimRequest
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.lines import Line
     from freshq.stores.memory_lines import WaitingLine
+    from freshq.stores.oldest_request import OldestRequest
 
 # Counts are dropped this long after they expire.
 EXPIRY_MARGIN_SECONDS: Final = 60
-# Ends of leases and delays among which a look finds delayed tasks.
-DELAYED_PAGE: Final = 1000
+# Ends of leases and delays among which a look finds delayed or held tasks.
+COMING_PAGE: Final = 1000
 DEAD_PAGE: Final = 100
 
 
@@ -92,7 +94,7 @@ class MemoryStore(Store):
         if task.status is TaskStatus.PENDING and not task.delayed:
             line = self._lines[task.queue].line((task.priority, task.group))
             line.add(task.created, task.task_id, task.deadline)
-        due_at = _due_at(task)
+        due_at = due_time(task)
         if due_at is not None:
             self._agenda[task.queue].add((due_at, task.task_id))
         if task.status is TaskStatus.FAILURE:
@@ -106,7 +108,7 @@ class MemoryStore(Store):
             return
         if task.status is TaskStatus.PENDING and not task.delayed:
             self._lines[task.queue].remove((task.priority, task.group), task.created, task_id)
-        due_at = _due_at(task)
+        due_at = due_time(task)
         if due_at is not None:
             self._agenda[task.queue].remove((due_at, task_id))
         if task.status is TaskStatus.FAILURE:
@@ -132,13 +134,21 @@ class MemoryStore(Store):
     def peek(self, request: ClaimRequest) -> list[Task]:
         with self._lock:
             chosen = islice(self._candidates(request, request.moment(), []), request.limit)
-            return [_copied(self._tasks[task_id]) for task_id in chosen]
+            return [copied(self._tasks[task_id]) for task_id in chosen]
 
     @override
     def delayed(self, queue: str, limit: int) -> list[Task]:
+        return self._coming(queue, TaskStatus.PENDING, limit)
+
+    @override
+    def leased(self, queue: str, limit: int) -> list[Task]:
+        return self._coming(queue, TaskStatus.TAKEN, limit)
+
+    def _coming(self, queue: str, status: TaskStatus, limit: int) -> list[Task]:
         with self._lock:
-            coming = (self._tasks[task_id] for _due_at, task_id in islice(self._agenda[queue], DELAYED_PAGE))
-            return [_copied(task) for task in islice((task for task in coming if task.delayed), limit)]
+            coming = (self._tasks[task_id] for _due_at, task_id in islice(self._agenda[queue], COMING_PAGE))
+            found = (task for task in coming if task.status is status)
+            return [copied(task) for task in islice(found, limit)]
 
     def _candidates(self, request: ClaimRequest, moment: ClaimMoment, looked_at: list[Line]) -> Iterator[str]:
         """Yield the ids of claimable tasks, best first; note the lines that were looked at."""
@@ -155,7 +165,7 @@ class MemoryStore(Store):
             yield from request.turns.interleave(
                 level,
                 {
-                    group: _when_needed(partial(candidates, (level, group), line))
+                    group: when_needed(partial(candidates, (level, group), line))
                     for group, line in lines.items()
                 },
             )
@@ -173,7 +183,7 @@ class MemoryStore(Store):
             **claim_times(task, moment.now),
         )
         self._store(taken)
-        return _copied(taken)
+        return copied(taken)
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
@@ -204,7 +214,7 @@ class MemoryStore(Store):
         with self._lock:
             past = self._retention[queue].irange(maximum=(now, LAST_ID))
             # What is due is brought in first.
-            over = (task_id for _expires, task_id in past if not _is_due(self._tasks[task_id], now))
+            over = (task_id for _expires, task_id in past if not is_due(self._tasks[task_id], now))
             doomed = list(islice(over, limit))
             for task_id in doomed:
                 self._forget(task_id)
@@ -260,6 +270,19 @@ class MemoryStore(Store):
             for (_level, group), line in lines:
                 counts[group] += line.count(created_after, now, at_most)
             return dict(counts)
+
+    @override
+    def newest_created(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, list[float]]:
+        with self._lock:
+            lines = self._lines[queue].few()
+            if lines is None:
+                return self._states[queue].newest_by_group(now, created_after, at_most)
+            times: defaultdict[str | None, list[float]] = defaultdict(list)
+            for (_level, group), line in lines:
+                times[group] += islice(line.newest(created_after, now), at_most)
+            return dict(times)
 
     @override
     def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
@@ -322,22 +345,3 @@ class MemoryStore(Store):
     @override
     def close(self) -> None:
         pass
-
-
-def _copied(task: Task) -> Task:
-    return replace(task, payload=deepcopy(task.payload))
-
-
-def _when_needed(candidates: Callable[[], Iterator[str]]) -> Iterator[str]:
-    """Yield what a function returns that is not called before the first is asked for."""
-    yield from candidates()
-
-
-def _due_at(task: Task) -> float | None:
-    """Return when the lease or the delay of a task ends; None if it has neither."""
-    return task.lease_until if task.status is TaskStatus.TAKEN else task.not_before if task.delayed else None
-
-
-def _is_due(task: Task, now: float) -> bool:
-    due_at = _due_at(task)
-    return due_at is not None and due_at <= now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -47,13 +47,19 @@ class StateCounts:
 
     def by_group(self, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
         """Count the claimable tasks by group, of the `at_most` and a few with the latest deadlines."""
-        latest = self._live(now, reverse=True)
-        groups = (
-            group
-            for _deadline, _id, created, group in islice(latest, at_most + LOOKED_TASKS)
-            if created > created_after
-        )
-        return dict(Counter(groups))
+        return {
+            group: len(times) for group, times in self.newest_by_group(now, created_after, at_most).items()
+        }
+
+    def newest_by_group(
+        self, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, list[float]]:
+        """Return the creation times of the claimable tasks by group, of those that `by_group` counts."""
+        times: defaultdict[str | None, list[float]] = defaultdict(list)
+        for _deadline, _id, created, group in islice(self._live(now, reverse=True), at_most + LOOKED_TASKS):
+            if created > created_after:
+                times[group].append(created)
+        return dict(times)
 
     def oldest_created(self, now: float, created_after: float) -> float | None:
         """Return when the oldest of the first tasks to become stale was created; None if there is none."""

@@ -171,6 +171,16 @@ class WaitingLine:
                     if created > created_after and deadline > deadline_after:
                         yield created, task_id
 
+    def newest(self, created_after: float, deadline_after: float) -> Iterator[float]:
+        """Yield the creation times of the tasks that are not stale, newest first."""
+        for chunk in reversed(self._chunks):
+            if chunk.entries[-1][0] <= created_after:
+                return
+            if chunk.latest > deadline_after:
+                for created, _id, deadline in reversed(chunk.entries):
+                    if created > created_after and deadline > deadline_after:
+                        yield created
+
     def count(self, created_after: float, deadline_after: float, at_most: int) -> int:
         """Count the tasks that are not stale, reading little more than `at_most`."""
         total = 0

@@ -11,7 +11,8 @@ from freshq.errors import Overloaded
 from freshq.model.task import TaskStatus
 from freshq.policy.evictions import CountedBacklog
 from freshq.policy.shedding import Victim, WhenFull
-from freshq.stores.base import ConflictError, Guard, OldestRequest
+from freshq.stores.base import ConflictError, Guard
+from freshq.stores.oldest_request import OldestRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -64,14 +64,24 @@ class DueTasks:
 
     def delayed(self, queue: str, limit: int) -> list[Task]:
         """Return delayed tasks on the first page of each shard, the next due first."""
-        ids = [
-            task_id
-            for partition in self.keyspace.due_partitions(queue)
-            for task_id, _due_at in earliest_due(self.calls, partition, MAX_EPOCH_SECONDS)
-        ]
-        tasks = map(decode_if_task, self.calls.get_many(ids))
+        tasks = map(decode_if_task, self.calls.get_many(self._coming_ids(queue)))
         delayed = [task for task in tasks if task is not None and task.delayed]
         return sorted(delayed, key=lambda task: task.not_before or 0.0)[:limit]
+
+    def leased(self, queue: str, limit: int) -> list[Task]:
+        """Return TAKEN tasks of the lease records on the first page of each shard, the first to end first."""
+        records = filter(is_lease_record, self.calls.get_many(self._coming_ids(queue)))
+        named = {task_id for record in records for task_id in task_ids_of(record)}
+        tasks = map(decode_if_task, self.calls.get_many(sorted(named)))
+        held = [task for task in tasks if task is not None and task.status is TaskStatus.TAKEN]
+        return sorted(held, key=lambda task: task.lease_until or 0.0)[:limit]
+
+    def _coming_ids(self, queue: str) -> list[str]:
+        return [
+            item_id
+            for partition in self.keyspace.due_partitions(queue)
+            for item_id, _due_at in earliest_due(self.calls, partition, MAX_EPOCH_SECONDS)
+        ]
 
     def _due_among(self, ids: Sequence[str], now: float, limit: int) -> list[Task]:
         items = self.calls.get_many(ids)

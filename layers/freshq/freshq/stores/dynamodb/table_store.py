@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from freshq.model.task import Task
-    from freshq.stores.base import Due, Guard, OldestRequest, SharedRecord, Stats
+    from freshq.stores.base import Due, Guard, SharedRecord, Stats
     from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.clocks import TimeRange
     from freshq.stores.dead_letters import DeadPlace
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.names import Item
     from freshq.stores.dynamodb.puts import T
+    from freshq.stores.oldest_request import OldestRequest
 
 MAX_SHARDS: Final = 64
 # Tasks whose lines are announced at a time: they are put within a second, or their records are read again.
@@ -139,6 +140,10 @@ class TableStore(Store):
         return self._due.delayed(queue, limit)
 
     @override
+    def leased(self, queue: str, limit: int) -> list[Task]:
+        return self._due.leased(queue, limit)
+
+    @override
     def replace(self, task: Task, guard: Guard) -> Task:
         return self._replace(task, guard, replace_arguments(task, guard, self._keyspace))
 
@@ -206,6 +211,12 @@ class TableStore(Store):
         self, queue: str, now: float, created_after: float, at_most: int
     ) -> dict[str | None, int]:
         return self._waiting.count(queue, now, created_after, at_most)
+
+    @override
+    def newest_created(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, list[float]]:
+        return self._waiting.newest(queue, now, created_after, at_most)
 
     @override
     def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:

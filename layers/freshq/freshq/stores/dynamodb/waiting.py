@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from freshq.model.task import TaskStatus
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from freshq.model.task import Task
-    from freshq.stores.base import OldestRequest
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.keyspace import Keyspace
     from freshq.stores.dynamodb.line_records import LineRecords
     from freshq.stores.dynamodb.status_index import LiveTasks
     from freshq.stores.lines import Line
+    from freshq.stores.oldest_request import OldestRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,23 @@ class WaitingTasks:
             for partition in self.keyspace.pending_partitions(queue, [line]):
                 counts[line[1]] += queries.count_live(self.calls, partition, live, at_most)
         return dict(counts)
+
+    def newest(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, list[float]]:
+        """Return the creation times of claimable tasks by group, of each partition the `at_most` newest.
+
+        Where time is not the order, the last ones of each partition, newest first.
+        """
+        live = self.live(created_after, now)
+        times: defaultdict[str | None, list[float]] = defaultdict(list)
+        for line in self.lines.all_lines(queue, now):
+            for partition in self.keyspace.pending_partitions(queue, [line]):
+                pages = queries.claimable_pages(self.calls, partition, live, at_most, newest_first=True)
+                entries = chain.from_iterable(page.entries for page in pages)
+                found = [entry.created for entry in islice(entries, at_most)]
+                times[line[1]] += found if live.index.by_time else sorted(found, reverse=True)
+        return dict(times)
 
     def live(self, created_after: float, deadline_after: float) -> LiveTasks:
         """Return which tasks are live, by their deadlines too if the index has them."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
+from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.sql.part import Part
 from freshq.stores.sql.rows import DUE, OVER, microseconds, task_of
 from freshq.stores.sql.stale import StaleTasks
-from freshq.stores.sql.statements import PENDING, Statements
+from freshq.stores.sql.statements import Statements
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from freshq.stores.sql.schema import Schema
 
 PAGE_ROWS: Final = 200
-# Held and delayed tasks among which a look finds delayed ones.
-DELAYED_ROWS: Final = 1_000
+# Held and delayed tasks among which a look finds those of one status.
+COMING_ROWS: Final = 1_000
 
 
 class UpkeepStatements(Statements):
@@ -50,15 +51,15 @@ class UpkeepStatements(Statements):
         return sa.select(due_us).where(self.in_queue, *later).order_by(due_us).limit(1)
 
     @cached_property
-    def delayed(self) -> sa.Select[Any]:
-        """The delayed tasks among the first `looked` held and delayed ones, the next due first."""
+    def coming(self) -> sa.Select[Any]:
+        """The tasks of a status among the first `looked` held and delayed ones, the next due first."""
         tasks = self.tasks
         looked = sa.select(tasks.c.task_id, tasks.c.due_us).where(self.in_queue, tasks.c.agenda == DUE)
         coming = looked.order_by(tasks.c.due_us).limit(sa.bindparam("looked")).subquery("coming")
         return (
             sa.select(*self.columns)
             .select_from(coming.join(tasks, tasks.c.task_id == coming.c.task_id))
-            .where(self.in_queue, tasks.c.agenda == DUE, tasks.c.status == PENDING)
+            .where(self.in_queue, tasks.c.agenda == DUE, tasks.c.status == sa.bindparam("of_status"))
             .order_by(coming.c.due_us)
             .limit(sa.bindparam("page"))
         )
@@ -105,8 +106,15 @@ class Upkeep(Part):
 
     @override
     def delayed(self, queue: str, limit: int) -> list[Task]:
-        parameters = {"of_queue": queue, "looked": DELAYED_ROWS, "page": limit}
-        return [task_of(row) for row in self.database.rows(self.upkeep_sql.delayed, parameters)]
+        return self._coming(queue, TaskStatus.PENDING, limit)
+
+    @override
+    def leased(self, queue: str, limit: int) -> list[Task]:
+        return self._coming(queue, TaskStatus.TAKEN, limit)
+
+    def _coming(self, queue: str, status: TaskStatus, limit: int) -> list[Task]:
+        parameters = {"of_queue": queue, "of_status": status, "looked": COMING_ROWS, "page": limit}
+        return [task_of(row) for row in self.database.rows(self.upkeep_sql.coming, parameters)]
 
     @override
     def tidy(self, queue: str, now: float, limit: int) -> int:

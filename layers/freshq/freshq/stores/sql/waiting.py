@@ -6,7 +6,7 @@ past their own deadline, answers come from the agenda, which has all claimable t
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +20,8 @@ from freshq.stores.sql.statements import Statements
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
-    from freshq.stores.base import OldestRequest
     from freshq.stores.lines import Line
+    from freshq.stores.oldest_request import OldestRequest
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
@@ -45,10 +45,10 @@ class WaitingStatements(Statements):
 
     @cached_property
     def newest_of_line(self) -> sa.Select[Any]:
-        """As `oldest_of_line`, for the newest one."""
+        """As `oldest_of_line`, for the creation times of the newest ones."""
         seen = self.first_of_line(newest_first=True).limit(sa.bindparam("looked")).subquery("seen")
         in_time = seen.c.deadline_us > sa.bindparam("deadline_after_us")
-        return sa.select(seen.c.created_us).where(in_time).limit(1)
+        return sa.select(seen.c.created_us).where(in_time).limit(sa.bindparam("at_most"))
 
     @cached_property
     def listed_tasks(self) -> sa.Select[Any]:
@@ -79,6 +79,12 @@ class WaitingStatements(Statements):
         waiting = self._last_to_expire(self.tasks.c.task_group)
         counts: sa.Select[Any] = sa.select(waiting.c.task_group, sa.func.count())
         return counts.where(self._young(waiting)).group_by(waiting.c.task_group)
+
+    @cached_property
+    def newest_by_group(self) -> sa.Select[Any]:
+        """The groups and creation times of the claimable tasks with the latest deadlines."""
+        waiting = self._last_to_expire(self.tasks.c.task_group)
+        return sa.select(waiting.c.task_group, waiting.c.created_us).where(self._young(waiting))
 
     @cached_property
     def sum_up(self) -> sa.Select[Any]:
@@ -133,6 +139,26 @@ class Waiting(Part):
             return dict(counts)
 
         return self.database.read(count)
+
+    @override
+    def newest_created(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, list[float]]:
+        def newest(connection: sa.Connection) -> dict[str | None, list[float]]:
+            times: defaultdict[str | None, list[float]] = defaultdict(list)
+            lines = self.waiting_lines(connection, queue)
+            if lines is None:
+                page = on_agenda(queue, now, created_after, at_most + COUNTED_ROWS)
+                for group, created_us in connection.execute(self.waiting_sql.newest_by_group, page):
+                    times[group].append(created_us / 1e6)
+            for line in lines or ():
+                bounds = {"at_most": at_most, "looked": at_most + COUNTED_ROWS}
+                live = live_in_line(queue, line, created_after, now) | bounds
+                found = connection.execute(self.waiting_sql.newest_of_line, live).scalars()
+                times[line[1]] += [created_us / 1e6 for created_us in found]
+            return dict(times)
+
+        return self.database.read(newest)
 
     @override
     def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:

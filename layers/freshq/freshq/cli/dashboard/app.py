@@ -1,0 +1,239 @@
+"""The dashboard as a web application: its pages, what they read, and what they may change."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from freshq.cli.dashboard.access import Guarded
+from freshq.cli.dashboard.live import Live
+from freshq.cli.dashboard.look import Looker, has_deadline
+from freshq.cli.dashboard.schedule_rows import schedule_rows
+from freshq.cli.dashboard.task_views import contents, details, listed_row
+from freshq.cli.texts import json_text
+from freshq.errors import FreshqError, RefusedError, TaskNotFound
+from freshq.model.palette import Colour
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from freshq.cli.dashboard.access import Access
+    from freshq.feeds.schedules import Schedule
+    from freshq.queue.base import BaseQueue
+
+STATIC: Final = Path(__file__).parent / "static"
+LISTED_TASKS: Final = 25
+# Dead letters that one click redrives; a click more takes the next ones.
+REDRIVEN_TASKS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a dashboard shows.
+
+    Attributes:
+        queue: The queue.
+        schedules: Schedules that put tasks into it, as far as they are known.
+        every_seconds: Time between two looks.
+        changes: Whether the page may change the queue.
+    """
+
+    queue: BaseQueue
+    schedules: Sequence[Schedule] = ()
+    every_seconds: float = 1.0
+    changes: bool = True
+
+
+class Json(JSONResponse):
+    """JSON for programs: infinity is null."""
+
+    def render(self, content: object) -> bytes:
+        """Return the text."""
+        return json_text(content).encode()
+
+
+def application(shown: Shown, access: Access) -> tuple[ASGIApp, Live]:
+    """Return the application of a dashboard, and what streams to its pages."""
+    live = Live(Looker(shown.queue), shown.every_seconds)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        yield
+        live.close()
+
+    api = _Api(shown, live)
+    routes = [
+        Route("/", lambda _request: FileResponse(STATIC / "index.html")),
+        Route("/palette.css", lambda _request: Response(palette_css(), media_type="text/css")),
+        Route("/api/queue", api.queue),
+        Route("/api/live", api.live),
+        Route("/api/schedules", api.schedules),
+        Route("/api/tasks", api.tasks),
+        Route("/api/task", api.task),
+        Route("/api/contents", api.contents),
+        Route("/api/do", api.do, methods=["POST"]),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    handlers: dict[Any, Any] = {
+        RefusedError: partial(_refused, status=HTTPStatus.CONFLICT),
+        TaskNotFound: partial(_refused, status=HTTPStatus.NOT_FOUND),
+        FreshqError: partial(_refused, status=HTTPStatus.SERVICE_UNAVAILABLE),
+        ValueError: partial(_refused, status=HTTPStatus.BAD_REQUEST),
+    }
+    app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    return Guarded(app, access), live
+
+
+def _refused(_request: Request, error: Exception, status: HTTPStatus) -> Response:
+    return Json({"error": str(error)}, status)
+
+
+def palette_css() -> str:
+    """Return the colours of fates as CSS variables."""
+    variables = "".join(f"--fate-{colour.name.lower()}:{colour.value};" for colour in Colour)
+    return f":root{{{variables}}}\n"
+
+
+class _Api:
+    """What pages call. Calls to the store run in threads."""
+
+    def __init__(self, shown: Shown, live: Live) -> None:
+        self._shown = shown
+        self._queue = shown.queue
+        self._live = live
+
+    def queue(self, _request: Request) -> Response:
+        """Describe the queue: what does not change while the dashboard runs."""
+        queue = self._queue
+        return Json(
+            {
+                "name": queue.name,
+                "order": queue.order.value,
+                "max_age_seconds": queue.max_age_seconds,
+                "has_deadline": has_deadline(queue.max_age_seconds),
+                "lease_seconds": queue.lease_seconds,
+                "changes": self._shown.changes,
+                "has_schedules": bool(self._shown.schedules),
+            }
+        )
+
+    async def live(self, _request: Request) -> Response:
+        """Stream looks at the queue."""
+        return StreamingResponse(self._live.events(), media_type="text/event-stream")
+
+    def schedules(self, _request: Request) -> Response:
+        """List the schedules."""
+        return Json({"rows": schedule_rows(self._queue, self._shown.schedules)})
+
+    def tasks(self, request: Request) -> Response:
+        """List tasks, of one status or all."""
+        asked = request.query_params
+        page = self._queue.list(asked.get("status") or None, LISTED_TASKS, asked.get("cursor") or None)
+        now = self._queue.now()
+        return Json({"rows": [listed_row(task, now) for task in page], "cursor": page.cursor})
+
+    def task(self, request: Request) -> Response:
+        """Describe one task, without payload and result."""
+        task = self._found(request.query_params.get("id", ""))
+        return Json(details(task, self._queue.now()))
+
+    def contents(self, request: Request) -> Response:
+        """Return payload and result of one task."""
+        return Json(contents(self._found(request.query_params.get("id", ""))))
+
+    def _found(self, task_id: str) -> Any:  # noqa: ANN401 - a Task
+        task = self._queue.get(task_id)
+        if task is None:
+            raise TaskNotFound(task_id, self._queue.name)
+        return task
+
+    async def do(self, request: Request) -> Response:
+        """Change the queue or a task."""
+        if not self._shown.changes:
+            return Json(
+                {"error": "this dashboard only shows; start it without --read-only"}, HTTPStatus.FORBIDDEN
+            )
+        order = await request.json()
+        verb = VERBS.get(str(order.get("verb"))) if isinstance(order, dict) else None
+        if verb is None:
+            msg = f"verb: must be one of {', '.join(VERBS)}"
+            raise ValueError(msg)
+        task_id = order.get("id")
+        if verb.of_task != isinstance(task_id, str):
+            msg = f"id: {'missing' if verb.of_task else 'only for verbs of one task'}"
+            raise ValueError(msg)
+        said = await run_in_threadpool(verb.do, self._queue, task_id or "")
+        self._live.look_again()
+        return Json({"said": said})
+
+
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """What a page may do.
+
+    Attributes:
+        of_task: Whether it is done to one task.
+        do: Does it, given the queue and the id of the task, and says what was done.
+    """
+
+    of_task: bool
+    do: Callable[[BaseQueue, str], str]
+
+
+def _pause(queue: BaseQueue, _id: str) -> str:
+    queue.pause()
+    return "Claims are suspended. Tasks can still be put."
+
+
+def _resume(queue: BaseQueue, _id: str) -> str:
+    queue.resume()
+    return "Claims are allowed again."
+
+
+def _redrive_all(queue: BaseQueue, _id: str) -> str:
+    redriven = queue.redrive(limit=REDRIVEN_TASKS)
+    return f"{redriven} dead letters returned to their lines."
+
+
+def _redrive(queue: BaseQueue, task_id: str) -> str:
+    queue.redrive(task_id=task_id)
+    return f"Task {task_id} returned to its line."
+
+
+def _discard(queue: BaseQueue, task_id: str) -> str:
+    queue.discard(task_id=task_id)
+    return f"Dead letter {task_id} was deleted."
+
+
+def _cancel(queue: BaseQueue, task_id: str) -> str:
+    queue.cancel(task_id)
+    return f"Task {task_id} was cancelled."
+
+
+def _touch(queue: BaseQueue, task_id: str) -> str:
+    queue.touch(task_id)
+    return f"Task {task_id} counts as created now."
+
+
+VERBS: Final = {
+    "pause": _Verb(of_task=False, do=_pause),
+    "resume": _Verb(of_task=False, do=_resume),
+    "redrive all": _Verb(of_task=False, do=_redrive_all),
+    "redrive": _Verb(of_task=True, do=_redrive),
+    "discard": _Verb(of_task=True, do=_discard),
+    "cancel": _Verb(of_task=True, do=_cancel),
+    "touch": _Verb(of_task=True, do=_touch),
+}

@@ -1,0 +1,111 @@
+"""Looks at a queue while somebody watches, and hands each look to all who do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.concurrency import run_in_threadpool
+
+from freshq.cli.texts import json_text
+from freshq.errors import FreshqError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from freshq.cli.dashboard.look import Looker
+
+# The looks that the chart of rates begins with on a page that was just opened.
+KEPT_LOOKS: Final = 300
+# Looks take at most this share of the time, so that a large or slow queue is looked at less often.
+LARGEST_SHARE: Final = 0.2
+# A page that gets nothing for this long tells that the connection is gone.
+QUIET_SECONDS: Final = 15.0
+
+LOOK: Final = "look"
+PROBLEM: Final = "problem"
+HISTORY: Final = "history"
+
+
+class Live:
+    """Looks at a queue every so often, in a thread, and only while there are readers."""
+
+    def __init__(self, looker: Looker, every_seconds: float) -> None:
+        """Look at nothing yet."""
+        self._looker = looker
+        self._every_seconds = every_seconds
+        self._readers: set[asyncio.Queue[str | None]] = set()
+        self._history: deque[dict[str, Any]] = deque(maxlen=KEPT_LOOKS)
+        self._looking: asyncio.Task[None] | None = None
+        self._at_once = asyncio.Event()
+        self._closed = False
+
+    def look_again(self) -> None:
+        """Look at once, and count all tasks anew: something was changed."""
+        self._looker.look_again()
+        self._at_once.set()
+
+    def close(self) -> None:
+        """End all streams."""
+        self._closed = True
+        for reader in self._readers:
+            _hand(reader, None)
+
+    async def events(self) -> AsyncIterator[str]:
+        """Yield server-sent events: the rates so far, then each look, or why there is none."""
+        reader: asyncio.Queue[str | None] = asyncio.Queue(maxsize=1)
+        self._readers.add(reader)
+        try:
+            yield event(HISTORY, {"every_seconds": self._every_seconds, "rates": list(self._history)})
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look_while_read())
+            else:
+                self._at_once.set()
+            while not self._closed:
+                try:
+                    text = await asyncio.wait_for(reader.get(), QUIET_SECONDS)
+                except TimeoutError:
+                    text = ": nothing new\n\n"
+                if text is None:
+                    return
+                yield text
+        finally:
+            self._readers.discard(reader)
+
+    async def _look_while_read(self) -> None:
+        try:
+            while self._readers and not self._closed:
+                began = monotonic()
+                text = await self._look()
+                for reader in self._readers:
+                    _hand(reader, text)
+                took_seconds = monotonic() - began
+                self._at_once.clear()
+                with suppress(TimeoutError):
+                    pause = max(self._every_seconds - took_seconds, took_seconds * (1 / LARGEST_SHARE - 1))
+                    await asyncio.wait_for(self._at_once.wait(), pause)
+        finally:
+            self._looking = None
+
+    async def _look(self) -> str:
+        try:
+            look = await run_in_threadpool(self._looker.look)
+        except FreshqError as error:
+            return event(PROBLEM, {"problem": str(error)})
+        self._history.append({"at_ms": round(look.at * 1000), **look.rates()})
+        return event(LOOK, look.as_json())
+
+
+def _hand(reader: asyncio.Queue[str | None], text: str | None) -> None:
+    """Hand a reader the latest; what it has not read yet is out of date."""
+    while not reader.empty():
+        reader.get_nowait()
+    reader.put_nowait(text)
+
+
+def event(name: str, value: object) -> str:
+    """Return a server-sent event. JSON has no line breaks, which would end it."""
+    return f"event: {name}\ndata: {json_text(value)}\n\n"

@@ -1,0 +1,140 @@
+"""Serves a dashboard: in the foreground until it is told to end, or beside other work."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+from typing_extensions import override
+
+from freshq.cli.dashboard.access import LOOPBACK_NAMES, Access
+from freshq.cli.dashboard.app import application
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from freshq.cli.dashboard.app import Shown
+
+LOOPBACK: Final = "127.0.0.1"
+TOKEN_BYTES: Final = 24
+# Streams end at once when told to; a request under way has this long.
+END_SECONDS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a dashboard is served.
+
+    Attributes:
+        host: Address to listen on.
+        port: Port; 0 for a free one.
+        names: Further host names under which it is called.
+    """
+
+    host: str = LOOPBACK
+    port: int = 0
+    names: Sequence[str] = ()
+
+    def checked(self) -> Address:
+        """Return this address.
+
+        Raises:
+            ValueError: If others can reach it, and it is not said by which name.
+        """
+        if not _is_loopback(self.host) and not self.names:
+            msg = (
+                f"host: {self.host!r} can be reached from elsewhere, unencrypted; "
+                "if that is what you want, add --allow-host NAME, the name that browsers use"
+            )
+            raise ValueError(msg)
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Dashboard(uvicorn.Server):
+    """A server that listens already.
+
+    Attributes:
+        url: What to open: the token is in its fragment, which browsers do not send.
+    """
+
+    def __init__(self, shown: Shown, address: Address) -> None:
+        """Listen.
+
+        Args:
+            shown: What to show.
+            address: Where.
+
+        Raises:
+            ValueError: If it cannot listen there.
+        """
+        address.checked()
+        self._socket = _listening(address)
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        names = {*LOOPBACK_NAMES, *address.names} if _is_loopback(address.host) else {*address.names}
+        app, self._live = application(shown, Access(frozenset(names), token))
+        port = self._socket.getsockname()[1]
+        name = address.names[0] if address.names else address.host
+        self.url = f"http://{f'[{name}]' if ':' in name else name}:{port}/#token={token}"
+        super().__init__(
+            uvicorn.Config(
+                app,
+                access_log=False,
+                log_level="critical",
+                server_header=False,
+                date_header=False,
+                lifespan="on",
+                timeout_graceful_shutdown=END_SECONDS,
+            )
+        )
+
+    def serve_here(self) -> None:
+        """Serve until SIGINT or SIGTERM."""
+        self.run(sockets=[self._socket])
+
+    @contextmanager
+    def beside(self) -> Iterator[str]:
+        """Serve in a thread as long as the block lasts; yields the address to open."""
+        thread = Thread(target=self.serve_here, name="freshq-dashboard", daemon=True)
+        thread.start()
+        try:
+            yield self.url
+        finally:
+            self.should_exit = True
+            thread.join(2 * END_SECONDS)
+
+    def unserved(self) -> None:
+        """Stop listening, instead of serving."""
+        self._socket.close()
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams first: the server waits for them."""
+        self._live.close()
+        await super().shutdown(sockets)
+
+
+def _listening(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((address.host, address.port))
+        listening.listen()  # now, so that nobody else takes the port
+    except (OSError, OverflowError) as error:
+        listening.close()
+        msg = f"port: cannot listen on {address.host}:{address.port} ({error}); give another port or host"
+        raise ValueError(msg) from error
+    return listening

@@ -1,0 +1,139 @@
+// Starts the page: reads what the queue is, then follows the looks at it.
+
+import { follow, keepToken, NoToken, read, takeToken } from "./api.js";
+import { RatesChart } from "./chart.js";
+import { byId, instant, make, rows, say, span } from "./format.js";
+import { showDeadLetters, showFates, showFigures, showGroups, showLeases, showPictureText, showWaits } from "./panels.js";
+import { Stack } from "./stack.js";
+import { act, Tasks } from "./tasks.js";
+
+const ORDERS = { lifo: "newest first", fifo: "oldest first", priority: "newest first, by priority", adaptive: "adaptive order" };
+const RETRY_MS = [500, 1000, 2000, 5000];
+const SCHEDULES_MS = 10_000;
+const TEXT_MS = 5_000;
+const VERBS = { Redrive: "redrive", Delete: "discard" };
+
+class Page {
+  #queue;
+  #tasks;
+  #chart = new RatesChart(byId("rates"));
+  #stack = null;
+  #state = "";
+  #paused = false;
+  #textAt = 0;
+
+  constructor(queue) {
+    this.#queue = queue;
+    this.#tasks = new Tasks(queue);
+    document.title = `freshq: ${queue.name}`;
+    say("queue-name", queue.name);
+    say("chip-order", ORDERS[queue.order] ?? queue.order);
+    say("chip-age", queue.has_deadline ? `stale after ${span(queue.max_age_seconds)}` : "never stale");
+    if (!queue.has_deadline) say("stack-text", "New tasks enter at the top and sink as they age. One that is claimed leaves to the right.");
+    byId("pause").hidden = !queue.changes;
+    byId("pause").onclick = () => act(this.#paused ? "resume" : "pause");
+    byId("redrive-all").onclick = () => act("redrive all");
+    if (queue.has_schedules) {
+      this.#showSchedules();
+      setInterval(() => this.#showSchedules(), SCHEDULES_MS);
+    }
+  }
+
+  take(event, value) {
+    if (event === "history") {
+      this.#chart.begin(value.rates);
+      this.#stack ??= new Stack(byId("stack"), this.#queue, value.every_seconds);
+    } else if (event === "look") this.#look(value);
+    else this.problem(`The queue was not read: ${value.problem}`, "not updated");
+  }
+
+  #look(look) {
+    byId("problem").hidden = true;
+    this.#paused = look.paused;
+    say("pause", look.paused ? "Resume" : "Pause");
+    this.#show(look.paused ? "paused" : look.overloaded ? "overloaded" : "live");
+    this.#chart.add({ at_ms: look.at_ms, ...look.rates });
+    this.#stack.take(look);
+    showFigures(look);
+    showWaits(look.waits, this.#queue);
+    showFates(look.survey);
+    showGroups(look.groups);
+    showLeases(look, this.#queue, this.#tasks.show);
+    showDeadLetters(look, this.#queue, this.#tasks.show, (text, task) => act(VERBS[text], task.task_id));
+    // A screen reader that reads the picture's text is not interrupted every second.
+    if (Date.now() - this.#textAt > TEXT_MS) {
+      this.#textAt = Date.now();
+      showPictureText(look, this.#queue);
+    }
+  }
+
+  /** Say what state the queue is in; the change, and nothing else, is announced. */
+  #show(state) {
+    if (state === this.#state) return;
+    if (this.#state) say("said", { paused: "The queue is paused.", overloaded: "The queue is overloaded.", live: "The queue keeps up." }[state]);
+    this.#state = byId("chip-state").dataset.state = state;
+    say("chip-state", state);
+  }
+
+  problem(text, state) {
+    byId("problem").hidden = false;
+    say("problem", text);
+    say("chip-state", state);
+    this.#state = byId("chip-state").dataset.state = "lost";
+  }
+
+  async #showSchedules() {
+    try {
+      const found = (await read("schedules")).rows;
+      byId("schedules-none").hidden = true;
+      byId("schedules").hidden = false;
+      rows("schedule-rows", found.map((one) => make("tr", {}, make("td", {}, one.name), make("td", {}, one.when),
+        make("td", {}, one.up_to === null ? "not started" : `${instant(one.up_to)}${one.failed ? `, ${one.failed} to retry` : ""}`),
+        make("td", {}, one.next === null ? "never" : instant(one.next)))), 4, "none");
+    } catch (error) {
+      say("said", `The schedules were not read: ${error.message}`);
+    }
+  }
+}
+
+/** Follow the queue, and begin again when the connection is lost. */
+async function run() {
+  let page = null;
+  for (let failures = 0; ; failures++) {
+    try {
+      page ??= new Page(await read("queue"));
+      byId("gate").hidden = true;
+      byId("board").hidden = false;
+      await follow((event, value) => {
+        failures = 0;
+        page.take(event, value);
+      });
+      throw new Error("the dashboard ended");
+    } catch (error) {
+      if (error instanceof NoToken) {
+        byId("gate").hidden = false;
+        byId("board").hidden = true;
+        say("chip-state", "no token");
+        return;
+      }
+      if (page) page.problem(`No connection to the dashboard: ${error.message}. Trying again.`, "connection lost");
+      else {
+        byId("problem").hidden = false;
+        say("problem", error.message);
+      }
+    }
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS[Math.min(failures, RETRY_MS.length - 1)]));
+  }
+}
+
+byId("gate-form").onsubmit = (event) => {
+  event.preventDefault();
+  keepToken(byId("gate-token").value);
+  location.reload();
+};
+addEventListener("hashchange", () => {
+  takeToken();
+  location.reload();
+});
+takeToken();
+run();

@@ -1,0 +1,121 @@
+// The figures, tables and bars of a look.
+
+import { byId, count, make, percent, rate, rows, say, span, track } from "./format.js";
+
+const FATES = [["SUCCESS", "success", "done"], ["SHED", "shed", "shed"], ["FAILURE", "failure", "failed"],
+  ["CANCELLED", "cancelled", "cancelled"], ["TAKEN", "taken", "in work"], ["PENDING", "pending", "waiting"]];
+
+/** Return a number of the queue's own counts, with its bound if it is one. */
+function counted(stats, name) {
+  const bound = stats.bounded[name];
+  if (bound === "not counted") return "–";
+  return `${bound === "at least" ? "≥ " : bound === "at most" ? "≤ " : ""}${count(stats[name])}`;
+}
+
+/** Make the button that shows a task. */
+export function taskLink(id, show) {
+  const link = make("button", { type: "button", className: "link", onclick: () => show(id) }, id);
+  link.dataset.key = `task ${id}`;
+  return link;
+}
+
+export function showFigures(look) {
+  const { stats, rates } = look;
+  say("waiting", counted(stats, "pending"));
+  say("ages", stats.pending ? `newest ${span(stats.newest_pending_seconds)}, oldest ${span(stats.oldest_pending_seconds)}` : "nothing waits");
+  say("taken", counted(stats, "taken"));
+  say("delayed", `${counted(stats, "delayed")} delayed`);
+  say("offered", rate(rates.offered));
+  say("served", rate(rates.served));
+  say("shed", rates.shed === null ? "–" : rate(rates.shed));
+  say("in-time", percent(look.probability_in_time));
+}
+
+export function showPictureText(look, queue) {
+  const { marks, stats } = look;
+  say("mark-note", `one mark is ${marks.one_in === 1 ? "a task" : `${marks.one_in} tasks`}${
+    marks.older ? `; ${count(marks.older)} older ones are not drawn` : ""}`);
+  const deadline = queue.has_deadline ? ` The deadline is at ${span(queue.max_age_seconds)}.` : "";
+  byId("stack").setAttribute("aria-label", stats.pending
+    ? `${counted(stats, "pending")} tasks wait, the newest ${span(stats.newest_pending_seconds)}, the oldest ${span(stats.oldest_pending_seconds)} old.${deadline}`
+    : `No task waits.${deadline}`);
+  let from = 0, below = 0;
+  const bands = marks.by_age.map(([age, younger]) => {
+    const row = make("tr", {}, make("td", {}, `${span(from)} to ${span(age)}`), make("td", { className: "number" }, count(younger - below)));
+    from = age;
+    below = younger;
+    return row;
+  });
+  if (marks.older) bands.push(make("tr", {}, make("td", {}, "older than those read"), make("td", { className: "number" }, count(marks.older))));
+  rows("age-rows", bands, 2, "nothing waits");
+}
+
+export function showWaits(waits, queue) {
+  say("waits-note", waits.tasks ? `${count(waits.tasks)} tasks met in work, last minute` : "no claim was seen yet");
+  const longest = queue.has_deadline ? queue.max_age_seconds : Math.max(1, waits.p99_seconds ?? 1);
+  const bars = [["median", waits.p50_seconds], ["9 in 10", waits.p90_seconds], ["99 in 100", waits.p99_seconds]];
+  byId("waits").replaceChildren(...bars.map(([name, seconds]) =>
+    make("li", {}, make("span", {}, name), track((seconds ?? 0) / longest, "taken"), make("b", {}, span(seconds)))));
+}
+
+export function showFates(survey) {
+  say("fates-note", survey.complete ? `${count(survey.tasks)} tasks that the queue keeps` : `${count(survey.tasks)} tasks so far, still counting`);
+  const found = FATES.map(([status, fate, name]) => ({ fate, name, tasks: survey.by_status[status] ?? 0 })).filter((one) => one.tasks);
+  byId("fates-bar").replaceChildren(...found.map(({ fate, tasks }) => {
+    const part = make("span");
+    part.dataset.fate = fate;
+    part.style.flexGrow = tasks;
+    return part;
+  }));
+  byId("fates").replaceChildren(...found.map(({ fate, name, tasks }) => {
+    const item = make("li", {}, `${name} ${count(tasks)}${survey.tasks ? ` (${percent(tasks / survey.tasks)})` : ""}`);
+    item.dataset.fate = fate;
+    return item;
+  }));
+  const reasons = Object.entries(survey.by_reason).sort((one, other) => other[1] - one[1]);
+  say("reasons", reasons.length
+    ? `Shed by reason: ${reasons.map(([reason, tasks]) => `${reason} ${count(tasks)}`).join(", ")}${
+      survey.turned_away ? `; ${count(survey.turned_away)} of them turned away at the put` : ""}.`
+    : "No task was shed.");
+}
+
+export function showGroups({ rows: found, left_out: leftOut }) {
+  say("groups-note", leftOut ? `and ${count(leftOut)} more` : "");
+  const most = Math.max(1, ...found.map((group) => group.waiting));
+  rows("group-rows", found.map((group) => make("tr", {},
+    make("td", {}, group.group ?? "(none)", track(group.waiting / most)),
+    make("td", { className: "number" }, count(group.waiting)),
+    make("td", { className: "number" }, count(group.held)))), 3, "no task waits or is in work");
+}
+
+export function showLeases(look, queue, show) {
+  const { leases } = look;
+  say("leases-note", look.leases_read > leases.length ? `the ${leases.length} that end first, of ${count(look.leases_read)}` : "");
+  rows("lease-rows", leases.map((lease) => make("tr", {},
+    make("td", {}, taskLink(lease.task_id, show)),
+    make("td", { className: "wide" }, lease.group ?? "–"),
+    make("td", { className: "number" }, count(lease.attempts)),
+    make("td", { className: "number" }, span(lease.held_seconds)),
+    make("td", {}, lease.left_seconds > 0 ? span(lease.left_seconds) : make("span", { className: "lapsed" }, `ended ${span(-lease.left_seconds)} ago`),
+      track(lease.left_seconds / queue.lease_seconds, "taken")))), 5, "no task is in work");
+}
+
+export function showDeadLetters({ survey, dead_letters: letters }, queue, show, act) {
+  const failed = survey.by_status.FAILURE ?? 0;
+  say("dead-note", failed > letters.length ? `the latest ${letters.length} of ${count(failed)}` : "");
+  byId("redrive-all").hidden = !queue.changes || !letters.some((letter) => letter.redrivable);
+  const button = (text, key, task) => {
+    const one = make("button", { type: "button", className: "button small", onclick: () => act(text, task) }, text);
+    one.setAttribute("aria-label", `${text} ${task.task_id}`);
+    one.dataset.key = key;
+    return one;
+  };
+  rows("dead-rows", letters.map((letter) => make("tr", {},
+    make("td", {}, taskLink(letter.task_id, show)),
+    make("td", {}, letter.error ?? "–"),
+    make("td", { className: "number wide" }, count(letter.attempts)),
+    make("td", { className: "number" }, span(letter.since_seconds)),
+    make("td", { className: "actions" }, ...(queue.changes
+      ? [letter.redrivable ? button("Redrive", `redrive ${letter.task_id}`, letter) : null, button("Delete", `delete ${letter.task_id}`, letter)].filter(Boolean)
+      : [])))), 5, "no dead letters");
+}

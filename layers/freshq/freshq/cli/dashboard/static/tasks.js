@@ -1,0 +1,124 @@
+// One task, lists of tasks, and what may be done to them.
+
+import { change, read } from "./api.js";
+import { byId, count, exactInstant, make, rows, say, span } from "./format.js";
+import { taskLink } from "./panels.js";
+
+const QUESTIONS = {
+  discard: (id) => `Delete dead letter ${id}? It cannot be brought back.`,
+  cancel: (id) => `Cancel task ${id}? It will not run.`,
+  "redrive all": () => "Return the dead letters that are not past their deadline to their lines, at most 100 at a time?",
+};
+
+/** Ask a question; resolves to whether the answer was yes. */
+function confirmed(text) {
+  const dialog = byId("ask");
+  say("ask-text", text);
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+/** Do something, after a question if it cannot be undone, and say what was done. */
+export async function act(verb, id, said = "said") {
+  const question = QUESTIONS[verb];
+  if (question && !await confirmed(question(id))) return false;
+  try {
+    say(said, await change(verb, id));
+  } catch (error) {
+    say(said, error.message);
+    return false;
+  }
+  return true;
+}
+
+export class Tasks {
+  #queue;
+  #cursor = null;
+
+  constructor(queue) {
+    this.#queue = queue;
+    byId("task-close").onclick = () => byId("task").close();
+    byId("task").addEventListener("close", () => byId("task-contents").replaceChildren());
+    byId("find").onsubmit = (event) => {
+      event.preventDefault();
+      const id = byId("find-id").value.trim();
+      if (id) this.show(id);
+    };
+    byId("list").onsubmit = (event) => {
+      event.preventDefault();
+      this.#list(null);
+    };
+    byId("more").onclick = () => this.#list(this.#cursor);
+  }
+
+  /** Show a task in a dialog: everything but its payload and result. */
+  show = async (id) => {
+    try {
+      const task = await read("task", { id });
+      say("task-said", "");
+      this.#fill(task);
+      if (!byId("task").open) byId("task").showModal();
+    } catch (error) {
+      say("said", error.message);
+    }
+  };
+
+  #fill(task) {
+    say("task-id", task.task_id);
+    say("task-status", task.delayed ? "delayed" : task.status);
+    const facts = [["age", span(task.age_seconds)], ["attempts", count(task.attempts)], ["priority", count(task.priority)],
+      ["group", task.group ?? "–"], ["kind", task.kind ?? "–"]];
+    if (task.shed_reason) facts.push(["shed by", task.shed_reason]);
+    byId("task-facts").replaceChildren(
+      ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
+      ...(task.error ? [make("div", { className: "all" }, make("dt", {}, "error"), make("dd", {}, task.error))] : []));
+    const now = Date.now() / 1000;
+    byId("task-history").replaceChildren(...task.history.map(({ at, event }) =>
+      make("li", { className: at > now ? "ahead" : "" }, make("time", { dateTime: new Date(at * 1000).toISOString() }, exactInstant(at)), event)));
+    byId("task-contents").hidden = true;
+    byId("task-actions").replaceChildren(...this.#buttons(task));
+  }
+
+  #buttons(task) {
+    const shown = make("button", { type: "button", className: "button" }, task.has_result ? "Show payload and result" : "Show payload");
+    shown.onclick = async () => {
+      try {
+        const found = await read("contents", { id: task.task_id });
+        byId("task-contents").textContent = JSON.stringify(task.has_result ? found : found.payload, null, 2);
+        byId("task-contents").hidden = false;
+        shown.disabled = true;
+      } catch (error) {
+        say("task-said", error.message);
+      }
+    };
+    const verbs = !this.#queue.changes ? [] : { PENDING: ["touch", "cancel"], FAILURE: ["redrive", "discard"] }[task.status] ?? [];
+    const names = { touch: "Make it new", cancel: "Cancel it", redrive: "Redrive", discard: "Delete" };
+    return [shown, ...verbs.map((verb) => make("button", {
+      type: "button",
+      className: "button",
+      onclick: async () => {
+        if (!await act(verb, task.task_id, "task-said")) return;
+        if (verb === "discard") byId("task").close();
+        else this.#fill(await read("task", { id: task.task_id }));
+      },
+    }, names[verb]))];
+  }
+
+  async #list(cursor) {
+    try {
+      const page = await read("tasks", { status: byId("list-status").value, cursor: cursor ?? "" });
+      this.#cursor = page.cursor;
+      const found = page.rows.map((task) => make("tr", {}, make("td", {}, taskLink(task.task_id, this.show)), make("td", {}, task.status),
+        make("td", { className: "wide" }, task.group ?? "–"), make("td", { className: "number" }, span(task.age_seconds))));
+      if (cursor === null) rows("found-rows", found, 4, "none");
+      else byId("found-rows").append(...found);
+      byId("found").hidden = false;
+      byId("more").hidden = page.cursor === null;
+    } catch (error) {
+      say("said", error.message);
+    }
+  }
+}

@@ -1,0 +1,97 @@
+"""What a live view reads of a queue: the ages of what waits, and what is held, at a bounded cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq.stores.memory_lines import MAX_GROUPS
+
+if TYPE_CHECKING:
+    from freshq import Queue
+    from tests.conftest import StoreUnderTest
+
+MAX_AGE_SECONDS = 60.0
+
+
+def times(queue: Queue, at_most: int = 100) -> dict[str | None, list[float]]:
+    now = queue.now()
+    found = queue.store.newest_created(queue.name, now, now - MAX_AGE_SECONDS, at_most)
+    return {group: created for group, created in found.items() if created}
+
+
+def put_one_a_second(
+    store: StoreUnderTest, queue: Queue, number: int, group: str | None = None
+) -> list[float]:
+    """Put tasks; return their creation times, newest first."""
+    created = []
+    for n in range(number):
+        receipt = queue.put(n, group=group)
+        task = queue.get(receipt.task_id)
+        assert task is not None
+        created.append(task.created)
+        store.clock.advance(1)
+    return created[::-1]
+
+
+class TestNewestCreated:
+    def test_nothing_waits(self, queue: Queue) -> None:
+        assert times(queue) == {}
+
+    def test_times_are_by_group_newest_first(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
+        alone = put_one_a_second(store, queue, 4)
+        grouped = put_one_a_second(store, queue, 3, "desk")
+        found = times(queue)
+        assert found[None] == pytest.approx(alone, abs=0.001)
+        assert found["desk"] == pytest.approx(grouped, abs=0.001)
+
+    def test_the_oldest_are_left_out_if_there_are_too_many(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
+        created = put_one_a_second(store, queue, 6)
+        assert times(queue, 4)[None] == pytest.approx(created[:4], abs=0.001)
+
+    def test_only_what_can_be_claimed_counts(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
+        queue.put("old", priority=3)
+        queue.put("own deadline", max_age_seconds=5)
+        store.clock.advance(MAX_AGE_SECONDS - 10)
+        queue.put("later", delay_seconds=20)
+        created = put_one_a_second(store, queue, 3)
+        queue.claim()  # the one of the higher level
+        store.clock.advance(1)
+        assert times(queue)[None] == pytest.approx(created, abs=0.001)
+
+    def test_very_many_groups_are_counted(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
+        number = MAX_GROUPS + 6
+        queue.put_many([{"payload": n, "group": f"g{n}"} for n in range(number)])
+        found = times(queue)
+        assert all(len(created) == 1 for created in found.values())
+        assert len(found) == number
+
+
+class TestLeased:
+    def test_held_tasks_come_by_the_end_of_their_lease(self, store: StoreUnderTest) -> None:
+        queue = store.queue()
+        queue.put_many([{"payload": n, "task_id": f"t{n}"} for n in range(4)])
+        queue.put("later", delay_seconds=1)
+        (longest,) = queue.claim(lease_seconds=90)
+        (first,) = queue.claim(lease_seconds=20)
+        (second,) = queue.claim(lease_seconds=50)
+        queue.claim(lease_seconds=70)
+        queue.complete(longest)
+        held = queue.store.leased(queue.name, 2)
+        assert [task.task_id for task in held] == [first.task.task_id, second.task.task_id]
+        assert [task.lease_until for task in held] == pytest.approx([first.lease_until, second.lease_until])
+        assert len(queue.store.leased(queue.name, 10)) == 3
+
+    def test_an_orphan_is_among_them_until_it_is_recovered(self, store: StoreUnderTest) -> None:
+        queue = store.queue()
+        queue.put("work", "orphan")
+        queue.claim(lease_seconds=6)
+        store.clock.advance(600)
+        assert [task.task_id for task in queue.store.leased(queue.name, 10)] == ["orphan"]
+        queue.recover()
+        assert queue.store.leased(queue.name, 10) == []

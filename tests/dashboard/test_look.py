@@ -1,0 +1,280 @@
+"""What the dashboard finds out about a queue, in memory and in SQLite."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq import Queue
+from freshq.cli.dashboard import survey
+from freshq.cli.dashboard.look import Looker, has_deadline, horizon
+from freshq.cli.dashboard.marks import MAX_MARKS, marks_of
+from freshq.cli.dashboard.rates import ShedRate, WaitSamples, nearest_rank
+from freshq.cli.dashboard.schedule_rows import schedule_rows
+from freshq.cli.dashboard.survey import Surveyor
+from freshq.cli.dashboard.task_views import details, listed_row
+from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
+from freshq.policy.pressure import Pressure
+from freshq.stores.base import Stats
+from tests.dashboard.conftest import MAX_AGE_SECONDS
+
+if TYPE_CHECKING:
+    from freshq import Task
+    from tests.conftest import Clock, StoreUnderTest
+
+PAYLOAD = "what nobody asked for"
+
+
+def overloaded(store: StoreUnderTest) -> Queue:
+    """Return a queue with a task in every state; one of three dead letters is past its deadline."""
+    queue = store.queue(max_age_seconds=MAX_AGE_SECONDS, lease_seconds=30)
+    queue.put(PAYLOAD, "old letter", group="desk")
+    queue.fail(queue.claim()[0], "no symbol")
+    for second in range(12):
+        queue.put_many([{"payload": PAYLOAD, "group": group} for group in (None, "desk")])
+        if second % 3 == 0:
+            queue.complete(queue.claim()[0], {"answer": PAYLOAD})
+        store.clock.advance(1)
+    for task_id in ("letter", "last letter"):
+        queue.put(PAYLOAD, task_id, priority=5)
+        queue.fail(queue.claim()[0], f"the downstream refused {task_id}")
+        store.clock.advance(0.5)
+    queue.put(PAYLOAD, "later", delay_seconds=60)
+    queue.cancel(queue.put(PAYLOAD).task_id)
+    queue.put_many([{"payload": PAYLOAD, "task_id": name, "priority": 5} for name in ("held", "also held")])
+    queue.claim(limit=2)
+    return queue
+
+
+class TestLook:
+    def test_it_counts_what_the_queue_holds(self, store: StoreUnderTest) -> None:
+        queue = overloaded(store)
+        look, exact = Looker(queue).look(), queue.stats()
+        shown = look.as_json()
+        assert shown["stats"]["pending"] == exact.pending == len(shown["marks"]["ages_ms"])
+        assert shown["survey"]["by_status"] == {
+            "SUCCESS": 4, "FAILURE": 3, "CANCELLED": 1, "TAKEN": 2,
+            "PENDING": exact.pending + exact.delayed, "SHED": exact.shed,
+        }  # fmt: skip
+        assert shown["survey"]["by_reason"] == {"expired": exact.shed}
+        assert exact.shed > 0
+        assert sum(row["waiting"] for row in shown["groups"]["rows"]) == exact.pending
+        assert [(row["group"], row["held"]) for row in shown["groups"]["rows"]] == [(None, 2), ("desk", 0)]
+        assert {row["task_id"] for row in shown["leases"]} == {"held", "also held"}
+        assert all(row["left_seconds"] == pytest.approx(30, abs=0.1) for row in shown["leases"])
+
+    def test_marks_keep_their_creation_time_from_look_to_look(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
+        looker = Looker(queue)
+        for _ in range(5):
+            queue.put("work")
+            store.clock.advance(0.7777)
+        looks = [looker.look().as_json()]
+        store.clock.advance(1.2345)
+        looks.append(looker.look().as_json())
+        times = [[look["at_ms"] - age for age in look["marks"]["ages_ms"]] for look in looks]
+        assert times[0] == times[1]
+        assert len(times[0]) == 5
+
+    def test_a_task_past_its_deadline_has_no_mark(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
+        queue.put("old")
+        store.clock.advance(MAX_AGE_SECONDS - 1)
+        queue.put("new")
+        looker = Looker(queue)
+        assert [age // 1000 for age in looker.look().marks.ages_ms] == [0, 9]
+        store.clock.advance(1.1)
+        assert [age // 1000 for age in looker.look().marks.ages_ms] == [1]
+
+    def test_dead_letters_say_whether_they_can_be_redriven(self, store: StoreUnderTest) -> None:
+        letters = Looker(overloaded(store)).look().as_json()["dead_letters"]
+        assert [(row["task_id"], row["redrivable"]) for row in letters] == [
+            ("last letter", True), ("letter", True), ("old letter", False),
+        ]  # fmt: skip
+        assert letters[0]["error"] == "the downstream refused last letter"
+
+    def test_no_payload_result_or_token_is_in_it(self, store: StoreUnderTest) -> None:
+        queue = overloaded(store)
+        text = json.dumps(Looker(queue).look().as_json())
+        tokens = [task.lease_token for task in queue.store.leased(queue.name, 10)]
+        assert all(tokens)
+        assert not any(secret in text for secret in (PAYLOAD, "answer", *map(str, tokens)))
+
+    def test_turned_away_puts_count_by_reason(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, max_age_seconds=MAX_AGE_SECONDS)
+        queue.store.add_counts(queue.name, "refused", {"door": 7}, None)
+        shown = Looker(queue).look().as_json()["survey"]
+        assert (shown["by_reason"], shown["turned_away"]) == ({"door": 7}, 7)
+
+    def test_an_empty_queue(self, store: StoreUnderTest) -> None:
+        shown = Looker(store.queue()).look().as_json()
+        assert (shown["marks"]["ages_ms"], shown["groups"]["rows"], shown["leases"]) == ((), [], [])
+        assert shown["survey"]["complete"]
+        assert shown["waits"] == {"tasks": 0, "p50_seconds": None, "p90_seconds": None, "p99_seconds": None}
+
+    def test_a_deadline_too_far_away_is_no_line(self) -> None:
+        assert has_deadline(3600)
+        assert not has_deadline(float("inf"))
+        assert horizon(3600, 5.0) == 3600
+        assert horizon(float("inf"), None) == 60
+        assert horizon(float("inf"), 500.0) == 960
+
+
+class TestMarks:
+    def test_a_large_backlog_has_a_sample_that_stays_the_same(self) -> None:
+        times = [1_700_000_000 + n / 250 for n in range(4000)]
+        first = marks_of({None: times[:2000], "desk": times[2000:]}, 4000, times[-1], 20)
+        later = marks_of({None: times}, 4000, times[-1] + 1, 20)
+        assert MAX_MARKS / 4 < len(first.ages_ms) <= MAX_MARKS
+        assert first.one_in == later.one_in == 8
+        assert [age + 1000 for age in first.ages_ms] == list(later.ages_ms)
+        assert len(first.ages_ms) * first.one_in == pytest.approx(4000, rel=0.25)
+        assert first.by_age[-1] == (20, 4000)
+
+    def test_what_was_not_read_is_said(self) -> None:
+        assert marks_of({None: [99.0, 98.0]}, 10, 100.0, 10).older == 8
+
+
+class TestRates:
+    def test_what_is_neither_served_nor_live_was_not_served(self) -> None:
+        rate, pressure = ShedRate(10), Pressure(24.0, 8.0, 0.33, overloaded=True, retry_after_seconds=None)
+        assert rate.per_second(100.0, Stats(pending=10), pressure) is None
+        assert rate.per_second(105.0, Stats(pending=40, taken=4, delayed=1), pressure) == pytest.approx(9.0)
+        assert rate.per_second(115.0, Stats(pending=45), pressure) == pytest.approx(16.0)
+
+    def test_it_is_unknown_while_the_backlog_is_not_counted(self) -> None:
+        rate, pressure = ShedRate(10), Pressure(24.0, 8.0, 0.33, overloaded=True, retry_after_seconds=None)
+        rate.per_second(100.0, Stats(pending=10), pressure)
+        too_many = Stats(pending=10_000, bounded={"pending": "at least"})
+        assert rate.per_second(105.0, too_many, pressure) is None
+        assert rate.per_second(106.0, Stats(pending=10), pressure) is None
+
+    def test_waits_count_once_and_only_first_claims(self, clock: Clock) -> None:
+        queue, samples = Queue.memory(clock=clock), WaitSamples()
+
+        def held() -> list[Task]:
+            return queue.store.leased(queue.name, 10)
+
+        queue.put("before", "a")
+        queue.claim()
+        assert samples.add(queue.now(), held()).tasks == 0
+        queue.put("work", "b")
+        clock.advance(3)
+        (claim,) = queue.claim()
+        clock.advance(1)
+        waits = samples.add(queue.now(), held())
+        assert waits.tasks == 1
+        assert [waits.p50_seconds, waits.p99_seconds] == pytest.approx([3, 3])
+        queue.extend(claim, 100)
+        clock.advance(1)
+        assert samples.add(queue.now(), held()).tasks == 1
+        queue.release(claim)
+        queue.retry(queue.claim()[0], delay_seconds=1)
+        clock.advance(2)
+        queue.claim(2)
+        clock.advance(1)
+        second_attempt = samples.add(queue.now(), held())
+        assert second_attempt.tasks == 1
+        clock.advance(100)
+        assert samples.add(queue.now(), held()).tasks == 0
+
+    def test_percentiles_are_by_nearest_rank(self) -> None:
+        assert nearest_rank([], 0.5) is None
+        assert [nearest_rank([1, 2, 3, 4], share) for share in (0.5, 0.9, 0.99)] == [2, 4, 4]
+
+
+class TestSurvey:
+    def test_it_goes_through_the_tasks_in_parts(
+        self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(survey, "PART_TASKS", 4)
+        queue = store.queue()
+        queue.put_many([{"payload": n} for n in range(9)])
+        surveyor = Surveyor(queue)
+        assert (surveyor.look().tasks, surveyor.look().complete) == (4, False)
+        for _ in range(2):
+            store.clock.advance(survey.EVERY_SECONDS)
+            found = surveyor.look()
+        assert (found.tasks, found.complete, found.by_status) == (9, True, {"PENDING": 9})
+        queue.cancel(queue.put("unwanted").task_id)
+        store.clock.advance(survey.EVERY_SECONDS)
+        assert surveyor.look() == found, "the last complete count stays until the next is complete"
+        for _ in range(2):
+            store.clock.advance(survey.EVERY_SECONDS)
+            found = surveyor.look()
+        assert found.by_status == {"PENDING": 9, "CANCELLED": 1}
+
+    def test_a_change_is_seen_at_once(self, store: StoreUnderTest) -> None:
+        queue = store.queue()
+        queue.put("work", "a")
+        surveyor = Surveyor(queue)
+        surveyor.look()
+        queue.cancel("a")
+        assert surveyor.look().by_status == {"PENDING": 1}
+        surveyor.look_again()
+        assert surveyor.look().by_status == {"CANCELLED": 1}
+
+
+class TestTask:
+    def events(self, queue: Queue, task_id: str) -> list[str]:
+        task = queue.get(task_id)
+        assert task is not None
+        return [each["event"] for each in details(task, queue.now())["history"]]
+
+    def test_its_history_is_what_the_queue_keeps(self, store: StoreUnderTest) -> None:
+        queue = overloaded(store)
+        assert self.events(queue, "letter") == [
+            "put", "claimed for the first time", "became a dead letter, after 1 attempt",
+        ]  # fmt: skip
+        assert self.events(queue, "held") == [
+            "put", "claimed for the first time", "deadline", "end of its lease",
+        ]  # fmt: skip
+        assert self.events(queue, "later")[:1] == ["put"]
+        assert "due" in self.events(queue, "later")
+        queue.put("work", "lost")
+        store.clock.advance(MAX_AGE_SECONDS + 1)
+        assert self.events(queue, "lost") == ["put", "shed: its deadline passed"]
+
+    def test_a_retry_is_in_it(self, store: StoreUnderTest) -> None:
+        queue = store.queue(max_age_seconds=100)
+        queue.put("work", "a")
+        queue.retry(queue.claim()[0], delay_seconds=5)
+        store.clock.advance(1)
+        assert self.events(queue, "a") == [
+            "put", "claimed for the first time", "returned to its line after 1 attempt", "due", "deadline",
+        ]  # fmt: skip
+
+    def test_payload_and_token_are_not_shown(self, store: StoreUnderTest) -> None:
+        queue = overloaded(store)
+        task = queue.get("held")
+        assert task is not None
+        shown = details(task, queue.now()) | listed_row(task, queue.now())
+        assert not {"payload", "result", "lease_token", "request_token"} & shown.keys()
+        assert not shown["has_result"]
+
+    def test_a_long_error_is_cut_in_lists(self, store: StoreUnderTest) -> None:
+        queue = overloaded(store)
+        task = queue.get("letter")
+        assert task is not None
+        assert len(listed_row(replace(task, error="x" * 1000), queue.now())["error"]) == 301
+
+
+def test_schedules_say_how_far_they_got(store: StoreUnderTest) -> None:
+    queue = store.queue()
+    schedules = [
+        Schedule.of("often", Every(10), "work"),
+        Schedule.of("daily", Cron("0 17 * * *", "Europe/Berlin"), "work"),
+    ]
+    assert [row["started"] for row in schedule_rows(queue, schedules)] == [False, False]
+    scheduler = Scheduler(queue, schedules)
+    scheduler.fire()
+    store.clock.advance(10)
+    scheduler.fire()
+    often, daily = schedule_rows(queue, schedules)
+    assert (often["when"], daily["when"]) == ("every 10 s", "0 17 * * * (Europe/Berlin)")
+    assert often["up_to"] == pytest.approx(queue.now(), abs=10)
+    assert often["next"] == pytest.approx(often["up_to"] + 10)
+    assert daily["failed"] == 0

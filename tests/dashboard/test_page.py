@@ -1,0 +1,274 @@
+"""The page in a browser: what it shows of a thousand changes a second, and how it is used."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Queue
+from freshq.cli.dashboard.app import Shown
+from freshq.cli.dashboard.server import Address, Dashboard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Browser, Page
+
+MAX_AGE_SECONDS = 4.0
+PUT_PER_SECOND = 600
+CLAIMED_PER_SECOND = 400
+TURN_SECONDS = 0.02
+# A change is a put, or a claim with its end: as many as the two make together are shown as rates.
+CHANGES_PER_SECOND = PUT_PER_SECOND + CLAIMED_PER_SECOND
+EVIL = "<img src=x onerror=\"document.title='evil'\">"
+SECRET_WORD = "only-on-request"  # noqa: S105 - it is what a payload says
+
+
+@dataclass
+class Source:
+    """Puts and serves tasks in a thread until told to end."""
+
+    queue: Queue
+    changes: int = 0
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join(10)
+
+    def _run(self) -> None:
+        began, put, claimed = time.monotonic(), 0, 0
+        while not self._ended.wait(TURN_SECONDS):
+            elapsed = time.monotonic() - began
+            new = int(elapsed * PUT_PER_SECOND) - put
+            self.queue.put_many([{"payload": SECRET_WORD, "group": f"desk-{n % 3}"} for n in range(new)])
+            put += new
+            served = self.queue.claim(max(1, int(elapsed * CLAIMED_PER_SECOND) - claimed))
+            for claim in served:
+                self.queue.complete(claim)
+            claimed += len(served)
+            self.changes = put + claimed
+
+
+def until(page: Page, holds: Callable[[], bool], what: str) -> None:
+    """Wait until something holds in the page."""
+    give_up_at = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < give_up_at, what
+        page.wait_for_timeout(50)
+
+
+def number(page: Page, element: str) -> float:
+    """Return a number that the page shows; -1 if it shows none."""
+    text = page.inner_text(element).replace(",", "").split(" ")[-1]
+    return float(text) if text.replace(".", "").isdigit() else -1
+
+
+@pytest.fixture
+def queue() -> Queue:
+    return Queue.memory(max_age_seconds=MAX_AGE_SECONDS, name="quotes")
+
+
+@pytest.fixture
+def opened(browser: Browser, queue: Queue) -> Iterator[tuple[Page, str, list[str]]]:
+    """Yield a page on the dashboard, its address, and what went wrong in it."""
+    wrong: list[str] = []
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda request: None if "127.0.0.1" in request.url else wrong.append(request.url))
+    with Dashboard(Shown(queue, every_seconds=0.2), Address()).beside() as url:
+        page.goto(url)
+        page.wait_for_selector("#board:not([hidden])")
+        yield page, url, wrong
+        context.close()
+
+
+def pixels(page: Page, canvas: str) -> dict[str, int]:
+    """Count the pixels of a canvas that have about the colour of a fate."""
+    counted: dict[str, int] = page.evaluate(
+        """(selector) => {
+          const canvas = document.querySelector(selector);
+          const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+          const fates = { pending: [0x56, 0xb4, 0xe9], shed: [0xe6, 0x9f, 0x00] };
+          const counts = { pending: 0, shed: 0 };
+          for (let at = 0; at < data.length; at += 4)
+            for (const [fate, colour] of Object.entries(fates))
+              if (data[at + 3] > 150 && colour.every((part, n) => Math.abs(part - data[at + n]) < 12))
+                counts[fate]++;
+          return counts;
+        }""",
+        canvas,
+    )
+    return counted
+
+
+def test_a_thousand_changes_a_second(opened: tuple[Page, str, list[str]], queue: Queue) -> None:
+    page, _url, wrong = opened
+    source = Source(queue)
+    with source.running():
+        until(page, lambda: source.changes > 2 * CHANGES_PER_SECOND, "the source is too slow")
+        until(page, lambda: number(page, "#waiting") > 100, "no task waits")
+        until(page, lambda: number(page, "#offered") > PUT_PER_SECOND / 4, "nothing is offered")
+        until(page, lambda: number(page, "#served") > CLAIMED_PER_SECOND / 4, "nothing is served")
+        until(page, lambda: pixels(page, "#stack")["pending"] > 2000, "no marks are drawn")
+        until(page, lambda: number(page, "#shed") >= 0, "what is not served is not told")
+        frames = page.evaluate(
+            """() => new Promise((resolve) => {
+              let frames = 0;
+              const began = performance.now();
+              const count = () => {
+                frames++;
+                if (performance.now() - began < 1000) requestAnimationFrame(count);
+                else resolve(frames);
+              };
+              requestAnimationFrame(count);
+            })"""
+        )
+        until(
+            page, lambda: "tasks wait" in str(page.get_attribute("#stack", "aria-label")), "the text is old"
+        )
+        assert page.inner_text("#group-rows").count("desk-") == 3
+    assert frames > 1, "the page is frozen"
+    assert wrong == []
+    assert SECRET_WORD not in page.content()
+
+
+def test_tasks_fall_over_the_line(opened: tuple[Page, str, list[str]], queue: Queue) -> None:
+    page, _url, wrong = opened
+    queue.put_many([{"payload": n, "max_age_seconds": MAX_AGE_SECONDS} for n in range(200)])
+    line = pixels(page, "#stack")["shed"]
+    until(page, lambda: pixels(page, "#stack")["pending"] > 1000, "no marks are drawn")
+    until(page, lambda: pixels(page, "#stack")["shed"] > line + 1000, "none falls")
+    until(page, lambda: pixels(page, "#stack")["pending"] == 0, "marks stay after their deadline")
+    until(page, lambda: "No task waits" in str(page.get_attribute("#stack", "aria-label")), "the text is old")
+    assert wrong == []
+
+
+def test_text_of_tasks_is_never_markup(opened: tuple[Page, str, list[str]], queue: Queue) -> None:
+    page, _url, wrong = opened
+    queue.put(SECRET_WORD, EVIL, group=EVIL, kind="mail")
+    queue.fail(queue.claim()[0], EVIL)
+    queue.put(SECRET_WORD, "waits", group=EVIL)
+    queue.pause()
+    page.select_option("#list-status", "FAILURE")
+    page.click("#list button")
+    page.click(f"#found-rows button:has-text('{EVIL[:8]}')")
+    until(page, lambda: page.inner_text("#task-id") == EVIL, "the task is not shown")
+    assert SECRET_WORD not in page.content()
+    page.click("#task-actions button:has-text('Show payload')")
+    until(page, lambda: SECRET_WORD in page.inner_text("#task-contents"), "the payload is not shown")
+    page.keyboard.press("Escape")
+    until(page, lambda: SECRET_WORD not in page.content(), "the payload stays in the page")
+    assert page.locator("main img, dialog img").count() == 0
+    assert page.title() == "freshq: quotes"
+    assert wrong == []
+
+
+def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
+    opened: tuple[Page, str, list[str]], queue: Queue
+) -> None:
+    page, _url, wrong = opened
+    for task_id in ("one", "two"):
+        queue.put("work", task_id)
+        queue.fail(queue.claim()[0], "the downstream said 503")
+    page.focus("#pause")
+    page.keyboard.press("Enter")
+    until(page, lambda: page.inner_text("#pause") == "Resume", "not paused")
+    assert queue.paused
+    assert page.inner_text("#chip-state") == "paused"
+    page.focus("button[aria-label='Redrive one']")
+    page.keyboard.press("Enter")
+    until(page, lambda: queue.stats().pending == 1, "not redriven")
+    page.focus("button[aria-label='Delete two']")
+    page.keyboard.press("Enter")
+    assert page.inner_text("#ask-text") == "Delete dead letter two? It cannot be brought back."
+    page.keyboard.press("Escape")
+    assert queue.get("two") is not None
+    page.focus("button[aria-label='Delete two']")
+    page.keyboard.press("Enter")
+    page.click("#ask-yes")
+    until(page, lambda: queue.get("two") is None, "not deleted")
+    assert "was deleted" in page.inner_text("#said")
+    assert wrong == []
+
+
+def test_without_the_token_nothing_is_shown(browser: Browser, queue: Queue) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    with Dashboard(Shown(queue), Address()).beside() as url:
+        page.goto(url.partition("#")[0])
+        page.wait_for_selector("#gate:not([hidden])")
+        assert not page.is_visible("#board")
+        assert "quotes" not in page.content()
+        page.fill("#gate-token", url)
+        page.press("#gate-token", "Enter")
+        page.wait_for_selector("#board:not([hidden])")
+        assert page.inner_text("#queue-name") == "quotes"
+        assert "token" not in page.url
+    context.close()
+
+
+def test_the_token_leaves_the_address_and_stays_for_a_reload(opened: tuple[Page, str, list[str]]) -> None:
+    page, url, wrong = opened
+    assert page.url == url.partition("#")[0]
+    page.reload()
+    page.wait_for_selector("#board:not([hidden])")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_it_fits_any_width_in_light_and_dark(browser: Browser, queue: Queue, scheme: Any, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page = context.new_page()
+    queue.put("work", "an-id-" + "x" * 120, group="a group of a long name " * 3)
+    queue.fail(queue.claim()[0], "an-error-without-blanks-" * 20)
+    queue.put("work", "b" * 150, group="g" * 100)
+    queue.claim()
+    with Dashboard(Shown(queue, every_seconds=0.2), Address()).beside() as url:
+        page.goto(url)
+        until(page, lambda: "an-id" in page.inner_text("#dead-rows"), "no dead letter")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == ("rgb(244, 246, 248)" if scheme == "light" else "rgb(13, 18, 24)")
+    context.close()
+
+
+def test_headings_labels_and_landmarks(opened: tuple[Page, str, list[str]]) -> None:
+    page, _url, _wrong = opened
+    assert page.locator("h1").count() == 1
+    assert page.get_by_role("main").count() == page.get_by_role("banner").count() == 1
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll("button, input, select, canvas, section, [role=region]")]
+          .filter((one) => one.checkVisibility())
+          .filter((one) => !(one.textContent.trim() && one.tagName === "BUTTON") && !one.labels?.length)
+          .filter((one) => !one.getAttribute("aria-label") && !one.getAttribute("aria-labelledby"))
+          .map((one) => one.outerHTML)"""
+    )
+    assert unnamed == []
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+
+
+def test_a_lost_connection_is_told(browser: Browser, queue: Queue) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    with Dashboard(Shown(queue, every_seconds=0.2), Address()).beside() as url:
+        page.goto(url)
+        page.wait_for_selector("#board:not([hidden])")
+    until(page, lambda: "connection" in page.inner_text("#chip-state"), "the loss is not told")
+    assert "No connection" in page.inner_text("#problem")
+    context.close()
