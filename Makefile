@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-capacity bench-cli bench-coldstart bench-growth bench-pipeline bench-pipeline-small bench-simulator bench-sql pipeline-package clean
+.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-asyncio bench-capacity bench-cli bench-coldstart bench-growth bench-pipeline bench-pipeline-small bench-simulator bench-sql pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ lock: ## Resolve the dependencies again (needs uv)
 
 release: setup ## Build and check the wheel and the sdist of the version in pyproject.toml, and tag it; pushes nothing
 	@$(BIN)/python -m local.release
+
+bench-asyncio: setup ## Measure puts and sleeping handlers of one event loop, beside other queues
+	@$(BIN)/python -m benchmarks.coroutines
 
 bench-capacity: setup ## Count capacity units and calls per step of a task
 	@$(BIN)/python -m benchmarks.capacity

@@ -29,7 +29,7 @@ def test_the_first_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(program("AsyncQueue.sql("), "first.py", "exec"), {})  # noqa: S102 - the page's own program
+    exec(compile(program("quote-ABC"), "first.py", "exec"), {})  # noqa: S102 - the page's own program
     assert capsys.readouterr().out == "SUCCESS {'price': 42}\n"
 
 

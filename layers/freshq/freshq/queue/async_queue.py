@@ -242,6 +242,7 @@ class AsyncQueue:
     resume = _verb(BaseQueue.resume)
 
     get = _verb(BaseQueue.get)
+    find = _verb(BaseQueue.find)
     contains = _verb(BaseQueue.contains)
     list = _verb(BaseQueue.list)
     stats = _verb(BaseQueue.stats)

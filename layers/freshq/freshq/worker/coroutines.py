@@ -5,51 +5,31 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from concurrent.futures import Future
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from freshq.model.task import Task
-
-# Makes the coroutine, on the loop.
+# Makes a coroutine.
 Coroutines: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 
 
-@runtime_checkable
-class CoroutineRunner(Protocol):
-    """A runner that runs some of its tasks in coroutines, so that they need no thread while they wait."""
+class OwnLoop:
+    """An event loop in a thread of its own, which its first coroutine starts."""
 
-    def coroutine(self, task: Task) -> Coroutines | None:
-        """Return what makes the coroutine that runs a task; None for a task that needs a thread."""
-
-
-class CoroutineLoop:
-    """An event loop: a given one, or one in a thread of its own, which its first coroutine starts."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Use a loop.
-
-        Args:
-            loop: A loop that runs already; None for one of its own.
-        """
+    def __init__(self) -> None:
+        """Start nothing yet."""
         self._lock = threading.Lock()
-        self._loop = loop
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def start(self, coroutine: Coroutines) -> Future[Any]:
-        """Start a coroutine beside those of other threads; return the future of its result.
+    def get(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, which runs.
 
         Raises:
-            RuntimeError: If the system has no thread left for the loop; the next call tries again.
+            RuntimeError: If the system has no thread left for it; the next call tries again.
         """
         with self._lock:
             if self._loop is None:
                 self._loop = _started_loop()
-        return asyncio.run_coroutine_threadsafe(_awaited(coroutine), self._loop)
-
-
-async def _awaited(coroutine: Coroutines) -> Any:  # noqa: ANN401 - what it returns
-    return await coroutine()
+            return self._loop
 
 
 def _started_loop() -> asyncio.AbstractEventLoop:
@@ -60,3 +40,18 @@ def _started_loop() -> asyncio.AbstractEventLoop:
         loop.close()
         raise
     return loop
+
+
+def started_on(get_loop: Callable[[], asyncio.AbstractEventLoop], make: Coroutines) -> Future[Any]:
+    """Start a coroutine on a loop, beside those of other threads; return the future of its result.
+
+    If it cannot be started, the future has the error.
+    """
+    coroutine = make()
+    try:
+        return asyncio.run_coroutine_threadsafe(coroutine, get_loop())
+    except RuntimeError as error:  # no thread is left for the loop, or it is closed
+        coroutine.close()
+        failed: Future[Any] = Future()
+        failed.set_exception(error)
+        return failed

@@ -11,19 +11,20 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
+from typing_extensions import override
 
 from freshq.errors import plain, quoted
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.json_values import json_text
 from freshq.model.outcomes import Busy, Reject, Retry, RunnerExit, error_text
-from freshq.worker.coroutines import CoroutineLoop
-from freshq.worker.runner import is_async, is_async_generator
+from freshq.worker.coroutines import OwnLoop, started_on
+from freshq.worker.runner import CoroutineRunner, is_async, is_async_generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
     from freshq.model.task import Task
-    from freshq.worker.coroutines import Coroutines
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
@@ -63,7 +64,7 @@ class _Handler:
             raise Reject(msg) from None
 
 
-class Handlers:
+class Handlers(CoroutineRunner):
     """A runner that calls the function of each task's kind. Pass it to a `Worker`, or to `freshq work`.
 
     A function takes the task, or the task and its payload. The annotation of the second parameter is the
@@ -75,7 +76,7 @@ class Handlers:
     def __init__(self) -> None:
         """Begin without functions."""
         self._handlers: dict[str, _Handler] = {}
-        self._loop = CoroutineLoop()
+        self._loop = OwnLoop()
 
     def on(
         self, kind: str, *, max_attempts: int | None = None, max_run_seconds: float | None = None
@@ -115,14 +116,15 @@ class Handlers:
 
         return add
 
-    def __call__(self, task: Task) -> Any:  # noqa: ANN401 - what the function returns
+    @override
+    def __call__(self, task: Task) -> Any:
         """Run a task, as `Worker` calls its runner.
 
         Raises:
             Reject: If no function has the task's kind, the payload does not fit, or its attempts are spent.
         """
-        if coroutine := self.coroutine(task):
-            return self._loop.start(coroutine).result()
+        if (coroutine := self.start(task)) is not None:
+            return coroutine.result()
         handler = self._handlers.get(task.kind or "")
         if handler is None:
             known = ", ".join(sorted(self._handlers)) or "none"
@@ -131,10 +133,14 @@ class Handlers:
         with _last_attempt_rejects(handler, task):
             return handler.function(*handler.arguments(task))
 
-    def coroutine(self, task: Task) -> Coroutines | None:
-        """Return what makes the coroutine that runs a task, as `Worker` calls it; None if there is none."""
+    @override
+    def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
         handler = self._handlers.get(task.kind or "")
-        return partial(_run_async, handler, task) if handler is not None and handler.is_async else None
+        if handler is None or not handler.is_async:
+            return None
+        return started_on(
+            self._loop.get if loop is None else lambda: loop, partial(_run_async, handler, task)
+        )
 
 
 @contextmanager

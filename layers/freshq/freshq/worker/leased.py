@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
+from freshq.model.settlement import Settlement
 from freshq.worker.crew import Crew
 from freshq.worker.leases import LeaseRenewal
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome
-from freshq.worker.runs import TaskRuns, in_thread
+from freshq.worker.runner import CoroutineRunner
+from freshq.worker.runs import InTurn, StartedCoroutine, TaskRuns, in_thread
 from freshq.worker.settle import (
     EndedRun,
     completed,
@@ -28,7 +30,8 @@ from freshq.worker.settle import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    import asyncio
+    from collections.abc import Iterable, Iterator, Sequence
 
     from freshq.model.answers import Claim
     from freshq.queue.base import BaseQueue
@@ -55,12 +58,24 @@ class LeasedLoop(WorkLoop):
         config: WorkerConfig,
         capacity: Capacity,
         end_request: EndRequest,
+        event_loop: asyncio.AbstractEventLoop | None,
     ) -> None:
-        """Start nothing yet; the arguments besides the runner are those of `WorkLoop`."""
+        """Start nothing yet; the arguments besides the runner and the loop are those of `WorkLoop`.
+
+        Args:
+            queue: The queue.
+            runner: Runs the tasks.
+            config: The options.
+            capacity: How many tasks may start.
+            end_request: How the end is asked for.
+            event_loop: For the coroutines of the runner; None for its own loop.
+        """
         super().__init__(queue, config, capacity, end_request)
+        self._event_loop = event_loop
         self._runner = runner
         self._runs = TaskRuns(on_end=end_request.wake.set)
         self._crew = Crew(self._run, self._settle)
+        self._answered_runs = InTurn("freshq-answers", self._go_on)
         self._renewal = LeaseRenewal(
             queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
         )
@@ -116,7 +131,9 @@ class LeasedLoop(WorkLoop):
         now = self._queue.now()
         for claim in claims:
             self._capacity.started()
-            self._crew.start(self._runs.begin(claim, now))
+            run = self._runs.begin(claim, now)
+            if not self._is_awaited(run):
+                self._crew.start(run)
         self._crew.wake()
 
     def _claim(self) -> list[Claim]:
@@ -154,7 +171,7 @@ class LeasedLoop(WorkLoop):
 
     def _begin(self, run: TaskRun) -> None:
         started = time.monotonic()
-        end = too_late_to_run(self._queue, run.claim)
+        end = too_late_to_run(self._queue, run.claim) if run.coroutine is None else None
         if end is None and self._config.at_most_once:
             acknowledgement = completed(run.claim)
             self._crew.settle(EndedRun(run, acknowledgement, partial(self._acknowledged, run)))
@@ -163,15 +180,39 @@ class LeasedLoop(WorkLoop):
             end = self._ran(run)
         if end.downstream_ok is not None:
             self._capacity.ended(downstream_ok=end.downstream_ok)
-        run_seconds = time.monotonic() - started
+        run_seconds = time.monotonic() - _started(run, started)
         if end.outcome is Outcome.SUCCEEDED:
             self._runs.succeeded(run)
         self._crew.settle(EndedRun(run, end, partial(self._settled, run, run_seconds, end.error)))
 
+    def _is_awaited(self, run: TaskRun) -> bool:
+        """Start the coroutine of a task that has one and may run now; return whether it did."""
+        if not isinstance(self._runner, CoroutineRunner):
+            return False
+        if not run.acknowledged and (self._config.at_most_once or too_late_to_run(self._queue, run.claim)):
+            return False
+        answer = self._runner.start(run.claim.task, self._event_loop)
+        if answer is None:
+            return False
+        run.coroutine = StartedCoroutine(answer, time.monotonic())
+        answer.add_done_callback(lambda _answer: self._answered_runs.add(run))
+        return True
+
+    def _go_on(self, run: TaskRun) -> None:
+        """Have a run settled whose coroutine ended, outside the loop, which must not wait for the store."""
+        self._run(run)
+        with suppress(RuntimeError):  # no thread is left now: a later `wake` has one
+            self._crew.wake()
+
+    def _runner_of(self, run: TaskRun) -> Runner:
+        """Return what runs the task; if a coroutine did, what returns its answer."""
+        coroutine = run.coroutine
+        return self._runner if coroutine is None else lambda _task: coroutine.answer.result()
+
     def _ran(self, run: TaskRun) -> RunEnd:
         if run.claim.task.attempts == 1:
             self._capacity.first_attempt()
-        return end_of(self._queue, run.claim, self._runner, self._capacity.may_retry)
+        return end_of(self._queue, run.claim, self._runner_of(run), self._capacity.may_retry)
 
     def _settle(self, ended: list[EndedRun]) -> None:
         """Settle runs; those that the store does not answer are left to a thread of their own."""
@@ -212,12 +253,13 @@ class LeasedLoop(WorkLoop):
             self._settled(run, 0.0, "it could not be acknowledged, so it was not run", outcome)
             return
         run.acknowledged = True
-        self._crew.start(run)
-        self._crew.wake()
+        if not self._is_awaited(run):
+            self._crew.start(run)
+            self._crew.wake()
 
     def _run_once(self, run: TaskRun) -> None:
-        started = time.monotonic()
-        ended = ran_once(run.claim, self._runner)
+        started = _started(run, time.monotonic())
+        ended = ran_once(run.claim, self._runner_of(run))
         self._capacity.ended(downstream_ok=ended.downstream_ok)
         outcome = Outcome.SUCCEEDED if ended.error is None else Outcome.FAILED
         self._settled(run, time.monotonic() - started, ended.error, outcome)
@@ -229,13 +271,25 @@ class LeasedLoop(WorkLoop):
 
     @override
     def _give_back(self) -> None:
-        held = [run.claim for run in self._runs.running if not run.acknowledged]
-        calls = [in_thread("freshq-give-back", partial(self._queue.release, claim)) for claim in held]
-        done = wait(calls, GIVE_BACK_SECONDS).done
-        for claim, call in zip(held, calls, strict=True):
-            task_id = claim.task.task_id
-            error = call.exception() if call in done else TimeoutError(f"{GIVE_BACK_SECONDS:g} s")
-            if error is None:
+        runs = [run for run in self._runs.running if not run.acknowledged]
+        for run, answer in zip(runs, self._released(runs), strict=True):
+            task_id = run.claim.task.task_id
+            if not isinstance(answer, BaseException):
                 self.report.given_back.append(task_id)
-            elif not isinstance(error, LeaseLost):  # it was settled meanwhile, or lost before
-                logger.warning("task %s stays TAKEN until its lease expires: %s", task_id, error)
+            elif not isinstance(answer, LeaseLost):  # it was settled meanwhile, or lost before
+                logger.warning("task %s stays TAKEN until its lease expires: %s", task_id, answer)
+        for run in self._runs.running:
+            run.cancel()
+
+    def _released(self, runs: Sequence[TaskRun]) -> Sequence[object]:
+        """Release the claims of runs; return the task or the error of each."""
+        releases = [Settlement.release(run.claim) for run in runs]
+        call = in_thread("freshq-give-back", partial(self._queue.settle_many, releases))
+        is_over = bool(wait([call], GIVE_BACK_SECONDS).done)
+        error = call.exception() if is_over else TimeoutError(f"{GIVE_BACK_SECONDS:g} s")
+        return [error] * len(runs) if error else call.result()
+
+
+def _started(run: TaskRun, otherwise: float) -> float:
+    """Return when a run started, by the monotonic clock."""
+    return otherwise if run.coroutine is None else run.coroutine.started

@@ -117,7 +117,7 @@ class LeaseRenewal:
         try:
             run.claim = self._queue.extend(run.claim, self._queue.lease_seconds)
         except LeaseLost:
-            pass  # settled meanwhile, or lost: then the run reports it when it settles
+            run.cancel()  # its task was settled meanwhile, cancelled, or lost: the run reports it at its end
         except StoreError as error:
             logger.warning("could not extend the lease of task %s: %s", run.claim.task.task_id, error)
         except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,12 +12,35 @@ from freshq.model.task import Task
 from freshq.worker.loading import load_object
 
 if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
     from sqlalchemy import Connection
 
 # Takes a task; returns any JSON value, or raises Retry, Reject or Busy.
 Runner: TypeAlias = Callable[[Task], Any]
 # Takes also the SQLAlchemy connection of the transaction that holds the task.
 TransactionRunner: TypeAlias = "Callable[[Task, Connection], Any]"
+
+
+class CoroutineRunner(ABC):
+    """A runner that runs some tasks in coroutines: while they wait, they need no thread."""
+
+    @abstractmethod
+    def __call__(self, task: Task) -> Any:  # noqa: ANN401 - any value
+        """Run a task to its end, in this thread."""
+
+    @abstractmethod
+    def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
+        """Start the coroutine that runs a task.
+
+        Args:
+            task: The task.
+            loop: A loop that runs in another thread; None for the runner's own.
+
+        Returns:
+            The future of its result; None if the task needs a thread, and nothing was started.
+        """
 
 
 def load_runner(name: str, advice: str = "") -> Runner:

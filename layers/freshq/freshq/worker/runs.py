@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +15,19 @@ if TYPE_CHECKING:
     from freshq.worker.report import Outcome
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StartedCoroutine:
+    """A coroutine that runs a task.
+
+    Attributes:
+        answer: The future of its result.
+        started: When it was started, by the monotonic clock.
+    """
+
+    answer: Future[Any]
+    started: float
 
 
 @dataclass(eq=False, slots=True)
@@ -27,6 +41,7 @@ class TaskRun:
         unsettled: Whether it is over, and the store has not answered its settlement.
         acknowledged: Whether it was settled before it started, and so has no lease.
         ended: How it ended, or the error that ended it; None until then.
+        coroutine: What runs the task without a thread; None if a thread does.
     """
 
     claim: Claim
@@ -35,6 +50,12 @@ class TaskRun:
     unsettled: bool = False
     acknowledged: bool = False
     ended: Outcome | BaseException | None = None
+    coroutine: StartedCoroutine | None = None
+
+    def cancel(self) -> None:
+        """Cancel the coroutine, if there is one; a thread cannot be stopped."""
+        if self.coroutine is not None:
+            self.coroutine.answer.cancel()
 
 
 class TaskRuns:
@@ -133,3 +154,40 @@ def in_thread(name: str, function: Callable[[], T], ended: Future[T] | None = No
     except RuntimeError as error:  # the system has no thread left: whoever waits for this one must know
         future.set_exception(error)
     return future
+
+
+class InTurn(Generic[T]):
+    """Calls a function for each item, one after the other, in a thread that ends when there are no more."""
+
+    def __init__(self, name: str, function: Callable[[T], None]) -> None:
+        """Begin without items.
+
+        Args:
+            name: The thread's name.
+            function: What to call; it raises nothing.
+        """
+        self._name = name
+        self._function = function
+        self._lock = threading.Lock()
+        self._items: deque[T] = deque()
+        self._is_working = False
+
+    def add(self, item: T) -> None:
+        """Have the function called for an item; here and now, if the system has no thread left."""
+        with self._lock:
+            self._items.append(item)
+            if self._is_working:
+                return
+            self._is_working = True
+        thread = in_thread(self._name, self._work)
+        if thread.done() and thread.exception() is not None:
+            self._work()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._items:
+                    self._is_working = False
+                    return
+                item = self._items.popleft()
+            self._function(item)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from freshq.model.checks import checked_seconds
 from freshq.stores.transactional import transactions_of
 from freshq.worker.capacity import Capacity
 from freshq.worker.leased import LeasedLoop
@@ -15,9 +16,12 @@ from freshq.worker.runner import checked_runner
 from freshq.worker.transacted import TransactionLoop
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
-    from typing import Unpack
+    from contextlib import AbstractAsyncContextManager
+    from typing import Self, Unpack
 
+    from freshq.queue.async_queue import AsyncQueue
     from freshq.queue.base import BaseQueue
     from freshq.worker.loop import WorkLoop
     from freshq.worker.options import WorkerOptions
@@ -51,12 +55,15 @@ class Worker:
     """
 
     def __init__(
-        self, queue: BaseQueue, runner: Runner | TransactionRunner, **options: Unpack[WorkerOptions]
+        self,
+        queue: BaseQueue | AsyncQueue,
+        runner: Runner | TransactionRunner,
+        **options: Unpack[WorkerOptions],
     ) -> None:
         """Prepare a worker; `run` starts it.
 
         Args:
-            queue: The queue to claim from.
+            queue: The queue to claim from; of an AsyncQueue, the queue that it uses.
             runner: Does the work: returns a result, or raises Retry, Reject or Busy.
             **options: See `freshq.worker.options.WorkerConfig`.
 
@@ -64,14 +71,18 @@ class Worker:
             ValueError: If an option is wrong, if the runner is not callable or `async def`, or if
                 `transaction` is set and the queue is not in a SQL database.
         """
-        self._queue = queue
+        # To look for the class would load asyncio, which takes its time.
+        own: Any = getattr(queue, "queue", queue)
+        self._queue: BaseQueue = own
         self._config = parse_worker_options(options)
-        self._capacity = Capacity(queue, self._config)
+        self._capacity = Capacity(self._queue, self._config)
         self._end_request = EndRequest()
         self._status = WorkerStatus()
         self._loop: WorkLoop | None = None
+        # Where coroutines run; None: on the runner's own loop.
+        self._event_loop: asyncio.AbstractEventLoop | None = None
         if self._config.transaction:
-            transactions_of(queue.store, "transaction")
+            transactions_of(self._queue.store, "transaction")
         self._runner: Any = checked_runner(runner, transaction=self._config.transaction)
 
     def stop(self) -> None:
@@ -107,9 +118,7 @@ class Worker:
             StoreError: If claims failed for `give_up_seconds`, after waiting for the running tasks; at once
                 if the first claim finds no table, or another error that waiting does not end.
         """
-        loop_class = TransactionLoop if self._config.transaction else LeasedLoop
-        loop = loop_class(self._queue, self._runner, self._config, self._capacity, self._end_request)
-        self._loop = loop
+        self._loop = loop = self._new_loop()
         try:
             loop.work(self._condition(until))
         finally:
@@ -118,6 +127,42 @@ class Worker:
             self._status = replace(loop.status(), state=WorkerState.ENDED)
             self._loop = None
         return loop.report
+
+    def _new_loop(self) -> WorkLoop:
+        common = (self._queue, self._runner, self._config, self._capacity, self._end_request)
+        return TransactionLoop(*common) if self._config.transaction else LeasedLoop(*common, self._event_loop)
+
+    def serving(self, drain_seconds: float | None = None) -> AbstractAsyncContextManager[Self]:
+        """Run the worker beside an `async with` block, as in the lifespan of a web application.
+
+        Claims and renewals have threads of their own. The `async def` functions of `Handlers` run on the
+        loop of the block, so that they may use what the application uses.
+
+        At the end of the block the worker drains, as after `stop`. What still runs after `drain_seconds`, or
+        when the coroutine of the block is cancelled once more, is given back, as by `stop_at_once`, and
+        coroutines are cancelled.
+
+        Args:
+            drain_seconds: How long to wait for running tasks at the end; None: until they are done.
+
+        Returns:
+            A context manager that yields the worker. At the end of a block without an error of its own it
+            raises the error that ended the worker, if one did: see `run`. Such an error is logged when it
+            happens, and `status` says that the worker ended.
+
+        Raises:
+            ValueError: If the argument is wrong.
+        """
+        from freshq.worker.serving import served  # noqa: PLC0415 - asyncio takes its time to load
+
+        if drain_seconds is not None:
+            checked_seconds("drain_seconds", drain_seconds)
+        return served(self, self._run_on, drain_seconds)
+
+    def _run_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run, with coroutines on a loop that runs in another thread."""
+        self._event_loop = loop
+        self.run()
 
     def _condition(self, until: Until) -> Callable[[], bool]:
         request = self._end_request

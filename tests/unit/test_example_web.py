@@ -1,0 +1,99 @@
+"""The example of a worker inside a web application: it answers, and SIGTERM loses nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Queue, TaskStatus
+from tests.support.databases import HOST, free_port
+from tests.support.functions import PROJECT
+from tests.support.readings import counts, within_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATIENCE_SECONDS = 60
+REQUESTS = 20
+# uvicorn ends by the signal that it was sent, once it has ended in good order.
+ENDED_BY_SIGTERM = {0, -signal.SIGTERM}
+
+
+class Application:
+    """The example, served by uvicorn in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        shutil.copy(PROJECT / "examples" / "web" / "app.py", folder)
+        self.port = free_port()
+        self.log = folder / "log.txt"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(  # noqa: S603 - fixed arguments
+                [sys.executable, "-m", "uvicorn", "app:app", "--host", HOST, "--port", str(self.port)],
+                cwd=folder,
+                stderr=log,
+            )
+
+    def get(self, path: str) -> Any:
+        """Return the answer to a request."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=PATIENCE_SECONDS)
+        try:
+            connection.request("GET", path)
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+
+    def works(self) -> bool:
+        """Return whether it answers that its worker works."""
+        try:
+            return bool(self.get("/health")["state"] == "working")
+        except ConnectionError:
+            assert self.process.poll() is None, self.log.read_text()
+            return False
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Iterator[Application]:
+    application = Application(tmp_path)
+    try:
+        assert within_seconds(PATIENCE_SECONDS, application.works)
+        yield application
+    finally:
+        application.process.kill()
+        application.process.wait(PATIENCE_SECONDS)
+
+
+def test_it_answers_with_results_and_drains_at_sigterm(application: Application, tmp_path: Path) -> None:
+    answer = application.get("/quotes/ABC")
+    assert answer == {"status": "SUCCESS", "result": {"symbol": "ABC", "price": 42, "attempts": 1}}
+
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with suppress(ConnectionRefusedError, ConnectionResetError):  # it came after the signal
+            answers.append(application.get("/quotes/DEF"))
+
+    asking = [threading.Thread(target=ask) for _ in range(REQUESTS)]
+    for thread in asking:
+        thread.start()
+    assert within_seconds(PATIENCE_SECONDS, lambda: application.get("/health")["running"] > 0)
+    application.process.send_signal(signal.SIGTERM)
+    assert application.process.wait(PATIENCE_SECONDS) in ENDED_BY_SIGTERM, application.log.read_text()
+    for thread in asking:
+        thread.join(PATIENCE_SECONDS)
+
+    assert answers
+    assert {answer["status"] for answer in answers} == {TaskStatus.SUCCESS}
+    queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db")
+    standing = counts(queue.stats())
+    queue.close()
+    assert standing == {"success": 1 + len(answers)}
