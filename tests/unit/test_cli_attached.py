@@ -161,14 +161,24 @@ class TestDeadLetters:
         fails(2, "limit: ", "dlq", "claim", "--limit", "0")
 
 
-@pytest.mark.parametrize("command", [["hold", "A"], ["ready", "A"], ["dlq", "claim"]])
-def test_other_tables_refuse_these_commands(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("hold A", "hold"),
+        ("ready A", "ready"),
+        ("dlq claim", "dlq claim"),
+        ("record get A", "record get"),
+        ("record put {}", "record put"),
+        ("record upsert {}", "record upsert"),
+        ("record delete A --yes", "record delete"),
+        ("ls --status ready", "ls --status READY"),
+    ],
+)
+def test_other_tables_refuse_these_commands(
+    monkeypatch: pytest.MonkeyPatch, command: str, named: str
+) -> None:
     monkeypatch.setenv("FRESHQ_QUEUE", "memory://")
-    fails(
-        2,
-        f"{' '.join(command[:2] if command[0] == 'dlq' else command[:1])}: only on an attached table",
-        *command,
-    )
+    fails(2, f"{named}: only on an attached table", *command.split())
 
 
 def test_the_shell_has_these_commands(queue: AttachedQueue) -> None:
@@ -185,20 +195,47 @@ def test_the_shell_has_these_commands(queue: AttachedQueue) -> None:
 
 class TestRecordsInNoQueue:
     @pytest.mark.usefixtures("shipments")
-    def test_they_have_no_times_and_no_list(self) -> None:
+    def test_they_have_no_times_and_are_listed_by_their_state(self) -> None:
         shown = freshq("get", "A").stdout
         assert "READY, in no queue" in shown
         assert "ago" not in shown
-        fails(2, "status: READY records are in no queue, and not listed", "ls", "--status", "ready")
-        assert "READY" not in freshq("ls", "--help").stdout
+        first = answer("ls", "--status", "ready", "--limit", "2")
+        rest = answer("ls", "--status", "READY", "--cursor", first["cursor"])
+        assert sorted(task["task_id"] for page in (first, rest) for task in page["tasks"]) == ["A", "B", "C"]
+        (row, *_) = [
+            line for line in freshq("ls", "--status", "ready").stdout.splitlines() if "READY" in line
+        ]
+        assert row.split()[1:5] == ["READY", "0", "0", "-"]
+
+    def test_the_shell_makes_test_records_and_overwrites_none(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        shipments.add("A-101")
+        shell = freshq("shell", text="create-test\ncreate-test\nenqueue A-202\n")
+        assert (shell.exit_code, shell.stderr) == (0, "")
+        assert "record A-101: READY, existed already\nrecord A-202: UNDER_CONSTRUCTION\n" in shell.stdout
+        assert shell.stdout.count("existed already") == 5
+        shipments.assert_untouched("A-101")
+        assert status_of(queue, "A-202") is TaskStatus.PENDING
+
+
+class TestRecords:
+    def test_they_are_written_read_and_deleted(self, queue: AttachedQueue) -> None:
+        assert answer("record", "put", '{"id": "N", "n": 1, "m": 2}') == {"record_id": "N"}
+        assert answer("record", "upsert", "-", text='{"id": "N", "n": 3}') == {"record_id": "N"}
+        assert answer("record", "get", "N") == {"id": "N", "n": 3, "m": 2}
+        queue.enqueue("N")
+        fails(2, "pass --yes", "record", "delete", "N")
+        fails(1, "already PENDING in queue 'default'", "record", "delete", "N", "--yes")
+        assert answer("record", "delete", "N", "--force", "--yes") == {"deleted": 1}
+        for command in (["get", "N"], ["delete", "N", "--yes"]):
+            fails(1, "record 'N': the attached table has none", "record", *command)
 
     @pytest.mark.usefixtures("shipments")
-    def test_the_shell_makes_no_records_in_a_table_of_the_application(self) -> None:
-        shell = freshq("shell", text="create-test\nls\n")
-        assert shell.stderr == (
-            "freshq: create-test: not on an attached table, which has its own records; use id RECORD_ID\n"
-        )
-        assert "A-101" not in shell.stdout
+    def test_what_is_no_record_is_refused(self) -> None:
+        fails(2, "record: must be a JSON object, got list", "record", "put", "[]")
+        fails(2, "record: must be JSON", "record", "put", "{")
+        fails(2, "record: must have the table's key id (S)", "record", "upsert", '{"x": 1}')
 
 
 @pytest.mark.usefixtures("shipments")

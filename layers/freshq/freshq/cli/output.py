@@ -188,7 +188,7 @@ def _row(task: Task, now: float, *, errors: bool, state: str | None = None) -> t
         state or ("delayed" if task.delayed else task.status_at(now).value),
         str(task.priority),
         str(task.attempts),
-        span(max(0.0, now - task.created)),
+        "-" if task.status is TaskStatus.READY else span(max(0.0, now - task.created)),
         (task.error or "") if errors else compact_json(task.payload),
     )
 

@@ -10,12 +10,13 @@ from typing_extensions import override
 
 from freshq.errors import IllegalTransition, TaskNotFound, needs
 from freshq.model.answers import Claim, Page, Receipt
-from freshq.model.checks import checked_id, checked_status
+from freshq.model.checks import checked_count, checked_id, checked_status
 from freshq.model.lifecycle import new_token
 from freshq.model.task import MAX_SECONDS, Task, TaskStatus
 from freshq.policy.order import Order
 from freshq.queue.base import BaseQueue
 from freshq.queue.core import Core
+from freshq.queue.records import RecordStore, RecordVerbs
 from freshq.stores.base import ConflictError, Guard, Store
 from freshq.stores.dead_letters import parse_place
 
@@ -44,7 +45,7 @@ UNQUEUED = frozenset(
 )
 
 
-class AttachedStore(Store, Protocol):
+class AttachedStore(Store, RecordStore, Protocol):
     """A store whose tasks are an application's records."""
 
     def move(self, task: Task, guard: Guard) -> Task:
@@ -107,14 +108,15 @@ class AttachedCore(Core):
         return task
 
 
-class AttachedQueue(BaseQueue):
+class AttachedQueue(RecordVerbs, BaseQueue):
     """A queue of an application's records, as returned by `Queue.dynamodb(..., attach=True)`.
 
-    The payload of a task is the record: the application's attributes as JSON values. freshq never
-    changes them, and a record that leaves the queue stays in the table.
+    The payload of a task is the record: the application's attributes as JSON values. The verbs of a queue
+    never change them, and a record that leaves the queue stays in the table.
     """
 
     _core_class = AttachedCore
+    _records: AttachedStore
 
     def __init__(self, store: AttachedStore, **options: Unpack[QueueOptions]) -> None:
         """Use a store of an application's records.
@@ -253,12 +255,23 @@ class AttachedQueue(BaseQueue):
     def list(
         self, status: TaskStatus | str | None = None, limit: int = 100, cursor: str | None = None
     ) -> Page:
+        if checked_status(status) is TaskStatus.READY:
+            return self._list_ready(limit, cursor)
         if cursor is not None:
             if checked_status(status) is TaskStatus.FAILURE:
                 self._records.checked_id(parse_place(cursor).task_id, "cursor")
             else:
                 cursor = self._records.checked_id(checked_id(cursor, "cursor"), "cursor")
         return super().list(status, limit, cursor)
+
+    def _list_ready(self, limit: int, cursor: str | None) -> Page:
+        """Return a page of the records that are in no queue and may be put, from a scan of the table."""
+        checked_count("limit", limit)
+        if cursor is not None:
+            cursor = self._records.checked_id(checked_id(cursor, "cursor"), "cursor")
+        found = list(islice(self._records.unqueued(cursor), limit + 1))
+        more = len(found) > limit
+        return Page(tuple(found[:limit]), found[limit - 1].task_id if more else None)
 
     def _change_unqueued(self, task_id: str, to: TaskStatus, verb: str) -> Task:
         def changed(task: Task, now: float) -> Task:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from freshq.cli.command import QueueContext
 from freshq.cli.commands.arguments import Cursor, Limit, Reason, TaskId, Yes
+from freshq.cli.commands.attached_verbs import attached
 from freshq.cli.errors import print_error, printable
 from freshq.cli.facts import fields
 from freshq.errors import RefusedError
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
     from freshq.cli.session import Session
     from freshq.model.task import Task
 
-LISTED: Final = tuple(status for status in TaskStatus if status is not TaskStatus.READY)
-Status = Annotated[str | None, typer.Option(help=f"Only tasks with this status: {', '.join(LISTED)}.")]
+Status = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Only tasks with this status: {', '.join(TaskStatus)}. "
+        "The last two are of records on an attached table."
+    ),
+]
 Next = Annotated[
     bool,
     typer.Option(
@@ -73,7 +79,7 @@ def ls(
         session.output.waiting(waiting, session.queue.now())
         return
     if status is not None and status.upper() == TaskStatus.READY:
-        raise ValueError("status: READY records are in no queue, and not listed; use freshq get RECORD_ID")
+        attached(session, "ls --status READY")
     page = session.queue.list(None if status is None else status.upper(), limit, cursor)
     session.see(*(task.task_id for task in page))
     session.output.tasks(page.tasks, page.cursor, session.queue.now())

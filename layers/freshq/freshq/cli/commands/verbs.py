@@ -86,6 +86,12 @@ VERBS: Final[tuple[Listed, ...]] = (
         help="Delete every task of the queue, including those being worked on.",
     ),
     Listed("dlq", "Queue", "commands.dlq:app", "Dead letters: list, claim, redrive, delete."),
+    Listed(
+        "record",
+        "Attached tables",
+        "commands.record:app",
+        "Records of an attached table: write, read, delete.",
+    ),
     _attached(
         "hold",
         target="commands.attached_verbs:hold",

@@ -43,7 +43,7 @@ class Drafts:
 
     def make(self, task_ids: Iterable[str]) -> list[Draft]:
         """Make test records, replacing those with the same ids."""
-        made = [Draft(task_id, _shipment(task_id)) for task_id in task_ids]
+        made = [Draft(task_id, shipment(task_id)) for task_id in task_ids]
         self._drafts |= {draft.task_id: draft for draft in made}
         return made
 
@@ -60,7 +60,8 @@ class Drafts:
         return list(self._drafts.values())
 
 
-def _shipment(task_id: str) -> dict[str, Any]:
+def shipment(task_id: str) -> dict[str, Any]:
+    """Return the payload of a test record."""
     return {
         "id": task_id,
         "items": [{"sku": f"Item-{number}", "packed": True} for number in range(1, TEST_ITEMS + 1)],

@@ -31,11 +31,16 @@ ALIASES: Final = {
     "en": "enqueue", "ct": "create-test", "system": "sys",
     "qstat": "stats", "qstats": "stats", "stat": "stats",
 }  # fmt: skip
+# After these a payload or a record needs no quotes.
+TAKE_JSON: Final = frozenset({"put", "enqueue", "en", "record put", "record upsert"})
 HELP: Final = (
     ("id [TASK_ID]", "make a task the current one and show it; without an id, clear the current task"),
     ("info, data, sys", "the current task: everything, its payload, its state"),
     ("put JSON [--id ID]", "put a task; {...} and [...] need no quotes around them"),
-    ("create-test, ct", "make four test records, under construction; only this shell has them until put"),
+    (
+        "create-test, ct",
+        "make four test records, under construction: in an attached table, or known to this shell until put",
+    ),
     (
         "ready, update READY_TO_SHIP",
         "make a record ready; return a dead letter or claimed task to the queue",
@@ -52,6 +57,7 @@ HELP: Final = (
     ("ls, get, stats (qstat)", "look; ls --status FAILURE, --limit N"),
     ("dlq [ls | claim | redrive | purge]", "dead letters: list, claim, redrive, delete"),
     ("hold, ready [ID]", "on an attached table: put a record under construction, make it ready"),
+    ("record [put | upsert | get | delete]", "on an attached table: the record itself"),
     ("pause, resume, purge", "suspend claims, allow them, delete everything"),
     ("aws PROFILE [REGION]", "reopen the same queue with other credentials"),
     ("COMMAND --help", "the arguments of a command"),
@@ -160,7 +166,7 @@ class Shell:
 
 
 def split(line: str) -> list[str]:
-    """Return the words of a line. The JSON after put or enqueue needs no quotes.
+    """Return the words of a line. The JSON after the commands of `TAKE_JSON` needs no quotes.
 
     Raises:
         ValueError: If a quotation is not closed.
@@ -170,13 +176,16 @@ def split(line: str) -> list[str]:
         return []
     first, _, rest = stripped.partition(" ")
     rest = rest.lstrip()
-    if first.lower() in {"put", "enqueue", "en"} and rest[:1] in {"{", "["}:
+    if first.lower() == "record":
+        verb, _, rest = rest.partition(" ")
+        first, rest = f"{first} {verb}", rest.lstrip()
+    if first.lower() in TAKE_JSON and rest[:1] in {"{", "["}:
         try:
             _, end = json.JSONDecoder().raw_decode(rest)
         except ValueError as error:
             msg = f"payload: must be JSON ({error})"
             raise ValueError(msg) from error
-        return [first, rest[:end], *_words(rest[end:])]
+        return [*first.split(), rest[:end], *_words(rest[end:])]
     return _words(stripped)
 
 

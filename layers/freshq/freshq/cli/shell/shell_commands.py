@@ -11,7 +11,7 @@ from freshq.cli.commands.put import print_receipt
 from freshq.cli.configuration import open_configured
 from freshq.cli.errors import printable
 from freshq.cli.facts import state
-from freshq.cli.shell.drafts import TEST_IDS, Draft, Drafts, DraftStatus
+from freshq.cli.shell.drafts import TEST_IDS, Draft, Drafts, DraftStatus, shipment
 from freshq.cli.texts import compact_json
 from freshq.errors import RefusedError
 from freshq.model.task import TaskStatus
@@ -136,13 +136,23 @@ class ShellCommands:
             facts = state(self._task(arguments), self._session.queue.now())
         self._session.output.answer(facts, facts)
 
-    def _refuse_attached(self) -> None:
-        if isinstance(self._session.queue, AttachedQueue):
-            msg = "create-test: not on an attached table, which has its own records; use id RECORD_ID"
-            raise ValueError(msg)  # noqa: TRY004 - wrong use is a ValueError throughout
+    def _create_test_records(self, queue: AttachedQueue) -> None:
+        """Write the test records that do not exist into an attached table, under construction."""
+        answer, lines = [], []
+        for record_id in TEST_IDS:
+            if new := queue.get_record(record_id) is None:
+                queue.put_record(shipment(record_id) | queue.record_key(record_id))
+                queue.hold(record_id)
+            status = queue.find(record_id).status.value
+            answer.append({"task_id": record_id, "status": status})
+            lines.append(f"record {record_id}: {status}" + ("" if new else ", existed already"))
+        self._session.see(*TEST_IDS)
+        self._session.output.answer(answer, *lines)
 
     def _create_test(self, _: list[str]) -> None:
-        self._refuse_attached()
+        if isinstance(self._session.queue, AttachedQueue):
+            self._create_test_records(self._session.queue)
+            return
         queued = [task for task in map(self._session.queue.get, TEST_IDS) if task is not None]
         taken = {task.task_id for task in queued}
         made = self._drafts.make(task_id for task_id in TEST_IDS if task_id not in taken)
@@ -200,6 +210,9 @@ class ShellCommands:
             print_receipt(self._session, receipt)
         elif isinstance(self._session.queue, AttachedQueue):
             record_id = self._session.task_id(arguments[0] if arguments else None)
+            record = self._session.queue.get(record_id)
+            if record is not None and record.status is TaskStatus.UNDER_CONSTRUCTION:
+                self._verb("ready", record_id)
             self._verb("put", "--id", record_id, *arguments[1:])
         elif arguments:
             self._verb("put", *arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
@@ -31,13 +31,14 @@ from freshq.stores.dynamodb.items import (
 )
 from freshq.stores.dynamodb.names import POSITION, RECORD, Item
 from freshq.stores.dynamodb.puts import PUT_THREADS
+from freshq.stores.dynamodb.records import Records
 from freshq.stores.dynamodb.table_key import NUMBER
 from freshq.stores.dynamodb.table_store import TableStore
 from freshq.stores.dynamodb.tables.attachment import Attachment, attach_table
 from freshq.stores.dynamodb.values import plain_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from types_boto3_dynamodb import DynamoDBClient
 
@@ -69,6 +70,7 @@ class AttachedDynamoDBStore(TableStore):
             attachment.status_index,
         )
         self._attachment = attachment
+        self._application = Records(self._calls)
 
     @override
     def create_table(self) -> None:
@@ -186,6 +188,26 @@ class AttachedDynamoDBStore(TableStore):
             ValueError: If it is no key of the table.
         """
         return self._attachment.key.record_id(hash_key, range_key)
+
+    def put_record(self, record: Mapping[str, Any], *, merge: bool) -> str:
+        """Write a record, or with `merge` some of its attributes; return its id."""
+        return self._application.put(record, merge=merge)
+
+    def get_record(self, record_id: str) -> dict[str, Any] | None:
+        """Return the attributes of a record as JSON values; None if it does not exist."""
+        return self._application.get(self.checked_id(record_id, "record_id"))
+
+    def record_key(self, record_id: str) -> dict[str, Any]:
+        """Return the key attributes of the record with an id."""
+        return plain_values(self._attachment.key.attributes(self.checked_id(record_id, "record_id")))
+
+    def delete_record(self, record_id: str, queue: str, now: float, *, force: bool) -> None:
+        """Delete a record; with `force` even if it is in a queue."""
+        self._application.delete(self.checked_id(record_id, "record_id"), queue, now, force=force)
+
+    def unqueued(self, start_after: str | None = None) -> Iterator[Task]:
+        """Yield the records that are READY, in the order of the table."""
+        return map(_task_or_record, self._application.unqueued(start_after))
 
     @override
     def purge(self, queue: str) -> int:

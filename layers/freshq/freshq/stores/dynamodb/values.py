@@ -39,6 +39,29 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever DynamoDB can hold
     return value
 
 
+def typed_value(value: Any) -> Item:  # noqa: ANN401 - whatever DynamoDB can hold
+    """Return a JSON value, Decimal, bytes or set in the form of the low-level client.
+
+    Raises:
+        TypeError: If DynamoDB has no such type.
+        ArithmeticError: If a number is not finite, or has more than 38 digits.
+    """
+    from boto3.dynamodb.types import TypeSerializer  # noqa: PLC0415 - only attached tables need boto3
+
+    return dict(TypeSerializer().serialize(_exact(value)))
+
+
+def _exact(value: Any) -> Any:  # noqa: ANN401 - whatever DynamoDB can hold
+    """Return a value with decimal numbers in place of floats."""
+    if isinstance(value, float):
+        return Decimal(repr(value))
+    if isinstance(value, dict):
+        return {name: _exact(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(inner) for inner in value]
+    return {_exact(inner) for inner in value} if isinstance(value, set | frozenset) else value
+
+
 def milliseconds(seconds: float) -> Item:
     """Return a time as a number of milliseconds, with microseconds as the fraction."""
     return {"N": f"{seconds * 1000:.3f}"}

@@ -1,0 +1,171 @@
+"""The records of an attached table: written, merged, read, listed and deleted beside the queue."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import AlreadyQueued, AttachedQueue, LeaseLost, TaskNotFound, TaskStatus
+from tests.support.attached import DATA, Shipments
+from tests.support.readings import ids
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+
+@pytest.fixture
+def shipments(client: DynamoDBClient) -> Shipments:
+    """Return an attached table with three records, A, B and C."""
+    table = Shipments(client)
+    table.create_attached()
+    table.add("A", "B", "C")
+    return table
+
+
+@pytest.fixture
+def queue(shipments: Shipments) -> AttachedQueue:
+    return shipments.queue()
+
+
+def listed(queue: AttachedQueue, status: str, limit: int = 2) -> list[str]:
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = queue.list(status, limit, cursor)
+        found += [task.task_id for task in page]
+        cursor = page.cursor
+        if cursor is None:
+            return sorted(found)
+
+
+class TestPut:
+    def test_a_new_record_can_be_queued(self, queue: AttachedQueue) -> None:
+        record = {"id": "N", "price": 19.99, "tags": ["a"], "size": {"cm": 3}, "none": None, "ok": True}
+        assert queue.put_record(record) == "N"
+        assert queue.get_record("N") == record
+        queue.enqueue("N")
+        (claim,) = queue.claim()
+        assert claim.task.payload == record
+
+    def test_it_replaces_the_application_s_attributes_and_keeps_the_queue_s(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        queue.enqueue("A", priority=4)
+        own = shipments.own("A")
+        queue.put_record({"id": "A", "status": "fixed"})
+        assert shipments.own("A") == own
+        assert queue.get_record("A") == {"id": "A", "status": "fixed"}
+        assert ids(queue.claim()) == ["A"]
+
+    def test_what_is_written_back_as_it_was_read_stays_as_it_is_stored(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        record = queue.get_record("A")
+        assert record is not None
+        queue.put_record(record)
+        queue.upsert_record(record)
+        shipments.assert_untouched("A")
+        queue.put_record(record | {"price": 20})
+        assert shipments.record("A")["price"] == {"N": "20"}
+        queue.put_record(record)
+        shipments.assert_untouched("A")
+
+    def test_upsert_leaves_the_other_attributes(self, shipments: Shipments, queue: AttachedQueue) -> None:
+        assert queue.upsert_record({"id": "A", "price": 5, "new": "yes"}) == "A"
+        stored = shipments.record("A")
+        assert (stored["price"], stored["new"]) == ({"N": "5"}, {"S": "yes"})
+        assert stored.keys() == {"id", "new", *DATA}
+        queue.upsert_record({"id": "only a key"})
+        assert queue.get_record("only a key") == {"id": "only a key"}
+
+    def test_sets_bytes_and_decimals_are_stored_as_such(
+        self, shipments: Shipments, queue: AttachedQueue
+    ) -> None:
+        queue.put_record({"id": "N", "s": {1.5, 2}, "b": b"\0", "n": Decimal("0.12345678901234567890")})
+        stored = shipments.record("N")
+        assert sorted(stored["s"]["NS"]) == ["1.5", "2"]
+        assert (stored["b"]["B"], stored["n"]["N"][:14]) == (b"\0", "0.123456789012")
+
+    @pytest.mark.parametrize(
+        ("record", "said"),
+        [
+            ({"price": 1}, r"record: must have the table's key id \(S\)"),
+            ({"id": 7}, r"record: must have the table's key id \(S\)"),
+            ({"id": "freshq#x"}, "reserved"),
+            ({"id": "A", "freshq_taskStatus": "READY"}, "record: cannot have the attribute 'freshq_task"),
+            ({"id": "A", "": 1}, "record: cannot have the attribute ''"),
+            ({"id": "A", "x": float("inf")}, "record: 'x' has a value that DynamoDB cannot store"),
+            ({"id": "A", "x": object()}, "record: 'x' has a value that DynamoDB cannot store"),
+            ({"id": "A", "x": 10**40}, "record: 'x' has a value that DynamoDB cannot store"),
+        ],
+    )
+    def test_what_is_no_record_is_refused_before_anything_is_written(
+        self, shipments: Shipments, queue: AttachedQueue, record: dict[Any, Any], said: str
+    ) -> None:
+        before = shipments.record("A")
+        for write in (queue.put_record, queue.upsert_record):
+            with pytest.raises(ValueError, match=said):
+                write(record)
+        assert shipments.record("A") == before
+
+
+class TestRead:
+    def test_an_absent_record_is_none(self, queue: AttachedQueue) -> None:
+        assert queue.get_record("Z") is None
+        with pytest.raises(TaskNotFound, match="the attached table has none with this id"):
+            queue.find("Z")
+
+    def test_records_are_listed_by_their_state(self, shipments: Shipments, queue: AttachedQueue) -> None:
+        shipments.add("D", "E", "F")
+        queue.hold("A")
+        queue.enqueue("B")
+        for record_id in ("C", "D"):
+            queue.enqueue(record_id)
+        queue.claim()
+        queue.bury("C")
+        queue.cancel("D")
+        assert listed(queue, "READY") == ["E", "F"]
+        assert listed(queue, "UNDER_CONSTRUCTION") == ["A"]
+        assert listed(queue, "TAKEN") == ["B"]
+        assert listed(queue, "FAILURE") == ["C"]
+        assert listed(queue, "CANCELLED") == ["D"]
+        queue.ready("D")
+        queue.discard()
+        assert listed(queue, "READY") == ["C", "D", "E", "F"]
+        assert listed(queue, "READY", limit=100) == ["C", "D", "E", "F"]
+
+
+class TestDelete:
+    def test_a_record_in_no_queue_is_deleted(self, shipments: Shipments, queue: AttachedQueue) -> None:
+        queue.delete_record("A")
+        queue.enqueue("B", max_age_seconds=5)
+        shipments.clock.advance(6)
+        queue.delete_record("B")  # it is stale
+        queue.bury(queue.enqueue("C").task_id)
+        queue.delete_record("C")
+        assert [queue.get_record(record_id) for record_id in "ABC"] == [None] * 3
+        with pytest.raises(TaskNotFound, match="the attached table has none with this id"):
+            queue.delete_record("A")
+
+    def test_one_in_a_queue_is_deleted_by_force_only(self, queue: AttachedQueue) -> None:
+        queue.enqueue("A")
+        queue.enqueue("B")
+        (claim,) = queue.claim()
+        for record_id in "AB":
+            with pytest.raises(AlreadyQueued, match="in queue 'default'"):
+                queue.delete_record(record_id)
+            queue.delete_record(record_id, force=True)
+            assert queue.get_record(record_id) is None
+        with pytest.raises(LeaseLost):
+            queue.complete(claim)
+        assert queue.claim() == []
+        assert queue.list(TaskStatus.TAKEN).tasks == ()
+
+
+def test_enqueue_takes_a_time(shipments: Shipments, queue: AttachedQueue) -> None:
+    queue.enqueue("A", at=shipments.clock.now + 20)
+    assert queue.claim() == []
+    shipments.clock.advance(20)
+    assert ids(queue.claim()) == ["A"]
