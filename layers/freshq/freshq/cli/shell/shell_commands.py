@@ -143,20 +143,23 @@ class ShellCommands:
             if new := queue.get_record(record_id) is None:
                 queue.put_record(shipment(record_id) | queue.record_key(record_id))
                 queue.hold(record_id)
-            status = queue.find(record_id).status.value
+            record = queue.get(record_id)
+            status = "in another queue" if record is None else record.status.value
             answer.append({"task_id": record_id, "status": status})
             lines.append(f"record {record_id}: {status}" + ("" if new else ", existed already"))
-        self._session.see(*TEST_IDS)
         self._session.output.answer(answer, *lines)
 
     def _create_test(self, _: list[str]) -> None:
         if isinstance(self._session.queue, AttachedQueue):
             self._create_test_records(self._session.queue)
-            return
+        else:
+            self._create_drafts()
+        self._session.see(*TEST_IDS)
+
+    def _create_drafts(self) -> None:
         queued = [task for task in map(self._session.queue.get, TEST_IDS) if task is not None]
         taken = {task.task_id for task in queued}
         made = self._drafts.make(task_id for task_id in TEST_IDS if task_id not in taken)
-        self._session.see(*TEST_IDS)
         known: list[Draft | Task] = [*made, *queued]
         answer = [{"task_id": each.task_id, "status": each.status.value} for each in known]
         lines = [f"record {draft.task_id}: {draft.status}" for draft in made]
