@@ -60,8 +60,8 @@ class TestFreshLeases:
         for claim in claims:
             assert claim.lease_until == pytest.approx(claim.task.updated + LEASE_SECONDS)
             assert claim.lease_until == claim.task.lease_until
-        if store.client is not None:
-            assert len({claim.lease_until for claim in claims}) == 10
+        if store.client is not None:  # all were taken by one call, unless the endpoint knows no such call
+            assert len({claim.lease_until for claim in claims}) == (10 if store.kind == "moto" else 1)
 
     def test_a_claim_that_took_long_has_its_leases_extended(
         self, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ from tests.support.faults import (
     items,
     lagging_indexes,
     meanwhile,
+    one_by_one,
     refused,
     replies_lost,
     replies_lost_to_the_sdk,
@@ -136,6 +137,8 @@ class TestLostReplyAfterTheSDK:
         with lost, counted(client) as calls, pytest.raises(Unreachable):
             queue.recover()
         assert 0 < calls.operations.count("UpdateItem") <= most
+        with one_by_one(client):
+            queue.put_many([{"payload": number} for number in range(2)])
         lost = replies_lost(client, "PutItem", times=1000)
         with lost, counted(client) as calls, pytest.raises(PutIncomplete) as incomplete:
             queue.put_many([{"payload": number} for number in range(50)])
@@ -243,6 +246,7 @@ class TestRefused:
     ) -> None:
         batch = [{"payload": number, "task_id": str(number)} for number in range(10)]
         with (
+            one_by_one(client),
             refused(client, "PutItem", code=THROTTLED, let_pass=4),
             pytest.raises(
                 PutIncomplete, match=r"6 of 10 tasks were not written.*Put the failed ones again"
@@ -272,7 +276,8 @@ class TestCutShort:
 
     @pytest.fixture
     def claims(self, queue: Queue, client: DynamoDBClient) -> list[Claim]:
-        queue.put_many([{"payload": number} for number in range(5)])
+        with one_by_one(client):
+            queue.put_many([{"payload": number} for number in range(5)])
         with refused(client, code=THROTTLED, operation="UpdateItem", let_pass=3):
             return queue.claim(limit=5)
 
@@ -284,7 +289,8 @@ class TestCutShort:
 
     def test_even_if_the_store_stays_down(self, queue: Queue, client: DynamoDBClient) -> None:
         """The look for what is due, which follows a claim that got too little, fails as well."""
-        queue.put_many([{"payload": number} for number in range(5)])
+        with one_by_one(client):
+            queue.put_many([{"payload": number} for number in range(5)])
         calls_before_the_third_task = 5  # control record, query, lease record, two tasks
         with refused(client, code=THROTTLED, let_pass=calls_before_the_third_task):
             assert payloads(queue.claim(limit=5)) == [4, 3]

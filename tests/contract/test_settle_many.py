@@ -186,7 +186,10 @@ def without_answer(
         raise Throttled("busy")
 
     if store.client is not None:
-        with refused(store.client, "UpdateItem", code=TOO_MUCH):
+        with (
+            refused(store.client, "UpdateItem", code=TOO_MUCH),
+            refused(store.client, "BatchExecuteStatement", code=TOO_MUCH),
+        ):
             return call()
     with monkeypatch.context() as patched:
         if isinstance(queue.store, SqlStore):

@@ -184,6 +184,48 @@ def halved(client: DynamoDBClient) -> Iterator[Tally]:
 
 
 @contextmanager
+def one_by_one(client: DynamoDBClient) -> Iterator[None]:
+    """Allow no batches of conditional writes, as a role may; their store then sends none any more."""
+    with refused(client, "BatchExecuteStatement", code="AccessDeniedException"):
+        yield
+
+
+@contextmanager
+def statements_left(
+    client: DynamoDBClient, code: str, *, times: int = 1, fitting: int = 1
+) -> Iterator[list[int]]:
+    """Make batches carry out only their first statements, and answer the others with an error.
+
+    Args:
+        client: The client.
+        code: The code of the error.
+        times: To how many batches this happens.
+        fitting: How many statements they carry out.
+
+    Yields:
+        The sizes of the batches that were sent.
+    """
+    sizes: list[int] = []
+    left = 0
+
+    def cut(params: dict[str, Any], **_rest: Any) -> dict[str, Any]:
+        nonlocal left
+        statements = params["Statements"]
+        sizes.append(len(statements))
+        left = max(0, len(statements) - fitting) if len(sizes) <= times else 0
+        return params | {"Statements": statements[: len(statements) - left]}
+
+    def answer(parsed: dict[str, Any], **_rest: Any) -> None:
+        parsed["Responses"] += [{"Error": {"Code": code, "Message": "by the test"}}] * left
+
+    with (
+        hooked(client, "provide-client-params", cut, "BatchExecuteStatement"),
+        hooked(client, AFTER, answer, "BatchExecuteStatement"),
+    ):
+        yield sizes
+
+
+@contextmanager
 def lagging_indexes(client: DynamoDBClient, table: str) -> Iterator[Callable[[], None]]:
     """Make the client's index queries see the table as it is now.
 

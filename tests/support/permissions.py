@@ -7,6 +7,7 @@ An emulator's evaluator decides. The emulator itself enforces policies, but for 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from freshq.stores.dynamodb.names import KEY
 from tests.template.test_template import statements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 ACCOUNT: Final = "123456789012"
 REGION: Final = "eu-west-1"
@@ -126,7 +127,24 @@ def requests_of(service: str, operation: str, body: Any) -> list[Request]:
             for item in fields["TransactItems"]
             for kind, part in item.items()
         ]
+    if operation == "BatchExecuteStatement":
+        return [_of_statement(**statement) for statement in fields["Statements"]]
     return [_on_table(operation, fields)]
+
+
+def _of_statement(Statement: str, Parameters: Sequence[Mapping[str, str]], **_: Any) -> Request:  # noqa: N803 - AWS's
+    """Return what IAM checks for a statement of PartiQL."""
+    found = re.match(r'(INSERT INTO|UPDATE) "([^"]+)" ', Statement)
+    assert found is not None, Statement
+    assert found[2] == TABLE
+    # Of an INSERT the attributes; of an UPDATE what is set, and what the condition compares.
+    named = r"'(\w+)': \?" if found[1] == "INSERT INTO" else r'"(\w+)" (?:=|>|<=|\+) \?'
+    names = re.findall(named, Statement)
+    assert len(names) == len(Parameters), Statement
+    action = "PartiQLInsert" if found[1] == "INSERT INTO" else "PartiQLUpdate"
+    (key,) = (value["S"] for name, value in zip(names, Parameters, strict=True) if name == KEY)
+    attributes = frozenset(re.findall(r"[\"'](\w+)[\"']", Statement)) - {TABLE}
+    return Request(f"dynamodb:{action}", TABLE_ARN, frozenset({key}), attributes)
 
 
 def _on_table(operation: str, fields: Mapping[str, Any]) -> Request:

@@ -235,11 +235,14 @@ class TestRights:
     @pytest.mark.parametrize(
         ("function", "on_table"),
         [
-            ("CreateTasks", {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem"}),
+            ("CreateTasks", {"Query", "GetItem", "BatchGetItem", "PutItem", "PartiQLInsert", "UpdateItem"}),
             ("Trigger", {"GetItem", "BatchGetItem"}),
             (
                 "ProcessTasks",
-                {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem"},
+                {
+                    *("Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "PartiQLUpdate"),
+                    *("DeleteItem", "BatchWriteItem"),
+                },
             ),
             ("Sweep", {"Query", "GetItem", "BatchGetItem", "PutItem", "UpdateItem", "DeleteItem"}),
             ("Archive", set()),

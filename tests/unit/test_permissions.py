@@ -120,7 +120,8 @@ class Recorder:
             for number, payload in enumerate(payloads * 2)
         ]
         delayed = {"payload": "later", "delay_seconds": 0.01, "task_id": f"{queue.name}-delayed"}
-        self.invoke("CreateTasks", {"tasks": [*tasks, delayed, delayed]})
+        self.invoke("CreateTasks", {"tasks": tasks[:1]})
+        self.invoke("CreateTasks", {"tasks": [*tasks[1:], delayed, delayed]})
         self.invoke("Trigger", load_event("trigger-insert"))
         self.invoke("ProcessTasks", load_event("process_tasks-doorbell"))
         queue.put("stale", max_age_seconds=0.01)

@@ -149,7 +149,7 @@ class TableCalls:
             arguments = self._conditional({"Item": item, **(condition or {})})
             self._write(lambda: self.client.put_item(TableName=self.table, **arguments))
         except ConditionFailed as failed:
-            if not _made_by(failed.item, token):
+            if not made_by(failed.item, token):
                 raise
 
     def update(self, arguments: Item) -> Item | None:
@@ -168,7 +168,7 @@ class TableCalls:
                 lambda: self.client.update_item(TableName=self.table, ReturnValues="ALL_NEW", **conditional)
             )
         except ConditionFailed as failed:
-            if not _made_by(failed.item, token):
+            if not made_by(failed.item, token):
                 raise
             return failed.item
         return self.names.from_table(response["Attributes"])
@@ -291,7 +291,7 @@ def sent_despite_lost_reply(send: Callable[[], T]) -> T:
         return send()
 
 
-def _made_by(item: Item | None, token: str) -> bool:
+def made_by(item: Item | None, token: str) -> bool:
     """Return whether the write of this token made an item, or put the task that it holds."""
     if item is None:
         return False
@@ -300,7 +300,8 @@ def _made_by(item: Item | None, token: str) -> bool:
 
 def error_code(error: BaseException) -> str | None:
     """Return the code of DynamoDB's error that an error of freshq was made of; None if it has none."""
-    response: Item = getattr(error.__cause__, "response", {})
+    # An error of the connection has a response, which is None.
+    response: Item = getattr(error.__cause__, "response", None) or {}
     code: str | None = response.get("Error", {}).get("Code")
     return code
 

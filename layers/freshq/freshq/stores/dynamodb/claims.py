@@ -1,4 +1,4 @@
-"""Takes the candidates of a claim: names them in the lease record, then claims them one by one."""
+"""Takes the candidates of a claim: names them in the lease record, then claims each by its own condition."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from freshq.errors import StoreError
+from freshq.errors import FreshqError, StoreError
 from freshq.model.task import Task, TaskStatus
+from freshq.stores.dynamodb.batches import BATCH_STATEMENTS
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import claim_arguments, decode_if_task
 from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from freshq.stores.claim_request import ClaimMoment, ClaimRequest
+    from freshq.stores.dynamodb.batches import Batches
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.candidates import Candidates
     from freshq.stores.dynamodb.keyspace import Keyspace
-    from freshq.stores.dynamodb.leases import LeaseRecords
+    from freshq.stores.dynamodb.leases import Holding, LeaseRecords
+    from freshq.stores.dynamodb.names import Item
     from freshq.stores.dynamodb.quarantine import Quarantine
     from freshq.stores.dynamodb.stale_tasks import StaleTasks
 
@@ -73,6 +76,7 @@ class Claims:
 
     Attributes:
         calls: Calls to the table.
+        batches: Writes of several items in one call.
         keyspace: Names of its index partitions.
         leases: The lease records of this process.
         quarantine: Where damaged tasks go.
@@ -80,6 +84,7 @@ class Claims:
     """
 
     calls: TableCalls
+    batches: Batches
     keyspace: Keyspace
     leases: LeaseRecords
     quarantine: Quarantine
@@ -115,7 +120,7 @@ class Claims:
         return state.taken
 
     def _take_among(self, wanted: Sequence[str], ahead: Sequence[str], state: _Round) -> None:
-        """Name tasks in the lease record, then claim them one by one while tokens are left.
+        """Name tasks in the lease record, then claim them while tokens are left.
 
         Args:
             wanted: Ids, best first; more than there are tokens after a lost race.
@@ -129,35 +134,73 @@ class Claims:
         named = {task_id: tokens[index % len(tokens)] for index, task_id in enumerate(wanted)}
         covered = request.moment()
         self.leases.cover(request.queue, [*named.items()], covered.lease_until, covered.now, ahead)
-        for task_id, named_token in [*named.items()]:
+        while named:
             moment = request.moment()
             if moment.now > covered.now + request.lease_seconds * MAX_LATENESS:
                 self.leases.cover(request.queue, [*named.items()], moment.lease_until, moment.now)
                 covered, moment = moment, request.moment()
-            del named[task_id]
+            together = len(tokens) if self.batches.serve(min(len(tokens), len(named))) else 1
+            some = list(islice(named.items(), max(1, min(together, BATCH_STATEMENTS))))
+            for task_id, _token in some:
+                del named[task_id]
             if tokens:
-                state.tried.add(task_id)
-            if tokens and self._take(task_id, tokens[0], moment, state):
-                self.leases.change_token(request.queue, task_id, named_token, tokens.pop(0))
+                self._take_some(some, moment, state)
             else:
-                self.leases.forget(request.queue, (task_id, named_token))
+                self._forget(request.queue, some)
 
-    def _take(self, task_id: str, token: str, moment: ClaimMoment, state: _Round) -> bool:
-        """Claim one task; return whether it was still claimable."""
+    def _take_some(self, some: Sequence[Holding], moment: ClaimMoment, state: _Round) -> None:
+        """Claim tasks that are named in the lease record, one for each of the first free tokens.
+
+        Raises:
+            StoreError: If it is not known whether one of them was claimed. The others are in the state.
+        """
+        queue = state.request.queue
+        tokens = [state.free_tokens.pop(0) for _ in some]
+        state.tried.update(task_id for task_id, _token in some)
+        answers = self._update(
+            [
+                claim_arguments(task_id, token, queue, moment, self.keyspace)
+                for (task_id, _named), token in zip(some, tokens, strict=True)
+            ]
+        )
+        errors = []
+        for (task_id, named_token), token, answer in zip(some, tokens, answers, strict=True):
+            if isinstance(answer, FreshqError) and not isinstance(answer, ConditionFailed):
+                errors.append(answer)
+            elif self._is_taken(answer, moment, state):
+                self.leases.change_token(queue, task_id, named_token, token)
+            else:
+                self.leases.forget(queue, (task_id, named_token))
+                state.free_tokens.append(token)
+        if errors:
+            raise errors[0]
+
+    def _update(self, updates: Sequence[Item]) -> Sequence[Item | FreshqError | None]:
+        if len(updates) > 1:
+            return self.batches.update(updates)
         try:
-            item = self.calls.update(
-                claim_arguments(task_id, token, state.request.queue, moment, self.keyspace)
-            )
-        except ConditionFailed as failed:
-            if (found := decode_if_task(failed.item)) is not None:
+            return [self.calls.update(arguments) for arguments in updates]
+        except FreshqError as error:
+            return [error]
+
+    def _forget(self, queue: str, some: Sequence[Holding]) -> None:
+        for holding in some:
+            self.leases.forget(queue, holding)
+
+    def _is_taken(self, answer: Item | FreshqError | None, moment: ClaimMoment, state: _Round) -> bool:
+        """Return whether a task was claimed, and keep it; otherwise note why it was not."""
+        if isinstance(answer, ConditionFailed):
+            if (found := decode_if_task(answer.item)) is not None:
                 state.lost_race |= found.status is TaskStatus.TAKEN
                 # What is stale by its own deadline is out of the way of the next claim.
                 self.stale.shed(found, moment.now, moment.deadline_after - moment.now)
             return False
-        if (task := decode_if_task(item)) is not None:
+        if isinstance(answer, FreshqError):
+            return False
+        if (task := decode_if_task(answer)) is not None:
             state.taken.append(task)
-        elif item is not None:
-            self.quarantine.admit(item, moment.now)
+        elif answer is not None:
+            self.quarantine.admit(answer, moment.now)
         return task is not None
 
 

@@ -146,10 +146,19 @@ def _decoded(item: Item) -> Task:
         put_at=_optional_seconds(item, "putAt"),
         first_due=_optional_seconds(item, "firstDue"),
         kind=item["taskKind"]["S"] if "taskKind" in item else None,
-        first_claim_at=_optional_seconds(item, "firstClaimAt"),
+        first_claim_at=_first_claim_at(item),
         last_claim_at=_optional_seconds(item, "lastClaimAt"),
         dead_at=_optional_seconds(item, "deadAt"),
     )
+
+
+def _first_claim_at(item: Item) -> float | None:
+    """Return when a task was claimed first.
+
+    A claim writes only its own time, as a statement of PartiQL cannot say "if there is none". So the first
+    claim is the last one until the next change writes both.
+    """
+    return _optional_seconds(item, "firstClaimAt" if "firstClaimAt" in item else "lastClaimAt")
 
 
 def _optional_milliseconds(seconds: float | None) -> Item | None:
@@ -277,7 +286,4 @@ def claim_arguments(task_id: str, token: str, queue: str, moment: ClaimMoment, k
         ":createdAfter": milliseconds(moment.created_after),
         ":deadlineAfter": milliseconds(moment.deadline_after),
     }
-    arguments = update_arguments(task_id, changes, counted)
-    first = "SET #firstClaimAt = if_not_exists(#firstClaimAt, :lastClaimAt), "
-    arguments["UpdateExpression"] = arguments["UpdateExpression"].replace("SET ", first, 1)
-    return conditioned(arguments, conditions, values)
+    return conditioned(update_arguments(task_id, changes, counted), conditions, values)

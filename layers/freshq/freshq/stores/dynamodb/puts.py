@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
@@ -11,15 +12,18 @@ from freshq.errors import FreshqError, LostRace, Unreachable
 from freshq.model.task import TaskStatus
 from freshq.policy.retry import until_committed
 from freshq.stores.conflicts import ALIVE, CREATED, DUPLICATE, put_over
+from freshq.stores.dynamodb.batches import IF_FREE
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import decode_if_task, encode
 from freshq.stores.dynamodb.values import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from freshq.model.task import Task
     from freshq.stores.conflicts import OnConflict, PutResult
+    from freshq.stores.dynamodb.batches import Batches
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.keyspace import Keyspace
     from freshq.stores.dynamodb.names import Item
@@ -38,23 +42,28 @@ class Puts:
 
     Attributes:
         calls: Calls to the table.
+        batches: Writes of several items in one call.
         keyspace: Names of its index partitions.
     """
 
     calls: TableCalls
+    batches: Batches
     keyspace: Keyspace
 
     def insert(self, task: Task) -> bool | FreshqError:
         """Add a task if its id is free; return whether it was, or the error that prevented the put."""
         try:
-            self.calls.put(
-                encode(task, self.keyspace), {"ConditionExpression": "attribute_not_exists(#taskId)"}
-            )
+            self.calls.put(encode(task, self.keyspace), IF_FREE)
         except ConditionFailed:
             return False
         except FreshqError as error:
             return error  # the caller reports it with the outcomes of the others
         return True
+
+    def insert_many(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
+        """Add tasks whose ids are free, no id twice; return for each what `insert` does."""
+        answers = self.batches.insert([encode(task, self.keyspace) for task in tasks])
+        return [_inserted(answer) for answer in answers]
 
     def over(self, task: Task, on_conflict: OnConflict) -> PutResult:
         """Put a task under its id, live or not; return the outcome, or the error that prevented it.
@@ -126,6 +135,46 @@ def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
         with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-put") as pool:
             list(pool.map(put_all, by_id.values()))  # raises the error of a put
     return [answers[index] for index in range(len(tasks))]
+
+
+def each_within(
+    tasks: Sequence[Task],
+    context_of: Callable[[Task], AbstractContextManager[None]],
+    write: Callable[[Sequence[Task]], Sequence[T | FreshqError]],
+) -> list[T | FreshqError]:
+    """Write tasks together, each within a context of its own, which ends with the task's own answer.
+
+    Args:
+        tasks: The tasks.
+        context_of: Returns the context of a task.
+        write: Writes tasks, and returns for each its answer, or its error.
+    """
+    answers: dict[int, T | FreshqError] = {}
+    entered: dict[int, ExitStack] = {}
+    for index, task in enumerate(tasks):
+        stack = ExitStack()
+        try:
+            stack.enter_context(context_of(task))
+        except FreshqError as error:
+            answers[index] = error  # the caller reports it with the answers for the others
+        else:
+            entered[index] = stack
+    written = write([tasks[index] for index in entered])
+    for (index, stack), answer in zip(entered.items(), written, strict=True):
+        try:
+            with stack:
+                if isinstance(answer, FreshqError):
+                    raise answer
+                answers[index] = answer
+        except FreshqError as error:
+            answers[index] = error
+    return [answers[index] for index in range(len(tasks))]
+
+
+def _inserted(answer: Item | FreshqError) -> bool | FreshqError:
+    if isinstance(answer, ConditionFailed):
+        return False
+    return answer if isinstance(answer, FreshqError) else True
 
 
 def _raise(error: Exception) -> NoReturn:

@@ -49,7 +49,7 @@ class DynamoDBStore(TableStore):
         with translated(table):
             calls = TableCalls(client or default_client(), table)
         super().__init__(calls, shards)
-        self._puts = Puts(calls, self._keyspace)
+        self._puts = Puts(calls, self._batches, self._keyspace)
 
     @override
     def create_table(self) -> None:
@@ -58,7 +58,7 @@ class DynamoDBStore(TableStore):
 
     @override
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        return self._announced(tasks, self._puts.insert)
+        return self._announced(tasks, self._puts.insert, self._puts.insert_many)
 
     @override
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutResult]:

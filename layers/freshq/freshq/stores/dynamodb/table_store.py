@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,9 +10,10 @@ from typing_extensions import override
 
 from freshq.errors import FreshqError, quoted
 from freshq.model.task import TaskStatus
-from freshq.stores.base import ConflictError, Store
+from freshq.stores.base import ConflictError, Guard, Store
 from freshq.stores.dynamodb import queries
 from freshq.stores.dynamodb.approximate_counts import ApproximateCounts
+from freshq.stores.dynamodb.batches import Batches
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.candidates import Candidates
 from freshq.stores.dynamodb.claims import Claims
@@ -23,7 +24,7 @@ from freshq.stores.dynamodb.items import decode_if_task, replace_arguments, vers
 from freshq.stores.dynamodb.keyspace import Keyspace
 from freshq.stores.dynamodb.leases import LeaseRecords
 from freshq.stores.dynamodb.line_records import SMALL_PORTION, LineRecords
-from freshq.stores.dynamodb.puts import each_in_order
+from freshq.stores.dynamodb.puts import each_in_order, each_within
 from freshq.stores.dynamodb.quarantine import Quarantine
 from freshq.stores.dynamodb.server_time import compared, table_time
 from freshq.stores.dynamodb.shared_records import SharedRecords
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from freshq.model.task import Task
-    from freshq.stores.base import Due, Guard, SharedRecord, Stats
+    from freshq.stores.base import Due, SharedRecord, Stats
     from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.clocks import TimeRange
     from freshq.stores.dead_letters import DeadPlace
@@ -80,7 +81,8 @@ class TableStore(Store):
         self._leases = LeaseRecords(calls, self._keyspace)
         self._stale = StaleTasks(calls, self._keyspace)
         self._quarantine = quarantine = Quarantine(calls, self._keyspace)
-        self._claims = Claims(calls, self._keyspace, self._leases, quarantine, self._stale)
+        self._batches = batches = Batches(calls)
+        self._claims = Claims(calls, batches, self._keyspace, self._leases, quarantine, self._stale)
         self._dead = DeadLetters(calls, self._keyspace)
         self._due = DueTasks(calls, self._keyspace, quarantine)
         self._records = SharedRecords(calls)
@@ -95,8 +97,19 @@ class TableStore(Store):
     def time_range(self) -> TimeRange:
         return self._time()
 
-    def _announced(self, tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T | FreshqError]:
-        """Announce the lines of tasks and put them, several at a time."""
+    def _announced(
+        self,
+        tasks: Sequence[Task],
+        put: Callable[[Task], T],
+        put_many: Callable[[Sequence[Task]], Sequence[T | FreshqError]] | None = None,
+    ) -> list[T | FreshqError]:
+        """Announce the lines of tasks and put them, several at a time.
+
+        Args:
+            tasks: The tasks.
+            put: Puts one.
+            put_many: Puts several with different ids in few calls; None if there is no such way.
+        """
 
         def announced_put(task: Task) -> T | FreshqError:
             if not _waits(task):
@@ -117,8 +130,29 @@ class TableStore(Store):
                     raise
                 answers += [error] * len(some)
             else:
-                answers += each_in_order(some, announced_put)
+                if put_many is not None and self._batches.serve(len(some)):
+                    answers += self._put_together(some, put_many)
+                else:
+                    answers += each_in_order(some, announced_put)
         return answers
+
+    def _put_together(
+        self, tasks: Sequence[Task], put_many: Callable[[Sequence[Task]], Sequence[T | FreshqError]]
+    ) -> list[T | FreshqError]:
+        """Put tasks whose lines are announced, those of the same id one after the other."""
+        answers: dict[int, T | FreshqError] = {}
+        left = list(range(len(tasks)))
+        while left:
+            firsts = {tasks[index].task_id: index for index in reversed(left)}
+            now = sorted(firsts.values())
+            put = each_within(
+                [tasks[index] for index in now],
+                lambda task: self._lines.announcing(task) if _waits(task) else nullcontext(),
+                put_many,
+            )
+            answers |= dict(zip(now, put, strict=True))
+            left = [index for index in left if index not in answers]
+        return [answers[index] for index in range(len(tasks))]
 
     @override
     def claim(self, request: ClaimRequest) -> list[Task]:
@@ -139,6 +173,13 @@ class TableStore(Store):
     def delayed(self, queue: str, limit: int) -> list[Task]:
         return self._due.delayed(queue, limit)
 
+    @contextmanager
+    def _replacing(self, task: Task, guard: Guard) -> Iterator[None]:
+        """Keep line and lease records correct while the block stores a new version of a task."""
+        announcing = self._lines.announcing(task) if _waits(task) else nullcontext()
+        with announcing, self._leases.following(task, guard):
+            yield
+
     @override
     def leased(self, queue: str, limit: int) -> list[Task]:
         return self._due.leased(queue, limit)
@@ -153,9 +194,8 @@ class TableStore(Store):
         Raises:
             ConflictError: If the condition did not hold.
         """
-        announcing = self._lines.announcing(task) if _waits(task) else nullcontext()
         try:
-            with announcing, self._leases.following(task, guard):
+            with self._replacing(task, guard):
                 item = self._calls.update(arguments)
         except ConditionFailed as failed:
             raise ConflictError(decode_if_task(failed.item)) from None
@@ -173,10 +213,21 @@ class TableStore(Store):
     @override
     def settle_many(self, settled: Sequence[tuple[Task, str]]) -> list[Task | FreshqError]:
         lease_tokens = {task.task_id: lease_token for task, lease_token in settled}
-        return each_in_order(
-            [task for task, _lease_token in settled],
-            lambda task: self._settled(task, lease_tokens[task.task_id]),
+        tasks = [task for task, _lease_token in settled]
+        if not self._batches.serve(len(tasks)):
+            return each_in_order(tasks, lambda task: self._settled(task, lease_tokens[task.task_id]))
+        guards = {
+            task_id: Guard(TaskStatus.TAKEN, lease_token=lease_token)
+            for task_id, lease_token in lease_tokens.items()
+        }
+        answers = each_within(
+            tasks,
+            lambda task: self._replacing(task, guards[task.task_id]),
+            lambda some: self._batches.update(
+                [replace_arguments(task, guards[task.task_id], self._keyspace) for task in some]
+            ),
         )
+        return [_settled_by(task, answer) for task, answer in zip(tasks, answers, strict=True)]
 
     @override
     def due(self, queue: str, now: float, limit: int) -> Due:
@@ -253,6 +304,13 @@ class TableStore(Store):
     @override
     def close(self) -> None:
         self._leases.close()
+
+
+def _settled_by(task: Task, answer: Item | FreshqError) -> Task | FreshqError:
+    """Return what `settle_many` answers for a task."""
+    if not isinstance(answer, ConditionFailed):
+        return answer if isinstance(answer, FreshqError) else task
+    return ConflictError(decode_if_task(answer.item))
 
 
 def _waits(task: Task) -> bool:

@@ -1,0 +1,252 @@
+"""Conditional writes of several items in one call: each has its own condition and its own answer.
+
+The answers are those that the same writes would have in calls of their own, so that nothing else depends on
+the form. What a batch leaves open, and whatever an endpoint or a role does not allow in a batch, is written
+call by call: the request token makes that safe.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.errors import FreshqError, Throttled, Unreachable
+from freshq.stores.dynamodb.calls import (
+    BATCH_RETRY,
+    ConditionFailed,
+    error_code,
+    made_by,
+    sent_despite_lost_reply,
+    translated,
+)
+from freshq.stores.dynamodb.names import KEY
+from freshq.stores.dynamodb.statements import insert_statement, update_statement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from freshq.stores.dynamodb.calls import TableCalls
+    from freshq.stores.dynamodb.names import Item
+
+logger = logging.getLogger(__name__)
+
+# Service quota of BatchExecuteStatement.
+BATCH_STATEMENTS: Final = 25
+IF_FREE: Final = {"ConditionExpression": f"attribute_not_exists(#{KEY})"}
+# Of a statement: it is sent again.
+TRANSIENT_CODES: Final = frozenset(
+    {
+        "InternalServerError",
+        "ProvisionedThroughputExceeded",
+        "RequestLimitExceeded",
+        "ThrottlingError",
+        "TransactionConflict",
+    }
+)
+# Of a statement: its condition did not hold.
+REFUSING_CODES: Final = frozenset({"ConditionalCheckFailed", "DuplicateItem"})
+# Of a call and of a statement: the role or the endpoint does not allow it, perhaps only in this form.
+ACCESS_DENIED: Final = frozenset({"AccessDenied", "AccessDeniedException"})
+CALL_NOT_ALLOWED: Final = ACCESS_DENIED | {"UnknownOperationException", "ValidationException"}
+STATEMENT_NOT_ALLOWED: Final = ACCESS_DENIED | {"ValidationError"}
+
+
+class _NotAllowedError(Exception):
+    """A batch cannot be sent here."""
+
+
+class _LeftError(Throttled):
+    """Statements of a batch were not carried out."""
+
+    def __init__(self, table: str, codes: Sequence[str]) -> None:
+        super().__init__(
+            f"table {table!r}: {len(codes)} writes were not carried out ({codes[0]}); "
+            "try again later or raise its limits"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A write in both of its forms.
+
+    Attributes:
+        item_id: Id of the item.
+        token: Its request token.
+        statement: The write in a batch.
+        alone: Writes it by a call of its own, and returns the item.
+        item: The item as it will be; None if only the answer has it.
+    """
+
+    item_id: str
+    token: str
+    statement: Item
+    alone: Callable[[], Item | None]
+    item: Item | None = None
+
+
+class Batches:
+    """Writes items of a table of freshq's own, up to 25 in a call. Thread-safe."""
+
+    def __init__(self, calls: TableCalls) -> None:
+        """Use the calls to a table."""
+        self._calls = calls
+        # On an application's table its policies decide, and its records have no version before the first put.
+        # An ARN is no name in a statement.
+        self._is_allowed = not calls.names.is_attached and not calls.table.startswith("arn:")
+        self._has_worked = False
+
+    def serve(self, writes: int) -> bool:
+        """Return whether so many writes should be sent together."""
+        return writes > 1 and self._is_allowed
+
+    def update(self, updates: Sequence[Item]) -> list[Item | FreshqError]:
+        """Change items, no item twice.
+
+        Args:
+            updates: For each the arguments of a conditional UpdateItem, which set a requestToken.
+
+        Returns:
+            For each, in order: the new version of the item, ConditionFailed, or the error for which it is not
+            known whether it was written.
+        """
+        writes = [
+            _Write(
+                arguments["Key"][KEY]["S"],
+                arguments["ExpressionAttributeValues"][":requestToken"]["S"],
+                update_statement(self._calls.table, arguments),
+                partial(self._calls.update, arguments),
+            )
+            for arguments in updates
+        ]
+        return self._write(writes)
+
+    def insert(self, items: Sequence[Item]) -> list[Item | FreshqError]:
+        """Add items whose ids are free, no id twice.
+
+        Returns:
+            For each, in order: the item, ConditionFailed, or the error for which it is not
+            known whether it was written.
+        """
+        writes = [
+            _Write(
+                item[KEY]["S"],
+                item["requestToken"]["S"],
+                insert_statement(self._calls.table, item),
+                partial(self._put, item),
+                item,
+            )
+            for item in items
+        ]
+        return self._write(writes)
+
+    def _put(self, item: Item) -> Item:
+        self._calls.put(item, IF_FREE)
+        return item
+
+    def _write(self, writes: Sequence[_Write]) -> list[Item | FreshqError]:
+        """Send batch by batch. Once a call was never answered no other begins: its error is theirs too."""
+        answers: list[Item | FreshqError] = []
+        for start in range(0, len(writes), BATCH_STATEMENTS):
+            some = writes[start : start + BATCH_STATEMENTS]
+            unanswered = next((each for each in answers if isinstance(each, Unreachable)), None)
+            answers += [unanswered] * len(some) if unanswered else self._batch(some)
+        return answers
+
+    def _batch(self, writes: Sequence[_Write]) -> list[Item | FreshqError]:
+        answers: dict[int, Item | FreshqError] = {}
+
+        def send_rest() -> None:
+            left = [index for index in range(len(writes)) if index not in answers]
+            responses = self._send([writes[index].statement for index in left])
+            codes = []
+            for index, response in zip(left, responses, strict=True):
+                code = response.get("Error", {}).get("Code")
+                if code in TRANSIENT_CODES:
+                    codes.append(code)
+                else:
+                    answers[index] = self._answer(writes[index], response)
+            if codes:
+                raise _LeftError(self._calls.table, codes)
+
+        failure: FreshqError | None = None
+        try:
+            BATCH_RETRY.run(send_rest, _LeftError, sleep=time.sleep, uniform=random.random)
+        except _NotAllowedError:
+            pass
+        except FreshqError as error:
+            failure = error
+        for index, write in enumerate(writes):
+            if index not in answers:
+                answers[index] = failure or self._alone(write)
+                failure = failure or _unanswered(answers[index])
+        return [answers[index] for index in range(len(writes))]
+
+    def _send(self, statements: list[Item]) -> list[Item]:
+        """Return the response for each statement.
+
+        Raises:
+            FreshqError: If DynamoDB did not carry the call out.
+        """
+        client: Any = self._calls.client
+        try:
+            with translated(self._calls.table):
+                answer = sent_despite_lost_reply(
+                    lambda: client.batch_execute_statement(Statements=statements)
+                )
+        except FreshqError as error:
+            if error_code(error) not in CALL_NOT_ALLOWED:
+                raise
+            self._forbid(error_code(error), str(error))
+            raise _NotAllowedError from error
+        except Exception as error:  # an emulator within this process fails in ways of its own
+            if self._has_worked:
+                raise
+            self._forbid(None, f"{type(error).__name__} from the endpoint")
+            raise _NotAllowedError from error
+        responses: list[Item] = answer["Responses"]
+        self._has_worked |= any("Error" not in response for response in responses)
+        return responses
+
+    def _answer(self, write: _Write, response: Item) -> Item | FreshqError:
+        """Return the answer to one write, from the response to its statement."""
+        if "Error" not in response:
+            return response.get("Item") or write.item or self._alone(write)
+        error: Item = response["Error"]
+        if error["Code"] not in REFUSING_CODES:
+            if error["Code"] in STATEMENT_NOT_ALLOWED:
+                self._forbid(error["Code"], f"{error['Code']}: {error.get('Message', '')}")
+            return self._alone(write)
+        try:
+            # DynamoDB has the item with a condition that failed, but not with an id that is taken.
+            item = error["Item"] if "Item" in error else self._calls.get(write.item_id)
+        except FreshqError as failure:
+            return failure
+        # An earlier try may have been carried out, and its reply was lost.
+        return item if item is not None and made_by(item, write.token) else ConditionFailed(item)
+
+    def _alone(self, write: _Write) -> Item | FreshqError:
+        try:
+            return write.alone() or {}
+        except FreshqError as error:
+            return error
+
+    def _forbid(self, code: str | None, reason: str) -> None:
+        """Send no further batch, and say so once: more loudly if that can be mended."""
+        if not self._is_allowed:
+            return
+        self._is_allowed = False
+        logger.log(
+            logging.WARNING if code in ACCESS_DENIED else logging.INFO,
+            "table %r: tasks are written one by one, because BatchExecuteStatement does not work here (%s); "
+            "on AWS allow dynamodb:PartiQLInsert and dynamodb:PartiQLUpdate",
+            self._calls.table,
+            reason,
+        )
+
+
+def _unanswered(answer: Item | FreshqError) -> Unreachable | None:
+    return answer if isinstance(answer, Unreachable) else None
