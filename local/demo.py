@@ -19,6 +19,7 @@ from rich.table import Table
 
 from freshq import Order, Queue
 from freshq.aws.wakeup import Ring
+from local.demo_dashboard import dashboard_beside
 from local.deploy import DeployError, build, deploy
 from local.emulator import Emulator, EmulatorError, stop_on_signals
 from local.facts import (
@@ -157,7 +158,10 @@ def _demonstrate(console: Console) -> None:
         )
         _warm_up(emulator, outputs)
         load = OfferedLoad(emulator, outputs["CreateTasksFunctionName"])
-        _watch(console, queue, load)
+        with dashboard_beside(queue) as address:
+            if address is not None:
+                console.print(f"dashboard, while tasks are left: {address}", highlight=False, soft_wrap=True)
+            _watch(console, queue, load)
         ended = time.time()
         changes = list(
             read_changes(boto3.client("dynamodbstreams", **emulator.connection), outputs["QueueTableName"])

@@ -70,6 +70,7 @@ def test_it_accounts_for_every_task_and_serves_the_newest() -> None:
     assert 0 < summary["done_in_time_fifo_simulated"] < summary["created"] / 2
     assert (FOLDER / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert "summary.json" in output
+    assert "dashboard, while tasks are left: http://127.0.0.1:" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -40,6 +40,7 @@ def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("sqlalchemy", "sql", ["relay", "--from", "sqlite:///tasks.db", "--to", "memory://"]),
         ("starlette", "dashboard", ["dashboard", "--queue", "memory://"]),
         ("uvicorn", "dashboard", ["dashboard", "--queue", "memory://"]),
+        ("prometheus_client", "metrics", ["metrics", "--queue", "memory://"]),
         ("altair", "plot", ["simulate", "--rate", "1", "--plot", "plot.png"]),
     ],
 )

@@ -20,6 +20,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.shared.functions import strtobool
 from typing_extensions import override
 
+from freshq.queue.gauges import gauges
 from freshq.worker.report import Observer, Outcome
 
 if TYPE_CHECKING:
@@ -162,19 +163,8 @@ def emit_gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> None:
         pressure: Its rates. The share of new tasks that will not be served in time is the `ShedRatio`.
         paused: Whether claims are suspended.
     """
-    for name in ("pending", "delayed", "taken"):
-        count(f"Tasks{name.capitalize()}", getattr(stats, name))
-    count("TasksStaleInIndex", stats.shed)
-    for name, age_seconds in (
-        ("OldestPendingSeconds", stats.oldest_pending_seconds),
-        ("NewestPendingSeconds", stats.newest_pending_seconds),
-    ):
-        if age_seconds is not None:
-            measure_seconds(name, age_seconds)
-    count("OfferedPerSecond", pressure.offered_per_second)
-    count("ServedPerSecond", pressure.served_per_second)
-    count("ShedRatio", 1 - pressure.probability_in_time)
-    count("QueuePaused", paused)
+    for name, value in gauges(stats, pressure, paused=paused).items():
+        (measure_seconds if name.endswith("PendingSeconds") else count)(name, value)
     for name in COUNTED_EVERY_MINUTE:
         count(name, 0)
 

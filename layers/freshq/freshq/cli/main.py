@@ -43,6 +43,13 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         on_queue=True,
     ),
     Listed(
+        "metrics",
+        "Queue",
+        "commands.metrics.command:metrics",
+        "Serve the gauges of the queue for Prometheus, until SIGTERM or Ctrl-C.",
+        on_queue=True,
+    ),
+    Listed(
         "shell",
         "Queue",
         "shell.command:shell",

@@ -11,6 +11,8 @@ const ORDERS = { lifo: "newest first", fifo: "oldest first", priority: "newest f
 const RETRY_MS = [500, 1000, 2000, 5000];
 const SCHEDULES_MS = 10_000;
 const TEXT_MS = 5_000;
+// A look that is older than this, or than three times the pause between looks, is said to be old.
+const OLD_MS = 5_000;
 const VERBS = { Redrive: "redrive", Delete: "discard" };
 
 class Page {
@@ -21,6 +23,8 @@ class Page {
   #state = "";
   #paused = false;
   #textAt = 0;
+  #lookAt = Date.now();
+  #oldMs = OLD_MS;
 
   constructor(queue) {
     this.#queue = queue;
@@ -30,6 +34,7 @@ class Page {
     say("chip-order", ORDERS[queue.order] ?? queue.order);
     say("chip-age", queue.has_deadline ? `stale after ${span(queue.max_age_seconds)}` : "never stale");
     if (!queue.has_deadline) say("stack-text", "New tasks enter at the top and sink as they age. One that is claimed leaves to the right.");
+    setInterval(() => this.#showAge(), 1000);
     byId("pause").hidden = !queue.changes;
     byId("pause").onclick = () => act(this.#paused ? "resume" : "pause");
     byId("redrive-all").onclick = () => act("redrive all");
@@ -42,12 +47,20 @@ class Page {
   take(event, value) {
     if (event === "history") {
       this.#chart.begin(value.rates);
+      this.#oldMs = Math.max(OLD_MS, 3000 * value.every_seconds);
       this.#stack ??= new Stack(byId("stack"), this.#queue, value.every_seconds);
     } else if (event === "look") this.#look(value);
     else this.problem(`The queue was not read: ${value.problem}`, "not updated");
   }
 
+  /** Say how old the figures are, if the store is slow. */
+  #showAge() {
+    const ageMs = Date.now() - this.#lookAt;
+    say("chip-look", ageMs > this.#oldMs ? `looked ${span(Math.floor(ageMs / 1000))} ago` : "");
+  }
+
   #look(look) {
+    this.#lookAt = Date.now();
     byId("problem").hidden = true;
     this.#paused = look.paused;
     say("pause", look.paused ? "Resume" : "Pause");

@@ -22,7 +22,7 @@ export function taskLink(id, show) {
 export function showFigures(look) {
   const { stats, rates } = look;
   say("waiting", counted(stats, "pending"));
-  say("ages", stats.pending ? `newest ${span(stats.newest_pending_seconds)}, oldest ${span(stats.oldest_pending_seconds)}` : "nothing waits");
+  say("ages", stats.pending ? `${span(stats.newest_pending_seconds)} to ${span(stats.oldest_pending_seconds)} old` : "nothing waits");
   say("taken", counted(stats, "taken"));
   say("delayed", `${counted(stats, "delayed")} delayed`);
   say("offered", rate(rates.offered));

@@ -1,0 +1,1 @@
+"""`freshq metrics`: the gauges of a queue for Prometheus."""
