@@ -9,13 +9,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq import Busy, Handlers, Outcome, Queue, Reject, Retry, Task, TaskStatus, Unreachable, Worker
+from freshq import (
+    Busy,
+    Handlers,
+    Outcome,
+    Queue,
+    Reject,
+    Retry,
+    TableMissing,
+    Task,
+    TaskStatus,
+    Unreachable,
+    Worker,
+)
 from freshq.testing import FaultyStore
+from freshq.worker import serving
 from freshq.worker.report import WorkerState
 from tests.support.readings import counts, known
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from freshq import RunReport
 
@@ -213,20 +227,21 @@ class TestServing:
         assert len(threads) == 1
 
     def test_the_end_of_the_block_waits_for_what_runs(self, handlers: Handlers) -> None:
-        started = asyncio.Event()
+        started, may_end = asyncio.Event(), asyncio.Event()
 
         @handlers.on("wait")
         async def wait(_task: Task) -> str:
             started.set()
-            await asyncio.sleep(0.1)
+            await may_end.wait()
             return "done"
 
         async def application() -> None:
             queue = Queue.memory()
             queue.put(None, task_id="a", kind="wait")
-            async with quick(queue, handlers).serving(drain_seconds=PATIENCE_SECONDS):
+            async with quick(queue, handlers, concurrency=1).serving(drain_seconds=PATIENCE_SECONDS):
                 await started.wait()
                 queue.put(None, task_id="later", kind="wait")
+                asyncio.get_running_loop().call_later(0.1, may_end.set)
             assert known(queue, "a").result == "done"
             assert known(queue, "later").status is TaskStatus.PENDING
 
@@ -255,7 +270,7 @@ class TestServing:
         asyncio.run(application())
 
     def test_a_second_cancellation_does_not_wait(self, handlers: Handlers) -> None:
-        started, stopping = asyncio.Event(), asyncio.Event()
+        started, inside, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
         queue = Queue.memory()
 
         @handlers.on("hang")
@@ -265,6 +280,7 @@ class TestServing:
 
         async def application() -> None:
             async with quick(queue, handlers).serving():
+                inside.set()
                 try:
                     await asyncio.Event().wait()
                 finally:
@@ -274,6 +290,7 @@ class TestServing:
             queue.put(None, task_id="a", kind="hang")
             task = asyncio.create_task(application())
             await started.wait()
+            await inside.wait()
             task.cancel()
             await stopping.wait()
             await asyncio.sleep(0.05)
@@ -293,13 +310,39 @@ class TestServing:
 
         async def application() -> None:
             async with quick(store.queue(), handlers, give_up_seconds=0).serving() as worker:
-                await until(lambda: "the worker ended" in caplog.text)
+                with store.down():
+                    await until(lambda: "the worker ended" in caplog.text)
                 assert worker.status().state is WorkerState.ENDED
                 reached.append("the end of the block")
 
-        with store.down(), caplog.at_level(logging.ERROR), pytest.raises(Unreachable):
+        with caplog.at_level(logging.ERROR), pytest.raises(Unreachable):
             asyncio.run(application())
         assert reached
+
+    def test_a_missing_table_is_an_error_before_the_block(self, handlers: Handlers, tmp_path: Path) -> None:
+        async def application() -> None:
+            async with quick(Queue.sql(f"sqlite:///{tmp_path}/tasks.db"), handlers).serving():
+                raise AssertionError("it began")
+
+        with pytest.raises(TableMissing, match="freshq table create"):
+            asyncio.run(application())
+
+    def test_in_an_outage_the_block_begins(self, handlers: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(serving, "START_SECONDS", 0.05)
+        store = FaultyStore()
+
+        @handlers.on("late")
+        async def late(_task: Task) -> None:
+            """Do nothing."""
+
+        async def application() -> None:
+            queue = store.queue()
+            queue.put(None, kind="late")
+            with store.down():
+                async with quick(queue, handlers).serving() as worker:
+                    assert not worker.status().store_answers
+
+        asyncio.run(application())
 
     def test_an_error_of_the_block_is_the_one_that_is_raised(self, handlers: Handlers) -> None:
         async def application() -> None:
@@ -316,10 +359,11 @@ class TestServing:
 
         async def application() -> None:
             async with quick(store.queue(), handlers, give_up_seconds=0).serving():
-                await until(lambda: "the worker ended" in caplog.text)
+                with store.down():
+                    await until(lambda: "the worker ended" in caplog.text)
                 raise KeyError("the application")
 
-        with store.down(), pytest.raises(KeyError, match="the application"):
+        with pytest.raises(KeyError, match="the application"):
             asyncio.run(application())
 
     def test_a_wrong_time_starts_nothing(self, handlers: Handlers) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from freshq.worker.runs import in_thread
 
@@ -14,11 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from concurrent.futures import Future
 
+    from freshq.worker.report import WorkerStatus
+
 logger = logging.getLogger(__name__)
+
+# How long the block waits for the worker's first answer from its store. In an outage it begins without one.
+START_SECONDS: Final = 2.0
+START_CHECK_SECONDS: Final = 0.01
 
 
 class Stoppable(Protocol):
-    """What has to be told that it should end."""
+    """A worker, as its block sees it."""
+
+    def status(self) -> WorkerStatus:
+        """Return what it does now."""
 
     def stop(self) -> None:
         """Begin to drain."""
@@ -42,16 +51,32 @@ async def served(
         drain_seconds: How long to wait for running tasks at the end; None: until they are done.
 
     Raises:
-        StoreError: At the end of a block without an error of its own, if one ended the worker.
+        StoreError: If one ended the worker: before the block, if it did so at once, else at the end of a
+            block without an error of its own.
     """
     run = in_thread("freshq-worker", partial(run_on, asyncio.get_running_loop()))
     run.add_done_callback(_log_error)
     try:
+        await _begun(worker, run)
         yield worker
     finally:
         worker.stop()
         await _drained(worker, run, drain_seconds)
     run.result()
+
+
+async def _begun(worker: Stoppable, run: Future[None]) -> None:
+    """Wait a little until the store has answered the worker.
+
+    Raises:
+        StoreError: If one ended the worker meanwhile: a table is missing.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(START_SECONDS):
+            while not (run.done() or worker.status().store_answers):
+                await asyncio.sleep(START_CHECK_SECONDS)
+    if run.done():
+        run.result()
 
 
 def _log_error(run: Future[None]) -> None:

@@ -146,8 +146,9 @@ class Worker:
             drain_seconds: How long to wait for running tasks at the end; None: until they are done.
 
         Returns:
-            A context manager that yields the worker. At the end of a block without an error of its own it
-            raises the error that ended the worker, if one did: see `run`. Such an error is logged when it
+            A context manager that yields the worker, once its store has answered or 2 s have passed. It
+            raises the error that ended the worker, if one did (see `run`): before the block if a table is
+            missing, else at the end of a block without an error of its own. Such an error is logged when it
             happens, and `status` says that the worker ended.
 
         Raises:
