@@ -103,6 +103,18 @@ def test_a_process_that_dies_is_replaced_and_its_task_is_done(
     assert task.result >= 2
 
 
+def test_processes_that_all_miss_the_table_end_with_one_error(folder: Path) -> None:
+    (folder / "empty.db").touch()
+    with Work(folder, f"sqlite:///{folder}/empty.db", "--processes", "2") as work:
+        work.first("all_ended")
+        assert work.wait() == 3
+    died = {each["process"] for each in work.all("process_ended") if each["exit_status"] == 3}
+    assert died == {1, 2}
+    assert work.errors.startswith("freshq: table 'tasks': it does not exist; run `freshq table create`")
+    assert work.errors.count("\n") == 1
+    assert work.all("ended")[-1]["error"] in work.errors
+
+
 def test_a_worker_stopped_for_longer_than_its_lease_leaves_the_task_to_others(
     folder: Path, postgres_engine: sa.Engine
 ) -> None:

@@ -79,7 +79,7 @@ class Work:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self._ended()
+        self.wait()
 
     def _read(self) -> None:
         for line in self.process.stdout or ():
@@ -88,7 +88,8 @@ class Work:
     def _read_errors(self) -> None:
         self.errors = self.process.stderr.read() if self.process.stderr else ""
 
-    def _ended(self) -> int:
+    def wait(self) -> int:
+        """Wait for the end; return the exit status."""
         status = self.process.wait(PATIENCE_SECONDS)
         for reader in self._readers:
             reader.join(PATIENCE_SECONDS)
@@ -118,7 +119,7 @@ class Work:
     def end(self) -> int:
         """Ask for the end; return the exit status."""
         self.tell()
-        return self._ended()
+        return self.wait()
 
     def check(self, path: str) -> int:
         """Return the status of a health check."""

@@ -8,6 +8,8 @@ from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
+import typer
+
 from freshq.cli.addresses import open_queue, with_connections
 from freshq.cli.commands.application import application_imports
 from freshq.cli.commands.work.ending import Orders, end_process
@@ -19,6 +21,7 @@ from freshq.model.checks import without_password
 from freshq.policy.limits import ConcurrencyLimit
 from freshq.worker.options import WorkerOptions
 from freshq.worker.runner import load_runner
+from freshq.worker.settle import OUTAGES
 from freshq.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -152,7 +155,11 @@ def _work_here(job: Job, worker: Worker) -> NoReturn:
 
 
 def _supervise(job: Job, processes: int) -> NoReturn:
-    """Run the worker in several processes, and exit with the status for all."""
+    """Run the worker in several processes, and exit with the status for all.
+
+    Raises:
+        StoreError: If the store failed all of them in a way that does not pass, and never answered.
+    """
     from freshq.cli.commands.work.supervisor import Supervisor  # noqa: PLC0415 - only for several processes
 
     job.session.queue.close()  # each process has connections of its own
@@ -163,6 +170,8 @@ def _supervise(job: Job, processes: int) -> NoReturn:
         orders.follow_signals()
         reporter.event("started", **_facts(job), pid=os.getpid(), health_port=port, processes=processes)
         status = supervisor.run()
+        if (problem := supervisor.common_problem()) is not None:
+            raise StoreError(problem)
     end_process(status, orders)
 
 
@@ -184,7 +193,10 @@ def _reporting(
         try:
             yield port
         except StoreError as error:
-            reporter.event("ended", error=str(error), exit_status=int(exit_status(error)))
+            lasting = not isinstance(error, OUTAGES)
+            reporter.event("ended", error=str(error), lasting=lasting, exit_status=int(exit_status(error)))
+            if job.supervised:  # the supervisor prints one error for all
+                raise typer.Exit(exit_status(error)) from error
             raise
 
 

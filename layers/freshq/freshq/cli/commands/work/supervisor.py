@@ -40,7 +40,15 @@ KILL_AFTER_SECONDS: Final = STOP_SECONDS + 5.0
 
 
 class Child:
-    """One place among the processes, and the process in it."""
+    """One place among the processes, and the process in it.
+
+    Attributes:
+        number: The number of the place, from 1 on.
+        status: What its process last said of itself.
+        exit_status: That of the last process that ended.
+        problem: What the last process ended of if it cannot pass by itself, such as a missing table; None
+            once the store has answered.
+    """
 
     def __init__(self, number: int, command: Sequence[str]) -> None:
         """Start no process yet.
@@ -52,6 +60,7 @@ class Child:
         self.number = number
         self.status: ProcessStatus | None = None
         self.exit_status: int | None = None
+        self.problem: str | None = None
         self._command = command
         self._process: subprocess.Popen[str] | None = None
         self._lines: SimpleQueue[str] = SimpleQueue()
@@ -177,6 +186,11 @@ class Supervisor:
         self._reporter.event("all_ended", exit_status=status)
         return status
 
+    def common_problem(self) -> str | None:
+        """Return what every process ended of if it cannot pass by itself, and the store answered none."""
+        problems = [child.problem for child in self._children]
+        return problems[0] if all(problem is not None for problem in problems) else None
+
     def _tend(self, child: Child) -> None:
         if child.is_due:
             pid = child.start()
@@ -193,7 +207,7 @@ class Supervisor:
         self._reporter.event(
             "process_ended", process=child.number, exit_status=exit_status, restart_in_seconds=seconds
         )
-        if wrong_use:  # the others would end like this one
+        if wrong_use or self.common_problem() is not None:  # the next would end like this one
             self._orders.give(Order.DRAIN)
 
     def _follow(self, stage: Stage) -> None:
@@ -213,7 +227,11 @@ class Supervisor:
             (status,) = values["processes"]
             pid, _ = status.pop("pid"), status.pop("process")
             child.status = ProcessStatus(child.number, pid, status)
+            if child.status.takes_tasks:
+                child.problem = None
             return
+        if event == "ended" and values.get("lasting"):
+            child.problem = str(values["error"])
         if event == "started":
             for each in self._children:
                 each.allow()
