@@ -57,7 +57,7 @@ DATABASES = ["sqlite", "postgres", "mariadb"]
 MISSING: Final = None if is_required() else what_is_missing()
 DYNAMODB: Final = "moto" if MISSING else "dynamodb_local"
 
-pytest_plugins = ["tests.support.database_fixtures"]
+pytest_plugins = ["tests.support.browser_fixtures", "tests.support.database_fixtures"]
 _load_file = JSONFileLoader.load_file
 
 

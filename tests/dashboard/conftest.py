@@ -1,10 +1,6 @@
-"""Stores for the dashboard, a browser, and queues in many states."""
+"""Stores for the dashboard, and queues in many states."""
 
 from __future__ import annotations
-
-import os
-import shutil
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,14 +8,7 @@ from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
 from tests.conftest import StoreUnderTest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Browser
-
 MAX_AGE_SECONDS = 10.0
-# Debian's name, and that of other systems.
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -30,24 +19,3 @@ def store(request: pytest.FixtureRequest) -> StoreUnderTest:
         return StoreUnderTest("memory", lambda _shards: memory)
     engine = request.getfixturevalue("sqlite_engine")
     return StoreUnderTest("sqlite", lambda _shards: SqlStore(engine))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Return a headless Chromium of the system; skip visibly where there is none.
-
-    It ends with its module: while it lives, the thread has an event loop, and no test could run another.
-    """
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        missing = "no Chromium here; install it (Debian: apt-get install chromium)"
-        if os.environ.get("FRESHQ_REQUIRE_CHROMIUM") == "1":
-            raise RuntimeError(missing)
-        pytest.skip(missing)
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - slow to load, and only for a browser
-
-    with sync_playwright() as playwright:
-        # As root, as in a container, Chromium has no sandbox; it opens the dashboard of the test only.
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
