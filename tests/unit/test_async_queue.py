@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from freshq import Task
     from freshq.stores.claim_request import ClaimRequest
 
-# What is no verb: it asks no store, or is for the worker, which uses the queue itself.
+# What is no verb (tests/unit/test_public_names.py), and what is no coroutine.
 NOT_VERBS = {"uniform", "store", "lifecycle"}
 SAME_PROPERTIES = {"name", "order", "lease_seconds", "max_age_seconds"}
 LONG_SECONDS = 30
@@ -64,18 +64,6 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
 
 
 class TestVerbs:
-    def test_it_has_every_verb_of_queue_as_a_coroutine_function(self) -> None:
-        verbs = public(BaseQueue) - NOT_VERBS - SAME_PROPERTIES - {"transaction"}
-        assert "put" in verbs
-        assert {name for name in verbs if not inspect.iscoroutinefunction(getattr(AsyncQueue, name))} == set()
-
-    def test_it_has_the_verbs_of_an_attached_queue_too(self) -> None:
-        own = public(AttachedQueue) - public(BaseQueue)
-        assert own
-        assert {
-            name for name in own if not inspect.iscoroutinefunction(getattr(AsyncAttachedQueue, name))
-        } == set()
-
     def test_each_verb_is_the_one_of_its_name_with_its_arguments(self) -> None:
         verbs = (public(BaseQueue) | public(AttachedQueue)) - NOT_VERBS - SAME_PROPERTIES - {"paused"}
         for name in verbs:

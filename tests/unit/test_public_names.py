@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +45,20 @@ def test_importing_the_package_loads_no_module_of_it() -> None:
     )
 
     assert run.stdout.strip() == "[]"
+
+
+def test_every_verb_of_a_queue_is_a_coroutine_of_an_async_queue() -> None:
+    """Add a line for each new verb to `AsyncQueue` or `AsyncAttachedQueue`."""
+    # What asks no store, or is for the worker, which uses the queue itself.
+    not_verbs = {"uniform", "store", "lifecycle"}
+    properties = {"name", "order", "lease_seconds", "max_age_seconds"}
+    for queue, async_queue in [
+        (freshq.Queue, freshq.AsyncQueue),
+        (freshq.AttachedQueue, freshq.AsyncAttachedQueue),
+    ]:
+        names = {name for name in dir(queue) if not name.startswith("_")} - not_verbs
+        assert {"put", "claim", "complete"} <= names
+        assert [name for name in sorted(names) if not hasattr(async_queue, name)] == []
+        ways = {"memory", "sql", "dynamodb", "transaction"}
+        verbs = [getattr(async_queue, name) for name in names - properties - ways]
+        assert [verb.__name__ for verb in verbs if not inspect.iscoroutinefunction(verb)] == []

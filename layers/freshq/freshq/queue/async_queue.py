@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import asynccontextmanager
 from functools import partial, wraps
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from freshq.errors import StoreError
 from freshq.model.checks import checked_count
 from freshq.model.settlement import Settlement
+from freshq.queue.async_held import held_for_coroutine
 from freshq.queue.attached import AttachedQueue
 from freshq.queue.base import BaseQueue
 from freshq.queue.polling import Pause, look_for_claims, look_for_end
@@ -20,18 +19,16 @@ from freshq.queue.queue import Queue
 from freshq.queue.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Coroutine, Sequence
+    from contextlib import AbstractAsyncContextManager
     from typing import Self
-
-    from sqlalchemy import Connection
 
     from freshq.model.answers import Claim
     from freshq.model.task import Task
     from freshq.policy.order import Order
+    from freshq.queue.async_held import AsyncHeldTask
     from freshq.queue.polling import Look
     from freshq.stores.base import Store
-    from freshq.stores.transactions import HeldTask
 
     # Inside the class, `list` is a verb.
     Claims: TypeAlias = list[Claim]
@@ -103,46 +100,6 @@ def _opening(open_queue: Callable[P, BaseQueue]) -> Callable[P, AsyncQueue]:
         return AsyncAttachedQueue(queue) if isinstance(queue, AttachedQueue) else AsyncQueue(queue)
 
     return opened
-
-
-class AsyncHeldTask:
-    """A task held by the lock of its row, for coroutines.
-
-    Attributes:
-        task: The task, as if it had been claimed.
-    """
-
-    def __init__(self, held: HeldTask, threads: Threads, turn: Lock) -> None:
-        """Use a held task.
-
-        Args:
-            held: The task.
-            threads: Where the connection is used.
-            turn: The right to use it. It serves one thread at a time, also when the coroutine that the
-                first one worked for was cancelled.
-        """
-        self.task: Task = held.task
-        self._held = held
-        self._threads = threads
-        self._turn = turn
-
-    async def run(self, function: Callable[[Connection], T]) -> T:
-        """Return what a function returns for the connection of the transaction, in a thread."""
-
-        def call() -> T:
-            with self._turn:
-                return function(self._held.connection)
-
-        return await self._threads.run(call)
-
-    @property
-    def result(self) -> Any:  # noqa: ANN401 - any JSON value
-        """A JSON value to keep with the task; set it in the block."""
-        return self._held.result
-
-    @result.setter
-    def result(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
-        self._held.result = value
 
 
 class AsyncQueue:
@@ -266,31 +223,17 @@ class AsyncQueue:
         """Return a task once it is over. The arguments and errors are those of `Queue.wait`."""
         return await self._answer_of(look_for_end(self.queue, task_id, timeout_seconds, poll_seconds))
 
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncHeldTask | None]:
+    def transaction(self) -> AbstractAsyncContextManager[AsyncHeldTask | None]:
         """Hold the next task in a database transaction, as `Queue.transaction` does. SQL only.
 
         Write through `await held.run(lambda connection: ...)`. If the coroutine is cancelled, everything is
         rolled back, and the task is claimable as before.
 
-        Yields:
-            The task; None if nothing is claimable or the queue is paused.
-
-        Raises:
-            ValueError: If the queue is not in a SQL database.
+        Returns:
+            A context manager that yields the task; None if nothing is claimable or the queue is paused. It
+            raises ValueError if the queue is not in a SQL database.
         """
-        block = self.queue.transaction()
-        held = await self.threads.run(
-            block.__enter__, undo=lambda _held: _leave(block, Lock(), asyncio.CancelledError())
-        )
-        turn = Lock()
-        try:
-            yield None if held is None else AsyncHeldTask(held, self.threads, turn)
-        except BaseException as error:
-            if not await self.threads.run_to_end(partial(_leave, block, turn, error)):
-                raise
-        else:
-            await self.threads.run_to_end(partial(_leave, block, turn))
+        return held_for_coroutine(self.queue, self.threads)
 
     async def close(self) -> None:
         """Wait for the calls under way, flush, and close the connections of this process."""
@@ -325,6 +268,11 @@ class AsyncAttachedQueue(AsyncQueue):
     hold = _verb(AttachedQueue.hold)
     ready = _verb(AttachedQueue.ready)
     record_id = _verb(AttachedQueue.record_id)
+    record_key = _verb(AttachedQueue.record_key)
+    put_record = _verb(AttachedQueue.put_record)
+    upsert_record = _verb(AttachedQueue.upsert_record)
+    get_record = _verb(AttachedQueue.get_record)
+    delete_record = _verb(AttachedQueue.delete_record)
     claim_dead = _undone_verb(AttachedQueue.claim_dead, _give_back)
 
 
@@ -336,14 +284,3 @@ async def _pause(store: Store, pause: Pause) -> None:
     end = time.monotonic() + pause.seconds
     while (left := end - time.monotonic()) > 0 and store.put_count() == pause.seen:
         await asyncio.sleep(min(left, PUT_CHECK_SECONDS))
-
-
-def _leave(
-    block: AbstractContextManager[object], turn: Lock, error: BaseException | None = None
-) -> bool | None:
-    """Leave a transaction, once no thread uses its connection; return whether the error is dealt with.
-
-    Under a CancelledError it ends as if the process had died.
-    """
-    with turn:
-        return block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
