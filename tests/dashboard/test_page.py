@@ -201,7 +201,7 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
     page.keyboard.press("Enter")
     page.click("#ask-yes")
     until(page, lambda: queue.get("two") is None, "not deleted")
-    assert "was deleted" in page.inner_text("#said")
+    until(page, lambda: "was deleted" in page.inner_text("#said"), "it is not said")
     assert wrong == []
 
 

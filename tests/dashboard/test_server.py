@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from freshq.cli.dashboard import live as live_module
 from freshq.cli.dashboard.access import Access
 from freshq.cli.dashboard.app import STATIC, Shown, application
 from freshq.cli.dashboard.live import Live
-from freshq.cli.dashboard.look import Looker
+from freshq.cli.dashboard.look import Look, Looker
 from freshq.cli.dashboard.server import Address, Dashboard
 from freshq.cli.main import app as command
 from freshq.feeds.schedules import Every, Schedule
@@ -311,6 +312,17 @@ class TestLive:
 
         names = [name for name, _value in asyncio.run(read())]
         assert names == ["history", "problem", "look"]
+
+    def test_a_fault_of_its_own_is_told_and_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Faulty(Looker):
+            def look(self) -> Look:
+                raise ZeroDivisionError("a fault")
+
+        with caplog.at_level(logging.ERROR):
+            found = asyncio.run(first_events(Live(Faulty(Queue.memory()), 0.01).events(), 3))
+        assert [name for name, _value in found] == ["history", "problem", "problem"]
+        assert found[1][1] == {"problem": "the dashboard failed: ZeroDivisionError: a fault"}
+        assert caplog.records[0].exc_info is not None
 
     def test_a_change_is_shown_before_the_next_look_is_due(self, queue: Queue) -> None:
         async def read() -> dict[str, Any]:

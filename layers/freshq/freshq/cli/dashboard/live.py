@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from contextlib import suppress
 from time import monotonic
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from freshq.cli.dashboard.look import Looker
+
+logger = logging.getLogger(__name__)
 
 # The looks that the chart of rates begins with on a page that was just opened.
 KEPT_LOOKS: Final = 300
@@ -51,6 +54,7 @@ class Live:
     def close(self) -> None:
         """End all streams."""
         self._closed = True
+        self._at_once.set()
         for reader in self._readers:
             _hand(reader, None)
 
@@ -95,6 +99,10 @@ class Live:
             look = await run_in_threadpool(self._looker.look)
         except FreshqError as error:
             return event(PROBLEM, {"problem": str(error)})
+        except Exception as error:
+            # Pages would wait for ever, and not know why.
+            logger.exception("the dashboard failed to look at the queue")
+            return event(PROBLEM, {"problem": f"the dashboard failed: {type(error).__name__}: {error}"})
         self._history.append({"at_ms": round(look.at * 1000), **look.rates()})
         return event(LOOK, look.as_json())
 

@@ -92,7 +92,9 @@ class Dashboard(uvicorn.Server):
             uvicorn.Config(
                 app,
                 access_log=False,
-                log_level="critical",
+                log_level="error",
+                log_config=None,
+                proxy_headers=False,
                 server_header=False,
                 date_header=False,
                 lifespan="on",
