@@ -90,7 +90,7 @@ def calls_of_claims(table: StoreUnderTest) -> tuple[int, int]:
 
 
 @pytest.mark.usefixtures("_read_once")
-def test_claims_beside_many_groups_cost_at_most_twice_the_calls_of_one(
+def test_claims_beside_many_groups_cost_twice_the_calls_of_one_and_a_query_for_each_group(
     table_store: StoreUnderTest, dynamodb_local: DynamoDBClient
 ) -> None:
     put_groups(table_store, 1, tasks=25)
@@ -100,7 +100,7 @@ def test_claims_beside_many_groups_cost_at_most_twice_the_calls_of_one(
         put_groups(table, groups)
         small, large = calls_of_claims(table)
         assert small <= 2 * alone[0]
-        assert large <= 2 * alone[1]
+        assert large <= 2 * alone[1] + 10
 
 
 def drain(queue: Queue) -> int:
