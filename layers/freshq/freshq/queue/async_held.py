@@ -63,12 +63,15 @@ class AsyncHeldTask:
 
 
 @asynccontextmanager
-async def held_for_coroutine(queue: BaseQueue, threads: Threads) -> AsyncIterator[AsyncHeldTask | None]:
+async def held_for_coroutine(
+    queue: BaseQueue, threads: Threads, held_threads: Threads
+) -> AsyncIterator[AsyncHeldTask | None]:
     """Hold the next task of a queue in a transaction, as long as the block lasts.
 
     Args:
         queue: The queue.
-        threads: Where it is called.
+        threads: Where it is looked for a task, with a connection that may have to be waited for.
+        held_threads: Where the connection is used afterwards.
 
     Raises:
         ValueError: If the queue is not in a SQL database.
@@ -79,12 +82,12 @@ async def held_for_coroutine(queue: BaseQueue, threads: Threads) -> AsyncIterato
     )
     turn = Lock()
     try:
-        yield None if held is None else AsyncHeldTask(held, threads, turn)
+        yield None if held is None else AsyncHeldTask(held, held_threads, turn)
     except BaseException as error:
-        if not await threads.run_to_end(partial(_leave, block, turn, error)):
+        if not await held_threads.run_to_end(partial(_leave, block, turn, error)):
             raise
     else:
-        await threads.run_to_end(partial(_leave, block, turn))
+        await held_threads.run_to_end(partial(_leave, block, turn))
 
 
 def _leave(

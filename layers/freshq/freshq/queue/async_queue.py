@@ -136,6 +136,8 @@ class AsyncQueue:
             raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
         self.queue = queue
         self.threads = Threads(checked_count("max_threads", max_threads), "freshq-async")
+        # Apart, so that calls that wait for a connection never keep those from ending that have one.
+        self._held_threads = Threads(max_threads, "freshq-held")
 
     memory = staticmethod(_opening(Queue.memory))
     sql = staticmethod(_opening(Queue.sql))
@@ -233,10 +235,11 @@ class AsyncQueue:
             A context manager that yields the task; None if nothing is claimable or the queue is paused. It
             raises ValueError if the queue is not in a SQL database.
         """
-        return held_for_coroutine(self.queue, self.threads)
+        return held_for_coroutine(self.queue, self.threads, self._held_threads)
 
     async def close(self) -> None:
         """Wait for the calls under way, flush, and close the connections of this process."""
+        await self._held_threads.finish()
         await self.threads.finish(self.queue.close)
 
     async def __aenter__(self) -> Self:

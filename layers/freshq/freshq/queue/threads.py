@@ -66,7 +66,7 @@ class Threads:
         job = self._pool.submit(contextvars.copy_context().run, call)
         return await asyncio.shield(asyncio.wrap_future(job))
 
-    async def finish(self, last: Callable[[], object]) -> None:
+    async def finish(self, last: Callable[[], object] = lambda: None) -> None:
         """Wait for all calls, end the threads, and make a last call. Later calls have new threads."""
         pool, self._pool = self._pool, self._new_pool()
         await asyncio.shield(asyncio.to_thread(_finish, pool, last))

@@ -1,0 +1,43 @@
+"""Transactions of coroutines: more at a time than there are connections."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from freshq import AsyncQueue, Queue
+from tests.support.readings import counts
+
+if TYPE_CHECKING:
+    from tests.support.databases import Postgres
+
+CONNECTIONS = 2
+TASKS = 8
+PATIENCE_SECONDS = 60
+
+
+def test_those_that_wait_for_a_connection_do_not_keep_the_others_from_ending(
+    postgres_server: Postgres, postgres_engine: sa.Engine
+) -> None:
+    del postgres_engine  # its tables are empty
+
+    async def work(queue: AsyncQueue) -> int:
+        async with queue.transaction() as held:
+            assert held is not None
+            await asyncio.sleep(0.02)  # meanwhile the others take all threads
+            return await held.run(lambda connection: connection.execute(sa.text("SELECT 1")).scalar_one())
+
+    async def program() -> None:
+        url = postgres_server.url
+        queue = AsyncQueue(
+            Queue.sql(url, max_connections=CONNECTIONS, answer_timeout_seconds=PATIENCE_SECONDS), 2
+        )
+        async with queue, asyncio.timeout(PATIENCE_SECONDS / 2):
+            await queue.put_many([{"payload": number} for number in range(TASKS)])
+            answers = await asyncio.gather(*(work(queue) for _ in range(TASKS)))
+            assert answers == [1] * TASKS
+            assert counts(await queue.stats()) == {"success": TASKS}
+
+    asyncio.run(program())
