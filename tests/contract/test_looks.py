@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
+from freshq.cli.dashboard.look import Looker
+from freshq.cli.texts import json_text
 from freshq.stores.memory_lines import MAX_GROUPS
 
 if TYPE_CHECKING:
@@ -95,3 +98,24 @@ class TestLeased:
         assert [task.task_id for task in queue.store.leased(queue.name, 10)] == ["orphan"]
         queue.recover()
         assert queue.store.leased(queue.name, 10) == []
+
+
+def test_the_dashboard_looks_at_every_store(store: StoreUnderTest) -> None:
+    queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
+    queue.put("work", "dead", priority=5)
+    queue.fail(queue.claim()[0], "no")
+    queue.put_many([{"payload": n, "group": f"desk-{n % 2}"} for n in range(6)])
+    queue.put("later", delay_seconds=30)
+    looker = Looker(queue)
+    looker.look()
+    store.clock.advance(2)
+    (claim,) = queue.claim()
+    store.clock.advance(1)
+    shown = looker.look().as_json()
+    assert len(shown["marks"]["ages_ms"]) == shown["stats"]["pending"] == 5
+    assert [row["task_id"] for row in shown["leases"]] == [claim.task.task_id]
+    assert [row["task_id"] for row in shown["dead_letters"]] == ["dead"]
+    assert sorted(row["waiting"] for row in shown["groups"]["rows"]) == [2, 3]
+    assert shown["waits"]["tasks"] == 1
+    assert shown["waits"]["p50_seconds"] == pytest.approx(2, abs=0.1)
+    assert json.loads(json_text(shown))["horizon_seconds"] == MAX_AGE_SECONDS

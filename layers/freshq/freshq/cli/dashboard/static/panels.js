@@ -102,7 +102,8 @@ export function showLeases(look, queue, show) {
 
 export function showDeadLetters({ survey, dead_letters: letters }, queue, show, act) {
   const failed = survey.by_status.FAILURE ?? 0;
-  say("dead-note", failed > letters.length ? `the latest ${letters.length} of ${count(failed)}` : "");
+  const of = survey.complete && failed > letters.length ? ` of ${count(failed)}` : "";
+  say("dead-note", letters.length ? `the latest ${letters.length}${of}` : "");
   byId("redrive-all").hidden = !queue.changes || !letters.some((letter) => letter.redrivable);
   const button = (text, key, task) => {
     const one = make("button", { type: "button", className: "button small", onclick: () => act(text, task) }, text);
