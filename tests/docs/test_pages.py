@@ -70,6 +70,7 @@ def test_there_is_something_to_run() -> None:
     ("page", "said"),
     [
         ("```python\nprint(1)\n```\n\n```text\n2\n```", "shown\n2\nprinted\n1"),
+        ("```python\n1\n```\n\n```text\n1\n```", "shown\n1\nprinted\n"),
         ("```console\n$ echo 1\n2\n```", "shown\n2\nprinted\n1"),
         ("```console\n$ false\n```", "`false` ended with 1"),
         ("```sh\nfalse\ntrue\n```", "ended with 1"),

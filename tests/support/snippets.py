@@ -51,12 +51,14 @@ class Snippet:
         place: Page and line of its first line.
         language: As the fence names it; empty for an indented block.
         not_run: Why no test runs it, if the page says so.
+        is_next: Whether nothing stands between it and the snippet before; so a text is an output.
     """
 
     place: str
     language: str
     code: str
     not_run: str | None = None
+    is_next: bool = False
 
 
 def pages() -> list[Path]:
@@ -70,13 +72,15 @@ def pages() -> list[Path]:
 
 def snippets(page: Path) -> list[Snippet]:
     """Return the snippets of a page, in order."""
-    found, comment = [], ""
+    found, comment, before = [], "", ""
     for token in MarkdownIt("commonmark").parse(page.read_text("utf-8")):
         if token.type in {"fence", "code_block"} and token.map is not None:
             reason = _NOT_RUN.search(comment)
             place = f"{page.name}:{token.map[0] + 1}"
-            found.append(Snippet(place, token.info.strip(), token.content, reason and reason[1]))
-        comment = token.content if token.type == "html_block" else ""
+            language = token.info.strip()
+            is_next = before == "fence"
+            found.append(Snippet(place, language, token.content, reason and reason[1], is_next))
+        comment, before = token.content if token.type == "html_block" else "", token.type
     return found
 
 
@@ -84,7 +88,7 @@ class Reader:
     """Follows pages in a folder: saves files, runs programs and commands, and compares what they print.
 
     A `python` snippet whose first line is a comment with a file name is saved under that name; any other
-    runs, with the names that earlier ones of the page defined. A `text` snippet is what the program before it
+    runs, with the names that earlier ones of the page defined. A `text` snippet right below one is what it
     printed. In a `console` snippet, lines that start with `$ ` are commands, and the others what they print.
     `...` in an output stands for any text.
     """
@@ -136,9 +140,8 @@ class Reader:
         elif snippet.language == "python":
             self._run(code, snippet.place)
         elif snippet.language == "text":
-            if self._last:  # else it is a picture in letters
+            if snippet.is_next:  # else it is a picture in letters
                 same(self._last, code, snippet.place)
-            self._last = ""
         else:
             _DATA[snippet.language](code)
 
