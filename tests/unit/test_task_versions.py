@@ -101,7 +101,7 @@ def test_an_error_names_the_status_that_the_verb_needs(queue: Queue) -> None:
     claimed(queue)
     with pytest.raises(IllegalTransition) as caught:
         queue.cancel("a")
-    assert str(caught.value) == "task 'a': cannot cancel a task that is TAKEN; cancel needs PENDING"
+    assert str(caught.value) == "task 'a': cannot cancel a task that is TAKEN; cancel needs PENDING, or force"
 
 
 def test_no_verb_leads_to_a_status_that_the_table_does_not_allow(queue: Queue) -> None:

@@ -193,7 +193,10 @@ def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) 
     status = task.status_at(now)
     # A delayed task that went stale is still promoted, which removes it from the due index.
     if status not in sources and not (verb is Verb.PROMOTE and status is TaskStatus.SHED):
-        raise IllegalTransition(task.task_id, verb, status, " or ".join(sources))
+        allowed = " or ".join(sources)
+        if status is TaskStatus.TAKEN and verb in (Verb.CANCEL, Verb.BURY, Verb.RESTORE):
+            allowed += ", or force"
+        raise IllegalTransition(task.task_id, verb, status, allowed)
     if to not in targets:
         msg = f"{verb} cannot lead to {to}"
         raise AssertionError(msg)
