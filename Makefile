@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-asyncio bench-capacity bench-cli bench-coldstart bench-growth bench-pipeline bench-pipeline-small bench-simulator bench-sql pipeline-package clean
+.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-asyncio bench-capacity bench-cli bench-coldstart bench-growth bench-pipeline bench-pipeline-small bench-simulator bench-sql bench-worker pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -147,6 +147,9 @@ bench-simulator: setup ## Time the simulator for each policy
 
 bench-sql: setup ## Compare the SQL store with other queues, on PostgreSQL and SQLite (some minutes)
 	@$(BIN)/python -m benchmarks.sql
+
+bench-worker: setup ## Measure what a worker gets through beside other queues, into docs/throughput.md (PEERS=python with them; some minutes)
+	@$(BIN)/python -m benchmarks.worker --write $(if $(PEERS),--peers $(PEERS))
 
 bench-coldstart: setup ## Time the functions' cold starts, and compare them with the layer without bytecode
 	@$(BIN)/python -m benchmarks.coldstart

@@ -1,0 +1,107 @@
+"""The page of docs/throughput.md, made from the results of `benchmarks.worker`."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+RESULTS: Final = Path("benchmarks/results/worker.json")
+HAND: Final = "claims of ten by hand"
+WORKER: Final = "Worker"
+STORES: Final = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
+# What a Worker is to reach of each contender's tasks a second, at which concurrency.
+AIMS: Final = {HAND: 0.8, "oban": 2.0, "procrastinate": 10.0, "huey": 2.0}
+INTRODUCTION: Final = """# Throughput
+
+What a `Worker` gets through in a SQL database, as `make bench-worker` measured it beside claims and
+completions of ten by hand (`claim(10)`, `complete_many`, in one thread) and beside the workers of other
+queues. The script writes this page from `benchmarks/results/worker.json`.
+
+Handlers are empty and payloads have 1 KB; each contender is one process. PostgreSQL waits for the disk;
+SQLite does not, as that of the others does not. A figure counts from the first run to the last, and of a
+`Worker` until all is settled. All contenders took turns for {rounds} rounds on {processors} processors,
+which other work shared (load {load}): so compare the figures of one table, and trust the ratios more. A
+ratio is the median of those within each round. litequeue has no worker: a loop takes one message after the
+other. taskiq is not here, as its broker on PostgreSQL is told of messages by NOTIFY and drains no backlog.
+{missing}"""
+BOUNDS: Final = """## What bounds it
+
+With one slot, a `Worker` claims one task by each call, and settles it by another, as it must; claims of ten
+share both. While it settles one, it claims the next, so that one round trip counts and not two. With 8 slots
+a call carries eight tasks at most, and often fewer, as a claim goes out as soon as there are free slots. From
+32 on, a claim and a settlement carry as many tasks as ended during the calls before: more than ten. What is
+left is the time that Python and the database take for each task. The processor time is that of the
+contender's process, without the server's; it changes less with the load of the machine than the rates do.
+procrastinate claims and finishes each job by calls of its own, but so does a `Worker` with one slot: what is
+between them there is Python's time, and the aim of ten times is for more slots.
+
+On SQLite there is one writer at a time. huey deletes a job as it hands it out, one write for a task, where a
+claim and an end are two; with 8 slots, two commits for eight tasks are not twice as fast as its eight when
+the machine is as busy as it was.
+[Why it settles together](decisions/0052-settled-together.md)
+"""
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """Return the page.
+
+    Args:
+        report: What `benchmarks.worker` measured.
+    """
+    names = ", ".join(report["missing"])
+    missing = f"Not installed, so not measured: {names}.\n" if names else ""
+    introduction = INTRODUCTION.format(
+        rounds=report["rounds"], processors=report["processors"], load=report["load"], missing=missing
+    )
+    tables = [f"## {title}\n\n" + "\n".join(_tables(report[store])) + "\n" for store, title in STORES.items()]
+    return "\n".join([introduction, *tables, BOUNDS])
+
+
+def ratios(figures: Mapping[str, Any], contender: str) -> dict[str, float]:
+    """Return by concurrency how many times a contender's tasks a second a Worker gets through."""
+    found = {}
+    for concurrency, contenders in figures.items():
+        if contender in contenders:
+            pairs = zip(contenders[WORKER], contenders[contender], strict=True)
+            each = [worker["tasks_per_second"] / other["tasks_per_second"] for worker, other in pairs]
+            found[concurrency] = statistics.median(each)
+    return found
+
+
+def _tables(figures: Mapping[str, Any]) -> Iterator[str]:
+    contenders = list(dict.fromkeys(name for measured in figures.values() for name in measured))
+    slots = list(figures)
+    yield f"| tasks a second, median (lowest to highest) | {' | '.join(slots)} |"
+    yield "| --- |" + " ---: |" * len(slots)
+    for name in contenders:
+        cells = [_spread(figures[each].get(name), "tasks_per_second") for each in slots]
+        yield f"| {name} | {' | '.join(cells)} |"
+    yield ""
+    yield f"| processor time of a task, µs, median | {' | '.join(slots)} |"
+    yield "| --- |" + " ---: |" * len(slots)
+    for name in contenders:
+        cells = [_median(figures[each].get(name), "processor_us_per_task") for each in slots]
+        yield f"| {name} | {' | '.join(cells)} |"
+    yield ""
+    yield f"| a `Worker` gets through, times | aim | {' | '.join(slots)} |"
+    yield "| --- | ---: |" + " ---: |" * len(slots)
+    for name in contenders:
+        if name != WORKER:
+            found = ratios(figures, name)
+            cells = [f"{found[each]:.2f}" if each in found else "" for each in slots]
+            yield f"| {name} | {AIMS.get(name, '')} | {' | '.join(cells)} |"
+
+
+def _median(rounds: Sequence[Mapping[str, float]] | None, name: str) -> str:
+    return f"{statistics.median(each[name] for each in rounds):,.0f}" if rounds else ""
+
+
+def _spread(rounds: Sequence[Mapping[str, float]] | None, name: str) -> str:
+    if not rounds:
+        return ""
+    numbers = [each[name] for each in rounds]
+    return f"{_median(rounds, name)} ({min(numbers):,.0f} to {max(numbers):,.0f})"
