@@ -87,13 +87,16 @@ def _tables(figures: Mapping[str, Any]) -> Iterator[str]:
         cells = [_median(figures[each].get(name), "processor_us_per_task") for each in slots]
         yield f"| {name} | {' | '.join(cells)} |"
     yield ""
-    yield f"| a `Worker` gets through, times | aim | {' | '.join(slots)} |"
-    yield "| --- | ---: |" + " ---: |" * len(slots)
+    yield from _ratio_table(figures, [name for name in contenders if name != WORKER])
+
+
+def _ratio_table(figures: Mapping[str, Any], contenders: Sequence[str]) -> Iterator[str]:
+    yield f"| a `Worker` gets through, times | aim | {' | '.join(figures)} |"
+    yield "| --- | ---: |" + " ---: |" * len(figures)
     for name in contenders:
-        if name != WORKER:
-            found = ratios(figures, name)
-            cells = [f"{found[each]:.2f}" if each in found else "" for each in slots]
-            yield f"| {name} | {AIMS.get(name, '')} | {' | '.join(cells)} |"
+        found = ratios(figures, name)
+        cells = [f"{found[each]:.2f}" if each in found else "" for each in figures]
+        yield f"| {name} | {AIMS.get(name, '')} | {' | '.join(cells)} |"
 
 
 def _median(rounds: Sequence[Mapping[str, float]] | None, name: str) -> str:
