@@ -35,6 +35,7 @@ from freshq.stores.dynamodb.tables.attachment import (
     plan_attachment,
 )
 from freshq.stores.dynamodb.tables.changes import TableChanges
+from freshq.stores.dynamodb.tables.streams import enable_stream
 from tests.contract.test_concurrency import at_once
 from tests.support.attached import ID, Shipments
 from tests.support.faults import client_at, failing, meanwhile, refused, replies_lost
@@ -641,6 +642,15 @@ class TestAttaching:
             changes.wait()
         with pytest.raises(TableMissing):
             TableChanges(shipments.client, f"no-{shipments.table}").wait()
+
+    def test_the_stream_is_enabled_once(self, dynamodb_local: DynamoDBClient) -> None:
+        table = Shipments(dynamodb_local)
+        table.create_attached()
+        arn = enable_stream(dynamodb_local, table.table, poll_seconds=0.01)
+        described = dynamodb_local.describe_table(TableName=table.table)["Table"]
+        assert described["LatestStreamArn"] == arn
+        assert described["StreamSpecification"]["StreamViewType"] == "NEW_AND_OLD_IMAGES"
+        assert enable_stream(dynamodb_local, table.table) == arn
 
     def test_an_index_of_keys_only_still_works(self, client: DynamoDBClient) -> None:
         """Tables were attached so before the index had the deadlines."""

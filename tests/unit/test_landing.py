@@ -1,8 +1,12 @@
 """Landed events: what they contain, and what they leave out."""
 
+from __future__ import annotations
+
+import base64
 import json
 from datetime import UTC, datetime
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,7 +14,16 @@ from freshq import Queue
 from freshq.aws.landing import landed_event
 from freshq.stores.dynamodb.items import encode
 from freshq.stores.dynamodb.keyspace import Keyspace
+from freshq.stores.dynamodb.table_key import KeyPart, TableKey
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small
+from tests.support.attached import Shipments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq import Claim
 
 
 def test_an_event_has_what_the_pipeline_needs_and_no_secret() -> None:
@@ -123,3 +136,83 @@ def test_a_malformed_number_is_named() -> None:
     tape.records[0]["dynamodb"]["NewImage"]["deadline"] = {"N": "soon"}
     with pytest.raises(ValueError, match="deadline must be a number, got 'soon'"):
         landed_event(tape.records[0])
+
+
+class TestAttached:
+    """Changes of an application's records."""
+
+    @pytest.mark.parametrize(
+        ("key", "task_id", "kind"),
+        [
+            (TableKey.named("id"), "A", "S"),
+            (TableKey(KeyPart("id", "N"), KeyPart("day")), "7/2026%2F12", "N"),
+            (TableKey(KeyPart("id", "B"), KeyPart("aaa", "N")), "AP8=/1.5", "B"),
+        ],
+    )
+    def test_a_life(self, moto_client: DynamoDBClient, key: TableKey, task_id: str, kind: str) -> None:
+        table = Shipments(moto_client, key=key)
+        table.create_attached()
+        table.add(task_id)
+        queue = table.queue(worker_name="w1")
+        images = [table.record(task_id)]
+        verbs: list[Callable[[], object]] = [
+            lambda: queue.enqueue(task_id, group="red", priority=3),
+            lambda: claims.extend(queue.claim()),
+            lambda: queue.complete(claims.pop(), "done"),
+            lambda: queue.ready(task_id),
+        ]
+        claims: list[Claim] = []
+        for verb in verbs:
+            verb()
+            images.append(table.record(task_id))
+        events = [
+            landed_event(change_of(key.attributes(task_id), before, after), "id")
+            for before, after in pairwise(images)
+        ]
+        assert [event and (event["change"], event["status"], event["task_id"]) for event in events] == [
+            ("INSERT", "PENDING", task_id),
+            ("MODIFY", "TAKEN", task_id),
+            ("MODIFY", "SUCCESS", task_id),
+            ("REMOVE", "SUCCESS", task_id),
+        ]
+        put, taken = events[0], events[1]
+        assert put is not None
+        assert taken is not None
+        assert (put["queue"], put["group"], put["priority"]) == ("default", "red", 3)
+        assert put["deadline_ms"] > put["created_ms"] == put["put_ms"]
+        assert (taken["worker"], taken["attempts"]) == ("w1", 1)
+        assert "photo" not in json.dumps(events)
+        assert kind in key.attributes(task_id)["id"]
+
+    def test_its_own_task_status_makes_no_task(self) -> None:
+        image = {"id": {"S": "A"}, "taskStatus": {"S": "PENDING"}}
+        assert landed_event(change_of({"id": {"S": "A"}}, {}, image), "id") is None
+
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            {},
+            {"other": {"S": "A"}},
+            {"id": {"S": "A"}, "b": {"S": "B"}, "c": {"S": "C"}},
+            {"id": {"BOOL": True}},
+            {"id": {"N": "A"}},
+            {"id": {"B": "?"}},
+            {"id": "A"},
+        ],
+    )
+    def test_other_keys_are_malformed(self, keys: dict[str, Any]) -> None:
+        image = {"freshq_taskStatus": {"S": "PENDING"}}
+        with pytest.raises(ValueError, match=r"record: |is no"):
+            landed_event(change_of(keys, {}, image), "id")
+
+
+def change_of(keys: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Return a stream record as Lambda passes it, in JSON."""
+    change = {"Keys": keys, "OldImage": before, "NewImage": after, "ApproximateCreationDateTime": 1.0}
+
+    def as_base64(value: bytes) -> str:
+        return base64.b64encode(value).decode()
+
+    record = {"eventID": "1", "eventName": "MODIFY", "dynamodb": change}
+    found: dict[str, Any] = json.loads(json.dumps(record, default=as_base64))
+    return found

@@ -293,6 +293,29 @@ class TestAttach:
         assert answer.exit_code == 2
         assert problem in answer.output
 
+    def test_with_a_stream(self, moto_client: DynamoDBClient) -> None:
+        arguments = ["attach", "Shipments", "--key", "id", "--stream"]
+        dry = run(app, [*arguments, "--dry-run"])
+        assert "to enable: the change stream" in dry.output
+        assert "LatestStreamArn" not in moto_client.describe_table(TableName="Shipments")["Table"]
+        answer = run(app, arguments)
+        assert answer.exit_code == 0, answer.output
+        arn = moto_client.describe_table(TableName="Shipments")["Table"]["LatestStreamArn"]
+        assert f"Stream: {arn}" in answer.output
+        again = run(app, arguments)
+        assert f"exists: the stream {arn}" in again.output
+        assert again.exit_code == 0
+
+    def test_a_stream_of_another_view_stays(self, moto_client: DynamoDBClient) -> None:
+        keys_only: Any = {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"}
+        moto_client.update_table(TableName="Shipments", StreamSpecification=keys_only)
+        answer = run(app, ["attach", "Shipments", "--key", "id", "--stream"])
+        assert (answer.exit_code, len(answer.output.strip().splitlines())) == (2, 1)
+        assert "stream: that of table 'Shipments' has the view KEYS_ONLY" in answer.output
+        table = moto_client.describe_table(TableName="Shipments")["Table"]
+        assert table["StreamSpecification"] == keys_only
+        assert not table.get("GlobalSecondaryIndexes")
+
     def test_the_plan_says_how_ids_are_written(self, moto_client: DynamoDBClient) -> None:
         moto_client.create_table(
             TableName="Orders",

@@ -61,7 +61,11 @@ class Archive:
     """Delivers changes of tasks in the order of the stream, at least once."""
 
     def __init__(
-        self, client: FirehoseClient, delivery_stream: str, sleep: Callable[[float], None] = time.sleep
+        self,
+        client: FirehoseClient,
+        delivery_stream: str,
+        sleep: Callable[[float], None] = time.sleep,
+        key: str | None = None,
     ) -> None:
         """Use a delivery stream.
 
@@ -69,7 +73,9 @@ class Archive:
             client: A boto3 client.
             delivery_stream: Name of the delivery stream.
             sleep: Waits for a number of seconds.
+            key: The hash key of an attached table; None for a table of freshq's own.
         """
+        self._key = key
         self._client = client
         self._delivery_stream = delivery_stream
         self._sleep = sleep
@@ -87,7 +93,7 @@ class Archive:
         Raises:
             StoreError: If the answer of Firehose does not match the request.
         """
-        events = _Events.of(records)
+        events = _Events.of(records, self._key)
         packs = list(packed(events.events))
         delivered = 0
         for start in range(0, len(packs), BATCH_RECORDS):
@@ -143,14 +149,14 @@ class _Events:
     error: str | None = None
 
     @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]]) -> _Events:
+    def of(cls, records: Iterable[Mapping[str, Any]], key: str | None) -> _Events:
         """Read records up to the first that is malformed."""
         read = cls()
         for record in records:
             sequence = ""
             try:
                 sequence = text_of(part_of(record, "dynamodb"), "SequenceNumber") or ""
-                event = landed_event(record)
+                event = landed_event(record, key)
             except ValueError as error:
                 read.malformed, read.error = sequence, str(error)
                 break

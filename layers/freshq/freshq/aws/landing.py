@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from freshq.aws.events import part_of, text_of
 from freshq.errors import quoted
+from freshq.stores.dynamodb.names import ATTACHED_PREFIX
+from freshq.stores.dynamodb.table_key import BINARY, NUMBER, TEXT, KeyPart, TableKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from freshq.stores.dynamodb.table_key import KeyValue
 
     Image = Mapping[str, Any]
 
@@ -26,6 +30,9 @@ SCHEMA_VERSION: Final = 1
 LEASE_DIGITS: Final = 16
 # In a lease token, the text before this is the name of the worker.
 WORKER_SEPARATOR: Final = ":"
+# Types of keys, and how many a table has at most: a hash key and a range key.
+KINDS: Final = frozenset({TEXT, NUMBER, BINARY})
+MAX_KEY_PARTS: Final = 2
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
 # The year 10,000, which `datetime` does not have.
 MAX_SECONDS_SINCE_EPOCH: Final = 253_402_300_800
@@ -49,7 +56,7 @@ _ATTRIBUTES: Final[Mapping[str, tuple[str, type[str | float | int]]]] = {
 }
 
 
-def landed_event(record: Mapping[str, Any]) -> dict[str, Any] | None:
+def landed_event(record: Mapping[str, Any], key: str | None = None) -> dict[str, Any] | None:
     """Return the event of a DynamoDB stream record; None if the record is not about a task.
 
     Items without `taskStatus` are not tasks: shared and lease records, and application items before they are
@@ -57,6 +64,7 @@ def landed_event(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
     Args:
         record: The record as Lambda or GetRecords returns it.
+        key: The hash key of an attached table; None for a table of freshq's own.
 
     Returns:
         A flat JSON object without the fields that the task does not have. Times in milliseconds have
@@ -67,7 +75,7 @@ def landed_event(record: Mapping[str, Any]) -> dict[str, Any] | None:
         ValueError: If keys, ids or times are missing, or a part of the record is malformed.
     """
     change = part_of(record, "dynamodb")
-    before, after = _task(part_of(change, "OldImage")), _task(part_of(change, "NewImage"))
+    before, after = (_task(part_of(change, name), key) for name in ("OldImage", "NewImage"))
     image = after or before
     if image is None:
         return None
@@ -78,8 +86,7 @@ def landed_event(record: Mapping[str, Any]) -> dict[str, Any] | None:
         "change": _kind(before, after),
         "stream_ms": _stream_ms(change.get("ApproximateCreationDateTime")),
         "ttl_removal": after is None and _removed_by_ttl(record),
-        "task_id": _value(_required(part_of(change, "Keys"), "Keys"), "taskId", str)
-        or _value(image, "taskId", str),
+        "task_id": _task_id(_required(part_of(change, "Keys"), "Keys"), image, key),
     }
     event |= {name: _value(image, *attribute) for name, attribute in _ATTRIBUTES.items()}
     event |= _holder(_value(image, "leaseToken", str))
@@ -88,9 +95,39 @@ def landed_event(record: Mapping[str, Any]) -> dict[str, Any] | None:
     return {name: value for name, value in event.items() if value is not None}
 
 
-def _task(image: Image | None) -> Image | None:
-    """Return an image if it is one of a task."""
-    return image if image and "taskStatus" in image else None
+def _task(image: Image, key: str | None) -> Image | None:
+    """Return an image under freshq's names if it is one of a task."""
+    if key is not None:
+        start = len(ATTACHED_PREFIX)
+        image = {name[start:]: value for name, value in image.items() if name.startswith(ATTACHED_PREFIX)}
+    return image if "taskStatus" in image else None
+
+
+def _task_id(keys: Image, image: Image, key: str | None) -> str | float | int | None:
+    """Return the id of a task.
+
+    Raises:
+        ValueError: If the keys are not those of an attached table with this hash key.
+    """
+    if key is None:
+        return _value(keys, "taskId", str) or _value(image, "taskId", str)
+    parts = {name: KeyPart(name, next(iter(part_of(keys, name)), "")) for name in keys}
+    if key not in parts or len(parts) > MAX_KEY_PARTS or not {part.kind for part in parts.values()} <= KINDS:
+        msg = f"record: Keys must be those of the attached table, with the hash key {quoted(key)}"
+        raise ValueError(msg)
+    hash_key = parts.pop(key)
+    table_key = TableKey(hash_key, next(iter(parts.values()), None))
+    return table_key.id_of(
+        {part.name: {part.kind: _key_value(keys, part)} for part in (hash_key, *parts.values())}
+    )
+
+
+def _key_value(keys: Image, part: KeyPart) -> KeyValue:
+    """Return the value of a key; Lambda passes binary data as base64, boto3 as bytes."""
+    value = keys[part.name][part.kind]
+    if part.kind == BINARY and isinstance(value, bytes):
+        return value
+    return part.value(text_of(part_of(keys, part.name), part.kind) or "")
 
 
 def _kind(before: Image | None, after: Image | None) -> str:

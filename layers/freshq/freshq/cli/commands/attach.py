@@ -63,6 +63,9 @@ OrderTypeOption = Annotated[
 Shards = Annotated[
     int, typer.Option(help="Partitions of the index. Only one partition keeps the order strict.")
 ]
+Stream = Annotated[
+    bool, typer.Option("--stream", help="Also enable the change stream, which the Lambda functions need.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their cost, and stop.")]
 
 
@@ -73,6 +76,7 @@ def attach(
     order_by: OrderBy = None,
     order_type: OrderTypeOption = None,
     shards: Shards = 1,
+    stream: Stream = False,
     dry_run: DryRun = False,
 ) -> None:
     """Add freshq's indexes to a table in use. Safe to repeat."""
@@ -84,6 +88,7 @@ def attach(
         )
         from freshq.stores.dynamodb.table_store import MAX_SHARDS  # noqa: PLC0415 - an extra
         from freshq.stores.dynamodb.tables import attachment as attaching  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.tables.streams import enable_stream, stream_arn  # noqa: PLC0415 - an extra
 
     check_table_name(table)
     checked_count("shards", shards, MAX_SHARDS)
@@ -93,11 +98,18 @@ def attach(
     attachment = attaching.Attachment(
         table, attaching.described_key(client, table, key), chosen, shards, order_by=by
     )
+    arn = stream_arn(client, table) if stream else None
     print_plan(attaching.plan_attachment(client, attachment), attachment)
+    if stream:
+        typer.echo("  to enable: the change stream" if arn is None else f"  exists: the stream {arn}")
     if dry_run:
         return
     with progress_bars() as on_status:
         attaching.attach_table(client, attachment, on_status=on_status)
+        if stream:
+            arn = enable_stream(client, table, on_status=on_status)
+    if arn is not None:
+        typer.echo(f"Stream: {arn}")
     typer.echo(f'Attached. Queue.dynamodb("{table}", attach=True, key="{key}")')
 
 
