@@ -89,7 +89,6 @@ def attach(
         from freshq.stores.dynamodb.table_store import MAX_SHARDS  # noqa: PLC0415 - an extra
         from freshq.stores.dynamodb.tables import attachment as attaching  # noqa: PLC0415 - an extra
         from freshq.stores.dynamodb.tables.streams import enable_stream, stream_arn  # noqa: PLC0415 - an extra
-
     check_table_name(table)
     checked_count("shards", shards, MAX_SHARDS)
     chosen, by = _order(order, order_by), _order_by(order_by, order_type)
@@ -98,19 +97,18 @@ def attach(
     attachment = attaching.Attachment(
         table, attaching.described_key(client, table, key), chosen, shards, order_by=by
     )
-    arn = stream_arn(client, table) if stream else None
+    present = stream_arn(client, table) if stream else None
     print_plan(attaching.plan_attachment(client, attachment), attachment)
     if stream:
-        typer.echo("  to enable: the change stream" if arn is None else f"  exists: the stream {arn}")
+        typer.echo(f"  exists: the stream {present}" if present else "  to enable: the change stream")
     if dry_run:
         return
     with progress_bars() as on_status:
         attaching.attach_table(client, attachment, on_status=on_status)
-        if stream:
-            arn = enable_stream(client, table, on_status=on_status)
+        arn = enable_stream(client, table, on_status=on_status) if stream else None
+    typer.echo(f'Attached. Queue.dynamodb("{table}", attach=True, key="{key}")')
     if arn is not None:
         typer.echo(f"Stream: {arn}")
-    typer.echo(f'Attached. Queue.dynamodb("{table}", attach=True, key="{key}")')
 
 
 def _order(order: AttachOrder | None, order_by: str | None) -> Order:
