@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @cache
 def _archive() -> Archive:
-    return Archive(firehose_client(), ArchiveSettings.load().delivery_stream)
+    settings = ArchiveSettings.load()
+    return Archive(firehose_client(), settings.delivery_stream, key=settings.attach_key or None)
 
 
 connect_at_init(_archive)

@@ -17,14 +17,14 @@ from freshq.aws.settings import QueueSettings
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-    from freshq.queue.queue import Queue
+    from freshq.queue.base import BaseQueue
 
 # Kept at the end of the function's timeout for the current batch and the answer.
 ANSWER_SECONDS: Final = 10.0
 
 
 @cache
-def _queue() -> Queue:
+def _queue() -> BaseQueue:
     return QueueSettings.load().queue()
 
 

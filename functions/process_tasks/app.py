@@ -24,7 +24,7 @@ from freshq.worker.runner import checked_runner, load_runner
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-    from freshq.queue.queue import Queue
+    from freshq.queue.base import BaseQueue
     from freshq.worker.report import RunReport
     from freshq.worker.runner import Runner
 
@@ -37,7 +37,7 @@ class Connections:
     """What this function uses."""
 
     settings: WorkerSettings
-    queue: Queue
+    queue: BaseQueue
     runner: Runner
     wakeup: WakeUp
 

@@ -15,12 +15,12 @@ from freshq.errors import StoreError
 if TYPE_CHECKING:
     from aws_lambda_powertools.utilities.typing import LambdaContext
 
-    from freshq.queue.queue import Queue
+    from freshq.queue.base import BaseQueue
     from freshq.stores.base import Stats
 
 
 @cache
-def _connections() -> tuple[Queue, WakeUp]:
+def _connections() -> tuple[BaseQueue, WakeUp]:
     settings = DoorbellSettings.load()
     return settings.queue(), WakeUp.connect(settings, settings.process_tasks_topic_arn)
 

@@ -10,6 +10,7 @@ from freshq.aws.events import part_of, records_of, text_of
 from freshq.aws.observability import count, logger, metrics, traced_handler
 from freshq.aws.settings import DoorbellSettings
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_rings
+from freshq.stores.dynamodb.names import ATTACHED_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,9 +22,13 @@ OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 
 
 @cache
+def _settings() -> DoorbellSettings:
+    return DoorbellSettings.load()
+
+
+@cache
 def _wakeup() -> WakeUp:
-    settings = DoorbellSettings.load()
-    return WakeUp.connect(settings, settings.process_tasks_topic_arn)
+    return WakeUp.connect(_settings(), _settings().process_tasks_topic_arn)
 
 
 connect_at_init(_wakeup)
@@ -63,13 +68,16 @@ def _is_new_work(record: Mapping[str, Any]) -> bool:
     """Return whether a task became claimable: a new one, or one that was over."""
     change, name = part_of(record, "dynamodb"), text_of(record, "eventName")
     new, old = part_of(change, "NewImage"), part_of(change, "OldImage")
-    begun = name == "INSERT" or (name == "MODIFY" and _status(old) in OVER)
-    return begun and _status(new) == "PENDING" and "pendingShard" in new
+    prefix = ATTACHED_PREFIX if _settings().attach_key else ""
+    # An application's record has no status before its first put.
+    before = (*OVER, None) if prefix else OVER
+    begun = name == "INSERT" or (name == "MODIFY" and _status(old, prefix) in before)
+    return begun and _status(new, prefix) == "PENDING" and f"{prefix}pendingShard" in new
 
 
-def _status(image: Mapping[str, Any]) -> str | None:
+def _status(image: Mapping[str, Any], prefix: str) -> str | None:
     """Return the status in an image of a stream record, which has the type of each value."""
-    return text_of(part_of(image, "taskStatus"), "S")
+    return text_of(part_of(image, f"{prefix}taskStatus"), "S")
 
 
 def _reason_to_skip(ring: Ring | None) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from freshq import AttachedQueue, Queue
+from freshq.stores.dynamodb.names import Names
 from freshq.stores.dynamodb.table_key import TableKey
 from freshq.stores.dynamodb.tables.attachment import (
     Attachment,
@@ -74,6 +75,11 @@ class Shipments:
         )
         self.attach(**how)
 
+    @property
+    def names(self) -> Names:
+        """The names that freshq uses in it."""
+        return Names.attached(self.key)
+
     def attach(self, **how: Any) -> None:
         attach_table(self.client, Attachment(self.table, self.key, **how), poll_seconds=0.01)
 
@@ -83,8 +89,10 @@ class Shipments:
 
     def change(self, task_id: str, **attributes: dict[str, Any] | None) -> None:
         """Set attributes of a record, as an application does; None to remove one."""
-        clauses = [f"SET #{name} = :{name}" for name, value in attributes.items() if value is not None]
-        clauses += [f"REMOVE #{name}" for name, value in attributes.items() if value is None]
+        assigned = [f"#{name} = :{name}" for name, value in attributes.items() if value is not None]
+        removed = [f"#{name}" for name, value in attributes.items() if value is None]
+        clauses = [f"SET {', '.join(assigned)}"] if assigned else []
+        clauses += [f"REMOVE {', '.join(removed)}"] if removed else []
         values = {f":{name}": value for name, value in attributes.items() if value is not None}
         given: Any = {"ExpressionAttributeValues": values} if values else {}
         self.client.update_item(

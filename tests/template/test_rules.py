@@ -44,6 +44,7 @@ def refusals(**given: str) -> list[str]:
 
 def test_the_defaults_are_accepted() -> None:
     assert refusals() == []
+    assert refusals(AttachTable="Shipments", AttachKey="id", AttachStreamArn="arn:") == []
     assert refusals(Stage="prod", AlarmTopicArn="arn:aws:sns:eu-west-1:123456789012:alarms") == []
 
 
@@ -55,6 +56,11 @@ def test_the_defaults_are_accepted() -> None:
         ({"GroupShare": "0.5"}, "GroupShare: "),
         ({"SettleSeconds": "120"}, "SettleSeconds: "),
         ({"MonthlyBudgetUsd": "10"}, "MonthlyBudgetUsd: "),
+        ({"AttachTable": "Shipments", "AttachStreamArn": "arn:"}, "AttachKey: "),
+        ({"AttachTable": "Shipments", "AttachKey": "id"}, "AttachStreamArn: "),
+        ({"AttachKey": "id"}, "AttachTable: "),
+        ({"AttachRangeKey": "day"}, "AttachTable: "),
+        ({"AttachStreamArn": "arn:"}, "AttachTable: "),
     ],
 )
 def test_what_cannot_work_is_refused_at_deploy(parameters: dict[str, str], message: str) -> None:

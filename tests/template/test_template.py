@@ -67,9 +67,28 @@ def of_type(kind: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def statements(function: str) -> list[dict[str, Any]]:
+NO_VALUE = {"Ref": "AWS::NoValue"}
+OWN_TABLE = {"HasOwnTable": True, "HasAttachRangeKey": False}
+ATTACHED = {"HasOwnTable": False, "HasAttachRangeKey": True}
+
+
+def under(conditions: dict[str, bool], value: Any) -> Any:
+    """Return a part of the template with what some conditions choose."""
+    if isinstance(value, list):
+        return [chosen for each in value if (chosen := under(conditions, each)) != NO_VALUE]
+    if not isinstance(value, dict):
+        return value
+    condition, *choices = value.get("Fn::If", [None])
+    if condition in conditions:
+        return under(conditions, choices[0] if conditions[condition] else choices[1])
+    return {name: under(conditions, inner) for name, inner in value.items()}
+
+
+def statements(function: str, *, attached: bool = False) -> list[dict[str, Any]]:
+    """Return the statements of a function's role, with a table of the stack's own or an attached one."""
     role = translated()[f"{function}Role"]["Properties"]
-    return [statement for policy in role["Policies"] for statement in policy["PolicyDocument"]["Statement"]]
+    policies = under(ATTACHED if attached else OWN_TABLE, role["Policies"])
+    return [statement for policy in policies for statement in policy["PolicyDocument"]["Statement"]]
 
 
 def actions(function: str) -> set[str]:
@@ -122,6 +141,15 @@ class TestTable:
         assert table["TimeToLiveSpecification"] == {"AttributeName": TTL_ATTRIBUTE, "Enabled": True}
         assert table["StreamSpecification"]["StreamViewType"] == "NEW_AND_OLD_IMAGES"
         assert table["SSESpecification"]["SSEEnabled"] is True
+
+    def test_an_attached_table_has_its_place(self) -> None:
+        assert source()["Resources"]["QueueTable"]["Condition"] == "HasOwnTable"
+        attached = under(ATTACHED, translated())
+        del attached["QueueTable"]
+        assert "QueueTable" not in re.sub(r"QueueTableName", "", json.dumps(attached))
+        for name, mapping in attached.items():
+            if mapping["Type"] == "AWS::Lambda::EventSourceMapping":
+                assert mapping["Properties"]["EventSourceArn"] == {"Ref": "AttachStreamArn"}, name
 
     def test_production_keeps_its_table(self) -> None:
         resource = source()["Resources"]["QueueTable"]
@@ -199,7 +227,10 @@ class TestStream:
         mapping = self.mapping("Archive")
         patterns = [json.loads(entry["Pattern"]) for entry in mapping["FilterCriteria"]["Filters"]]
         is_task = {"taskStatus": {"S": [{"exists": True}]}}
-        assert patterns == [{"dynamodb": {"NewImage": is_task}}, {"dynamodb": {"OldImage": is_task}}]
+        is_record = {"freshq_taskStatus": is_task["taskStatus"]}
+        assert patterns == [
+            {"dynamodb": {image: what}} for what in (is_task, is_record) for image in ("NewImage", "OldImage")
+        ]
         assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
         assert mapping["DestinationConfig"]["OnFailure"]["Destination"]
         assert "MaximumRecordAgeInSeconds" not in mapping  # as long as the stream has it
@@ -211,7 +242,7 @@ class TestStream:
         assert conditions == {"HasArchive", "HasTlsArchive"}
 
     def test_only_new_claimable_tasks_ring(self) -> None:
-        inserted, again = (
+        inserted, again, first, put_again = (
             json.loads(entry["Pattern"]) for entry in self.mapping()["FilterCriteria"]["Filters"]
         )
         claimable = {"taskStatus": {"S": ["PENDING"]}, "pendingShard": {"S": [{"exists": True}]}}
@@ -222,6 +253,12 @@ class TestStream:
         of_application = {TaskStatus.READY, TaskStatus.UNDER_CONSTRUCTION}
         assert set(over) == set(TaskStatus) - in_queue - of_application
         assert again["dynamodb"]["NewImage"] == claimable
+        put = {f"freshq_{name}": value for name, value in claimable.items()}
+        for pattern, before in ((first, [{"exists": False}]), (put_again, over)):
+            assert pattern == {
+                "eventName": ["MODIFY"],
+                "dynamodb": {"OldImage": {"freshq_taskStatus": {"S": before}}, "NewImage": put},
+            }
 
     def test_a_failing_batch_is_retried_then_kept(self) -> None:
         mapping = self.mapping()
@@ -252,6 +289,24 @@ class TestRights:
         stream_reading = {"DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"}
         allowed = {action.removeprefix("dynamodb:") for action in actions(function) if "dynamodb:" in action}
         assert allowed - stream_reading == on_table
+
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_on_an_attached_table(self, function: str) -> None:
+        """Nothing on another table, no record replaced or deleted, and its description read to open it."""
+        given = {statement["Sid"]: statement for statement in statements(function, attached=True)}
+        own = {statement["Sid"] for statement in statements(function)}
+        opens = set() if function == "Archive" else {"OpenTable"}
+        assert set(given) == own - {"AddTasks", "ChangeTasksTogether"} | opens
+        on_table = {sid: each for sid, each in given.items() if "dynamodb:" in json.dumps(each["Action"])}
+        assert on_table
+        for sid, each in on_table.items():
+            resource = json.dumps(each["Resource"])
+            assert "QueueTable" not in resource
+            assert "${AttachTable}" in resource or each["Resource"] == {"Ref": "AttachStreamArn"}, sid
+            if any(
+                action in json.dumps(each["Action"]) for action in ("PutItem", "DeleteItem", "BatchWrite")
+            ):
+                assert "freshq#" in json.dumps(each["Condition"]["ForAllValues:StringLike"]), sid
 
     @pytest.mark.parametrize("function", FUNCTIONS)
     def test_nothing_is_allowed_everywhere_but_tracing(self, function: str) -> None:

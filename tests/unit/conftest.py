@@ -12,7 +12,7 @@ import pytest
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.sns.models import sns_backends
 
-from freshq import Queue
+from freshq import AttachedQueue, Queue
 from tests.conftest import REGION
 from tests.support.functions import Context, load_function
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Application:
     """The application's parts, and a way to look at what it rang."""
 
-    queue: Queue
+    queue: Queue | AttachedQueue
     trigger_topic_arn: str
     process_tasks_topic_arn: str
 

@@ -39,7 +39,7 @@ def metrics_of_alarms() -> Iterator[dict[str, Any]]:
 
 def metrics_of_the_dashboard() -> list[list[Any]]:
     """Return the metrics of freshq on the dashboard, as CloudWatch reads them."""
-    body = json.loads(source()["Resources"]["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"])
+    body = json.loads(source()["Resources"]["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"][0])
     metrics = [entry for widget in body["widgets"] for entry in widget["properties"]["metrics"]]
     return [entry for entry in metrics if entry[0] == "freshq"]
 

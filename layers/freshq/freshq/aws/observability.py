@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.policy.order import OrderSwitch
     from freshq.policy.pressure import Pressure
-    from freshq.queue.queue import Queue
+    from freshq.queue.base import BaseQueue
     from freshq.stores.base import Stats
     from freshq.worker.runner import Runner
 
@@ -99,7 +99,7 @@ def is_sampled(task_id: str, ratio: float) -> bool:
     return zlib.crc32(task_id.encode(errors="replace")) < ratio * 2**32
 
 
-def count_dead_letters(queue: Queue) -> None:
+def count_dead_letters(queue: BaseQueue) -> None:
     """Count the tasks that became dead letters here without the verdict of a run.
 
     `TasksFailed` counts every task that becomes a dead letter, so these as well.

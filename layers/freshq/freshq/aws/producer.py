@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from freshq.errors import Overloaded, PutIncomplete, StoreError
+from freshq.errors import AlreadyQueued, Overloaded, PutIncomplete, RefusedError, StoreError
 from freshq.model.answers import PutOutcome, Receipt
 from freshq.model.new_task import first_problem
 
@@ -159,9 +159,12 @@ class LoadReport:
             if self.task_ids and outcome.outcome is PutOutcome.CREATED:
                 self.created_ids.append(outcome.task_id)
             return
+        if isinstance(outcome, AlreadyQueued):
+            self.duplicates += 1
+            return
         if isinstance(outcome, Overloaded):
             self.turned_away[outcome.reason] = self.turned_away.get(outcome.reason, 0) + 1
-        elif isinstance(outcome, ValueError):
+        elif isinstance(outcome, ValueError | RefusedError):
             self.refused += 1
         else:
             self.failed += 1
@@ -282,7 +285,7 @@ def _put_batch(queue: BaseQueue, batch: Sequence[tuple[int, NewTask]], report: L
         outcomes: Sequence[object] = queue.put_many([new for _index, new in batch])
     except PutIncomplete as incomplete:
         outcomes = incomplete.receipts
-    except (Overloaded, StoreError) as error:
+    except (RefusedError, StoreError) as error:
         outcomes = [error] * len(batch)
     errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
     if len(errors) == len(outcomes) and report.created + report.duplicates + len(report.turned_away) == 0:

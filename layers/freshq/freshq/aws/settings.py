@@ -16,7 +16,9 @@ from freshq.policy.shedding import BacklogLimit, WhenFull
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.queue.queue import Queue
+    from freshq.model.options import QueueOptions
+    from freshq.queue.base import BaseQueue
+    from freshq.stores.dynamodb.names import Names
 
 Positive = Annotated[float, Field(gt=0)]
 ZeroOrMore = Annotated[float, Field(ge=0)]
@@ -29,6 +31,8 @@ class QueueSettings(EnvironmentSettings):
 
     Attributes:
         table: Name of the DynamoDB table.
+        attach_key: Hash key of an application's table that freshq is attached to; empty for a table of
+            freshq's own. Order, shards and maximum age are then those of the attachment.
         queue_name: Name of the queue in the table.
         order: Order of service within a priority level.
         max_age_seconds: Maximum age of a task; an older one is stale.
@@ -47,6 +51,7 @@ class QueueSettings(EnvironmentSettings):
     """
 
     table: Annotated[str, Field(min_length=3)]
+    attach_key: str = ""
     queue_name: str = "default"
     order: Order = Order.LIFO
     max_age_seconds: Positive = 3600.0
@@ -62,7 +67,26 @@ class QueueSettings(EnvironmentSettings):
     shards: Count = 1
     worker_passes: Count = 1
 
-    def queue(self, client: DynamoDBClient | None = None) -> Queue:
+    def names(self, client: DynamoDBClient) -> Names | None:
+        """Return the names in an attached table; None for a table of freshq's own.
+
+        Raises:
+            ValueError: If the table has another hash key, or one that is not text: the roles of the functions
+                compare the keys of items as texts.
+            StoreError: If DynamoDB did not answer, or the table does not exist.
+        """
+        if not self.attach_key:
+            return None
+        from freshq.stores.dynamodb.names import Names  # noqa: PLC0415 - only attached tables need it
+        from freshq.stores.dynamodb.tables.attachment import described_key  # noqa: PLC0415 - likewise
+
+        key = described_key(client, self.table, self.attach_key)
+        if key.hash.kind != "S":
+            msg = f"FRESHQ_ATTACH_KEY: {self.attach_key!r} is of type {key.hash.kind}; the functions' roles "
+            raise ValueError(msg + "allow only tables whose hash key is of type S")
+        return Names.attached(key)
+
+    def queue(self, client: DynamoDBClient | None = None) -> BaseQueue:
         """Return the queue that the settings describe.
 
         Args:
@@ -70,24 +94,28 @@ class QueueSettings(EnvironmentSettings):
 
         Raises:
             ValueError: If settings contradict each other.
+            StoreError: If the table is attached, and DynamoDB did not answer.
         """
         from freshq.queue.queue import Queue  # noqa: PLC0415 - the trigger starts without it
 
-        return Queue.dynamodb(
-            self.table,
-            client or dynamodb_client(),
-            shards=self.shards,
-            name=self.queue_name,
-            order=self.order,
-            max_age_seconds=self.max_age_seconds,
-            max_attempts=self.max_attempts,
-            lease_seconds=self.lease_seconds,
-            retention_seconds=self.retention_seconds,
-            reserve=self.reserve,
-            codel=self._codel(),
-            backlog=self._backlog(),
-            door=Door(self.door_multiple) if self.door_multiple else None,
-        )
+        used = client or dynamodb_client()
+        options: QueueOptions = {
+            "name": self.queue_name,
+            "max_attempts": self.max_attempts,
+            "lease_seconds": self.lease_seconds,
+            "reserve": self.reserve,
+            "codel": self._codel(),
+            "backlog": self._backlog(),
+            "door": Door(self.door_multiple) if self.door_multiple else None,
+        }
+        if self.names(used) is not None:
+            return Queue.dynamodb(self.table, used, attach=True, key=self.attach_key, **options)
+        options |= {
+            "order": self.order,
+            "max_age_seconds": self.max_age_seconds,
+            "retention_seconds": self.retention_seconds,
+        }
+        return Queue.dynamodb(self.table, used, shards=self.shards, **options)
 
     def _codel(self) -> CodelRule | None:
         target_seconds = self.codel_target_seconds

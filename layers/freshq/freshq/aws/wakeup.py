@@ -107,12 +107,15 @@ class WakeUp:
     @classmethod
     def connect(cls, settings: WakeUpSettings, topic_arn: str) -> WakeUp:
         """Return the doorbell of a topic, with clients from the environment."""
-        return cls(
-            topic_arn,
-            sns_client(),
-            KillSwitch(ssm_client(), settings.kill_switch_parameter),
-            WorkerPasses(settings.table, settings.queue_name, settings.worker_passes, dynamodb_client()),
+        client = dynamodb_client()
+        passes = WorkerPasses(
+            settings.table,
+            settings.queue_name,
+            settings.worker_passes,
+            client,
+            names=settings.names(client),
         )
+        return cls(topic_arn, sns_client(), KillSwitch(ssm_client(), settings.kill_switch_parameter), passes)
 
     def ring(self, ring: Ring) -> None:
         """Publish a ring. Errors of SNS, after the SDK's retries, are raised."""

@@ -11,7 +11,7 @@ from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from freshq.queue.queue import Queue
+    from freshq.queue.base import BaseQueue
     from freshq.worker.report import Observer
     from freshq.worker.runner import Runner
 
@@ -72,7 +72,7 @@ class WorkerSettings(WakeUpSettings):
             raise ValueError(msg)
         return claiming_seconds
 
-    def worker(self, queue: Queue, runner: Runner, observer: Observer) -> Worker:
+    def worker(self, queue: BaseQueue, runner: Runner, observer: Observer) -> Worker:
         """Return the worker that the settings describe.
 
         Args:

@@ -84,7 +84,7 @@ class AttachedCore(Core):
         return super().putter(on_conflict, connection)
 
     @override
-    def created(self, new: NewTask, where: str = "") -> Task:
+    def checked(self, new: NewTask, where: str = "") -> NewTask:
         if new.payload is not None:
             msg = f"{where}payload: must be None, because the record itself is the payload"
             raise ValueError(msg)
@@ -96,7 +96,7 @@ class AttachedCore(Core):
         except ValueError as error:
             msg = f"{where}{error}"
             raise ValueError(msg) from None
-        return super().created(new.model_copy(update={"task_id": task_id}), where)
+        return new.model_copy(update={"task_id": task_id})
 
     @override
     def stored(self, task_id: str) -> Task:

@@ -102,7 +102,11 @@ class Core:
 
     def created(self, new: NewTask, where: str = "") -> Task:
         """Return a new task; `where` is a prefix for field names in errors."""
-        return self.lifecycle.created(new, self.now(), self.stamp(), where)
+        return self.lifecycle.created(self.checked(new, where), self.now(), self.stamp(), where)
+
+    def checked(self, new: NewTask, where: str = "") -> NewTask:  # noqa: ARG002 - for queues that check more
+        """Return the arguments of a put as this queue takes them; `where` is as in `created`."""
+        return new
 
     def putter(self, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:
         """Return the function that puts tasks into the store.

@@ -102,7 +102,7 @@ class Putting(Verbs):
         Raises:
             ValueError: One line that names the first wrong field and what is allowed.
         """
-        new = parse_new_task(task)
+        new = self._core.checked(parse_new_task(task))
         self._core.lifecycle.created(new, now=self.now(), created=0.0)
         return new
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.dynamodb.names import Item
+    from freshq.stores.dynamodb.names import Item, Names
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class WorkerPasses:
         slots: int,
         client: DynamoDBClient | None = None,
         clock: Callable[[], float] | None = None,
+        names: Names | None = None,
     ) -> None:
         """Allow `slots` passes at a time.
 
@@ -54,8 +55,9 @@ class WorkerPasses:
             slots: Maximum number of passes at a time.
             client: A low-level boto3 client; None for one from the environment.
             clock: Returns the time in seconds since the epoch; None for the table's.
+            names: The names in an attached table; None for a table of freshq's own.
         """
-        self._calls = TableCalls(client or default_client(), table)
+        self._calls = TableCalls(client or default_client(), table, names)
         self._ids = [f"{PASS_PREFIX}{queue}#{slot}" for slot in range(slots)]
         self._clock = compared(table_time(self._calls)) if clock is None else clock
 
