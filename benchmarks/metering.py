@@ -68,7 +68,8 @@ class Meter:
 
     def batch(self, writes: Sequence[Any]) -> list[Any]:
         """Send the writes of a batch one by one; count their units and one call."""
-        calls = self.calls.copy()
+        before = self.calls.copy()
+        calls = before.copy()
         answers: list[Any] = []
         for write in writes:
             try:
@@ -76,8 +77,8 @@ class Meter:
             except FreshqError as error:
                 answers.append(error)
                 if isinstance(error, ConditionFailed) and write.item is not None:
-                    # An id that is taken: the item is read, as the answer to a statement lacks it.
-                    calls["GetItem"] += 1
+                    # Ids that are taken: their items are read together, as the answers lack them.
+                    calls["BatchGetItem"] = before["BatchGetItem"] + 1
                     self.read_units += LEAST_STRONG_READ_UNITS
         self.calls = calls + Counter({"BatchExecuteStatement": 1})
         return answers

@@ -133,6 +133,22 @@ def items_after_a_life(table: StoreUnderTest, client: DynamoDBClient) -> list[di
 
 
 class TestOneWriteOfABatch:
+    def test_ids_that_are_taken_cost_one_read(self, queue: Queue, client: DynamoDBClient) -> None:
+        put(queue, 4)
+        with counted(client) as calls:
+            assert put(queue, 4) == [PutOutcome.DUPLICATE] * 4
+        assert calls.operations == [BATCH, "BatchGetItem"]
+
+    def test_an_answer_that_cannot_be_had_is_not_read_as_a_taken_id(
+        self, queue: Queue, client: DynamoDBClient
+    ) -> None:
+        put(queue, 2)
+        code = "ProvisionedThroughputExceededException"
+        with refused(client, "BatchGetItem", code=code), pytest.raises(PutIncomplete) as caught:
+            put(queue, 3)
+        written = [isinstance(receipt, Throttled) for receipt in caught.value.receipts]
+        assert written == [True, True, False]
+
     def test_an_id_that_is_taken_harms_no_other(self, queue: Queue) -> None:
         queue.put("first", task_id="2")
         outcomes = put(queue, 4)

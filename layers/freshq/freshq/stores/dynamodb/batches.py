@@ -162,13 +162,14 @@ class Batches:
         def send_rest() -> None:
             left = [index for index in range(len(writes)) if index not in answers]
             responses = self._send([writes[index].statement for index in left])
+            found = self._found([writes[index] for index in left], responses)
             codes = []
             for index, response in zip(left, responses, strict=True):
                 code = response.get("Error", {}).get("Code")
                 if code in TRANSIENT_CODES:
                     codes.append(code)
                 else:
-                    answers[index] = self._answer(writes[index], response)
+                    answers[index] = self._answer(writes[index], response, found)
             if codes:
                 raise _LeftError(self._calls.table, codes)
 
@@ -211,7 +212,24 @@ class Batches:
         self._has_worked |= any("Error" not in response for response in responses)
         return responses
 
-    def _answer(self, write: _Write, response: Item) -> Item | FreshqError:
+    def _found(self, writes: Sequence[_Write], responses: Sequence[Item]) -> dict[str, Item] | FreshqError:
+        """Return the items whose state refused a write, where the response does not have them.
+
+        DynamoDB has the item with a condition that failed, but not with an id that is taken.
+        """
+        unknown = []
+        for write, response in zip(writes, responses, strict=True):
+            error = response.get("Error", {})
+            if error.get("Code") in REFUSING_CODES and "Item" not in error:
+                unknown.append(write.item_id)
+        try:
+            return {item[KEY]["S"]: item for item in self._calls.get_many(unknown)}
+        except FreshqError as error:
+            return error
+
+    def _answer(
+        self, write: _Write, response: Item, found: dict[str, Item] | FreshqError
+    ) -> Item | FreshqError:
         """Return the answer to one write, from the response to its statement."""
         if "Error" not in response:
             return response.get("Item") or write.item or self._alone(write)
@@ -220,11 +238,11 @@ class Batches:
             if error["Code"] in STATEMENT_NOT_ALLOWED:
                 self._forbid(error["Code"], f"{error['Code']}: {error.get('Message', '')}")
             return self._alone(write)
-        try:
-            # DynamoDB has the item with a condition that failed, but not with an id that is taken.
-            item = error["Item"] if "Item" in error else self._calls.get(write.item_id)
-        except FreshqError as failure:
-            return failure
+        item: Item | None = error.get("Item")
+        if item is None:
+            if isinstance(found, FreshqError):
+                return found
+            item = found.get(write.item_id)
         # An earlier try may have been carried out, and its reply was lost.
         return item if item is not None and made_by(item, write.token) else ConditionFailed(item)
 
