@@ -33,7 +33,7 @@ class Settlement:
         error: Of `fail` and `retry`: why the attempt failed.
         delay_seconds: Of `retry` and `release`: delay before the task can be claimed again; None for the
             default of the verb.
-        version: Names the write.
+        version: Names the write; empty until it is first settled.
     """
 
     claim: Claim
@@ -41,7 +41,7 @@ class Settlement:
     result: Any = None
     error: str | None = None
     delay_seconds: float | None = None
-    version: str = field(default_factory=new_token)
+    version: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -114,6 +114,10 @@ class Settlement:
             uniform: Returns a random number from [0, 1), for the jitter of a retry.
         """
         task = held_task(self.claim)
+        if not self.version:
+            # Not before: random numbers let other threads go first, and a worker would claim for one free
+            # slot while the others are about to be free.
+            object.__setattr__(self, "version", new_token())
         if self.verb is Verb.COMPLETE:
             return life.completed(task, now, self.result, self.version)
         if self.verb is Verb.FAIL:
