@@ -35,7 +35,7 @@ from freshq_pipeline.flags import FLAGS, OPTIONS, arguments, with_options
 from freshq_pipeline.report.terminal import difference, show_replay, show_summary
 from freshq_pipeline.run.progress import RunProgress
 from freshq_pipeline.run.request import Options, RunRequest
-from freshq_pipeline.schemas import TABLES, Format, ddl
+from freshq_pipeline.schemas import Format
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -136,7 +136,7 @@ def run(
 
 
 @app.command()
-@with_options("as_of_ms", "full_refresh")
+@with_options("as_of_ms", "full_refresh", "since", "until")
 def stream(
     events: EventsOption,
     out: OutOption,
@@ -188,13 +188,16 @@ def replay(
     from freshq_pipeline.report.page import REPLAY, write_report  # noqa: PLC0415 - an extra
     from freshq_pipeline.run.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
+    from freshq_pipeline.storage.partitions import published_paths  # noqa: PLC0415 - an extra
+    from freshq_pipeline.tables.published import read_table  # noqa: PLC0415 - an extra
 
     grid = scenarios.grid()
     # A replay must not change how the current tables were made.
     request = as_before(RunRequest(Folder(events), Folder(out), Options(form)))
     with spark.session(plan(request).tuning()) as session:
         summary = execute(request, lambda _tuning: nullcontext(session))
-        tasks = session.read.schema(ddl(TABLES["tasks"])).parquet(summary["tables"]["tasks"])
+        paths = published_paths(request.out, summary["run_id"], "tasks")
+        tasks = read_table(session, request.out, paths, "tasks")
         result = simulate(session, tasks, grid)
     request.out.write_json(REPLAY, result)
     write_report(request.out)

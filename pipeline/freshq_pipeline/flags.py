@@ -31,6 +31,15 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "help": "Also write the tables to this Iceberg catalog of Spark.",
         "metavar": "CATALOG.NAMESPACE",
     },
+    "keep_silver_days": {
+        "help": "Delete the events of tasks that have been over for so many days, but not their tables "
+        "(default: keep all)."
+    },
+    "since": {
+        "help": "Compute the tables of this and later days again from silver (default: what changed).",
+        "metavar": "YYYY-MM-DD",
+    },
+    "until": {"help": "Compute the tables of days up to this one again.", "metavar": "YYYY-MM-DD"},
     "policies": {"help": "Orders of service."},
     "capacity": {"help": "Multiples of the recorded capacity."},
     "deadline_seconds": {"help": "Ages at which tasks become stale (default: as recorded)."},

@@ -168,6 +168,36 @@ TABLES: Final[dict[str, dict[str, str]]] = {
     },
 }
 
+# The tables in a folder for each day and queue. The day of a task is that of its creation.
+BY_DAY: Final = ("tasks", "minutes")
+
+# What totals over all days are computed from. Of each row only the columns of its `kind` are set.
+TOTALS: Final[dict[str, str]] = {
+    "kind": "string",  # fates, waits, workers, open
+    "day": "string",
+    "queue": "string",
+    "task_group": "string",
+    "tasks": "bigint",
+    "created": "bigint",
+    **dict.fromkeys(OUTCOMES, "bigint"),
+    "violations": "bigint",
+    "inversions": "bigint",
+    "worker": "string",
+    "claims": "bigint",
+    "settles": "bigint",
+    "lease_losses": "bigint",
+    "class": "int",  # of the waits: their number, the shortest and the longest
+    "count": "bigint",
+    "shortest_us": "bigint",
+    "longest_us": "bigint",
+    "task_id": "string",  # of the open tasks: their last steps
+    "status": "string",
+    "priority": "int",
+    "created_us": "bigint",
+    "changed_us": "bigint",
+    "not_before_us": "bigint",
+}
+
 
 def ddl(columns: dict[str, str]) -> str:
     """Return a schema in Spark's DDL."""

@@ -17,6 +17,7 @@ from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.session import spark_session
 from freshq_pipeline.spark.tuning import Tuning, tuning_for
 from freshq_pipeline.storage.folder import Folder
+from tests.pipeline.oracle import relations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +81,7 @@ def pipeline(spark: SparkSession) -> Pipeline:
 
 def table(summary: dict[str, Any], name: str, order: str) -> Rows:
     """Return the rows of a table of a run, read with DuckDB."""
-    return query(f"select * from read_parquet('{summary['tables'][name]}/*.parquet') order by {order}")
+    return query(f"from {relations(summary)[name]} order by {order}")
 
 
 def query(sql: str) -> Rows:

@@ -11,7 +11,9 @@ from local.emulator import REGION, Emulator
 from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import for_pyarrow, normalized
+from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.partitions import move_in
 from freshq_pipeline.storage.state import State, current, publish
 
 if TYPE_CHECKING:
@@ -38,8 +40,13 @@ def keys(client: Any, prefix: str) -> list[str]:
     return [entry["Key"] for entry in listed if not entry["Key"].endswith("/")]
 
 
+def file_of(run_id: str) -> str:
+    return f"tables/tasks/day=2026-01-01/queue=a/{run_id}-0000.parquet"
+
+
 def state(run_id: str) -> State:
-    return State(run_id, "s3://own/in", "landed", silver=[run_id])
+    tables = {"tasks": {"2026-01-01": [file_of(run_id)]}}
+    return State(run_id, "s3://own/in", "landed", days={20454: Day({run_id: 4})}, tables=tables)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
@@ -48,8 +55,9 @@ def test_runs_are_published_and_pruned(s3: Any, scheme: str) -> None:
     assert not out.local
     assert current(out) is None
     for run_id in ("1", "2"):
-        out.write(f"runs/{run_id}/tasks/part-0.parquet", "rows")
-        out.write(f"silver/{run_id}/part-0.parquet", "rows")
+        out.write(f"runs/{run_id}/tasks/day=2026-01-01/queue=a/part-0.parquet", "rows")
+        assert move_in(out, run_id, "tasks") == {"2026-01-01": [file_of(run_id)]}
+        out.write(f"silver/{run_id}/day=2026-01-01/part-0.parquet", "rows")
         publish(out, state(run_id), {"run_id": run_id}, keep_runs=1)
     assert current(out) == state("2")
     assert out.read_json("summary.json") == {"run_id": "2"}
@@ -57,10 +65,12 @@ def test_runs_are_published_and_pruned(s3: Any, scheme: str) -> None:
         f"{scheme}-out/{name}"
         for name in (
             "_current.json",
+            "runs/2/manifest.json",
             "runs/2/summary.json",
-            "runs/2/tasks/part-0.parquet",
-            "silver/2/part-0.parquet",
+            "silver/2/day=2026-01-01/part-0.parquet",
             "summary.json",
+            "tables/manifest.json",
+            file_of("2"),
         )
     ]
     assert out.at("runs/2") == f"{scheme}://own/{scheme}-out/runs/2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import ceil, log
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -12,18 +13,17 @@ from benchmarks.lives import write_events
 
 from freshq_pipeline.schemas import OUTCOMES as FATES
 from freshq_pipeline.schemas import TABLES, Format
-from freshq_pipeline.tables.minutes import AGES_SECONDS
+from freshq_pipeline.tables.minutes import AGES_SECONDS, HISTOGRAM_BASE
 from freshq_pipeline.tables.percentiles import wait_percentiles
-from tests.pipeline.conftest import Pipeline, table
-from tests.pipeline.oracle import make_tables, rows_that_differ, write_tables
+from tests.pipeline.conftest import Pipeline, Rows, table
+from tests.pipeline.oracle import make_tables, relations, rows_that_differ, write_tables
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
 from tests.pipeline.wandering import wandering
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
+SHARES = (0.0, 0.5, 0.99, 1.0)
 START_MS = START_SECONDS * 1000
 OUTCOMES = {
     "a": "success", "b": "success", "c": "failure", "d": "cancelled", "e": "shed", "f": "shed",
@@ -188,7 +188,7 @@ def test_outcomes_at_an_earlier_time(pipeline: Pipeline, tmp_path: Path) -> None
     # Of a three events, of b five. The copy of the last event is as late as the event itself.
     assert (summary["events_distinct"], summary["events_duplicate"]) == (3 + 5, 1)
     assert summary["events_after_as_of"] == len(events) + 1 - summary["events_distinct"]
-    counts = ("distinct", "duplicate", "after_as_of", "quarantined", "no_task")
+    counts = ("distinct", "duplicate", "after_as_of", "too_late", "quarantined", "no_task")
     assert summary["events_read"] == sum(summary[f"events_{name}"] for name in counts)
     rows = {row["task_id"]: row["outcome"] for row in table(summary, "tasks", "task_id")}
     assert rows == {"a": "success", "b": "taken"}
@@ -215,7 +215,7 @@ def differing_from_duckdb(summary: dict[str, Any], files: Path, out: Path) -> di
     """Return the number of differing rows by table, without tables that do not differ."""
     with duckdb.connect() as oracle:
         make_tables(oracle, str(files))
-        off = rows_that_differ(oracle, summary["tables"], write_tables(oracle, out))
+        off = rows_that_differ(oracle, relations(summary), write_tables(oracle, out))
     assert off.keys() == TABLES.keys()
     return {name: rows for name, rows in off.items() if rows}
 
@@ -223,14 +223,33 @@ def differing_from_duckdb(summary: dict[str, Any], files: Path, out: Path) -> di
 @pytest.mark.parametrize(
     "waits", [[], [0.0], [3.0, 1.0, 2.0, 1.0], [0.5] * 9 + [700.0], [0.0, 0.0, 5.25, 80.0]]
 )
-def test_percentiles_are_exact(waits: list[float], spark: SparkSession) -> None:
+def test_percentiles_of_few_waits_are_exact(waits: list[float]) -> None:
     queues = {"one": waits, None: [9.0, *waits[1:]], "1": [4.0] * 3} if waits else {}
-    rows = [("one", None), *((queue, wait) for queue, some in queues.items() for wait in some)]
-    tasks = spark.createDataFrame(rows, "queue string, wait_seconds double")
-    shares = (0.0, 0.5, 0.99, 1.0)
-    found = wait_percentiles(tasks, shares)
+    found = wait_percentiles(classes(queues), SHARES)
     together = [wait for some in queues.values() for wait in some]
-    assert found.overall == (pytest.approx(list(np.quantile(together, shares))) if waits else [None] * 4)
+    assert found.overall == (pytest.approx(list(np.quantile(together, SHARES))) if waits else [None] * 4)
     assert found.by_queue == {
-        queue: pytest.approx(list(np.quantile(some, shares))) for queue, some in queues.items()
+        queue: pytest.approx(list(np.quantile(some, SHARES))) for queue, some in queues.items()
     }
+
+
+def test_percentiles_of_many_waits_are_as_exact_as_their_classes() -> None:
+    waits = list(np.random.default_rng(4).lognormal(1, 2, 20_000))
+    found = wait_percentiles(classes({"one": waits}), SHARES).overall
+    assert found == pytest.approx(list(np.quantile(waits, SHARES)), rel=0.02)
+    assert found[0] == pytest.approx(min(waits), abs=1e-6)
+
+
+def classes(queues: dict[str | None, list[float]]) -> Rows:
+    """Return the waits of queues by histogram class, each queue in two parts, as of two days."""
+    parts = [(queue, some) for queue, waits in queues.items() for some in (waits[::2], waits[1::2])]
+    rows = []
+    for queue, part in parts:
+        of_class: dict[int, list[int]] = {}
+        for us in (round(wait * 1e6) for wait in part):
+            of_class.setdefault(ceil(log(max(us, 1)) / log(HISTOGRAM_BASE)), []).append(us)
+        rows += [
+            {"queue": queue, "class": one, "count": len(us), "shortest_us": min(us), "longest_us": max(us)}
+            for one, us in of_class.items()
+        ]
+    return rows

@@ -15,6 +15,7 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.run.catalog import commit, require
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.state import State
 from tests.pipeline.recording import small, write_lines
 
 if TYPE_CHECKING:
@@ -66,11 +67,14 @@ class Recorder:
 def test_every_table_is_replaced_in_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("freshq_pipeline.run.catalog.F.desc", lambda name: name)
     spark: Any = Recorder()
-    summary = commit(spark, Folder(str(tmp_path)), "run1", "lake.freshq")
+    files = {name: f"tables/{name}/run1-0000.parquet" for name in TABLES}
+    tables = {name: {"": [file]} for name, file in files.items()}
+    state = State("run1", "in", "landed", tables=tables)
+    summary = commit(spark, Folder(str(tmp_path)), state, "lake.freshq")
     assert summary["tables"] == {name: f"lake.freshq.{name}" for name in TABLES}
     assert summary["snapshots"] == dict.fromkeys(TABLES, 7)
     assert [name for (name,) in spark.of("writeTo")] == list(summary["tables"].values())
-    assert [path for (path,) in spark.of("parquet")] == [f"{tmp_path}/runs/run1/{name}" for name in TABLES]
+    assert [path for (path,) in spark.of("parquet")] == [f"{tmp_path}/{file}" for file in files.values()]
     assert spark.of("using") == [("iceberg",)] * len(TABLES)
     assert spark.of("tableProperty") == [("freshq.run-id", "run1")] * len(TABLES)
     assert len(spark.of("createOrReplace")) == len(TABLES)

@@ -28,6 +28,7 @@ from freshq_pipeline.schemas import TABLES, Format, ddl
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.recording import write_recording
 from tests.pipeline.conftest import Pipeline, query, table
+from tests.pipeline.oracle import relations
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
 
 if TYPE_CHECKING:
@@ -40,12 +41,11 @@ PATIENCE_SECONDS = 200
 
 
 def rows_of(summary: dict[str, Any], name: str) -> Counter[str]:
-    path = summary["tables"][name]
-    return Counter(map(repr, query(f"select * from read_parquet('{path}/*.parquet')")))
+    return Counter(map(repr, query(f"from {relations(summary)[name]}")))
 
 
 def without_names(summary: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in summary.items() if name not in ("run_id", "tables")}
+    return {name: value for name, value in summary.items() if name not in ("run_id", "tables", "manifest")}
 
 
 def test_increments_equal_a_batch(
@@ -58,7 +58,7 @@ def test_increments_equal_a_batch(
     first = (tmp_path / "out/_current.json").read_text()
     write_lines(tmp_path / "in/2.json.gz", events[:20])
     second = pipeline(tmp_path / "in", tmp_path / "out", keep_runs=1)
-    # The two parts were rewritten as one. (The stream below reads several.)
+    # The two parts of the day were rewritten as one. (The stream below reads several.)
     assert [part.name for part in (tmp_path / "out/silver").iterdir()] == [f"{second['run_id']}-all"]
     batch = pipeline(tmp_path / "in", tmp_path / "batch")
     assert without_names(second) == without_names(batch)
@@ -103,7 +103,7 @@ def test_unusable_records_are_quarantined(
     # Known or not, fields are kept; the task's own are used.
     assert summary["events_with_unknown_fields"] == 2
     assert summary["unknown_fields"] == {"nested": 1, "note": 1, "number": 2}
-    silver = f"read_parquet('{tmp_path}/out/silver/*/*.parquet')"
+    silver = f"read_parquet('{tmp_path}/out/silver/*/*/*.parquet')"
     kept = query(f"select unknown_fields from {silver} where unknown_fields is not null order by sequence")
     assert kept == [
         {"unknown_fields": {"note": new["note"], "nested": '{"a":[1]}', "number": "2.5"}},
@@ -195,7 +195,7 @@ def test_replay_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Pa
     tape.put(2, "not due", queue="mail", delay=86_400)
     write_lines(tmp_path / "in/mail.json", tape.landed())
     summary = pipeline(tmp_path / "in", tmp_path / "out")
-    tasks = spark.read.schema(ddl(TABLES["tasks"])).parquet(summary["tables"]["tasks"])
+    tasks = spark.createDataFrame(query(f"from {relations(summary)['tasks']}"), ddl(TABLES["tasks"]))
     result = replay(spark, tasks, Grid((Order.FIFO,), (1.0, 2.0)))
     assert result["check"]["within"], result["check"]
     assert result["record"]["service_times_imputed"] > 0

@@ -12,6 +12,7 @@ from freshq_pipeline.run.batch import RunPlan, execute
 from freshq_pipeline.run.progress import RunProgress
 from freshq_pipeline.run.request import RunRequest
 from freshq_pipeline.spark.tuning import INFLATION, LARGE, SMALL, SMALL_BYTES, tuning_for, uncompressed_bytes
+from freshq_pipeline.storage.days import DAY_US, Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State
 
@@ -36,12 +37,17 @@ def test_compressed_files_count_as_what_they_inflate_to() -> None:
     assert uncompressed_bytes({"a.json": 100, "b.json.gz": 10}) == 100 + 10 * INFLATION
 
 
-def test_files_of_earlier_runs_count() -> None:
-    before = State("1", "in", "landed", files={"old": [SMALL_BYTES, 0]})
-    assert RunPlan(None, {"new": (1, 0)}, ["new"]).tuning() is SMALL
-    assert RunPlan(before, {"old": (SMALL_BYTES, 0)}, []).tuning() is SMALL
-    # The old file is gone, but its events are in silver.
-    assert RunPlan(before, {"new": (1, 0)}, ["new"]).tuning() is LARGE
+def test_open_days_of_earlier_runs_count() -> None:
+    days = {0: Day({"1": SMALL_BYTES // INFLATION}, last_us=DAY_US), 1: Day({"1": 1}, last_us=3 * DAY_US)}
+    before = State("1", "in", "landed", files={"old": [SMALL_BYTES, 0]}, days=days, as_of_us=2 * DAY_US)
+    files = {"old": (SMALL_BYTES, 0), "new": (100, 0)}
+    assert RunPlan(None, files, ["new"]).tuning() is SMALL
+    assert RunPlan(None, files, ["new", "old"]).tuning() is LARGE
+    # Both days in silver are open; later the first one is over, unless all days may be computed.
+    assert RunPlan(before, files, ["new"]).tuning() is LARGE
+    before.as_of_us = 2 * DAY_US + 1
+    assert RunPlan(before, files, ["new"]).tuning() is SMALL
+    assert RunPlan(before, files, ["new"], again=True).tuning() is LARGE
 
 
 @pytest.mark.parametrize(("size_bytes", "chosen"), [(2, SMALL), (SMALL_BYTES + 1, LARGE)])

@@ -17,15 +17,22 @@ FROM_TAKEN = (
 )
 
 
-def wandering(tasks: int, seed: int) -> Recording:
-    """Return the lives of a number of tasks; some ids are used again."""
+def wandering(tasks: int, seed: int, hours: float = HOURS, again_after: float = 1) -> Recording:
+    """Return the lives of a number of tasks; some ids are used again.
+
+    Args:
+        tasks: How many.
+        seed: The same seed gives the same lives.
+        hours: Time in which they are put.
+        again_after: Seconds until an id is used again.
+    """
     rng = random.Random(seed)
     tape = Recording()
     for number in range(tasks):
         task_id = f"wandering-{number}"
-        at = _live(tape, rng, task_id, rng.choice((0.0, 60.0, rng.uniform(0, 3600 * HOURS))))
+        at = _live(tape, rng, task_id, rng.choice((0.0, 60.0, rng.uniform(0, 3600 * hours))))
         if rng.random() < 0.5 and _is_over(tape, task_id):
-            _live(tape, rng, task_id, at + 1)
+            _live(tape, rng, task_id, at + again_after)
     return tape
 
 

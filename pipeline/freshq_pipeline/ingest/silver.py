@@ -59,6 +59,8 @@ class Ingested:
         with_unknown_fields: Accepted events with fields that this version does not know.
         unknown_fields: How often each of these fields occurs, by name.
         reasons: Quarantined records by reason.
+        first_us: Time of the first accepted event; None if there is none.
+        last_us: Time of the last accepted event.
     """
 
     records: int = 0
@@ -67,6 +69,8 @@ class Ingested:
     with_unknown_fields: int = 0
     unknown_fields: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
+    first_us: int | None = None
+    last_us: int | None = None
 
     @property
     def quarantined(self) -> int:
@@ -112,13 +116,15 @@ def ingest(
 
 
 def write_silver(events: DataFrame, target: str) -> None:
-    """Write canonical events as a part of silver.
+    """Write canonical events as a part of silver, in a folder for each day of creation.
 
     Args:
         events: Has the columns of `EVENT`, and perhaps others.
         target: Address of the part; existing content is replaced.
     """
-    events.select(*EVENT).write.options(**_SILVER).mode("overwrite").parquet(target)
+    day = F.date_format(F.timestamp_micros("created_us"), "yyyy-MM-dd").alias("day")
+    by_day = events.select(*EVENT, day).write.options(**_SILVER).mode("overwrite").partitionBy("day")
+    by_day.parquet(target)
 
 
 def _write(
@@ -159,10 +165,13 @@ def _accept(events: DataFrame, target: str) -> tuple[Ingested, list[str]]:
         F.count_if(foreign).alias("no_task"),
         F.count_if(problem.isNull() & F.col("unknown_fields").isNotNull()).alias("with_unknown_fields"),
         F.collect_set(F.when(~foreign, F.col("file"))).alias("bad_files"),
+        F.min(F.when(problem.isNull(), F.col("changed_us"))).alias("first_us"),
+        F.max(F.when(problem.isNull(), F.col("changed_us"))).alias("last_us"),
     )
     write_silver(rows.where(problem.isNull()), target)
     seen: dict[str, Any] = observation.get
     found = Ingested(seen["records"], seen["accepted"], seen["no_task"], seen["with_unknown_fields"])
+    found.first_us, found.last_us = seen["first_us"], seen["last_us"]
     if found.with_unknown_fields:
         found.unknown_fields = _unknown_fields(events.sparkSession, target)
     return found, sorted(seen["bad_files"])

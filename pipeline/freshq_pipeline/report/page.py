@@ -17,9 +17,10 @@ from freshq_pipeline.report import axes, by_second, charts
 from freshq_pipeline.report.sections import Page, Section, figures
 from freshq_pipeline.report.style import STYLE
 from freshq_pipeline.report.words import conclusions, fates_of, verdict
-from freshq_pipeline.schemas import OUTCOMES, TABLES
+from freshq_pipeline.schemas import BY_DAY, OUTCOMES, TABLES
 from freshq_pipeline.spark.user_cache import cache_folder
-from freshq_pipeline.storage.state import SUMMARY, table_path
+from freshq_pipeline.storage.partitions import FOLDERS, place, published_paths
+from freshq_pipeline.storage.state import SUMMARY
 from freshq_pipeline.storage.whole_file import whole_file
 from freshq_pipeline.tables.minutes import AGES_SECONDS
 
@@ -32,6 +33,8 @@ REPORT: Final = "report.html"
 REPLAY: Final = "replay.json"
 MAX_ROWS: Final = 20
 MAX_VIOLATIONS: Final = 50
+# Most days in the charts: the newest ones.
+MAX_DAYS: Final = 31
 # Most queues in the charts.
 MAX_QUEUES: Final = 8
 # The columns of tasks that are read beside those of `by_second`.
@@ -57,7 +60,9 @@ def write_report(out: Folder) -> None:
 
 
 def _read(out: Folder, run_id: str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
-    frame: pd.DataFrame = out.table(table_path(run_id, name), columns or list(TABLES[name])).to_pandas()
+    folders = FOLDERS if name in BY_DAY else ()
+    paths = published_paths(out, run_id, name, MAX_DAYS)
+    frame: pd.DataFrame = out.table(paths, columns or list(TABLES[name]), place(name), folders).to_pandas()
     return frame.fillna({"queue": charts.NO_NAME})
 
 
@@ -78,11 +83,19 @@ def _sections(
     sections.append(Section("Workers", "The busiest workers.", table=workers))
     if replayed is not None:
         sections.append(_replay(replayed))
-    sections.append(Section("Ledger", "Created = all fates; the difference must be 0.", table=ledger))
+    sections.append(
+        Section("Ledger", f"Created = all fates; the difference must be 0.{_days(ledger)}", table=ledger)
+    )
     if len(violations):
         text = f"The first {MAX_VIOLATIONS} tasks that violate the ledger."
         sections.append(Section("Violations", text, table=violations))
     return [*_queues(summary), *sections, _quality(summary)]
+
+
+def _days(ledger: pd.DataFrame) -> str:
+    """Return which days the charts show, if not all."""
+    days = ledger["day"].nunique() - 1  # and the total
+    return f" The charts show the newest {MAX_DAYS} of {days} days." if days > MAX_DAYS else ""
 
 
 def _largest(summary: dict[str, Any]) -> list[str]:
@@ -194,12 +207,12 @@ def _checked(one: dict[str, Any]) -> str:
 
 
 def _quality(summary: dict[str, Any]) -> Section:
-    names = ("read", "distinct", "duplicate", "after_as_of", "quarantined", "no_task")
+    names = ("read", "distinct", "duplicate", "after_as_of", "too_late", "quarantined", "no_task")
     rows = [(f"events {name.replace('_', ' ')}", summary[f"events_{name}"]) for name in names]
     rows += [(f"quarantined: {reason}", count) for reason, count in summary["quarantined_by_reason"].items()]
     rows += [("events with unknown fields", summary["events_with_unknown_fields"])]
     rows += [(f"unknown field: {name}", count) for name, count in summary["unknown_fields"].items()]
-    text = "Records read = distinct events + duplicates + after as-of + quarantined + of no task. "
+    text = "Records read = distinct events + duplicates + after as-of + too late + quarantined + of no task. "
     text += "Quarantined records are in quarantine/."
     zeros = [name for name, count in rows if not count]
     if zeros:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,8 +12,19 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.run.stopwatch import Stopwatch
 from freshq_pipeline.schemas import TABLES
-from freshq_pipeline.spark.tuning import Tuning, tuning_for, uncompressed_bytes
-from freshq_pipeline.storage.state import SECONDS, SUMMARY, State, current, new_run_id, publish, table_path
+from freshq_pipeline.spark.tuning import INFLATION, Tuning, tuning_for, uncompressed_bytes
+from freshq_pipeline.storage.days import DAY_US, Day, number
+from freshq_pipeline.storage.partitions import MANIFEST, PUBLISHED, place
+from freshq_pipeline.storage.state import (
+    SECONDS,
+    SUMMARY,
+    State,
+    current,
+    new_run_id,
+    publish,
+    show,
+    silver_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +36,7 @@ if TYPE_CHECKING:
     from freshq_pipeline.run.request import RunRequest
     from freshq_pipeline.storage.folder import Folder
 
-# With more silver parts than this, a run rewrites them as one.
+# With more silver parts of a day than this, a run rewrites the day as one.
 MAX_SILVER_PARTS: Final = 16
 
 
@@ -36,17 +48,27 @@ class RunPlan:
         before: State of the run to build on; None: start from nothing.
         files: All files of the folder, each with size and time.
         new: Paths of the files that no run has read yet.
+        again: Whether also days may be computed that are over.
     """
 
     before: State | None
     files: dict[str, tuple[int, int]]
     new: list[str]
+    again: bool = False
 
     def tuning(self) -> Tuning:
-        """Return the settings of Spark for the files of this run and of those before, which silver holds."""
-        known = {} if self.before is None else self.before.files
-        sizes_bytes = {path: seen[0] for path, seen in (known | self.files).items()}
-        return tuning_for(uncompressed_bytes(sizes_bytes))
+        """Return the settings of Spark for the new files and the days of silver that they may open."""
+        new_bytes = uncompressed_bytes({path: self.files[path][0] for path in self.new})
+        return tuning_for(new_bytes + INFLATION * self._silver_bytes())
+
+    def _silver_bytes(self) -> int:
+        """Return the size of silver of the days that are still open, or of all if all may be computed."""
+        if self.before is None:
+            return 0
+        open_from_us = self.before.as_of_us - DAY_US
+        days = self.before.days.values()
+        chosen = (day for day in days if self.again or (day.last_us or 0) >= open_from_us)
+        return sum(sum(day.silver.values()) for day in chosen)
 
 
 def as_before(request: RunRequest) -> RunRequest:
@@ -73,7 +95,8 @@ def plan(request: RunRequest) -> RunPlan:
     if before is not None and (before.events != request.events.uri or _changed(before, files)):
         before = None
     known = set() if before is None else before.files.keys()
-    return RunPlan(before, files, sorted(files.keys() - known))
+    again = before is not None and (options.again() or not same_tables(before, request))
+    return RunPlan(before, files, sorted(files.keys() - known), again)
 
 
 def _changed(before: State, files: dict[str, tuple[int, int]]) -> bool:
@@ -98,7 +121,8 @@ def execute(
     request = request.with_recorded_lag()
     todo = plan(request)
     before = todo.before
-    if before is not None and not todo.new and before.options == request.options.of_tables():
+    if before is not None and not todo.new and not todo.again:
+        show(request.out, before.run_id)
         kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
         return kept
     watch, tuning = Stopwatch(), todo.tuning()
@@ -122,13 +146,16 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
     state = State(new_run_id(), request.events.uri, options.form.value, options=options.of_tables())
     if todo.before is not None:
         before = todo.before
-        state.silver, state.files = list(before.silver), dict(before.files)
+        state.days = deepcopy(before.days)
+        state.files, state.indexed, state.ids = dict(before.files), before.indexed, list(before.ids)
+        state.first_us, state.last_us = before.first_us, before.last_us
+        state.final_until = before.final_until
         state.counts, state.reasons = dict(before.counts), dict(before.reasons)
         state.unknown_fields = dict(before.unknown_fields)
     try:
         return _work(spark, request, todo, state, watch)
     except BaseException:
-        for folder in ("runs", "silver"):
+        for folder in ("runs", "silver", "ids"):
             request.out.delete(f"{folder}/{state.run_id}")
         raise
 
@@ -145,15 +172,17 @@ def _work(
     if todo.new:
         with watch.part("read"):
             _ingest(spark, request, todo, state)
-    if len(state.silver) > MAX_SILVER_PARTS:
-        _compact(spark, out, state)
-    table_options = TableOptions(options.as_of_ms, options.index_lag_seconds or 0.0)
-    figures = build(spark, out, state.silver, state.run_id, table_options, watch.part)
+    base = todo.before if todo.before is not None and same_tables(todo.before, request) else None
+    table_options = TableOptions(options.as_of_ms, options.index_lag_seconds or 0.0, options.again_on)
+    figures = build(spark, out, state, base, table_options, watch.part)
+    if options.keep_silver_days is not None:
+        state.forget(options.keep_silver_days)
+    _compact(spark, out, state)
     out.write_json(f"runs/{state.run_id}/{SECONDS}", watch.seconds)
     summary = summarize(state, figures, out)
     if options.iceberg is not None:
-        summary |= catalog.commit(spark, out, state.run_id, options.iceberg)
-    publish(out, state, summary, options.keep_runs)
+        summary |= catalog.commit(spark, out, state, options.iceberg)
+    publish(out, state, summary, options.keep_runs, todo.before)
     return summary
 
 
@@ -166,28 +195,66 @@ def _ingest(spark: SparkSession, request: RunRequest, todo: RunPlan, state: Stat
     found = ingest(spark, request.events, sizes_bytes, form, request.out, state.run_id, ratio)
     names = ("records", "no_task", "accepted", "with_unknown_fields")
     more = {name: getattr(found, name) for name in names}
-    if request.out.exists(f"silver/{state.run_id}"):
-        state.silver.append(state.run_id)
-    if not state.silver:
+    more["too_late"] = _add_days(spark, request.out, state)
+    more["accepted"] -= more["too_late"]
+    if not state.days and not request.out.exists(f"silver/{state.run_id}"):
         raise BadInput("events: no file in them is readable")
+    _extend(state, None if more["too_late"] else found.first_us, found.last_us)
     state.counts = dict(Counter(state.counts) + Counter(more))
     state.reasons = dict(Counter(state.reasons) + Counter(found.reasons))
     state.unknown_fields = dict(Counter(state.unknown_fields) + Counter(found.unknown_fields))
     state.files |= {path: list(todo.files[path]) for path in todo.new}
 
 
-def _compact(spark: SparkSession, out: Folder, state: State) -> None:
-    """Rewrite all silver parts as one."""
-    from freshq_pipeline.ingest.silver import write_silver  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.tables.gold import read_silver  # noqa: PLC0415 - loads Spark
+def _extend(state: State, first_us: int | None, last_us: int | None) -> None:
+    """Extend the time of the recording to new events; None: leave this end."""
+    if first_us is not None:
+        state.first_us = first_us if state.first_us is None else min(first_us, state.first_us)
+    if last_us is not None:
+        state.last_us = last_us if state.last_us is None else max(last_us, state.last_us)
 
-    compacted = f"{state.run_id}-all"
-    write_silver(read_silver(spark, out, state.silver), out.at(f"silver/{compacted}"))
-    state.silver = [compacted]
+
+def _add_days(spark: SparkSession, out: Folder, state: State) -> int:
+    """Add the days of the new part of silver to the state; return how many events come too late."""
+    sizes_bytes = Counter[int]()
+    for file in out.files(f"silver/{state.run_id}"):
+        sizes_bytes[number(file.path.split("/")[-2].removeprefix("day="))] += file.size_bytes
+    too_late = 0
+    for day, size_bytes in sizes_bytes.items():
+        if state.is_final(day):
+            path = silver_path(state.run_id, day)
+            too_late += spark.read.parquet(out.at(path)).count()
+            out.delete(path)
+        else:
+            state.days.setdefault(day, Day()).silver[state.run_id] = size_bytes
+    return too_late
+
+
+def same_tables(before: State, request: RunRequest) -> bool:
+    """Return whether the tables of a run were made with the same options."""
+    return before.options == request.options.of_tables()
+
+
+def _compact(spark: SparkSession, out: Folder, state: State) -> None:
+    """Rewrite the days with many silver parts as one part."""
+    from freshq_pipeline.ingest.silver import write_silver  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.tables.silver_days import read_days  # noqa: PLC0415 - loads Spark
+
+    many = {day for day, known in state.days.items() if len(known.silver) > MAX_SILVER_PARTS}
+    if not many:
+        return
+    part = f"{state.run_id}-all"
+    indexed = all(one in state.indexed for day in many for one in state.days[day].silver)
+    write_silver(read_days(spark, out, state.days, many), out.at(f"silver/{part}"))
+    for day in many:
+        files = out.files(silver_path(part, day))
+        state.days[day].silver = {part: sum(file.size_bytes for file in files)}
+    if indexed:
+        state.indexed = [*state.indexed, part]
 
 
 def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, Any]:
-    """Return the summary: records read = distinct + duplicates + after as-of + quarantined + of no task.
+    """Return the summary: read = distinct + duplicates + after as-of + too late + quarantined + of no task.
 
     Args:
         state: State of the run.
@@ -203,6 +270,7 @@ def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, A
         "events_distinct": distinct,
         "events_duplicate": counts["accepted"] - distinct - later,
         "events_after_as_of": later,
+        "events_too_late": counts["too_late"],
         "events_quarantined": sum(state.reasons.values()),
         "events_no_task": counts["no_task"],
         "quarantined_by_reason": dict(sorted(state.reasons.items())),
@@ -210,5 +278,6 @@ def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, A
         "unknown_fields": dict(sorted(state.unknown_fields.items())),
         "index_lag_seconds": state.options["index_lag_seconds"],
         **figures,
-        "tables": {name: out.at(table_path(state.run_id, name)) for name in TABLES},
+        "tables": {name: out.at(place(name)) for name in TABLES},
+        "manifest": out.at(f"{PUBLISHED}/{MANIFEST}"),
     }

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.schemas import TABLES, ddl
+from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.failures import SPARK_ERRORS, innermost_cause
-from freshq_pipeline.storage.state import table_path
+from freshq_pipeline.storage.partitions import paths_of
+from freshq_pipeline.tables.published import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from freshq_pipeline.storage.folder import Folder
+    from freshq_pipeline.storage.state import State
 
 FORMAT: Final = "iceberg"
 RUN_ID: Final = "freshq.run-id"
@@ -46,13 +48,13 @@ def require(spark: SparkSession, namespace: str) -> None:
         raise BadInput(msg) from None
 
 
-def commit(spark: SparkSession, out: Folder, run_id: str, namespace: str) -> dict[str, Any]:
+def commit(spark: SparkSession, out: Folder, state: State, namespace: str) -> dict[str, Any]:
     """Replace the tables of a catalog by those of a run.
 
     Args:
         spark: The session.
         out: Output folder with the run.
-        run_id: Id of the run.
+        state: State of the run.
         namespace: CATALOG.NAMESPACE.
 
     Returns:
@@ -62,8 +64,8 @@ def commit(spark: SparkSession, out: Folder, run_id: str, namespace: str) -> dic
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
     names = {table: f"{namespace}.{table}" for table in TABLES}
     for table, name in names.items():
-        rows = spark.read.schema(ddl(TABLES[table])).parquet(out.at(table_path(run_id, table)))
-        rows.writeTo(name).using(FORMAT).tableProperty(RUN_ID, run_id).createOrReplace()
+        rows = read_table(spark, out, paths_of(state.tables, table), table)
+        rows.writeTo(name).using(FORMAT).tableProperty(RUN_ID, state.run_id).createOrReplace()
     return {"tables": names, "snapshots": {table: _newest(spark, name) for table, name in names.items()}}
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.storage.days import number
 from freshq_pipeline.storage.recording import recorded_index_lag_seconds
 
 if TYPE_CHECKING:
@@ -31,6 +33,10 @@ class Options:
             events.
         full_refresh: Whether to ignore earlier runs and read everything again.
         iceberg: Catalog and namespace, joined by a dot, to copy the tables to; None: no copy.
+        keep_silver_days: How long to keep the events of tasks that are over; None: for ever. Later events of
+            these tasks are counted as too late.
+        since: First day (YYYY-MM-DD, UTC) whose tables to compute again from silver; None: from the first.
+        until: Last such day; None: to the last. Without both, only days that changed are computed.
     """
 
     form: Format = Format.LANDED
@@ -40,6 +46,9 @@ class Options:
     index_lag_seconds: float | None = None
     full_refresh: bool = False
     iceberg: str | None = None
+    keep_silver_days: int | None = None
+    since: str | None = None
+    until: str | None = None
 
     def __post_init__(self) -> None:
         """Validate.
@@ -62,10 +71,42 @@ class Options:
         if self.iceberg is not None and not _NAMESPACE.fullmatch(self.iceberg):
             msg = f"iceberg: must be CATALOG.NAMESPACE, got {self.iceberg!r}"
             raise BadInput(msg)
+        self._check_days()
+
+    def _check_days(self) -> None:
+        if self.keep_silver_days is not None and self.keep_silver_days < 1:
+            msg = f"keep-silver-days: must be 1 or more, got {self.keep_silver_days}"
+            raise BadInput(msg)
+        for name, day in (("since", self.since), ("until", self.until)):
+            _check_day(name, day)
+        if self.since is not None and self.until is not None and self.since > self.until:
+            msg = f"since: must not be after until, got {self.since} and {self.until}"
+            raise BadInput(msg)
+
+    def again(self) -> bool:
+        """Return whether days are to be computed again, whatever changed."""
+        return self.since is not None or self.until is not None
+
+    def again_on(self, day: int) -> bool:
+        """Return whether a day is to be computed again, given its number."""
+        first = day if self.since is None else number(self.since)
+        last = day if self.until is None else number(self.until)
+        return self.again() and first <= day <= last
 
     def of_tables(self) -> dict[str, Any]:
         """Return the options that change the tables, by name."""
         return {name: getattr(self, name) for name in _OF_TABLES}
+
+
+def _check_day(name: str, day: str | None) -> None:
+    """Raise BadInput unless an option is a day."""
+    try:
+        valid = day is None or date.fromisoformat(day).isoformat() == day
+    except ValueError:
+        valid = False
+    if not valid:
+        msg = f"{name}: must be a day as YYYY-MM-DD, got {day!r}"
+        raise BadInput(msg)
 
 
 @dataclass(frozen=True, slots=True)

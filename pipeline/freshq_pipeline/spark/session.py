@@ -32,6 +32,8 @@ _ALWAYS: Final = {
     "spark.sql.caseSensitive": "true",  # stream records have userIdentity in two casings
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Writing into several folders at a time saves sorting by folder first.
+    "spark.sql.maxConcurrentOutputFileWriters": "16",
     # Choosing an encoding for each column costs more than it saves on data that is read a few times.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # Rows that are partitioned by task are not shuffled again for a join by task and life.

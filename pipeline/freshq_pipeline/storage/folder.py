@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyarrow import fs
-from pyarrow.dataset import dataset
+from pyarrow.dataset import HivePartitioning, dataset
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.storage.addresses import for_pyarrow
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,21 @@ class Folder:
         with self.open(path) as file:
             return json.loads(file.read())
 
-    def table(self, path: str, columns: list[str]) -> Any:  # noqa: ANN401 - PyArrow has no types
-        """Return columns of the Parquet files in a folder, as one PyArrow table."""
-        return dataset(self._path(path), filesystem=self._files, format="parquet").to_table(columns=columns)
+    def table(self, paths: list[str], columns: list[str], below: str, folders: Sequence[str]) -> Any:  # noqa: ANN401 - PyArrow has no types
+        """Return columns of Parquet files as one PyArrow table.
+
+        Args:
+            paths: Paths of the files.
+            columns: Names of the columns to return.
+            below: Folder below which folders name the values of columns.
+            folders: These columns, in order; they hold text.
+        """
+        named = HivePartitioning(pa.schema([(name, pa.string()) for name in folders]))
+        found = dataset(
+            [self._path(path) for path in paths], filesystem=self._files, format="parquet",
+            partitioning=named if folders else None, partition_base_dir=self._path(below),
+        )  # fmt: skip
+        return found.to_table(columns=columns)
 
     def write(self, path: str, text: str) -> None:
         """Write a file atomically: readers see the old content or the new."""
@@ -126,6 +139,18 @@ class Folder:
     def write_json(self, path: str, value: Mapping[str, Any]) -> None:
         """Write a JSON file atomically."""
         self.write(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+    def move(self, path: str, to: str) -> None:
+        """Move a file; in a bucket it is copied and deleted."""
+        if self.local:
+            self._files.create_dir(self._path(to).rpartition("/")[0])
+        self._files.move(self._path(path), self._path(to))
+
+    def delete_files(self, paths: Iterable[str]) -> None:
+        """Delete files, and ignore those that do not exist."""
+        for path in paths:
+            if self.exists(path):
+                self._files.delete_file(self._path(path))
 
     def delete(self, path: str) -> None:
         """Delete a folder with its content, if it exists."""

@@ -5,10 +5,21 @@ from __future__ import annotations
 import secrets
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import TABLES
+from freshq_pipeline.storage.days import DAY_US, Day, days_from_json, iso
+from freshq_pipeline.storage.partitions import (
+    INTERNAL,
+    MANIFEST,
+    PARQUET,
+    PUBLISHED,
+    manifest,
+    paths_of,
+    published_paths,
+)
 
 if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
@@ -17,7 +28,7 @@ POINTER: Final = "_current.json"
 SUMMARY: Final = "summary.json"
 # Durations of the parts of a run. Not in the tables: these are equal for equal input, durations are not.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 
 
 @dataclass(slots=True)
@@ -29,11 +40,19 @@ class State:
         events: Address of the folder that was read.
         form: Format of its files.
         files: Size and time of each file that was read.
-        silver: Names of the parts that hold the accepted events, duplicates included.
+        days: The accepted events in silver, duplicates included, by number of their day of creation.
+        indexed: Silver parts whose ids are in the index of ids.
+        ids: Names of the parts of that index.
+        first_us: Time of the first event.
+        last_us: Time of the last event.
+        as_of_us: Time up to which the tables are complete.
+        opened: Days whose tasks this run computed.
+        final_until: Last day of which silver was deleted, or in which a task of such a day mattered.
         counts: `records` read, `accepted` ones, those of `no_task`, and accepted ones `with_unknown_fields`.
         unknown_fields: How often each unknown field occurs, by name.
         reasons: Quarantined records by reason.
         options: The options that change the tables.
+        tables: Files of each table below the output folder, by day; a table that is whole has the day "".
         version: Version of this layout.
     """
 
@@ -41,12 +60,43 @@ class State:
     events: str
     form: str
     files: dict[str, list[int]] = field(default_factory=dict)
-    silver: list[str] = field(default_factory=list)
+    days: dict[int, Day] = field(default_factory=dict)
+    indexed: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    first_us: int | None = None
+    last_us: int | None = None
+    as_of_us: int = 0
+    opened: list[str] = field(default_factory=list)
+    final_until: int | None = None
     counts: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
     unknown_fields: dict[str, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     version: int = STATE_VERSION
+
+    def is_final(self, day: int) -> bool:
+        """Return whether events of a day come too late."""
+        if day in self.days:
+            return self.days[day].forgotten
+        return self.final_until is not None and day <= self.final_until
+
+    def forget(self, keep_days: int) -> None:
+        """Give up the silver of days whose tasks were over before so many days."""
+        over_us = self.as_of_us - keep_days * DAY_US
+        for known in self.days.values():
+            if known.silver and _is_over(known, over_us):
+                known.silver = {}
+                self.final_until = max(self.final_until or 0, (known.last_us or 0) // DAY_US)
+
+    def silver_parts(self) -> set[str]:
+        """Return the names of the silver parts that hold the events."""
+        return {part for day in self.days.values() for part in day.silver}
+
+
+def _is_over(day: Day, before_us: int) -> bool:
+    """Return whether nothing of a day matters since a time."""
+    return day.last_us is not None and day.last_us < before_us and not day.has_open
 
 
 def new_run_id() -> str:
@@ -66,28 +116,45 @@ def current(out: Folder) -> State | None:
     if not isinstance(kept, dict) or kept.get("version") != STATE_VERSION:
         msg = f"out: {out.at(POINTER)} was written by another version; use another folder"
         raise BadInput(msg)
-    return State(**kept)
+    return State(**kept | {"days": days_from_json(kept["days"])})
 
 
-def publish(out: Folder, state: State, summary: dict[str, Any], keep_runs: int) -> None:
+def publish(
+    out: Folder, state: State, summary: dict[str, Any], keep_runs: int, before: State | None = None
+) -> None:
     """Make a finished run the current one, and delete what is no longer needed.
 
-    Readers who follow the pointer or the summary see either the previous run or this one.
+    The pointer decides. Readers of the manifest or the summary see either the previous run or this one.
 
     Args:
         out: Folder with the runs.
         state: State of the finished run.
         summary: Its summary.
         keep_runs: How many runs to keep, including this one.
+        before: State that the run built on.
     """
-    out.write_json(f"runs/{state.run_id}/{SUMMARY}", summary)
-    out.write_json(POINTER, asdict(state))
-    out.write_json(SUMMARY, summary)
-    prune(out, state, keep_runs)
+    run = f"runs/{state.run_id}"
+    out.write_json(f"{run}/{MANIFEST}", manifest(state.run_id, state.tables))
+    out.write_json(f"{run}/{SUMMARY}", summary)
+    out.write_json(
+        POINTER, asdict(state) | {"days": {iso(day): asdict(kept) for day, kept in state.days.items()}}
+    )
+    show(out, state.run_id)
+    prune(out, state, keep_runs, before)
 
 
-def prune(out: Folder, state: State, keep_runs: int) -> None:
-    """Delete all but the newest runs, and the silver parts that the current run does not need."""
+def show(out: Folder, run_id: str) -> None:
+    """Copy manifest and summary of the current run to where readers look, unless they are there.
+
+    A run may have been killed after it became the current one.
+    """
+    for name, seen in ((MANIFEST, f"{PUBLISHED}/{MANIFEST}"), (SUMMARY, SUMMARY)):
+        if not out.exists(seen) or out.read_json(seen)["run_id"] != run_id:
+            out.write_json(seen, out.read_json(f"runs/{run_id}/{name}"))
+
+
+def prune(out: Folder, state: State, keep_runs: int, before: State | None = None) -> None:
+    """Delete all but the newest runs, and the files that neither they nor the next run need."""
     finished = []
     for run_id in out.folders("runs"):
         if out.exists(f"runs/{run_id}/{SUMMARY}"):
@@ -97,15 +164,34 @@ def prune(out: Folder, state: State, keep_runs: int) -> None:
     for run_id in finished[: max(0, len(finished) - keep_runs)]:
         if run_id != state.run_id:
             out.delete(f"runs/{run_id}")
-    for part in out.folders("silver"):
-        # A newer part belongs to a run in progress.
-        if part not in state.silver and part <= state.run_id:
-            out.delete(f"silver/{part}")
+    _prune_files(out, state, [run_id for run_id in finished[-keep_runs:] if run_id != state.run_id])
+    _prune_silver(out, state, before)
 
 
-def table_path(run_id: str, table: str) -> str:
-    """Return the path of a table of a run, below the output folder."""
-    if table not in TABLES:
-        msg = f"table: must be one of {', '.join(TABLES)}, got {table!r}"
-        raise ValueError(msg)
-    return f"runs/{run_id}/{table}"
+def _prune_silver(out: Folder, state: State, before: State | None) -> None:
+    """Delete what the current run does not need of silver and of the index of ids."""
+    for kind, needed in (("silver", state.silver_parts()), ("ids", set(state.ids))):
+        for part in out.folders(kind):
+            # A newer part belongs to a run in progress.
+            if part not in needed and part <= state.run_id:
+                out.delete(f"{kind}/{part}")
+    for day, known in {} if before is None else before.days.items():
+        for part in known.silver.keys() - state.days[day].silver.keys():
+            out.delete(silver_path(part, day))
+
+
+def _prune_files(out: Folder, state: State, runs: list[str]) -> None:
+    """Delete the files of tables that neither the current run nor one of some others names."""
+    needed = {path for table in state.tables for path in paths_of(state.tables, table)}
+    for run_id, table in product(runs, TABLES):
+        needed.update(published_paths(out, run_id, table))
+    for folder in (PUBLISHED, INTERNAL):
+        for file in out.files(folder):
+            run_id = file.path.rpartition("/")[2].rpartition("-")[0]
+            if file.path.endswith(PARQUET) and file.path not in needed and run_id <= state.run_id:
+                out.delete_files([file.path])
+
+
+def silver_path(part: str, day: int) -> str:
+    """Return the path of a day in a part of silver, below the output folder."""
+    return f"silver/{part}/day={iso(day)}"

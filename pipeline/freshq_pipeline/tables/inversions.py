@@ -12,7 +12,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from freshq_pipeline.storage.days import DAY_US, FOREVER_US
+
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
@@ -20,19 +24,21 @@ if TYPE_CHECKING:
 
 # Levels are cut into chunks of time to distribute busy ones; a wait is in each chunk that it overlaps.
 CHUNK_US: Final = 900 * 1_000_000
-FOREVER_US: Final = 2**62
 NEVER_US: Final = -FOREVER_US
-SCHEMA: Final = "task_id string, life int"
-_ARROW: Final = pa.schema([("task_id", pa.string()), ("life", pa.int32())])
+SCHEMA: Final = "task_id string, life int, day int"
+_ARROW: Final = pa.schema([("task_id", pa.string()), ("life", pa.int32()), ("day", pa.int32())])
 
 
-def inversions(steps: DataFrame, as_of_us: int, index_lag_us: int = 0) -> DataFrame:
-    """Return `task_id` and `life` of the tasks that were ever claimed out of turn.
+def inversions(
+    steps: DataFrame, as_of_us: int, index_lag_us: int = 0, days: Collection[int] | None = None
+) -> DataFrame:
+    """Return `task_id`, `life` and `day` of the claims that were out of turn, perhaps several times.
 
     Args:
         steps: From `distinct_steps`.
         as_of_us: End of the recording.
         index_lag_us: Time after which a claimable task must be visible to claims.
+        days: Look at the claims of these days; None: of all.
     """
     level = ("queue", "priority")
     claims = steps.where("claimed").select(
@@ -48,10 +54,8 @@ def inversions(steps: DataFrame, as_of_us: int, index_lag_us: int = 0) -> DataFr
     waiting = steps.where("status = 'PENDING' and not removed and not_before_us is null")
     until = F.coalesce(F.least("next_us", "deadline_us"), F.lit(FOREVER_US))
     since = F.col("changed_us") + index_lag_us
-    chunks = F.sequence(
-        F.expr(f"(changed_us + {index_lag_us}) div {CHUNK_US}"),
-        F.floor(F.least(until, F.lit(as_of_us)) / CHUNK_US),
-    )
+    last = F.floor(F.least(until, F.lit(as_of_us)) / CHUNK_US)
+    chunks = F.sequence(F.expr(f"(changed_us + {index_lag_us}) div {CHUNK_US}"), last)
     waits = waiting.where(since < F.least(until, F.lit(as_of_us))).select(
         *level,
         since.alias("since_us"),
@@ -61,8 +65,9 @@ def inversions(steps: DataFrame, as_of_us: int, index_lag_us: int = 0) -> DataFr
         F.lit(None).cast("int").alias("life"),
         F.explode(chunks).alias("chunk"),
     )
-    chunked = claims.unionByName(waits).groupBy(*level, "chunk")
-    return chunked.applyInArrow(_out_of_turn, SCHEMA).distinct()
+    wanted = F.lit(True) if days is None else F.expr(f"chunk div {DAY_US // CHUNK_US}").isin(*days)
+    rows = claims.unionByName(waits).where(wanted)
+    return rows.groupBy(*level, "chunk").applyInArrow(_out_of_turn, SCHEMA)
 
 
 def _out_of_turn(chunk: pa.Table) -> pa.Table:
@@ -73,7 +78,9 @@ def _out_of_turn(chunk: pa.Table) -> pa.Table:
         *(claims[name].to_numpy() for name in ("since_us", "created_us")),
         *(waits[name].to_numpy() for name in ("since_us", "until_us", "created_us")),
     )
-    return claims.select(["task_id", "life"]).filter(pa.array(found)).cast(_ARROW)
+    inverted = claims.filter(pa.array(found))
+    days = pa.array(inverted["since_us"].to_numpy() // DAY_US)
+    return inverted.select(["task_id", "life"]).append_column("day", days).cast(_ARROW)
 
 
 def out_of_turn(

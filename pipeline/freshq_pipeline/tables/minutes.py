@@ -14,6 +14,8 @@ from freshq_pipeline.tables.coverage import MINUTE_US, blocks, minutes_covered, 
 from freshq_pipeline.tables.steps import MICROS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import Column, DataFrame
 
 _OWNER: Final = ("queue", "task_group")
@@ -21,6 +23,7 @@ KEY: Final = ("minute", *_OWNER)
 # Lower bounds of the age classes of waiting tasks, in seconds.
 AGES_SECONDS: Final[tuple[int, ...]] = (0, 10, 60, 300, 900, 3600, 21_600)
 IN_FLIGHT: Final = -1
+MINUTES_A_DAY: Final = 24 * 60
 # Ratio of adjacent class bounds in the histograms of waits, for percentiles with an error of 1 %. Unlike
 # Spark's KLL sketches, histograms add up exactly.
 HISTOGRAM_BASE: Final = 1.02
@@ -30,13 +33,16 @@ _FLOWS: Final = (
 )  # fmt: skip
 
 
-def minutes(steps: DataFrame, tasks: DataFrame, as_of_us: int) -> DataFrame:
+def minutes(
+    steps: DataFrame, tasks: DataFrame, as_of_us: int, days: Collection[int] | None = None
+) -> DataFrame:
     """Return the table; a group has no row for a minute without events and without waiting tasks.
 
     Args:
         steps: From `distinct_steps`.
         tasks: The table `tasks`.
         as_of_us: End of the recording.
+        days: Make the minutes of these days; None: of all.
     """
     waits = tasks.where("first_taken_ms is not null").select(
         _minute(_us("first_taken_ms")),
@@ -49,6 +55,8 @@ def minutes(steps: DataFrame, tasks: DataFrame, as_of_us: int) -> DataFrame:
     summed = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (*_FLOWS, "backlog", "in_flight")]
     copied = ("percentiles", "wait_histogram", "backlog_by_age", "oldest_us", "newest_us")
     others = [F.any_value(name, F.lit(True)).alias(name) for name in copied]
+    if days is not None:
+        rows = rows.where(F.floor(F.col("minute") / MINUTES_A_DAY).isin(*days))
     merged = rows.groupBy(*KEY).agg(*summed, F.max("horizon_us").alias("horizon_us"), *others)
     return _shaped(merged, as_of_us)
 

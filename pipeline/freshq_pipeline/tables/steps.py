@@ -23,7 +23,12 @@ STEP: Final = (
     "created_us", "put_us", "deadline_us", "changed_us", "next_us", "not_before_us", "shed_reason",
     "ttl_removal", "worker",
     "previous_status", "previous_worker", "is_last", "removed", "claimed", "left", "held_us", "lease_lost",
-    "released", "retried", "illegal",
+    "released", "retried", "illegal", "begins",
+)  # fmt: skip
+# If `fresh` distinguishes the events that this run brought, also what tells which times they change.
+FRESH_STEP: Final = (
+    *STEP, "fresh", "unsettled", "before_fresh", "before_change", "before_status", "before_changed_us",
+    "before_deadline_us",
 )  # fmt: skip
 
 _LEGAL: Final = {
@@ -37,6 +42,7 @@ _LEGAL: Final = {
 _OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 _PREVIOUS: Final = ("status", "lease", "lease_until_us", "attempts", "worker")
 _BEFORE: Final = (*_PREVIOUS, "event_id", "put_us", "deadline_us")
+_FRESH_BEFORE: Final = ("change", "changed_us", "created_us", "queue", "task_group")
 
 
 def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
@@ -46,18 +52,44 @@ def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
     each other.
 
     Args:
-        events: Canonical events in any order, with duplicates.
+        events: Canonical events in any order, with duplicates. If they have `fresh`, whether this run brought
+            them, the steps have `FRESH_STEP`, otherwise `STEP`. A copy of an earlier event is not fresh.
         partitions: Number of partitions for the tasks.
     """
-    by_task = Window.partitionBy("task_id").orderBy(*_ORDER)
+    partly = "fresh" in events.columns
+    by_task = Window.partitionBy("task_id").orderBy(*_ORDER, *(("fresh",) if partly else ()))
+    looked_at = (*_BEFORE, *_FRESH_BEFORE) if partly else _BEFORE
     put = F.coalesce("put_us", "created_us")
     placed = events.withColumns({"rank": _rank(), "put_us": put}).repartition(partitions, "task_id")
     # The first copy of an event directly follows the previous event. So looking back before copies are
     # dropped gives the same result as afterwards, and saves a pass over all rows.
-    with_previous = placed.withColumns({f"before_{name}": F.lag(name).over(by_task) for name in _BEFORE})
+    with_previous = placed.withColumns({f"before_{name}": F.lag(name).over(by_task) for name in looked_at})
     copy_of = F.col("before_event_id")
     once = with_previous.where(copy_of.isNull() | (copy_of != F.col("event_id")))
-    return _with_verbs(_with_following(_with_claims(_within_lives(once)), by_task)).select(*STEP)
+    within = _within_lives(once)
+    if partly:
+        within = _with_unsettled(within, by_task)
+    steps = _with_verbs(_with_following(_with_claims(within), by_task))
+    return steps.select(*(FRESH_STEP if partly else STEP))
+
+
+def _with_unsettled(events: DataFrame, by_task: WindowSpec) -> DataFrame:
+    """Return events with whether they may change what earlier steps of the task meant.
+
+    Others change only the time after them. A fresh event may change more if a known event follows it, if it
+    changes what the whole life is counted by, or if clocks differ.
+    """
+    other = (
+        (F.col("created_us") != F.col("before_created_us"))
+        | (F.col("changed_us") < F.col("before_changed_us"))
+        | ~F.col("queue").eqNullSafe(F.col("before_queue"))
+        | ~F.col("task_group").eqNullSafe(F.col("before_task_group"))
+    )
+    followed = F.coalesce(~F.lead("fresh").over(by_task), F.lit(False))
+    unsettled = F.col("fresh") & (followed | (~F.col("begins") & other))
+    # Looked up only now: the previous event may have had a fresh copy.
+    before = F.coalesce(F.lag("fresh").over(by_task), F.lit(False))
+    return events.withColumns({"unsettled": F.coalesce(unsettled, F.lit(False)), "before_fresh": before})
 
 
 def _within_lives(events: DataFrame) -> DataFrame:

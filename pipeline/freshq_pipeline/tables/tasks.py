@@ -51,11 +51,12 @@ def tasks(lives: DataFrame, inversions: DataFrame, as_of_us: int, since_us: int)
 
     Args:
         lives: From `lives`.
-        inversions: `task_id` and `life` of the tasks that were claimed while a newer one waited.
+        inversions: `task_id` and `life` of the tasks that were claimed while a newer one waited, perhaps
+            several times.
         as_of_us: Time at which outcomes are determined.
         since_us: Start of the recording; for tasks put before it, the put may be missing.
     """
-    inverted = inversions.select("task_id", "life", F.lit(True).alias("inverted"))
+    inverted = inversions.select("task_id", "life").distinct().withColumn("inverted", F.lit(True))
     with_outcome = _with_outcome(lives, as_of_us).join(inverted, ["task_id", "life"], "left")
     waited_us = F.col("first_taken_us") - F.col("created_us")
     # Clocks differ, so a claim may seem to precede the put. The wait of a task never claimed is null.

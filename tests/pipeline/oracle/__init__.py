@@ -7,5 +7,6 @@ without an index lag.
 
 from tests.pipeline.oracle.comparison import differing_rows, rows_that_differ
 from tests.pipeline.oracle.making import TABLES, make_tables, write_tables
+from tests.pipeline.oracle.published import relations
 
-__all__ = ["TABLES", "differing_rows", "make_tables", "rows_that_differ", "write_tables"]
+__all__ = ["TABLES", "differing_rows", "make_tables", "relations", "rows_that_differ", "write_tables"]

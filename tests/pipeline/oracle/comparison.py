@@ -27,15 +27,15 @@ def rows_that_differ(
 
     Args:
         connection: A connection to any database.
-        ours: Folders of Parquet files, by table.
-        theirs: Likewise, for the tables to compare.
+        ours: Relations, by table.
+        theirs: Folders of Parquet files, for the tables to compare.
 
     Raises:
         ValueError: If the columns of a table or their types differ.
     """
     off = {}
     for name, folder in theirs.items():
-        one, other = (f"read_parquet('{path}/*.parquet')" for path in (ours[name], folder))
+        one, other = ours[name], f"read_parquet('{folder}/*.parquet')"
         if _types(connection, one) != _types(connection, other):
             msg = f"columns of {name}: {_types(connection, one)} and {_types(connection, other)}"
             raise ValueError(msg)

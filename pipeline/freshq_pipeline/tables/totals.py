@@ -1,0 +1,68 @@
+"""Totals of each day from which the tables and figures over all days are computed: they add up.
+
+The tasks that have no end yet are kept with them: they matter to all later minutes.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from freshq_pipeline.schemas import TOTALS
+from freshq_pipeline.tables.fates import fates
+from freshq_pipeline.tables.minutes import histogram_class, wait_us
+from freshq_pipeline.tables.touched import is_open
+from freshq_pipeline.tables.workers import workers
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pyspark.sql import DataFrame
+
+FATES: Final = "fates"
+WAITS: Final = "waits"
+WORKERS: Final = "workers"
+OPEN: Final = "open"
+_OF_OPEN: Final = (
+    "task_id", "queue", "task_group", "priority", "status", "created_us", "changed_us", "not_before_us",
+)  # fmt: skip
+
+
+def open_steps(totals: DataFrame, without: Collection[str]) -> DataFrame:
+    """Return the last steps of open tasks, with what `minutes` and `inversions` need of them.
+
+    Args:
+        totals: From `totals`.
+        without: Days of creation to leave out.
+    """
+    steps = totals.where((F.col("kind") == OPEN) & ~F.col("day").isin(*without)).select(*_OF_OPEN)
+    nothing = {name: F.lit(None).cast("bigint") for name in ("next_us", "deadline_us")}
+    return steps.withColumns(nothing | {"removed": F.lit(False)})
+
+
+def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:
+    """Return the totals of each day that `steps` and `tasks` are of.
+
+    Args:
+        steps: From `distinct_steps`.
+        tasks: The table `tasks`, with `day`.
+    """
+    day = F.date_format(F.timestamp_micros("created_us"), "yyyy-MM-dd")
+    waited = tasks.where("wait_seconds is not null")
+    waits = waited.groupBy("day", "queue", histogram_class(wait_us()).alias("class")).agg(
+        F.count(F.lit(1)).alias("count"),
+        F.min(wait_us()).alias("shortest_us"),
+        F.max(wait_us()).alias("longest_us"),
+    )
+    steps = steps.withColumn("day", day)
+    parts = {
+        FATES: fates(tasks),
+        WAITS: waits,
+        WORKERS: workers(steps, "day"),
+        OPEN: steps.where(is_open()).select("day", *_OF_OPEN),
+    }
+    named = (rows.withColumn("kind", F.lit(kind)) for kind, rows in parts.items())
+    found = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), named)
+    return found.select(*(F.col(name).cast(kind).alias(name) for name, kind in TOTALS.items()))

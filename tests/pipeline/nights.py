@@ -1,0 +1,119 @@
+"""Recordings over several days in parts, whose tables are compared with DuckDB's after each part."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from tests.pipeline.oracle import make_tables, relations, rows_that_differ, write_tables
+from tests.pipeline.recording import START_SECONDS, Recording, ms, write_lines
+from tests.pipeline.wandering import wandering
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.pipeline.conftest import Pipeline
+
+DAY = 86_400.0
+HOUR = 3600.0
+
+
+def oddities(prefix: str) -> Recording:
+    """Return lives that belong to several days, or change what they are counted by."""
+    tape = Recording()
+    touched, moved, anew, early = (f"{prefix}-{name}" for name in ("touched", "moved", "anew", "early"))
+    tape.put(DAY - 60, touched, max_age=3 * HOUR)
+    # A touch moves the creation time to the next day; the task is then claimed out of turn.
+    tape.change(DAY + 60, touched, "PENDING", taskCreated=ms(DAY + 60), deadline=ms(DAY + 4 * HOUR))
+    tape.put(DAY - 30, f"{prefix}-older", max_age=2 * DAY)
+    tape.take(DAY + 90, f"{prefix}-older")
+    tape.take(DAY + 95, touched)
+    tape.settle(DAY + 99, touched, "SUCCESS")
+    tape.put(HOUR, moved, group="red", max_age=2 * DAY)
+    tape.change(DAY + HOUR, moved, "PENDING", taskGroup={"S": "blue"})
+    tape.put(HOUR, anew, max_age=60)
+    tape.put(2 * DAY + 5, anew, max_age=600)  # replaces what was shed two days before
+    tape.take(2 * DAY + 9, anew)
+    # An update takes back the delay of a put that was to be due tomorrow.
+    tape.put(2 * HOUR, early, delay=DAY)
+    tape.change(3 * HOUR, early, "PENDING", taskCreated=ms(3 * HOUR), deadline=ms(9 * HOUR), notBefore=None)
+    tape.put(3 * HOUR, f"{prefix}-long", max_age=3 * DAY)
+    return tape
+
+
+def quiet_days(days: int) -> Recording:
+    """Return days with three tasks each, named dDAY-NUMBER, of which one waits past midnight."""
+    tape = Recording()
+    for day in range(days):
+        if day > 0:
+            tape.take(day * DAY + 30, f"d{day - 1}-2")
+            tape.settle(day * DAY + 40, f"d{day - 1}-2", "FAILURE")
+        tape.put(day * DAY + HOUR, f"d{day}-0", group="red", max_age=HOUR)
+        tape.put(day * DAY + HOUR + 1, f"d{day}-1", max_age=HOUR)
+        tape.take(day * DAY + HOUR + 5, f"d{day}-1")
+        tape.settle(day * DAY + HOUR + 9, f"d{day}-1", "SUCCESS")
+        tape.put((day + 1) * DAY - 60, f"d{day}-2", max_age=HOUR)
+    return tape
+
+
+def recorded(tasks: int, seed: int, days: int) -> list[dict[str, Any]]:
+    """Return the events of some days by time, with tasks that belong to several days."""
+    tape = wandering(tasks, seed, hours=24 * days, again_after=0.7 * DAY)
+    # As of most days nothing is in progress for ever.
+    for task_id, item in list(tape.items.items()):
+        if item["taskStatus"]["S"] == "TAKEN" and not task_id.endswith("7"):
+            at = float(item["taskUpdated"]["N"]) / 1000 - START_SECONDS
+            tape.settle(at + 600, task_id, "SUCCESS")
+    events = [event | {"event_id": f"w{event['event_id']}"} for event in tape.landed()]
+    events += [event | {"event_id": f"o{event['event_id']}"} for event in oddities("odd").landed()]
+    return sorted(events, key=lambda event: event.get("updated_ms", event["stream_ms"]))
+
+
+def nights(events: list[dict[str, Any]], count: int, late: float, seed: int) -> list[list[dict[str, Any]]]:
+    """Return events in parts of equal length of time; some are late, and some are delivered again.
+
+    Args:
+        events: From `recorded`.
+        count: Number of parts.
+        late: Share of the events that come in a later part.
+        seed: The same seed gives the same parts.
+    """
+    rng = random.Random(seed)
+    times = [event.get("updated_ms", event["stream_ms"]) for event in events]
+    length = (times[-1] - times[0]) / count + 1
+    parts: list[list[dict[str, Any]]] = [[] for _ in range(count)]
+    for event, at in zip(events, times, strict=True):
+        place = int((at - times[0]) // length)
+        if rng.random() < late:
+            place = rng.randrange(place, count)
+        parts[place].append(event)
+        if rng.random() < 0.05:
+            parts[rng.randrange(place, count)].append(event)
+    for part in parts:
+        rng.shuffle(part)
+    return [part for part in parts if part]
+
+
+def assert_each_run_equals_duckdb(
+    pipeline: Pipeline, folder: Path, parts: Iterable[list[dict[str, Any]]]
+) -> dict[str, Any]:
+    """Run the pipeline after each part, compare all tables with DuckDB's, and return the last summary."""
+    summary: dict[str, Any] = {}
+    for place, part in enumerate(parts):
+        if (folder / f"duckdb-{place}").exists():
+            continue  # it was delivered before
+        write_lines(folder / f"in/{place:03}.json.gz", part)
+        summary = pipeline(folder / "in", folder / "out")
+        assert differing(summary, folder / "in/*.gz", folder / f"duckdb-{place}") == {}, place
+    return summary
+
+
+def differing(summary: dict[str, Any], files: Path, out: Path) -> dict[str, int]:
+    """Return the number of differing rows by table, without tables that do not differ."""
+    with duckdb.connect() as oracle:
+        make_tables(oracle, str(files))
+        off = rows_that_differ(oracle, relations(summary), write_tables(oracle, out))
+    return {name: rows for name, rows in off.items() if rows}

@@ -1,0 +1,109 @@
+"""Runs over parts of a recording of several days make the tables of a run over all of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.run.request import Options
+from freshq_pipeline.storage.days import iso, number
+from tests.pipeline.conftest import query
+from tests.pipeline.nights import (
+    assert_each_run_equals_duckdb,
+    nights,
+    quiet_days,
+    recorded,
+)
+from tests.pipeline.oracle import relations
+from tests.pipeline.recording import write_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.pipeline.conftest import Pipeline
+
+# Each run takes seconds, on a busy machine half a minute.
+PATIENCE_SECONDS = 400
+
+
+def opened(out: Path) -> list[int]:
+    """Return the days that the current run computed, counted from the first day of the recording."""
+    state = json.loads((out / "_current.json").read_text())
+    first = min(number(day) for day in state["days"])
+    return [number(day) - first for day in state["opened"]]
+
+
+def published(out: Path) -> dict[str, Counter[str]]:
+    """Return the rows of all tables of the current run."""
+    shown = relations({"manifest": out / "tables/manifest.json"})
+    return {name: Counter(map(repr, query(f"from {relation}"))) for name, relation in shown.items()}
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+def test_nights_equal_duckdb(pipeline: Pipeline, tmp_path: Path) -> None:
+    parts = nights(recorded(60, seed=2, days=4), count=3, late=0.05, seed=2)
+    assert_each_run_equals_duckdb(pipeline, tmp_path, parts)
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+def test_a_night_computes_what_it_changed_and_a_late_event_opens_its_day(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    tape = quiet_days(9)
+    events = tape.landed()
+    held = next(event for event in events if event["task_id"] == "d3-1" and event["status"] == "SUCCESS")
+    last = [event for event in events if event["task_id"].startswith("d8")]
+    first = [event for event in events if event not in last and event is not held]
+    assert_each_run_equals_duckdb(pipeline, tmp_path, [first])
+    assert opened(tmp_path / "out") == list(range(8))
+    # The last day, and the one before, whose tasks waited at midnight.
+    assert_each_run_equals_duckdb(pipeline, tmp_path, [first, last])
+    assert opened(tmp_path / "out") == [7, 8]
+    # A late event of day 3 ends a task that seemed to be in progress since then.
+    assert_each_run_equals_duckdb(pipeline, tmp_path, [first, last, [held]])
+    days = opened(tmp_path / "out")
+    assert 3 in days
+    assert 0 not in days
+    tables = published(tmp_path / "out")
+    # Days may be computed again, and their events be given up.
+    chosen = {"since": "2026-01-02", "until": "2026-01-03", "keep_silver_days": 2}
+    again = pipeline(tmp_path / "in", tmp_path / "out", **chosen)
+    assert opened(tmp_path / "out") == [0, 1, 2]  # the first one has a task that waited into the second
+    assert published(tmp_path / "out") == tables
+    kept = {path.name for path in tmp_path.glob("out/silver/*/day=*")}
+    assert kept == {f"day=2026-01-0{day}" for day in (7, 8, 9)}
+    write_lines(tmp_path / "in/late.json", [held | {"event_id": "late"}])
+    late = pipeline(tmp_path / "in", tmp_path / "out", keep_silver_days=2)
+    assert (late["events_too_late"], late["events_read"]) == (1, again["events_read"] + 1)
+    assert published(tmp_path / "out") == tables
+    with pytest.raises(BadInput, match="silver of 2026-01-01 to 2026-01-06 was deleted"):
+        pipeline(tmp_path / "in", tmp_path / "out", index_lag_seconds=1.0)
+
+
+def test_days_of_the_options() -> None:
+    options = Options(since="2026-01-02", until="2026-01-03")
+    assert [options.again_on(number(f"2026-01-0{day}")) for day in range(1, 5)] == [False, True, True, False]
+    assert not Options().again_on(20454)
+    assert iso(20454) == "2026-01-01"
+    assert number(iso(20454)) == 20454
+    for wrong in ("2026-1-2", "today", "2026-01-02T00:00:00"):
+        with pytest.raises(BadInput, match="since: must be a day as YYYY-MM-DD"):
+            Options(since=wrong)
+    with pytest.raises(BadInput, match="since: must not be after until"):
+        Options(since="2026-01-02", until="2026-01-01")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("order", ["by time", "random"])
+def test_many_nights_equal_duckdb(order: str, seed: int, pipeline: Pipeline, tmp_path: Path) -> None:
+    parts = nights(recorded(150, seed=seed, days=10), count=10, late=0.03, seed=seed)
+    if order == "random":
+        random.Random(seed).shuffle(parts)
+    assert_each_run_equals_duckdb(pipeline, tmp_path, parts)

@@ -1,0 +1,132 @@
+"""A run that is killed at any step of publishing leaves the tables of one run, whole, and is forgotten."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq_pipeline.storage.days import Day
+from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.partitions import manifest, move_in, published_paths, replaced
+from freshq_pipeline.storage.state import State, current, prune, publish, show
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAYS = ("2026-01-01", "2026-01-02")
+WRITES = ("write_json", "move", "delete", "delete_files")
+
+
+class KilledError(BaseException):
+    """The end of a process, which no cleanup survives."""
+
+
+def run(out: Folder, run_id: str, days: tuple[str, ...], keep_runs: int = 1) -> None:
+    """Publish tables of some days, without Spark."""
+    before = current(out)
+    for day in days:
+        out.write(f"runs/{run_id}/tasks/day={day}/queue=a/part-0.parquet", f"{run_id} {day}")
+        out.write(f"silver/{run_id}/day={day}/part-0.parquet", "rows")
+    moved = {"tasks": move_in(out, run_id, "tasks")}
+    known = {} if before is None else before.tables
+    state = State(run_id, "in", "landed", days={} if before is None else before.days)
+    state.tables = replaced(known, moved, {"tasks": days})
+    # The days of the run are in its own part of silver only, as if they had been rewritten.
+    state.days = state.days | {at: Day({run_id: 1}) for at, day in enumerate(DAYS, 20454) if day in days}
+    publish(out, state, {"run_id": run_id}, keep_runs, before)
+
+
+def seen(out: Path) -> dict[str, str]:
+    """Return what a reader finds who follows the manifest: the content of each day."""
+    folder = out / "tables"
+    files = json.loads((folder / "manifest.json").read_text())["tables"]["tasks"]
+    return {file.split("/")[1].removeprefix("day="): (folder / file).read_text() for file in files}
+
+
+def test_a_killed_publication_shows_one_run_and_the_next_one_repairs_it(tmp_path: Path) -> None:
+    steps, states = 0, set[str]()
+    while True:
+        root = tmp_path / f"{steps:02}"
+        out = Folder(str(root))
+        run(out, "1", DAYS)
+        old = seen(root)
+        with pytest.MonkeyPatch.context() as patch:
+            killed = kill_at(patch, steps)
+            with suppress(KilledError):
+                run(out, "2", DAYS[1:])
+            finished = not killed
+        new = {DAYS[0]: f"1 {DAYS[0]}", DAYS[1]: f"2 {DAYS[1]}"}
+        assert seen(root) in (old, new), steps
+        state = current(out)
+        assert state is not None
+        states.add(state.run_id)
+        # The next run shows the current one first, and continues from it.
+        show(out, state.run_id)
+        assert seen(root) == (old if state.run_id == "1" else new)
+        run(out, "3", DAYS[:1])
+        assert seen(root) == {DAYS[0]: f"3 {DAYS[0]}", DAYS[1]: f"{state.run_id} {DAYS[1]}"}
+        assert [file.path for file in out.files("tables/tasks")] == sorted(published_paths(out, "3", "tasks"))
+        if finished:
+            break
+        steps += 1
+    assert states == {"1", "2"}
+    assert steps >= 7  # moving, manifest, summary, pointer, what readers see, and what is deleted
+
+
+def kill_at(patch: pytest.MonkeyPatch, step: int) -> list[str]:
+    """Kill the process before its write number `step`; return the names of the writes that did not happen."""
+    missed: list[str] = []
+    count = 0
+
+    def killing(name: str, write: Any) -> Any:
+        def call(self: Folder, *arguments: Any) -> Any:
+            nonlocal count
+            if count == step:
+                missed.append(name)
+                raise KilledError
+            count += 1
+            return write(self, *arguments)
+
+        return call
+
+    for name in WRITES:
+        patch.setattr(Folder, name, killing(name, getattr(Folder, name)))
+    return missed
+
+
+def test_runs_are_kept_with_the_files_that_they_name(tmp_path: Path) -> None:
+    out = Folder(str(tmp_path))
+    for run_id in ("1", "2", "3"):
+        run(out, run_id, DAYS[1:] if run_id > "1" else DAYS, keep_runs=2)
+    contents = {
+        run_id: [(tmp_path / path).read_text() for path in published_paths(out, run_id, "tasks")]
+        for run_id in ("2", "3")
+    }
+    assert contents == {one: [f"1 {DAYS[0]}", f"{one} {DAYS[1]}"] for one in ("2", "3")}
+    assert published_paths(out, "3", "tasks", newest_days=1) == [
+        f"tables/tasks/day={DAYS[1]}/queue=a/3-0000.parquet"
+    ]
+    assert out.folders("runs") == ["2", "3"]
+    # The second day of run 1 is neither in a table nor in silver any more.
+    assert len(out.files("tables/tasks")) == 3
+    assert {file.path for file in out.files("silver")} == {
+        f"silver/1/day={DAYS[0]}/part-0.parquet",
+        f"silver/3/day={DAYS[1]}/part-0.parquet",
+    }
+
+
+def test_files_of_a_run_in_progress_are_not_pruned(tmp_path: Path) -> None:
+    out = Folder(str(tmp_path))
+    run(out, "1", DAYS)
+    out.write("tables/tasks/day=2026-01-03/queue=a/2-0000.parquet", "moved, not published")
+    out.write("tables/tasks/day=2026-01-03/queue=a/0-0000.parquet", "of a run that was killed")
+    state = current(out)
+    assert state is not None
+    prune(out, state, keep_runs=1)
+    assert [file.path for file in out.files("tables/tasks/day=2026-01-03")] == [
+        "tables/tasks/day=2026-01-03/queue=a/2-0000.parquet"
+    ]
+    assert manifest("1", {})["tables"]["minutes"] == []
