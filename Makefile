@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-asyncio bench-capacity bench-cli bench-coldstart bench-growth bench-pipeline bench-pipeline-small bench-simulator bench-sql bench-worker pipeline-package clean
+.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-asyncio bench-capacity bench-cli bench-coldstart bench-growth bench-pipeline bench-pipeline-nights bench-pipeline-small bench-simulator bench-sql bench-worker pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,7 @@ soak: setup ## Random verbs and inputs, killed processes, a failing network, res
 	@FRESHQ_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/soak
 	@FRESHQ_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/unit/test_fuzz.py
 	@FRESHQ_SOAK_SECONDS=$(APPLICATION_SOAK_SECONDS) $(BIN)/python -m pytest -m soak tests/e2e
+	@$(BIN)/python -m pytest -m soak tests/pipeline
 
 test-spark: setup ## Run the data pipeline on a local Spark cluster, on the bundled Java, and on the newest Spark (some minutes)
 	@$(BIN)/python -m pytest -m cluster
@@ -156,6 +157,9 @@ bench-coldstart: setup ## Time the functions' cold starts, and compare them with
 
 bench-pipeline: setup ## Time the data pipeline on 2 million events, and check it against DuckDB and Polars
 	@$(BIN)/python -m benchmarks.pipeline
+
+bench-pipeline-nights: setup ## Time a night of the data pipeline beside a run over 62 days, and after 10 to 1,000 days
+	@$(BIN)/python -m benchmarks.pipeline_nights
 
 bench-pipeline-small: setup ## Time the data pipeline on 1,000 events beside a bare PySpark script (some minutes)
 	@$(BIN)/python -m benchmarks.pipeline_small

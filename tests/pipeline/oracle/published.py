@@ -18,8 +18,8 @@ def relations(summary: Mapping[str, Any]) -> dict[str, str]:
     Args:
         summary: Summary of the run.
     """
-    manifest = json.loads(Path(summary["manifest"]).read_text())
-    folder = Path(summary["manifest"]).parent
+    file = Path(str(summary["manifest"]).removeprefix("file://"))
+    manifest, folder = json.loads(file.read_text()), file.parent
     return {
         name: _relation(name, [str(folder / path) for path in files])
         for name, files in manifest["tables"].items()
