@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.pipeline.conftest import Pipeline
 
 # Each run takes seconds, on a busy machine half a minute.
-PATIENCE_SECONDS = 400
+PATIENCE_SECONDS = 900
 
 
 def opened(out: Path) -> list[int]:
