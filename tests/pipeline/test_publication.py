@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.partitions import manifest, move_in, published_paths, replaced
 from freshq_pipeline.storage.state import State, current, prune, publish, show
+from tests.support.snippets import Reader, snippets
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+PAGE = Path(__file__).parents[2] / "docs/pipeline.md"
 DAYS = ("2026-01-01", "2026-01-02")
 WRITES = ("write_json", "move", "delete", "delete_files")
 
@@ -130,3 +133,18 @@ def test_files_of_a_run_in_progress_are_not_pruned(tmp_path: Path) -> None:
         "tables/tasks/day=2026-01-03/queue=a/2-0000.parquet"
     ]
     assert manifest("1", {})["tables"]["minutes"] == []
+
+
+def test_the_page_reads_the_files_that_the_manifest_names(tmp_path: Path) -> None:
+    out = Folder(str(tmp_path / "out"))
+    run(out, "1", DAYS)
+    for path in published_paths(out, "1", "tasks"):
+        duckdb.sql("select 'success' as outcome from range(7)").write_parquet(out.at(path))
+    # A file of an earlier run, which is no Parquet.
+    out.write("tables/tasks/day=2026-01-01/queue=a/0-0000.parquet", "")
+    (snippet,) = (one for one in snippets(PAGE) if "test_publication" in (one.not_run or ""))
+    check = 'assert duckdb.sql("select day, count(*) from tasks group by 1 order by 1").fetchall() == E'
+    expected = [(date.fromisoformat(day), 7) for day in DAYS]
+    shown = replace(snippet, not_run=None)
+    reader = Reader(tmp_path, stand_ins={"OUT/": f"{out.uri}/", "== E": f"== {expected!r}"})
+    reader.follow([shown, replace(shown, code=f"import datetime\n{check}")])
