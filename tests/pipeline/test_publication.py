@@ -139,7 +139,9 @@ def test_the_page_reads_the_files_that_the_manifest_names(tmp_path: Path) -> Non
     out = Folder(str(tmp_path / "out"))
     run(out, "1", DAYS)
     for path in published_paths(out, "1", "tasks"):
-        duckdb.sql("select 'success' as outcome from range(7)").write_parquet(out.at(path))
+        duckdb.execute(
+            f"copy (select 'success' as outcome from range(7)) to '{out.at(path)}' (format parquet)"
+        )
     # A file of an earlier run, which is no Parquet.
     out.write("tables/tasks/day=2026-01-01/queue=a/0-0000.parquet", "")
     (snippet,) = (one for one in snippets(PAGE) if "test_publication" in (one.not_run or ""))
