@@ -63,7 +63,9 @@ def test_ascending_and_descending(client: DynamoDBClient, order: Order, shards: 
     queue = table.queue()
     put_all(queue, PRICES)
     expected = DESCENDING if order is Order.LIFO else DESCENDING[::-1]
-    assert [each.task.task_id for each in queue.peek()] == expected
+    assert [(each.task.task_id, each.waits_for) for each in queue.peek()] == [
+        (name, None) for name in expected
+    ]
     assert ids(queue.claim(limit=1) + queue.claim(limit=3)) == expected
 
 

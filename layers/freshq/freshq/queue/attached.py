@@ -48,6 +48,10 @@ UNQUEUED = frozenset(
 class AttachedStore(Store, RecordStore, Protocol):
     """A store whose tasks are an application's records."""
 
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the creation time orders the lines, and not an attribute of the records."""
+
     def move(self, task: Task, guard: Guard) -> Task:
         """Replace a waiting task as `replace` does; where an attribute orders the table, read it anew.
 
@@ -75,6 +79,11 @@ class AttachedCore(Core):
     """The core of an attached queue."""
 
     store: AttachedStore
+
+    @property
+    @override
+    def time_order(self) -> Order | None:
+        return super().time_order if self.store.is_by_time else None
 
     @override
     def putter(self, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:

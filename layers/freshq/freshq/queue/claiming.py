@@ -92,7 +92,7 @@ class Claiming(Verbs):
         store = self._core.store
         tasks = store.peek(request)
         delayed = store.delayed(self.name, limit - len(tasks)) if len(tasks) < limit else []
-        return waiting(tasks, delayed, self._core.config.order, paused=store.paused(self.name))
+        return waiting(tasks, delayed, self._core.time_order, paused=store.paused(self.name))
 
     def _checked_claim(self, limit: int, lease_seconds: float | None) -> float:
         """Check the arguments of a claim; return the length of its leases."""

@@ -11,6 +11,7 @@ from freshq.model.checks import checked_id
 from freshq.model.lifecycle import Lifecycle
 from freshq.model.stamps import Stamps
 from freshq.model.task import TaskStatus
+from freshq.policy.order import Order
 from freshq.policy.retry import until_committed
 from freshq.queue.shared.admission import AdmissionControl, PressureGauge
 from freshq.queue.shared.backlog import BacklogBound
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
     from freshq.model.task import Task
-    from freshq.policy.order import Order
     from freshq.stores.base import Store
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.transactional import Putter
@@ -79,6 +79,11 @@ class Core:
         given = "clock" in config.model_fields_set
         self._clock = ComparedClock(config.clock, store.time_range) if given else store.clock
         self._stamps = Stamps(self._clock)
+
+    @property
+    def time_order(self) -> Order | None:
+        """The order of every line by creation time; None if lines have none, or each its own."""
+        return None if self.config.order is Order.ADAPTIVE else self.config.order
 
     def now(self) -> float:
         """Return the time of the queue's clock, in seconds since the epoch, to the microsecond.

@@ -5,29 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from freshq.model.answers import Waiting, WaitsFor
-from freshq.policy.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from freshq.model.task import Task
+    from freshq.policy.order import Order
 
 
 def waiting(
-    claimable: Sequence[Task], delayed: Sequence[Task], order: Order, *, paused: bool
+    claimable: Sequence[Task], delayed: Sequence[Task], order: Order | None, *, paused: bool
 ) -> list[Waiting]:
     """Return tasks with what they wait for.
 
     Args:
         claimable: Tasks in the order of claims.
         delayed: Tasks that are not in a line yet.
-        order: Order of the queue. Under an adaptive one each line has its own, and no task is said to wait
-            for its group's turn.
+        order: Order of every line by creation time; None if lines have none, or each its own. Then no task
+            is said to wait for its group's turn.
         paused: Whether claims are suspended.
     """
     if paused:
         shown = [Waiting(task, WaitsFor.RESUME) for task in claimable]
-    elif order is Order.ADAPTIVE:
+    elif order is None:
         shown = [Waiting(task, None) for task in claimable]
     else:
         sign = -1 if order.newest_first else 1

@@ -72,6 +72,11 @@ class AttachedDynamoDBStore(TableStore):
         self._attachment = attachment
         self._application = Records(self._calls)
 
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the creation time orders the lines, and not an attribute of the records."""
+        return self._attachment.order_by is None
+
     @override
     def create_table(self) -> None:
         """Attach the table unless it is attached; return once it can be used."""
