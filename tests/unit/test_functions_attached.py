@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
 
+from freshq import TaskStatus
 from freshq.aws.landing import landed_event
 from freshq.stores.dynamodb.passes import WorkerPasses
 from freshq.stores.dynamodb.table_key import KeyPart, TableKey
@@ -132,13 +132,19 @@ class TestTrigger:
         assert attached.invoke("process_tasks", {"Records": []})["claimed"] == 1
 
 
-def test_the_sweep_brings_back_what_a_dead_worker_held(attached: Any) -> None:
+def test_the_sweep_brings_back_what_a_dead_worker_held(attached: Any, orders: Shipments) -> None:
     attached.queue.enqueue("c1/2")
-    (claim,) = attached.queue.claim(lease_seconds=1)
-    while attached.queue.now() <= claim.lease_until:
-        time.sleep(0.01)
+    attached.queue.claim()
+    # An hour passes.
+    earlier = {"N": str(round((attached.queue.now() - 3600) * 1000))}
+    orders.change("c1/2", freshq_leaseUntil=earlier)
+    items = orders.client.scan(TableName=orders.table)["Items"]
+    (record,) = [item for item in items if "freshq_taskIds" in item]
+    late = record | {"freshq_dueAt": earlier, "freshq_heldUntil": earlier}
+    orders.client.put_item(TableName=orders.table, Item=late)
     swept = attached.invoke("sweep", {})
     assert (swept["recovered"], swept["rang"]) == (1, True)
+    assert attached.queue.get("c1/2").status is TaskStatus.PENDING
 
 
 @pytest.mark.usefixtures("delivery_stream")
