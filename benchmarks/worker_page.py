@@ -31,17 +31,13 @@ other. taskiq is not here, as its broker on PostgreSQL is told of messages by NO
 BOUNDS: Final = """## What bounds it
 
 With one slot, a `Worker` claims one task by each call, and settles it by another, as it must; claims of ten
-share both. While it settles one, it claims the next, so that one round trip counts and not two. With 8 slots
-a call carries eight tasks at most, and often fewer, as a claim goes out as soon as there are free slots. From
-32 on, a claim and a settlement carry as many tasks as ended during the calls before: more than ten. What is
-left is the time that Python and the database take for each task. The processor time is that of the
-contender's process, without the server's; it changes less with the load of the machine than the rates do.
-procrastinate claims and finishes each job by calls of its own, but so does a `Worker` with one slot: what is
-between them there is Python's time, and the aim of ten times is for more slots.
+share both. While it settles one, it claims the next, so that one round trip counts and not two. procrastinate
+claims and finishes each job by calls of its own, too: so the aim of ten times is out of reach there. With 8
+slots a call carries eight tasks at most. From 32 on, a claim and a settlement carry as many tasks as ended
+during the calls before, and what is left is the time that Python and the database take for each task.
 
-On SQLite there is one writer at a time. huey deletes a job as it hands it out, one write for a task, where a
-claim and an end are two; with 8 slots, two commits for eight tasks are not twice as fast as its eight when
-the machine is as busy as it was.
+The processor time is that of the contender's process, without the server's; it changes less with the load of
+the machine than the rates do. A ratio whose figures spread widely says little more than its sign.
 [Why it settles together](decisions/0052-settled-together.md)
 """
 
