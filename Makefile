@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-asyncio bench-capacity bench-cli bench-coldstart bench-growth bench-pipeline bench-pipeline-nights bench-pipeline-small bench-simulator bench-sql bench-worker pipeline-package clean
+.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-asyncio bench-capacity bench-cli bench-coldstart bench-growth bench-invocations bench-pipeline bench-pipeline-nights bench-pipeline-small bench-simulator bench-sql bench-worker pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -142,6 +142,9 @@ bench-cli: setup ## Measure the processor time of commands, against their limits
 
 bench-growth: setup ## Measure how the cost of a claim grows with the queue, on every store, into docs/growth.md (some minutes)
 	@$(BIN)/python -m benchmarks.growth --write
+
+bench-invocations: setup ## Count invocations and log bytes of the deployed application at three loads (some minutes)
+	@$(BIN)/python -m benchmarks.invocations --write
 
 bench-simulator: setup ## Time the simulator for each policy
 	@$(BIN)/python -m benchmarks.simulator

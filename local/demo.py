@@ -81,7 +81,7 @@ PARAMETERS: Final[dict[str, str | int]] = {
 INTERRUPTED_STATUS: Final = 130
 # The functions that a ring starts, one after the other.
 RUNG: Final = ("Trigger", "ProcessTasks")
-FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep")
+FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """The emulator's process, which `Emulator` starts: `python ministack_process.py SOCKET`.
 
-It differs from ministack's own command in two ways. It serves a socket that its parent has bound, so that no
-other process can take the port in between. And it kills itself and every function process when its standard
-input closes, so that nothing outlives the parent.
+It differs from ministack's own command in three ways. It serves a socket that its parent has bound, so that
+no other process can take the port in between. It kills itself and every function process when its standard
+input closes, so that nothing outlives the parent. And it waits for the batching windows of streams, as Lambda
+does and ministack does not, so that functions are invoked as often as in an account.
 """
 
 from __future__ import annotations
@@ -12,10 +13,56 @@ import os
 import signal
 import sys
 import threading
+import time
+from typing import TYPE_CHECKING, Any
 
-from hypercorn.asyncio import serve
-from hypercorn.config import Config
-from ministack.app import app  # type: ignore[import-untyped]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class BatchingWindows:
+    """Holds a stream's records back until a batch is full, or its first record has waited for the window.
+
+    The emulator's thread goes through the mappings, and reads the stream of each in turn.
+    """
+
+    def __init__(self, mappings: Any, streams: Any, clock: Callable[[], float] = time.monotonic) -> None:  # noqa: ANN401 - modules without types
+        """Replace two functions of the emulator.
+
+        Args:
+            mappings: The emulator's module of event source mappings.
+            streams: Its module of streams.
+            clock: Returns the time in seconds.
+        """
+        self._wake: threading.Event = mappings._esm_wake  # noqa: SLF001 - ministack has no public place for it
+        self._each_mapping = mappings._iter_all_esms  # noqa: SLF001 - as above
+        self._records_since = streams.stream_records_since
+        self._clock = clock
+        self._mapping: dict[str, Any] = {}
+        # Where the next batch begins, and when its first record was seen, by mapping.
+        self._first_seen: dict[str, tuple[int, float]] = {}
+        mappings._iter_all_esms = self._iterate  # noqa: SLF001 - as above
+        streams.stream_records_since = self._full_or_due
+
+    def _iterate(self) -> Iterator[tuple[Any, ...]]:
+        for found in self._each_mapping():
+            self._mapping = found[-1]
+            yield found
+        self._mapping = {}
+
+    def _full_or_due(self, table: str, position: int, limit: int, **place: Any) -> list[Any]:  # noqa: ANN401 - ministack's
+        records: list[Any] = self._records_since(table, position, limit, **place)
+        window_seconds = float(self._mapping.get("MaximumBatchingWindowInSeconds") or 0)
+        if not records or len(records) >= limit or not window_seconds:
+            return records
+        mapping, now = str(self._mapping["UUID"]), self._clock()
+        begins, seen = self._first_seen.get(mapping, (-1, now))
+        if begins != position:
+            self._first_seen[mapping], seen = (position, now), now
+            timer = threading.Timer(window_seconds, self._wake.set)
+            timer.daemon = True
+            timer.start()
+        return records if now - seen >= window_seconds else []
 
 
 def _end_with_parent() -> None:
@@ -24,7 +71,13 @@ def _end_with_parent() -> None:
 
 
 def _main(descriptor: int) -> None:
+    from hypercorn.asyncio import serve  # noqa: PLC0415 - tests of the windows do without the emulator
+    from hypercorn.config import Config  # noqa: PLC0415 - as above
+    from ministack.app import app  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
+    from ministack.services import dynamodb, lambda_svc  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
+
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    BatchingWindows(lambda_svc, dynamodb)
     config = Config()
     config.bind = [f"fd://{descriptor}"]
     config.backlog = 1024

@@ -77,7 +77,8 @@ def test_a_changed_parameter_publishes_a_version() -> None:
         "VpcSecurityGroupIds",
         "PermissionsBoundaryArn",
     }
-    assert used - described - elsewhere == {"ReservedConcurrency"}  # of the function, not of a version
+    # These belong to the function and to its event source, not to a version.
+    assert used - described - elsewhere == {"ReservedConcurrency", "BatchingWindowSeconds"}
     assert "Release" in described
     longest = sum(len(str(parameters[name]["Default"])) + 1 for name in described)
     assert longest < 256 - 64

@@ -1,0 +1,203 @@
+"""How often the deployed application's functions are invoked, and what they log, at three loads.
+
+The application runs on the embedded emulator, which waits for batching windows as Lambda does. Every load has
+an emulator and a stack of its own. Invocations are the START lines in the functions' logs; a log line counts
+its bytes and the 26 that CloudWatch Logs adds to each for what it bills.
+
+    python -m benchmarks.invocations [--loads NAME,...] [--windows SECONDS,...] [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import boto3
+from botocore.config import Config
+from local.deploy import build, deploy
+from local.emulator import Emulator
+from local.facts import lives_of, percentile
+from local.history import read_changes, versions_by_task
+from rich.console import Console
+from rich.table import Table
+
+from freshq import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+RESULTS: Final = Path("benchmarks/results/invocations.json")
+BUILD: Final = Path("build/local")
+FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
+# CloudWatch Logs, "PutLogEvents": each event is billed with 26 bytes besides its text.
+OVERHEAD_BYTES: Final = 26
+MAX_AGE_SECONDS: Final = 600
+# The template's own default, which the demonstration and the tests replace.
+LOG_SAMPLE_RATIO: Final = 0.1
+PARAMETERS: Final[dict[str, str | int]] = {
+    "MaxAgeSeconds": MAX_AGE_SECONDS,
+    "Concurrency": 25,
+    "DemoCapacity": 25,
+    "DemoTaskSeconds": "0.01",
+    "Archive": "on",
+    "LogSampleRatio": str(LOG_SAMPLE_RATIO),
+}
+PATIENCE_SECONDS: Final = 300
+WINDOWS_SECONDS: Final = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is offered: so many tasks a second, for so long."""
+
+    rate_per_second: float
+    seconds: float
+
+
+LOADS: Final = {
+    "trickle": Load(rate_per_second=0.25, seconds=80),
+    "steady": Load(rate_per_second=24, seconds=40),
+    "burst": Load(rate_per_second=1000, seconds=1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a load cost.
+
+    Attributes:
+        load: Name of the load.
+        window_seconds: The batching window.
+        tasks: Tasks that were done.
+        seconds: From the first put to the last success.
+        invocations: Invocations by function.
+        log_bytes: Bytes of log by function, as they are billed.
+        wait_p50_seconds: Median time from put to claim.
+    """
+
+    load: str
+    window_seconds: int
+    tasks: int
+    seconds: float
+    invocations: dict[str, int]
+    log_bytes: dict[str, int]
+    wait_p50_seconds: float
+
+
+def counted(emulator: Emulator, name: str, window_seconds: int) -> Counted:
+    """Deploy the application, offer a load, wait until it is done, and count."""
+    load = LOADS[name]
+    values = PARAMETERS | {"BatchingWindowSeconds": window_seconds}
+    outputs = deploy(emulator, build(BUILD), values)
+    patient = Config(read_timeout=PATIENCE_SECONDS, retries={"total_max_attempts": 1})
+    client = boto3.client("lambda", config=patient, **emulator.connection)
+    event = {"rate_per_second": load.rate_per_second, "duration_seconds": load.seconds}
+    response = client.invoke(FunctionName=outputs["CreateTasksFunctionName"], Payload=json.dumps(event))
+    answer = json.loads(response["Payload"].read())
+    if response.get("FunctionError"):
+        msg = f"CreateTasks failed: {answer}"
+        raise SystemExit(msg)
+    _wait_until_done(emulator, outputs, int(answer["created"]))
+    lines = {function: list(_log(emulator, outputs, function)) for function in FUNCTIONS}
+    changes = read_changes(boto3.client("dynamodbstreams", **emulator.connection), outputs["QueueTableName"])
+    lives = lives_of(versions_by_task(changes), time.time())
+    waits = [life.wait_seconds for life in lives if life.wait_seconds is not None]
+    return Counted(
+        load=name,
+        window_seconds=window_seconds,
+        tasks=len(lives),
+        seconds=round(max(life.ended or 0.0 for life in lives) - lives[0].created, 1),
+        invocations={function: sum(map(_is_start, of)) for function, of in lines.items()},
+        log_bytes={
+            function: sum(len(line.encode()) + OVERHEAD_BYTES for line in of)
+            for function, of in lines.items()
+        },
+        wait_p50_seconds=round(percentile(waits, 50) or 0.0, 2),
+    )
+
+
+def _wait_until_done(emulator: Emulator, outputs: dict[str, str], tasks: int) -> None:
+    """Wait until all tasks are done and the last pass has ended, so that its log is there."""
+    queue = Queue.dynamodb(
+        outputs["QueueTableName"],
+        boto3.client("dynamodb", **emulator.connection),
+        max_age_seconds=MAX_AGE_SECONDS,
+    )
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while queue.stats().success < tasks or _passes_under_way(emulator, outputs):
+        if time.monotonic() > deadline:
+            msg = f"after {PATIENCE_SECONDS} s: {queue.stats()}"
+            raise SystemExit(msg)
+        time.sleep(1)
+
+
+def _passes_under_way(emulator: Emulator, outputs: dict[str, str]) -> bool:
+    kinds = Counter(line.split(" ", 1)[0] for line in _log(emulator, outputs, "ProcessTasks"))
+    return kinds["START"] > kinds["END"]
+
+
+def _log(emulator: Emulator, outputs: dict[str, str], function: str) -> Iterable[str]:
+    client = boto3.client("logs", **emulator.connection)
+    for page in client.get_paginator("filter_log_events").paginate(
+        logGroupName=outputs[f"{function}LogGroupName"]
+    ):
+        for event in page["events"]:
+            yield event["message"]
+
+
+def _is_start(line: str) -> bool:
+    return line.startswith("START RequestId")
+
+
+def table(results: Iterable[Counted]) -> Table:
+    """Return the figures as a table, per 1,000 tasks."""
+    shown = Table(
+        "load", "window", "wait", "create", "trigger", "process", "sweep", "archive", "all", "log",
+        title="Invocations per 1,000 tasks; window and median wait in seconds; bytes of log a task",
+    )  # fmt: skip
+    for column in shown.columns[1:]:
+        column.justify = "right"
+    for one in results:
+        per_thousand = {name: number * 1000 / one.tasks for name, number in one.invocations.items()}
+        shown.add_row(
+            one.load,
+            str(one.window_seconds),
+            f"{one.wait_p50_seconds:.2f}",
+            *(f"{per_thousand[name]:.0f}" for name in FUNCTIONS),
+            f"{sum(per_thousand.values()):.0f}",
+            f"{sum(one.log_bytes.values()) / one.tasks:,.0f}",
+        )
+    return shown
+
+
+def main() -> None:
+    """Count, and print or write the figures."""
+    parser = argparse.ArgumentParser(description="Invocations and log bytes of the deployed application.")
+    parser.add_argument("--loads", default=",".join(LOADS), help="names, separated by commas")
+    parser.add_argument(
+        "--windows", default=",".join(map(str, WINDOWS_SECONDS)), help="batching windows in seconds"
+    )
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS}")
+    arguments = parser.parse_args()
+    results = []
+    for name in arguments.loads.split(","):
+        for window in arguments.windows.split(","):
+            with (
+                tempfile.TemporaryDirectory(prefix="freshq-invocations-") as folder,
+                Emulator(Path(folder) / "emulator.log") as emulator,
+            ):
+                results.append(counted(emulator, name, int(window)))
+    Console().print(table(results))
+    if arguments.write:
+        written: list[dict[str, Any]] = [asdict(one) for one in results]
+        RESULTS.write_text(json.dumps(written, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
