@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tempfile
 import time
 from collections import Counter
@@ -30,13 +31,16 @@ from rich.table import Table
 from freshq import Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from local.facts import Life
 
 RESULTS: Final = Path("benchmarks/results/invocations.json")
 BUILD: Final = Path("build/local")
 FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
 # CloudWatch Logs, "PutLogEvents": each event is billed with 26 bytes besides its text.
 OVERHEAD_BYTES: Final = 26
+_DURATION: Final = re.compile(r"REPORT RequestId: \S+\tDuration: ([0-9.]+) ms")
 MAX_AGE_SECONDS: Final = 600
 # The template's own default, which the demonstration and the tests replace.
 LOG_SAMPLE_RATIO: Final = 0.1
@@ -77,7 +81,9 @@ class Counted:
         tasks: Tasks that were done.
         seconds: From the first put to the last success.
         invocations: Invocations by function.
+        run_seconds: Time for which each function ran.
         log_bytes: Bytes of log by function, as they are billed.
+        write_units: Write units of all items, from the table's changes.
         wait_p50_seconds: Median time from put to claim.
     """
 
@@ -86,40 +92,54 @@ class Counted:
     tasks: int
     seconds: float
     invocations: dict[str, int]
+    run_seconds: dict[str, float]
     log_bytes: dict[str, int]
+    write_units: int
     wait_p50_seconds: float
 
 
 def counted(emulator: Emulator, name: str, window_seconds: int) -> Counted:
     """Deploy the application, offer a load, wait until it is done, and count."""
-    load = LOADS[name]
     values = PARAMETERS | {"BatchingWindowSeconds": window_seconds}
     outputs = deploy(emulator, build(BUILD), values)
-    patient = Config(read_timeout=PATIENCE_SECONDS, retries={"total_max_attempts": 1})
-    client = boto3.client("lambda", config=patient, **emulator.connection)
-    event = {"rate_per_second": load.rate_per_second, "duration_seconds": load.seconds}
-    response = client.invoke(FunctionName=outputs["CreateTasksFunctionName"], Payload=json.dumps(event))
-    answer = json.loads(response["Payload"].read())
-    if response.get("FunctionError"):
-        msg = f"CreateTasks failed: {answer}"
-        raise SystemExit(msg)
-    _wait_until_done(emulator, outputs, int(answer["created"]))
+    _wait_until_done(emulator, outputs, _offer(emulator, outputs, LOADS[name]))
     lines = {function: list(_log(emulator, outputs, function)) for function in FUNCTIONS}
-    changes = read_changes(boto3.client("dynamodbstreams", **emulator.connection), outputs["QueueTableName"])
+    streams = boto3.client("dynamodbstreams", **emulator.connection)
+    changes = list(read_changes(streams, outputs["QueueTableName"]))
     lives = lives_of(versions_by_task(changes), time.time())
-    waits = [life.wait_seconds for life in lives if life.wait_seconds is not None]
     return Counted(
         load=name,
         window_seconds=window_seconds,
         tasks=len(lives),
-        seconds=round(max(life.ended or 0.0 for life in lives) - lives[0].created, 1),
+        seconds=_served_seconds(lives),
         invocations={function: sum(map(_is_start, of)) for function, of in lines.items()},
-        log_bytes={
-            function: sum(len(line.encode()) + OVERHEAD_BYTES for line in of)
-            for function, of in lines.items()
-        },
-        wait_p50_seconds=round(percentile(waits, 50) or 0.0, 2),
+        run_seconds={function: round(sum(map(_run_seconds, of)), 2) for function, of in lines.items()},
+        log_bytes={function: sum(map(_billed_bytes, of)) for function, of in lines.items()},
+        write_units=sum(change.write_units() for change in changes),
+        wait_p50_seconds=_median_wait_seconds(lives),
     )
+
+
+def _served_seconds(lives: Sequence[Life]) -> float:
+    return round(max(life.ended for life in lives if life.ended is not None) - lives[0].created, 1)
+
+
+def _median_wait_seconds(lives: Sequence[Life]) -> float:
+    waits = [life.wait_seconds for life in lives if life.wait_seconds is not None]
+    return round(percentile(waits, 50) or 0.0, 2)
+
+
+def _offer(emulator: Emulator, outputs: dict[str, str], load: Load) -> int:
+    """Let CreateTasks offer a load; return how many tasks it put."""
+    patient = Config(read_timeout=PATIENCE_SECONDS, retries={"total_max_attempts": 1})
+    functions = boto3.client("lambda", config=patient, **emulator.connection)
+    event = {"rate_per_second": load.rate_per_second, "duration_seconds": load.seconds}
+    response = functions.invoke(FunctionName=outputs["CreateTasksFunctionName"], Payload=json.dumps(event))
+    answer = json.loads(response["Payload"].read())
+    if response.get("FunctionError"):
+        msg = f"CreateTasks failed: {answer}"
+        raise SystemExit(msg)
+    return int(answer["created"])
 
 
 def _wait_until_done(emulator: Emulator, outputs: dict[str, str], tasks: int) -> None:
@@ -143,8 +163,8 @@ def _passes_under_way(emulator: Emulator, outputs: dict[str, str]) -> bool:
 
 
 def _log(emulator: Emulator, outputs: dict[str, str], function: str) -> Iterable[str]:
-    client = boto3.client("logs", **emulator.connection)
-    for page in client.get_paginator("filter_log_events").paginate(
+    logs = boto3.client("logs", **emulator.connection)
+    for page in logs.get_paginator("filter_log_events").paginate(
         logGroupName=outputs[f"{function}LogGroupName"]
     ):
         for event in page["events"]:
@@ -153,6 +173,16 @@ def _log(emulator: Emulator, outputs: dict[str, str], function: str) -> Iterable
 
 def _is_start(line: str) -> bool:
     return line.startswith("START RequestId")
+
+
+def _billed_bytes(line: str) -> int:
+    return len(line.encode()) + OVERHEAD_BYTES
+
+
+def _run_seconds(line: str) -> float:
+    """Return the duration in a REPORT line, 0 for any other."""
+    found = _DURATION.match(line)
+    return float(found[1]) / 1000 if found else 0.0
 
 
 def table(results: Iterable[Counted]) -> Table:
