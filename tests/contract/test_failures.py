@@ -180,7 +180,7 @@ class TestLostReplyWithinTheSDK:
 
     def test_claim_holds_what_it_took(self, queue: Queue, client: DynamoDBClient) -> None:
         queue.put_many([{"payload": number} for number in range(3)])
-        with replies_lost_to_the_sdk(client, "UpdateItem", times=2) as sent:
+        with one_by_one(client), replies_lost_to_the_sdk(client, "UpdateItem", times=2) as sent:
             claims = queue.claim(limit=3)
         assert len(sent) == 5
         assert payloads(claims) == [2, 1, 0]
