@@ -44,6 +44,8 @@ LOADS: Final = {
     "steady": "24 a second",
     "burst": "1,000 at once",
 }
+# The emulator serves a tenth of what an account does, so waits in a burst say nothing.
+EMULATOR_BOUND: Final = frozenset({"burst"})
 # SQS sends, receives and deletes up to ten messages a request, and Lambda takes as many in one invocation.
 SQS_BATCH: Final = 10
 # What the system that freshq descends from needs for a task: write units at best, and under backlog.
@@ -120,9 +122,9 @@ def _table(bills: Iterable[Bill], counted: Mapping[str, Mapping[str, Any]]) -> s
         of = counted[one.load]
         dollars = " | ".join(f"{figure:.2f}" for figure in one.dollars.values())
         per_thousand = sum(of["invocations"][name] for name in FOR_TASKS) * 1000 / of["tasks"]
+        wait = "-" if one.load in EMULATOR_BOUND else f"{of['wait_p50_seconds']:.1f} s"
         lines.append(
-            f"| {LOADS[one.load]} | {dollars} | **{one.total:.2f}** | {per_thousand:,.0f} "
-            f"| {of['wait_p50_seconds']:.1f} s |"
+            f"| {LOADS[one.load]} | {dollars} | **{one.total:.2f}** | {per_thousand:,.0f} | {wait} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -140,8 +142,8 @@ is not on the bill, nor is what your runner does.
 
 """
 _BESIDE: Final = """
-In a burst, the emulator serves about a tenth of what an account does, so the last column says nothing
-there.
+Invocations are those of 1,000 tasks, and the wait is the median from put to claim; in a burst the emulator
+is the limit.
 
 A lone task wakes a worker, which waits two seconds for another one before it ends: at a trickle that
 waiting is most of the bill. A task every four seconds makes 650,000 tasks a month.
