@@ -26,7 +26,7 @@ SQLite does not, as that of the others does not. A figure counts from the first 
 `Worker` until all is settled. All contenders took turns for {rounds} rounds on {processors} processors,
 which other work shared (load {load}): so compare the figures of one table, and trust the ratios more. A
 ratio is the median of those within each round. litequeue has no worker: a loop takes one message after the
-other. taskiq is not here, as its broker on PostgreSQL is told of messages by NOTIFY and drains no backlog.
+other. taskiq is beside coroutines, in [asyncio](asyncio.md).
 {missing}"""
 BOUNDS: Final = """## What bounds it
 

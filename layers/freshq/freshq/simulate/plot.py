@@ -21,7 +21,7 @@ WIDTH: Final = 190
 HEIGHT: Final = 130
 COLUMNS: Final = 4
 # From the palette of Okabe and Ito: oldest first is warm, newest first is cool.
-COLOURS: Final = ("#D55E00", "#E69F00", "#CC79A7", "#999999", "#0072B2", "#56B4E9", "#009E73", "#000000")
+COLOURS: Final = ("#D55E00", "#E69F00", "#CC79A7", "#000000", "#0072B2", "#56B4E9", "#009E73", "#F0E442")
 OTHERS: Final = "#D0D0D0"
 STAR: Final = (
     "M0,-1L0.29,-0.4L0.95,-0.31L0.48,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.48,0.15L-0.95,-0.31L-0.29,-0.4Z"
