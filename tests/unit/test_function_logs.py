@@ -109,6 +109,8 @@ def test_one_id_goes_from_ring_to_ring_and_into_every_line(
     monkeypatch.setenv("FRESHQ_PASS_SECONDS", "0.2")
     monkeypatch.setenv("FRESHQ_DEMO_TASK_SECONDS", "0.1")
     application.queue.put_many([{"payload": number} for number in range(30)])
+    log.truncate(0)  # the put was no function's
+    log.seek(0)
     application.invoke("trigger", load_event("trigger-insert"))
     (first,) = application.rings(application.process_tasks_topic_arn)
     assert application.invoke("process_tasks", sns_event(first))["tail_call"]

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
@@ -65,6 +63,8 @@ def days_from_json(kept: Mapping[str, Any]) -> dict[int, Day]:
 
 def iso(day: int) -> str:
     """Return a day as Spark writes it: YYYY-MM-DD."""
+    import numpy as np  # noqa: PLC0415 - the command's help does without it
+
     text = str(np.datetime64(day, "D"))
     return text if len(text.split("-", 1)[0]) <= _LONGEST_YEAR else f"+{text}"
 
@@ -75,6 +75,8 @@ def number(text: str) -> int:
     Args:
         text: From `iso`.
     """
+    import numpy as np  # noqa: PLC0415 - as above
+
     return int(np.datetime64(text.removeprefix("+"), "D").astype(np.int64))
 
 
