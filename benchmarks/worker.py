@@ -87,7 +87,6 @@ def by_hand(url: str, tasks: int, _concurrency: int) -> Figure:
 
 def by_worker(url: str, tasks: int, concurrency: int) -> Figure:
     """Run a worker until all is settled."""
-    logging.disable(logging.WARNING)
     queue = filled(url, tasks)
     began: list[tuple[float, float]] = []
 
@@ -100,9 +99,11 @@ def by_worker(url: str, tasks: int, concurrency: int) -> Figure:
 
 
 def apart(measure: Measure, *arguments: Any) -> Figure:  # noqa: ANN401 - those of `measure`
-    """Measure in a process of its own."""
+    """Measure in a process of its own, which logs no task."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as executor:
+    with ProcessPoolExecutor(
+        1, context, initializer=logging.disable, initargs=(logging.WARNING,)
+    ) as executor:
         return executor.submit(measure, *arguments).result(LONGEST_SECONDS)
 
 
