@@ -14,7 +14,6 @@ import json
 import re
 import tempfile
 import time
-from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from freshq import Queue
+from freshq.stores.dynamodb.passes import WorkerPasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,6 +53,8 @@ PARAMETERS: Final[dict[str, str | int]] = {
     "LogSampleRatio": str(LOG_SAMPLE_RATIO),
 }
 PATIENCE_SECONDS: Final = 300
+# From the end of a pass to its last line in the log.
+LOG_SECONDS: Final = 2
 WINDOWS_SECONDS: Final = (0, 1)
 
 
@@ -143,23 +145,17 @@ def _offer(emulator: Emulator, outputs: dict[str, str], load: Load) -> int:
 
 
 def _wait_until_done(emulator: Emulator, outputs: dict[str, str], tasks: int) -> None:
-    """Wait until all tasks are done and the last pass has ended, so that its log is there."""
-    queue = Queue.dynamodb(
-        outputs["QueueTableName"],
-        boto3.client("dynamodb", **emulator.connection),
-        max_age_seconds=MAX_AGE_SECONDS,
-    )
+    """Wait until all tasks are done and no pass is under way: its log comes at its end."""
+    table, client = outputs["QueueTableName"], boto3.client("dynamodb", **emulator.connection)
+    queue = Queue.dynamodb(table, client, max_age_seconds=MAX_AGE_SECONDS)
+    passes = WorkerPasses(table, queue.name, 1, client)
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while queue.stats().success < tasks or _passes_under_way(emulator, outputs):
+    while queue.stats().success < tasks or passes.all_taken():
         if time.monotonic() > deadline:
             msg = f"after {PATIENCE_SECONDS} s: {queue.stats()}"
             raise SystemExit(msg)
         time.sleep(1)
-
-
-def _passes_under_way(emulator: Emulator, outputs: dict[str, str]) -> bool:
-    kinds = Counter(line.split(" ", 1)[0] for line in _log(emulator, outputs, "ProcessTasks"))
-    return kinds["START"] > kinds["END"]
+    time.sleep(LOG_SECONDS)
 
 
 def _log(emulator: Emulator, outputs: dict[str, str], function: str) -> Iterable[str]:

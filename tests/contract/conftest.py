@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import DATABASES, DYNAMODB, StoreUnderTest, on_table
+from tests.support.attached import Shipments
 from tests.support.matching import Desk, emptied_resources
 
 if TYPE_CHECKING:
@@ -25,6 +26,15 @@ def client(request: pytest.FixtureRequest) -> DynamoDBClient:
 def table(client: DynamoDBClient) -> StoreUnderTest:
     """Return an empty store on a table of DynamoDB."""
     return on_table(DYNAMODB, client)
+
+
+@pytest.fixture
+def shipments(client: DynamoDBClient) -> Shipments:
+    """Return an attached table with three records, A, B and C."""
+    table = Shipments(client)
+    table.create_attached()
+    table.add("A", "B", "C")
+    return table
 
 
 @pytest.fixture(params=["memory", "dynamodb_local", *DATABASES])

@@ -48,15 +48,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def shipments(client: DynamoDBClient) -> Shipments:
-    """Return an attached table with three records, A, B and C."""
-    table = Shipments(client)
-    table.create_attached()
-    table.add("A", "B", "C")
-    return table
-
-
-@pytest.fixture
 def queue(shipments: Shipments) -> AttachedQueue:
     return shipments.queue()
 

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from freshq import AlreadyQueued, AttachedQueue, LeaseLost, TaskNotFound, TaskStatus
 from tests.support.attached import DATA, Shipments
 from tests.support.readings import ids
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
-
-@pytest.fixture
-def shipments(client: DynamoDBClient) -> Shipments:
-    """Return an attached table with three records, A, B and C."""
-    table = Shipments(client)
-    table.create_attached()
-    table.add("A", "B", "C")
-    return table
 
 
 @pytest.fixture

@@ -41,6 +41,8 @@ def stacks(deployed: Callable[..., Deployment]) -> dict[Order, Deployment]:
             DemoTaskSeconds=TASK_SECONDS,
             PassSeconds=60,
             SettleSeconds=5,
+            # The simulator knows no worker that waits to be woken.
+            BatchingWindowSeconds=0,
         )
         for order in Order
     }

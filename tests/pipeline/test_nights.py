@@ -46,7 +46,7 @@ def published(out: Path) -> dict[str, Counter[str]]:
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
 def test_nights_equal_duckdb(pipeline: Pipeline, tmp_path: Path) -> None:
-    parts = nights(recorded(60, seed=2, days=4), count=3, late=0.05, seed=2)
+    parts = nights(recorded(60, seed=2, days=3), count=2, late=0.05, seed=2)
     assert_each_run_equals_duckdb(pipeline, tmp_path, parts)
 
 
