@@ -66,14 +66,11 @@ def lease_of(queue: Queue, task_id: str = "a") -> float:
     return task.lease_until or 0.0
 
 
-class Hanging:
-    """A worker in a thread; its runner hangs on some tasks until released."""
+class InThread:
+    """A worker in a thread; its runner may wait for `release`, which the end of the block sets."""
 
-    def __init__(self, queue: Queue, clock: Clock, **options: Any) -> None:
-        self.queue, self.clock, self.observer = queue, clock, Quiet()
-        self.release, self.started = threading.Event(), Counter[str]()
-        options = {"concurrency": 1, "poll_seconds": 0.01, "max_run_seconds": 30, **options}
-        self.worker = Worker(queue, self._run, observer=self.observer, **options)
+    def __init__(self, worker: Worker) -> None:
+        self.worker, self.release = worker, threading.Event()
         self.report: RunReport | None = None
         self._thread = threading.Thread(target=self._work)
 
@@ -93,6 +90,16 @@ class Hanging:
 
     def _work(self) -> None:
         self.report = self.worker.run()
+
+
+class Hanging(InThread):
+    """Its runner hangs on some tasks until released."""
+
+    def __init__(self, queue: Queue, clock: Clock, **options: Any) -> None:
+        self.queue, self.clock, self.observer = queue, clock, Quiet()
+        self.started = Counter[str]()
+        options = {"concurrency": 1, "poll_seconds": 0.01, "max_run_seconds": 30, **options}
+        super().__init__(Worker(queue, self._run, observer=self.observer, **options))
 
     def _run(self, task: Task) -> str:
         self.started[task.task_id] += 1

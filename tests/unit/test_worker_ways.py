@@ -12,10 +12,10 @@ import pytest
 from freshq import Outcome, Queue, Reject, Retry, RetryBudget, TableMissing, TaskStatus, Worker
 from freshq.stores.memory import MemoryStore
 from freshq.worker.report import WorkerState
-from tests.support.working import PATIENCE_SECONDS, FailingStore, Quiet, wait_until, work_off
+from tests.support.working import PATIENCE_SECONDS, FailingStore, InThread, Quiet, wait_until, work_off
 
 if TYPE_CHECKING:
-    from freshq import RunReport, Task
+    from freshq import Task
     from freshq.stores.claim_request import ClaimRequest
 
 
@@ -79,39 +79,24 @@ class TestAtMostOnce:
         assert extended == []
 
 
-class Blocked:
-    """A worker in a thread, whose runner blocks on one task until `release` is set."""
+class Blocked(InThread):
+    """Its runner blocks on one task until released; the block begins once it does."""
 
     def __init__(self, queue: Queue, **options: Any) -> None:
-        self.queue = queue
+        self.queue, self.started = queue, threading.Event()
         queue.put("work", task_id="a")
-        self.started, self.release = threading.Event(), threading.Event()
-        self.worker = Worker(queue, self._run, **{"poll_seconds": 0.01, "concurrency": 1, **options})
-        self.report: RunReport | None = None
-        self._thread = threading.Thread(target=self._work)
+        options = {"poll_seconds": 0.01, "concurrency": 1, **options}
+        super().__init__(Worker(queue, self._run, **options))
 
     def _run(self, task: Task) -> None:
         del task
         self.started.set()
         assert self.release.wait(PATIENCE_SECONDS)
 
-    def _work(self) -> None:
-        self.report = self.worker.run()
-
     def __enter__(self) -> Self:
-        self._thread.start()
+        super().__enter__()
         assert self.started.wait(PATIENCE_SECONDS)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release.set()
-        self.ended()
-
-    def ended(self) -> RunReport:
-        self.worker.stop()
-        self._thread.join(PATIENCE_SECONDS)
-        assert self.report is not None
-        return self.report
 
 
 class TestStopAtOnce:

@@ -123,7 +123,7 @@ def bury(
     force: Force = False,
     yes: Yes = False,
 ) -> None:
-    """Make dead letters of pending tasks, with --force also of those that are held."""
+    """Turn pending tasks into dead letters, with --force also those that are held."""
     session = context.session
     _change_each(session, "Bury", task_ids, yes, partial(session.queue.bury, error=error, force=force))
 

@@ -67,7 +67,7 @@ VERBS: Final[tuple[Listed, ...]] = (
     _tasks(
         "bury",
         target="commands.tasks:bury",
-        help="Make dead letters of pending tasks, with --force also of those that are held.",
+        help="Turn pending tasks into dead letters, with --force also those that are held.",
     ),
     _tasks(
         "restore",

@@ -177,7 +177,7 @@ class Batches:
         try:
             BATCH_RETRY.run(send_rest, _LeftError, sleep=time.sleep, uniform=random.random)
         except _NotAllowedError:
-            pass
+            pass  # logged once; each write is sent alone below
         except FreshqError as error:
             failure = error
         for index, write in enumerate(writes):

@@ -105,7 +105,7 @@ class StatementPool(Pool):
         try:
             return self._idle.pop()
         except IndexError:
-            pass
+            pass  # no idle connection, so this makes one
         try:
             return self._create_connection()
         except BaseException:
