@@ -64,6 +64,7 @@ class TestLook:
         assert sum(row["waiting"] for row in shown["groups"]["rows"]) == exact.pending
         assert [(row["group"], row["held"]) for row in shown["groups"]["rows"]] == [(None, 2), ("desk", 0)]
         assert {row["task_id"] for row in shown["leases"]} == {"held", "also held"}
+        assert {row["progress_fraction"] for row in shown["leases"]} == {None}
         assert all(row["left_seconds"] == pytest.approx(30, abs=0.1) for row in shown["leases"])
 
     def test_marks_keep_their_creation_time_from_look_to_look(self, store: StoreUnderTest) -> None:

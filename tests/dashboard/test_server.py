@@ -229,6 +229,13 @@ class TestChanging:
         assert shown.do("discard", id="dead").status_code == 200
         assert shown.queue.get("dead") is None
 
+    def test_a_task_in_work_is_cancelled_by_force_only(self, shown: Page) -> None:
+        (claim,) = shown.queue.claim()
+        task_id = claim.task.task_id
+        assert shown.do("cancel", id=task_id).status_code == 409
+        assert shown.do("cancel by force", id=task_id).status_code == 200
+        assert shown.queue.find(task_id).status == "CANCELLED"
+
     def test_a_waiting_task_is_touched_or_cancelled(self, shown: Page, clock: Clock) -> None:
         clock.advance(30)
         assert shown.do("touch", id="a").status_code == 200

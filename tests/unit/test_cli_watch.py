@@ -27,8 +27,8 @@ from freshq.cli.commands.watch.command import draw
 from freshq.cli.commands.watch.frame import frame
 from freshq.cli.commands.watch.snapshots import (
     AGES_SECONDS,
-    DEAD_EVERY_SECONDS,
     MAX_DEAD_LETTERS,
+    TASKS_EVERY_SECONDS,
     Watcher,
     bands,
 )
@@ -78,6 +78,24 @@ class TestSnapshots:
         snapshot = Watcher(queue).look()
         assert (snapshot.backlog, snapshot.dead_letters) == ((), ())
 
+    def test_tasks_in_work_that_report_progress_are_shown_where_there_is_room(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock)
+        queue.put_many([{"payload": number, "task_id": f"t{number}"} for number in range(3)])
+        for claim, fraction in zip(queue.claim(limit=2), (0.29, 1), strict=True):
+            queue.extend(claim, 60, progress=fraction, step="loading")
+        queue.claim()
+        clock.advance(3)
+        snapshot = Watcher(queue).look()
+        assert [task.task_id for task in snapshot.in_work] == ["t1", "t2"]
+        assert snapshot.as_json()["in_work"][0]["progress_fraction"] == 1
+        lines = drawn(snapshot, 80, 30).splitlines()
+        (place,) = [place for place, line in enumerate(lines) if line.startswith("in work, for how long")]
+        assert [line.split() for line in lines[place + 1 : place + 3]] == [
+            ["t1", "3.0", "s", "100", "%,", "loading"],
+            ["t2", "3.0", "s", "29", "%,", "loading"],
+        ]
+        assert "loading" not in drawn(snapshot, 80, 10)
+
     def test_tasks_older_than_every_age_are_counted(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock, max_age_seconds=100_000)
         queue.put("old")
@@ -110,7 +128,7 @@ class TestSnapshots:
         assert [task.payload for task in watcher.look().dead_letters] == [*range(52, 2, -1)]
         queue.discard()
         assert len(watcher.look().dead_letters) == MAX_DEAD_LETTERS
-        clock.advance(DEAD_EVERY_SECONDS)
+        clock.advance(TASKS_EVERY_SECONDS)
         assert watcher.look().dead_letters == ()
 
 

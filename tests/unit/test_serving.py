@@ -115,7 +115,7 @@ class TestManyCoroutines:
 
         queue.put(None, task_id="a", kind="long")
         report = worked_off(queue, handlers)
-        assert (stopped, report.outcomes[Outcome.LEASE_LOST]) == (["a"], 1)
+        assert (stopped, report.outcomes[Outcome.CANCELLED]) == (["a"], 1)
         assert known(queue, "a").status is TaskStatus.CANCELLED
 
     def test_no_more_run_than_the_worker_may_run(self, handlers: Handlers) -> None:

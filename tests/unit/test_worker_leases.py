@@ -62,9 +62,9 @@ class TestLeases:
             runs.begin(claim, clock.now)
         extend = queue.extend
 
-        def noted(claim: Claim, seconds: float) -> Claim:
+        def noted(claim: Claim, seconds: float, **progress: Any) -> Claim:
             extended.append(claim.task.task_id)
-            return extend(claim, seconds)
+            return extend(claim, seconds, **progress)
 
         monkeypatch.setattr(queue, "extend", noted)
         monkeypatch.setattr(leases, "MAX_EXTENSIONS", 1)

@@ -40,14 +40,22 @@ class RefusedError(FreshqError):
 
 
 class LeaseLost(RefusedError):  # noqa: N818 - the public contract fixes this name
-    """The claim no longer holds its task: its lease expired, or it was settled."""
+    """The claim no longer holds its task: its lease expired, or it was settled or cancelled.
 
-    def __init__(self, task_id: str, why: str) -> None:
-        """Name the task and say why the claim no longer holds it."""
+    Attributes:
+        task_id: The task.
+        status: The status of the task now; None if it was deleted, or is not known.
+    """
+
+    status: str | None = None
+
+    def __init__(self, task_id: str, why: str, status: str | None = None) -> None:
+        """Name the task, say why the claim no longer holds it, and what the task is now."""
         super().__init__(
             f"task {task_id!r}: the claim no longer holds it ({why}); nothing was changed, stop working on it"
         )
         self.task_id = task_id
+        self.status = status
 
 
 class TaskNotFound(RefusedError):  # noqa: N818 - names the outcome

@@ -149,6 +149,7 @@ METRIC_OF_OUTCOME: Final = {
     Outcome.RELEASED: "TasksReleased",
     Outcome.SHED: "TasksShedBeforeRun",
     Outcome.LEASE_LOST: "LeasesLost",
+    Outcome.CANCELLED: "TasksCancelled",
     Outcome.UNSETTLED: "TasksUnsettled",
 }
 # Alarms compare these. CloudWatch cannot fill in a metric that has no value at all.

@@ -106,9 +106,25 @@ def state(task: Task, now: float) -> dict[str, str]:
         facts["claimable"] = _when(task.not_before, now)
     if task.lease_until is not None:
         facts["lease ends"] = _when(task.lease_until, now)
+    if task.progress_fraction is not None:
+        facts["progress"] = progress(task)
     if task.shed_reason is not None:
         facts["shed for"] = task.shed_reason.value
     return facts
+
+
+def progress(task: Task) -> str:
+    """Return how far the last run of a task was, such as ``40 %, loading``."""
+    done = percent(task)
+    return done if task.progress_step is None else f"{done}, {printable(task.progress_step)}"
+
+
+def percent(task: Task) -> str:
+    """Return how much of its work the last run of a task had done, such as ``40 %``; empty if not known."""
+    if task.progress_fraction is None:
+        return ""
+    # Millionths are exact: 0.29 is 29 %, not 28.999. Rounded down: only what is done is 100 %.
+    return f"{round(task.progress_fraction * 1_000_000) // 10_000} %"
 
 
 def _beginnings(task: Task, now: float) -> dict[str, str]:

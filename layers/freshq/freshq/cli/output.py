@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import typer
 
 from freshq.cli.errors import printable
-from freshq.cli.facts import claim_facts, claim_fields, fields, task_facts, times
+from freshq.cli.facts import claim_facts, claim_fields, fields, percent, task_facts, times
 from freshq.cli.texts import compact_json, excerpt, json_text, span
 from freshq.errors import needs
 from freshq.model.answers import WaitsFor
@@ -185,12 +185,20 @@ def _listing(rows: Sequence[tuple[str, ...]], last: str, width: int) -> Table:
 def _row(task: Task, now: float, *, errors: bool, state: str | None = None) -> tuple[str, ...]:
     return (
         printable(task.task_id),
-        state or ("delayed" if task.delayed else task.status_at(now).value),
+        state or _state(task, now),
         str(task.priority),
         str(task.attempts),
         "-" if task.status is TaskStatus.READY else span(max(0.0, now - task.created)),
         (task.error or "") if errors else compact_json(task.payload),
     )
+
+
+def _state(task: Task, now: float) -> str:
+    """Return the state of a task, and how far it is while it runs."""
+    if task.delayed:
+        return "delayed"
+    far = percent(task) if task.status is TaskStatus.TAKEN else ""
+    return f"{task.status_at(now).value} {far}".rstrip()
 
 
 def details(facts: Mapping[str, str]) -> Table:

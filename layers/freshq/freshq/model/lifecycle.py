@@ -17,11 +17,14 @@ from freshq.model.task import MAX_SECONDS, Task, TaskStatus, Verb, advance
 if TYPE_CHECKING:
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
+    from freshq.model.progress import Progress
     from freshq.policy.shedding import ShedReason
 
 # Longer texts are truncated: an error must always fit beside the largest payload.
 MAX_ERROR_CHARS: Final = 500
 UNHELD: Final = {"lease_token": None, "lease_until": None}
+# Progress belongs to one run: a task that is to run again has none.
+NO_PROGRESS: Final = {"progress_fraction": None, "progress_step": None}
 
 
 def new_token() -> str:
@@ -136,10 +139,19 @@ class Lifecycle:
             not_before=_not_before(task, now, delay_seconds),
         )
 
-    def extended(self, task: Task, now: float, lease_until: float) -> Task:
-        """Return the task with its lease extended to `lease_until`; a lease is never shortened."""
-        lease_until = max(lease_until, task.lease_until or 0.0)
-        return self._next(task, Verb.EXTEND, TaskStatus.TAKEN, now, lease_until=lease_until)
+    def extended(self, task: Task, now: float, lease_until: float, progress: Progress | None = None) -> Task:
+        """Return the task with its lease extended to `lease_until`; a lease is never shortened.
+
+        Args:
+            task: The held task.
+            now: Current time in seconds.
+            lease_until: When the lease is to end, in seconds since the epoch.
+            progress: How far its run is; None: as it is stored.
+        """
+        changes: dict[str, Any] = {"lease_until": max(lease_until, task.lease_until or 0.0)}
+        if progress is not None:
+            changes |= {"progress_fraction": progress.fraction, "progress_step": progress.step}
+        return self._next(task, Verb.EXTEND, TaskStatus.TAKEN, now, **changes)
 
     def recovered(self, task: Task, now: float) -> Task:
         """Return a task whose lease expired: claimable again, or a dead letter after its last attempt."""
@@ -207,7 +219,7 @@ class Lifecycle:
 
     def claimed_dead(self, task: Task, now: float, token: str, lease_until: float) -> Task:
         """Return a dead letter as held under a lease."""
-        changes = claim_times(task, now) | {"lease_token": token, "lease_until": lease_until}
+        changes = claim_times(task, now) | NO_PROGRESS | {"lease_token": token, "lease_until": lease_until}
         return self._next(task, Verb.CLAIM_DEAD, TaskStatus.TAKEN, now, **changes)
 
     def unqueued(self, task: Task, to: TaskStatus, now: float) -> Task:
@@ -243,6 +255,7 @@ class Lifecycle:
         """Apply a verb; set the expiry and the request token of the new version."""
         if to is TaskStatus.PENDING:
             useful_until = changes.get("deadline", task.deadline)
+            changes |= NO_PROGRESS
         elif to is TaskStatus.TAKEN:
             useful_until = max(task.deadline, changes["lease_until"])
         else:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import IllegalTransition
+from freshq.errors import IllegalTransition, RefusedError
+from freshq.model.progress import RunHandle, checked_progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,8 +95,14 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskSta
 }
 
 
+class _Run:
+    """Keeps the run of a task beside its fields: copies of the task have none."""
+
+    __slots__ = ("_handle",)
+
+
 @dataclass(frozen=True, slots=True)
-class Task:
+class Task(_Run):
     """One unit of work as a store keeps it.
 
     Attributes:
@@ -127,6 +134,9 @@ class Task:
         first_claim_at: When it was claimed for the first time; None if it never was.
         last_claim_at: When it was claimed for the last time; None if it never was.
         dead_at: When it last became a dead letter; it stays after a redrive. None if it never did.
+        progress_fraction: The part of its work that its last run reported as done, from 0 to 1; None if it
+            reported nothing. A task that returns to its line has no progress.
+        progress_step: What that run did then; None if it did not say.
     """
 
     task_id: str
@@ -154,6 +164,8 @@ class Task:
     first_claim_at: float | None = None
     last_claim_at: float | None = None
     dead_at: float | None = None
+    progress_fraction: float | None = None
+    progress_step: str | None = None
 
     def status_at(self, now: float) -> TaskStatus:
         """Return the status at `now`: the stored one, or SHED if the task is PENDING past its deadline."""
@@ -174,6 +186,52 @@ class Task:
     def delayed(self) -> bool:
         """Whether it is PENDING but cannot be claimed before `not_before`."""
         return self.status is TaskStatus.PENDING and self.not_before is not None
+
+    def progress(self, fraction: float, step: str | None = None) -> None:
+        """Report how far the run of this task is. Only the function that runs it can; it never waits.
+
+        The worker stores the last report together with the lease: with each renewal, and at most every
+        `PROGRESS_SECONDS` besides. The end of the run stores it too. Under `at_most_once` the task is over
+        before its run, and reports are not kept.
+
+        Args:
+            fraction: The part of the work that is done, from 0 to 1.
+            step: What the run does now, up to 200 characters; longer texts are truncated.
+
+        Raises:
+            ValueError: If an argument is wrong.
+            LeaseLost: If the worker knows that it no longer holds the task: stop working on it.
+            RefusedError: If the task is not run under a lease here.
+        """
+        reported = checked_progress(fraction, step)
+        handle = handle_of(self)
+        if handle is None:
+            msg = (
+                f"task {self.task_id!r}: it is not run under a lease here, so its progress cannot be kept; "
+                "report it from the function that a worker calls, or use extend(claim, ..., progress=...)"
+            )
+            raise RefusedError(msg)
+        handle.report(reported)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the function that runs this task should stop: nobody wants its result any more.
+
+        The task was cancelled, its lease is lost, the run exceeded `max_run_seconds`, or the worker ends at
+        once. A coroutine is cancelled as well. Of a task that is not run here: whether it is CANCELLED.
+        """
+        handle = handle_of(self)
+        return self.status is TaskStatus.CANCELLED if handle is None else handle.why_cancelled is not None
+
+
+def handle_of(task: Task) -> RunHandle | None:
+    """Return the handle of the run of a task; None if it is not run here."""
+    return getattr(task, "_handle", None)
+
+
+def give_handle(task: Task, handle: RunHandle) -> None:
+    """Let the function that runs a task report on its run."""
+    object.__setattr__(task, "_handle", handle)  # the task is frozen, and no field of it changes
 
 
 def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:  # noqa: ANN401 - the fields of Task

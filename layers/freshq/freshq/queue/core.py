@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
+    from freshq.model.progress import Progress
     from freshq.model.task import Task
     from freshq.stores.base import Store
     from freshq.stores.conflicts import OnConflict
@@ -182,8 +183,8 @@ class Core:
         except ConflictError as conflict:
             raise self.lease_lost(claim, conflict.current) from None
 
-    def extend(self, claim: Claim, now: float, lease_until: float) -> Task:
-        """Extend the lease of a claim, or leave it as it is if it already ends later.
+    def extend(self, claim: Claim, now: float, lease_until: float, progress: Progress | None = None) -> Task:
+        """Extend the lease of a claim, or leave it as it is if it already ends later; store its progress.
 
         The write is conditional on the version that was read: another thread may have extended the lease
         for longer.
@@ -196,7 +197,7 @@ class Core:
         for _ in range(MAX_READ_WRITE_TRIES):
             guard = Guard(TaskStatus.TAKEN, lease_token=claim.token, request_token=held.request_token)
             try:
-                return self.store.replace(self.lifecycle.extended(held, now, lease_until), guard)
+                return self.store.replace(self.lifecycle.extended(held, now, lease_until, progress), guard)
             except ConflictError as conflict:
                 current = conflict.current
                 if current is None or not replace(guard, request_token=None).admits(current):
@@ -206,13 +207,16 @@ class Core:
 
     def lease_lost(self, claim: Claim, current: Task | None) -> LeaseLost:
         """Return the error of a claim that no longer holds its task, which is now `current`."""
-        why = f"it is {current.status_at(self.now())} now" if current is not None else "it was deleted"
-        return LeaseLost(claim.task.task_id, why)
+        if current is None:
+            return LeaseLost(claim.task.task_id, "it was deleted")
+        status = current.status_at(self.now())
+        return LeaseLost(claim.task.task_id, f"it is {status} now", status)
 
     def served(self, claim: Claim, done: Task) -> Task:
         """Count a task that was done, and its service time; return it."""
         self.meter.served(done.updated, in_time=done.updated <= done.deadline)
-        self.reserve.observe(max(0.0, done.updated - claim.task.updated))
+        task = claim.task  # of a claim that was extended, `updated` is when it was
+        self.reserve.observe(max(0.0, done.updated - (task.last_claim_at or task.updated)))
         return done
 
 

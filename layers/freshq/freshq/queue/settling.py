@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from freshq.errors import FreshqError, LeaseLost
 from freshq.model.answers import Claim
 from freshq.model.checks import checked_seconds
+from freshq.model.progress import checked_progress
 from freshq.model.settlement import Settlement, checked_settlements
 from freshq.queue.core import Verbs
 from freshq.stores.base import ConflictError
@@ -145,18 +146,31 @@ class Settling(Verbs):
         done = core.settle(claim, settlement.next_version(core.lifecycle, core.now(), core.uniform))
         return core.served(claim, done) if settlement.serves else done
 
-    def extend(self, claim: Claim, lease_seconds: float) -> Claim:
+    def extend(
+        self, claim: Claim, lease_seconds: float, *, progress: float | None = None, step: str | None = None
+    ) -> Claim:
         """Extend a lease to `lease_seconds` from now. A lease that already ends later stays as it is.
 
+        Args:
+            claim: What `claim` returned.
+            lease_seconds: How long the lease is to last from now.
+            progress: The part of the work that is done, from 0 to 1, kept with the task; None: as before.
+            step: With `progress`: what is being done, up to 200 characters; longer texts are truncated.
+
         Returns:
-            The claim with the end of its lease and the same token.
+            The claim with the end of its lease, its progress and the same token. Settle this one: the task
+            keeps the progress of the claim that it is settled with.
 
         Raises:
             LeaseLost: If the claim no longer holds its task.
+            ValueError: If an argument is wrong.
         """
         checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+        if progress is None and step is not None:
+            raise ValueError("step: only with progress, a number from 0 to 1")
+        reported = None if progress is None else checked_progress(progress, step)
         now = self.now()
-        extended = self._core.extend(claim, now, round(now + lease_seconds, 6))
+        extended = self._core.extend(claim, now, round(now + lease_seconds, 6), reported)
         return Claim(extended, claim.token, extended.lease_until or 0.0)
 
 

@@ -9,6 +9,7 @@ from freshq.errors import LeaseLost
 from freshq.model.checks import checked_count
 from freshq.worker.report import Outcome
 from freshq.worker.runner import checked_runner
+from freshq.worker.runs import TaskRun
 from freshq.worker.settle import end_of, too_late_to_run
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def drain(queue: BaseQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list
 
 
 def _run(queue: BaseQueue, claim: Claim, runner: Runner) -> Fate:
-    end = too_late_to_run(queue, claim) or end_of(queue, claim, runner, lambda: True)
+    end = too_late_to_run(queue, claim) or end_of(queue, TaskRun(claim, queue.now()), runner, lambda: True)
     (answer,) = queue.settle_many([end.settlement])
     # A lost lease: the runner settled or recovered the task itself.
     error = str(answer) if isinstance(answer, LeaseLost) else end.error

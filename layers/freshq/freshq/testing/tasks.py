@@ -7,13 +7,17 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
+from typing_extensions import override
+
 from freshq.model.json_values import json_copy, json_text
-from freshq.model.task import Task, TaskStatus
+from freshq.model.progress import RunHandle
+from freshq.model.task import Task, TaskStatus, give_handle
 from freshq.testing.clock import DEFAULT_START
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from freshq.model.progress import Progress
     from freshq.queue.base import BaseQueue
 
 MAX_AGE_SECONDS: Final = 60.0
@@ -28,13 +32,18 @@ _JSON_FIELDS: Final = frozenset({"payload", "result"})
 def make_task(payload: Any = None, **values: Any) -> Task:  # noqa: ANN401 - a payload is any JSON value
     """Return a task as a runner gets it: claimed a moment ago, at its first attempt.
 
+    `task.progress(...)` checks its arguments, and the task has them as `progress_fraction` and
+    `progress_step`.
+
     Args:
         payload: Its work, as `put` takes it; the task has it as a store returns it.
-        **values: Other attributes of `Task`, such as `task_id`, `group` or `attempts`.
+        **values: Other attributes of `Task`, such as `task_id`, `group` or `attempts`; `cancelled=True` for
+            a run that should stop.
 
     Raises:
         ValueError: If `Task` has no such attribute, or `put` would not take the payload.
     """
+    why_cancelled = "the test says so" if values.pop("cancelled", False) else None
     _checked(values)
     now = values.get("created", DEFAULT_START)
     defaults: dict[str, Any] = {
@@ -51,7 +60,24 @@ def make_task(payload: Any = None, **values: Any) -> Task:  # noqa: ANN401 - a p
         "lease_until": now + LEASE_SECONDS,
         "put_at": now,
     }
-    return Task(**{**defaults, **values, "payload": _stored("payload", payload)})
+    task = Task(**{**defaults, **values, "payload": _stored("payload", payload)})
+    give_handle(task, _ShownAtOnce(task, why_cancelled))
+    return task
+
+
+class _ShownAtOnce(RunHandle):
+    """Shows a report in the task itself, as no store keeps it."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: Task, why_cancelled: str | None) -> None:
+        super().__init__()
+        self._task, self.why_cancelled = task, why_cancelled
+
+    @override
+    def report(self, progress: Progress) -> None:
+        for name, value in (("fraction", progress.fraction), ("step", progress.step)):
+            object.__setattr__(self._task, f"progress_{name}", value)
 
 
 def assert_put(queue: BaseQueue, **expected: Any) -> Task:  # noqa: ANN401 - attributes of any type

@@ -212,7 +212,7 @@ class LeasedLoop(WorkLoop):
     def _ran(self, run: TaskRun) -> RunEnd:
         if run.claim.task.attempts == 1:
             self._capacity.first_attempt()
-        return end_of(self._queue, run.claim, self._runner_of(run), self._capacity.may_retry)
+        return end_of(self._queue, run, self._runner_of(run), self._capacity.may_retry)
 
     def _settle(self, ended: list[EndedRun]) -> None:
         """Settle runs; those that the store does not answer are left to a thread of their own."""
@@ -279,7 +279,7 @@ class LeasedLoop(WorkLoop):
             elif not isinstance(answer, LeaseLost):  # it was settled meanwhile, or lost before
                 logger.warning("task %s stays TAKEN until its lease expires: %s", task_id, answer)
         for run in self._runs.running:
-            run.cancel()
+            run.cancel("the worker ended at once")
 
     def _released(self, runs: Sequence[TaskRun]) -> Sequence[object]:
         """Release the claims of runs; return the task or the error of each."""

@@ -90,8 +90,9 @@ class LeaseRenewal:
             run_seconds = now - run.started
             if self._max_run_seconds is not None and run_seconds >= self._max_run_seconds:
                 if self._runs.abandon(run):
+                    run.cancel(f"it took longer than {self._max_run_seconds:g} s")
                     self._on_overrun(run, run_seconds)
-            elif not run.acknowledged and self._is_due(run, now):
+            elif run.is_held and (self._is_due(run, now) or run.has_news(now)):
                 self._begin_extension(run)
 
     def _is_due(self, run: TaskRun, now: float) -> bool:
@@ -114,10 +115,15 @@ class LeaseRenewal:
             logger.error("could not extend the lease of task %s", run.claim.task.task_id, exc_info=error)
 
     def _extend(self, run: TaskRun) -> None:
+        reported = run.handle.reported
+        fraction, step = (None, None) if reported is None else (reported.fraction, reported.step)
+        run.stored_at = self._queue.now()
         try:
-            run.claim = self._queue.extend(run.claim, self._queue.lease_seconds)
-        except LeaseLost:
-            run.cancel()  # its task was settled meanwhile, cancelled, or lost: the run reports it at its end
+            run.claim = self._queue.extend(run.claim, self._queue.lease_seconds, progress=fraction, step=step)
+            run.stored = reported
+        except LeaseLost as lost:
+            run.handle.lost = lost
+            run.cancel(f"its task is {lost.status or 'deleted'} now")  # the run reports it at its end
         except StoreError as error:
             logger.warning("could not extend the lease of task %s: %s", run.claim.task.task_id, error)
         except Exception:

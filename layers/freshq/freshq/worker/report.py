@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from typing_extensions import override
 
@@ -21,7 +21,8 @@ class Outcome(StrEnum):
 
     RELEASED: the runner was busy. SHED: the deadline passed before the run could start; the task returned
     unchanged and counts as shed by its deadline. LEASE_LOST: the lease expired before the run started or
-    ended. UNSETTLED: the run ended, but the store did not answer; the task returns when its lease expires.
+    ended. CANCELLED: the task was cancelled while it ran. UNSETTLED: the run ended, but the store did not
+    answer; the task returns when its lease expires.
 
     With `at_most_once`, FAILED is a run that failed after its task was completed.
     """
@@ -32,6 +33,7 @@ class Outcome(StrEnum):
     RELEASED = "released"
     SHED = "shed"
     LEASE_LOST = "lease_lost"
+    CANCELLED = "cancelled"
     UNSETTLED = "unsettled"
 
 
@@ -112,6 +114,10 @@ class Observer(Protocol):
         """Receive an order switch."""
 
 
+# How the end of a run is logged, if it is as somebody wanted it.
+LEVELS: Final = {Outcome.SUCCEEDED: logging.DEBUG, Outcome.CANCELLED: logging.INFO}
+
+
 class LoggingObserver(Observer):
     """Writes what a worker does to the log."""
 
@@ -121,7 +127,7 @@ class LoggingObserver(Observer):
 
     @override
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        level = logging.DEBUG if outcome is Outcome.SUCCEEDED else logging.WARNING
+        level = LEVELS.get(outcome, logging.WARNING)
         logger.log(level, "task %s %s after %.3f s: %s", claim.task.task_id, outcome, run_seconds, error)
 
     @override

@@ -5,16 +5,24 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from freshq.model.progress import RunHandle
+from freshq.model.task import give_handle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq.model.answers import Claim
+    from freshq.model.progress import Progress
     from freshq.worker.report import Outcome
 
 T = TypeVar("T")
+
+# Between two writes of the progress of one run, besides the renewals of its lease.
+PROGRESS_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,9 @@ class TaskRun:
         started: When the run started, in seconds by the queue's clock.
         is_over: Whether the runner has succeeded, and only its settlement is left.
         unsettled: Whether it is over, and the store has not answered its settlement.
+        handle: What the function that runs the task shares with the worker.
+        stored: The report that the store has.
+        stored_at: When it was last written, by the queue's clock.
         acknowledged: Whether it was settled before it started, and so has no lease.
         ended: How it ended, or the error that ended it; None until then.
         coroutine: What runs the task without a thread; None if a thread does.
@@ -46,16 +57,42 @@ class TaskRun:
 
     claim: Claim
     started: float
+    handle: RunHandle = field(default_factory=RunHandle)
+    stored: Progress | None = None
+    stored_at: float = -inf
     is_over: bool = False
     unsettled: bool = False
     acknowledged: bool = False
     ended: Outcome | BaseException | None = None
     coroutine: StartedCoroutine | None = None
 
-    def cancel(self) -> None:
-        """Cancel the coroutine, if there is one; a thread cannot be stopped."""
+    def __post_init__(self) -> None:
+        """Let the function that runs the task report on it."""
+        give_handle(self.claim.task, self.handle)
+
+    def cancel(self, why: str) -> None:
+        """Ask the run to stop: its function sees `task.cancelled`, and a coroutine is cancelled."""
+        self.handle.why_cancelled = why
         if self.coroutine is not None:
             self.coroutine.answer.cancel()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it has a lease, as far as is known."""
+        return not self.acknowledged and self.handle.lost is None
+
+    def has_news(self, now: float) -> bool:
+        """Return whether there is a report to store, and the last one was stored long enough ago."""
+        reported = self.handle.reported
+        return reported is not None and reported != self.stored and now - self.stored_at >= PROGRESS_SECONDS
+
+    def claim_to_settle(self) -> Claim:
+        """Return the claim with the last report, which its settlement stores."""
+        reported = self.handle.reported
+        if reported is None:
+            return self.claim
+        progress = {"progress_fraction": reported.fraction, "progress_step": reported.step}
+        return replace(self.claim, task=replace(self.claim.task, **progress))
 
 
 class TaskRuns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,7 +55,7 @@ class RunEnd:
             FreshqError: If it is not known whether it was stored.
         """
         if isinstance(answer, LeaseLost):
-            return Outcome.LEASE_LOST
+            return Outcome.CANCELLED if answer.status == TaskStatus.CANCELLED else Outcome.LEASE_LOST
         if isinstance(answer, FreshqError):
             raise answer
         was_last = self.outcome is Outcome.RETRIED and answer.status is TaskStatus.FAILURE
@@ -80,25 +81,37 @@ class EndedRun:
     problem: Exception | None = None
 
 
-def end_of(queue: BaseQueue, claim: Claim, runner: Runner, may_retry: Callable[[], bool]) -> RunEnd:
+def end_of(queue: BaseQueue, run: TaskRun, runner: Runner, may_retry: Callable[[], bool]) -> RunEnd:
     """Run a task, and return how it ended. Whatever the runner raises ends only its attempt."""
     try:
-        result = runner(claim.task)
+        result = runner(run.claim.task)
     except Busy as busy:
-        return RunEnd(Settlement.release(claim), Outcome.RELEASED, error_text(busy), downstream_ok=False)
+        release = Settlement.release(run.claim)
+        return RunEnd(release, Outcome.RELEASED, error_text(busy), downstream_ok=False)
     except Reject as reject:
-        return _failed(claim, error_text(reject), downstream_ok=None)
+        return _failed(run.claim_to_settle(), error_text(reject), downstream_ok=None)
     except Retry as retry:
         error, delay_seconds = _delayed(retry)
-    except BaseException as unexpected:  # in a thread of a run, SystemExit and the like are the runner's own
-        error, delay_seconds = f"{type(unexpected).__name__}: {error_text(unexpected)}", None
-        logger.exception("the runner failed on task %s", claim.task.task_id)
+    except BaseException as unexpected:  # noqa: BLE001 - logged; here SystemExit and the like are the runner's own
+        error, delay_seconds = _unexpected(run, unexpected), None
     else:
-        return completed(claim, result)
+        return completed(run.claim_to_settle(), result)
+    claim = run.claim_to_settle()
+    if run.handle.lost is not None:  # it is refused, whatever it says, and the downstream is not the reason
+        return RunEnd(Settlement.release(claim), Outcome.RELEASED, error, downstream_ok=None)
     if not queue.is_last_attempt(claim) and not may_retry():
         return _failed(claim, f"{error}; not retried: the retry budget is spent", downstream_ok=False)
     settlement = Settlement.retry(claim, error, delay_seconds)
     return RunEnd(settlement, Outcome.RETRIED, error, downstream_ok=False)
+
+
+def _unexpected(run: TaskRun, error: BaseException) -> str:
+    """Return what a task keeps of an exception that no runner should raise; log it, with its traceback."""
+    why = run.handle.why_cancelled
+    if why is not None and isinstance(error, CancelledError):
+        return f"the run was cancelled: {why}"
+    logger.error("the runner failed on task %s", run.claim.task.task_id, exc_info=error)
+    return f"{type(error).__name__}: {error_text(error)}"
 
 
 @dataclass(frozen=True, slots=True)

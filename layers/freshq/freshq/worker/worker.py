@@ -42,7 +42,8 @@ class Worker:
 
     After `max_run_seconds` a run no longer has its lease extended, and its slot is free for another task.
     When the lease expires the task waits again with its attempt counted, or becomes a dead letter after its
-    last one. Python cannot stop a thread: a run that hangs continues until it returns, in parallel with the
+    last one. A coroutine is cancelled then, and tried again later. Python cannot stop a thread, but its
+    function can look at `task.cancelled`: a run that hangs continues until it returns, in parallel with the
     next attempt, and cannot settle once its lease has expired. Set timeouts on the runner's own calls; the
     limit is for what they miss. The threads do not keep the process alive.
 

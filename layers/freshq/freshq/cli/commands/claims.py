@@ -21,6 +21,10 @@ DelaySeconds = Annotated[
     float | None,
     typer.Option(help="Seconds until it becomes claimable; by default exponential backoff with jitter."),
 ]
+Progress = Annotated[
+    float | None, typer.Option(metavar="0..1", help="The part of the work that is done; kept with the task.")
+]
+Step = Annotated[str | None, typer.Option(help="With --progress: what is being done.")]
 
 
 def claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSeconds = None) -> None:
@@ -88,11 +92,17 @@ def _settled(session: Session, task: Task) -> None:
 
 
 def extend(
-    context: QueueContext, task_id: TaskId = None, token: Token = None, lease_seconds: LeaseSeconds = None
+    context: QueueContext,
+    task_id: TaskId = None,
+    token: Token = None,
+    lease_seconds: LeaseSeconds = None,
+    progress: Progress = None,
+    step: Step = None,
 ) -> None:
     """Extend the lease of a task, from now."""
     session = context.session
     seconds = session.queue.lease_seconds if lease_seconds is None else lease_seconds
-    held = session.queue.extend(session.claim(task_id, token), seconds)
+    claim = session.claim(task_id, token)
+    held = session.queue.extend(claim, seconds, progress=progress, step=step)
     session.hold(held)
     session.output.claims([held])

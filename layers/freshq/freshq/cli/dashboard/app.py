@@ -223,6 +223,11 @@ def _cancel(queue: BaseQueue, task_id: str) -> str:
     return f"Task {task_id} was cancelled."
 
 
+def _cancel_by_force(queue: BaseQueue, task_id: str) -> str:
+    queue.cancel(task_id, force=True)
+    return f"Task {task_id} was cancelled. Its run is asked to stop, and its result will be dropped."
+
+
 def _touch(queue: BaseQueue, task_id: str) -> str:
     queue.touch(task_id)
     return f"Task {task_id} counts as created now."
@@ -235,5 +240,6 @@ VERBS: Final = {
     "redrive": _Verb(of_task=True, do=_redrive),
     "discard": _Verb(of_task=True, do=_discard),
     "cancel": _Verb(of_task=True, do=_cancel),
+    "cancel by force": _Verb(of_task=True, do=_cancel_by_force),
     "touch": _Verb(of_task=True, do=_touch),
 }

@@ -26,6 +26,7 @@ def lease_row(task: Task, now: float) -> dict[str, Any]:
     return _row(task, now) | {
         "held_seconds": max(0.0, now - (task.last_claim_at or task.updated)),
         "left_seconds": (task.lease_until or now) - now,
+        **_progress(task),
     }
 
 
@@ -51,6 +52,7 @@ def details(task: Task, now: float) -> dict[str, Any]:
         "error": task.error,
         "shed_reason": task.shed_reason,
         "has_result": task.result is not None,
+        **_progress(task),
         "history": [{"at": at, "event": event} for at, event in _in_order(_history(task, now))],
     }
 
@@ -70,6 +72,10 @@ def _row(task: Task, now: float) -> dict[str, Any]:
         "attempts": task.attempts,
         "age_seconds": max(0.0, now - task.created),
     }
+
+
+def _progress(task: Task) -> dict[str, Any]:
+    return {"progress_fraction": task.progress_fraction, "progress_step": task.progress_step}
 
 
 def _in_order(events: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:

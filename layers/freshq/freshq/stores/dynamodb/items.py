@@ -64,6 +64,8 @@ def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
         "firstClaimAt": _optional_milliseconds(task.first_claim_at),
         "lastClaimAt": _optional_milliseconds(task.last_claim_at),
         "deadAt": _optional_milliseconds(task.dead_at),
+        "progressFraction": None if task.progress_fraction is None else {"N": str(task.progress_fraction)},
+        "progressStep": None if task.progress_step is None else {"S": task.progress_step},
     } | keyspace.index_attributes(task)
     if keyspace.is_attached:
         del changes["ttl"]
@@ -149,6 +151,8 @@ def _decoded(item: Item) -> Task:
         first_claim_at=_first_claim_at(item),
         last_claim_at=_optional_seconds(item, "lastClaimAt"),
         dead_at=_optional_seconds(item, "deadAt"),
+        progress_fraction=float(item["progressFraction"]["N"]) if "progressFraction" in item else None,
+        progress_step=item["progressStep"]["S"] if "progressStep" in item else None,
     )
 
 

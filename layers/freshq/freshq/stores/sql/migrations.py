@@ -94,6 +94,7 @@ MIGRATIONS: Final = (
     Migration(3, "add the deadline to the index of lines", _make_indexes_anew),
     Migration(4, "add the time of the put, its first due time and the kind", _add_columns),
     Migration(5, "add the times of claims and of deaths, and the index of dead letters", _index_dead_letters),
+    Migration(6, "add the progress of runs", _add_columns),
 )
 
 

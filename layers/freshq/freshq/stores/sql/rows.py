@@ -25,12 +25,13 @@ COLUMNS: Final = (
     *("task_id", "queue", "status", "created_us", "updated_us", "deadline_us", "expires", "request_token"),
     *("priority", "task_group", "attempts", "not_before_us", "lease_token", "lease_until_us", "error"),
     *("result", "shed_reason", "payload", "put_us", "first_due_us", "kind"),
-    *("first_claim_us", "last_claim_us", "dead_us"),
+    *("first_claim_us", "last_claim_us", "dead_us", "progress_ppm", "progress_step"),
 )
 
 # The columns that the end of a held task changes, besides its lease.
 END_COLUMNS: Final = (
     *("status", "updated_us", "expires", "request_token", "error", "result", "agenda", "due_us", "dead_us"),
+    *("progress_ppm", "progress_step"),
 )
 
 
@@ -52,12 +53,13 @@ def microseconds(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _optional_microseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else microseconds(seconds)
+def _optional_millionths(number: float | None) -> int | None:
+    """Return a time in microseconds, or progress in millionths; None if there is none."""
+    return None if number is None else microseconds(number)
 
 
-def _optional_seconds(time_us: int | None) -> float | None:
-    return None if time_us is None else time_us / 1e6
+def _optional_number(millionths: int | None) -> float | None:
+    return None if millionths is None else millionths / 1e6
 
 
 def line_key(priority: int, group: str | None) -> str:
@@ -83,15 +85,17 @@ def columns_of(task: Task) -> dict[str, Any]:
         "request_token": task.request_token,
         "priority": task.priority,
         "attempts": task.attempts,
-        "not_before_us": _optional_microseconds(task.not_before),
+        "not_before_us": _optional_millionths(task.not_before),
         "lease_token": task.lease_token,
-        "lease_until_us": _optional_microseconds(task.lease_until),
+        "lease_until_us": _optional_millionths(task.lease_until),
         "error": None if task.error is None else task.error.replace("\0", "\ufffd"),
         "result": None if task.result is None else json_text(task.result),
         "shed_reason": None if task.shed_reason is None else task.shed_reason.value,
-        "first_claim_us": _optional_microseconds(task.first_claim_at),
-        "last_claim_us": _optional_microseconds(task.last_claim_at),
-        "dead_us": _optional_microseconds(task.dead_at),
+        "first_claim_us": _optional_millionths(task.first_claim_at),
+        "last_claim_us": _optional_millionths(task.last_claim_at),
+        "dead_us": _optional_millionths(task.dead_at),
+        "progress_ppm": _optional_millionths(task.progress_fraction),
+        "progress_step": task.progress_step,
         "line": line_key(task.priority, task.group) if claimable else None,
         "agenda": agenda,
         "due_us": due_us,
@@ -109,7 +113,9 @@ def end(task: Task) -> dict[str, Any]:
         "result": None if task.result is None else json_text(task.result),
         "agenda": OVER,
         "due_us": task.expires * 1_000_000,
-        "dead_us": _optional_microseconds(task.dead_at),
+        "dead_us": _optional_millionths(task.dead_at),
+        "progress_ppm": _optional_millionths(task.progress_fraction),
+        "progress_step": task.progress_step,
     }
 
 
@@ -140,8 +146,8 @@ def row_of(task: Task) -> dict[str, Any]:
         "task_group": task.group,
         "put_token": remember(task.request_token, CREATED),
         "payload": json_text(task.payload),
-        "put_us": _optional_microseconds(task.put_at),
-        "first_due_us": _optional_microseconds(task.first_due),
+        "put_us": _optional_millionths(task.put_at),
+        "first_due_us": _optional_millionths(task.first_due),
         "kind": task.kind,
     }
 
@@ -168,18 +174,20 @@ def stored(row: Sequence[Any]) -> Stored:
         priority=row[8],
         group=row[9],
         attempts=row[10],
-        not_before=_optional_seconds(row[11]),
+        not_before=_optional_number(row[11]),
         lease_token=row[12],
-        lease_until=_optional_seconds(row[13]),
+        lease_until=_optional_number(row[13]),
         error=row[14],
         result=None if row[15] is None else json.loads(row[15]),
         shed_reason=None if row[16] is None else ShedReason(row[16]),
-        put_at=_optional_seconds(row[18]),
-        first_due=_optional_seconds(row[19]),
+        put_at=_optional_number(row[18]),
+        first_due=_optional_number(row[19]),
         kind=row[20],
-        first_claim_at=_optional_seconds(row[21]),
-        last_claim_at=_optional_seconds(row[22]),
-        dead_at=_optional_seconds(row[23]),
+        first_claim_at=_optional_number(row[21]),
+        last_claim_at=_optional_number(row[22]),
+        dead_at=_optional_number(row[23]),
+        progress_fraction=_optional_number(row[24]),
+        progress_step=row[25],
     )
     return Stored(task, problem)
 

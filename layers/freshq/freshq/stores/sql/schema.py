@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from typing_extensions import override
 
 from freshq.model.new_task import MAX_GROUP_BYTES, MAX_ID_BYTES
+from freshq.model.progress import MAX_STEP_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,8 @@ class Schema:
             digit, then its group. `due_us` is when the task needs attention, and `agenda` which: "due" if
             its lease or delay ends, "stale" if its deadline passes while it is in a line, "over" if its
             retention ends. `put_token` names the puts that wrote it last. `created_us` is the due time of
-            a delayed put, `put_us` the time of the put itself.
+            a delayed put, `put_us` the time of the put itself. `progress_ppm` is the part of its work that
+            a run reported as done, in millionths.
         records: Small records that the processes of a queue share, as JSON.
         counts: Numbers to which the processes of a queue add.
         migrations: The migrations that were applied.
@@ -156,6 +158,8 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
         sa.Column("line", key_text(MAX_GROUP_BYTES + 1)),
         sa.Column("agenda", sa.String(AGENDA_CHARS), nullable=False),
         sa.Column("due_us", sa.BigInteger, nullable=False),
+        sa.Column("progress_ppm", sa.Integer),
+        sa.Column("progress_step", sa.String(MAX_STEP_CHARS)),
         sa.Column("error", long_text()),
         sa.Column("result", long_text()),
         sa.Column("payload", long_text(), nullable=False),

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from freshq.cli.commands.watch.snapshots import MAX_COUNTED, bands
 from freshq.cli.errors import printable
+from freshq.cli.facts import progress
 from freshq.cli.texts import excerpt, span
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ AGE_CHARS: Final = 18
 COUNT_CHARS: Final = 9
 AGO_CHARS: Final = 11
 MIN_ID_CHARS: Final = 12
+# Tasks in work that are shown at most.
+SHOWN_IN_WORK: Final = 5
 GAP: Final = "  "
 
 
@@ -32,7 +35,7 @@ def frame(snapshot: Snapshot, width: int, height: int, problem: str | None = Non
     """Return a snapshot as a frame that fits the terminal.
 
     If there is not enough room, parts are left out in this order: all dead letters but the last, blank lines,
-    tables (replaced by lines), bars, the last dead letter, the less important figures.
+    tasks in work, tables (replaced by lines), bars, the last dead letter, the less important figures.
 
     Args:
         snapshot: The queue.
@@ -43,10 +46,16 @@ def frame(snapshot: Snapshot, width: int, height: int, problem: str | None = Non
     head, bars = _head(snapshot, problem), _bars(snapshot, width)
     tables, tables_rows = _side_by_side(width, _rates(snapshot), _states(snapshot))
     lines = _lines(snapshot, width)
+    working, working_rows = _in_work(snapshot, width)
     blank = Text()
     # Each with the rows that it takes above the dead letters, and the fewest that these need.
     layouts: list[tuple[list[RenderableType], int, int]] = [
-        ([head, blank, tables, blank, bars, blank], 4 + tables_rows + bars.row_count, 2),
+        (
+            [head, blank, tables, blank, bars, blank, *working, *([blank] if working else [])],
+            4 + tables_rows + bars.row_count + working_rows + bool(working),
+            2,
+        ),
+        ([head, tables, bars, *working], 1 + tables_rows + bars.row_count + working_rows, 1),
         ([head, tables, bars], 1 + tables_rows + bars.row_count, 1),
         ([head, *lines, bars], 1 + len(lines) + bars.row_count, 1),
         ([head, *lines], 1 + len(lines), 1),
@@ -161,6 +170,29 @@ def _bars(snapshot: Snapshot, width: int) -> Table:
     return grid
 
 
+def _in_work(snapshot: Snapshot, width: int) -> tuple[list[RenderableType], int]:
+    """Return the tasks in work that reported progress, and the number of rows that they take."""
+    found = snapshot.in_work[:SHOWN_IN_WORK]
+    if not found:
+        return [], 0
+    grid = _tasks_grid([task.task_id for task in found], width)
+    for task in found:
+        held = span(max(0.0, snapshot.at - (task.last_claim_at or task.updated)))
+        grid.add_row(printable(task.task_id), held, excerpt(progress(task), width))
+    heading = Text("in work, for how long and how far", style="bold", no_wrap=True, overflow="ellipsis")
+    return [heading, Padding(grid, (0, 0, 0, 2))], 1 + len(found)
+
+
+def _tasks_grid(task_ids: list[str], width: int) -> Table:
+    """Return a grid for an id, a time and a text in each row."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    longest = max(len(printable(task_id)) for task_id in task_ids)
+    grid.add_column(no_wrap=True, overflow="ellipsis", width=min(longest, max(MIN_ID_CHARS, width // 3)))
+    grid.add_column(no_wrap=True, justify="right", width=AGO_CHARS)
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    return grid
+
+
 def _dead_letters(snapshot: Snapshot, width: int, rows: int) -> RenderableType:
     """Return the latest dead letters in at most `rows` rows."""
     heading = Text("last dead letters", style="bold", no_wrap=True, overflow="ellipsis")
@@ -171,11 +203,7 @@ def _dead_letters(snapshot: Snapshot, width: int, rows: int) -> RenderableType:
         last = found[0]
         parts = (printable(last.task_id), span(max(0.0, snapshot.at - last.updated)), last.error or "-")
         return heading.append(GAP + excerpt(GAP.join(parts), width), style="not bold")
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    longest = max(len(printable(task.task_id)) for task in found)
-    grid.add_column(no_wrap=True, overflow="ellipsis", width=min(longest, max(MIN_ID_CHARS, width // 3)))
-    grid.add_column(no_wrap=True, justify="right", width=AGO_CHARS)
-    grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid = _tasks_grid([task.task_id for task in found], width)
     for task in found:
         ago = span(max(0.0, snapshot.at - task.updated))
         grid.add_row(printable(task.task_id), ago, excerpt(task.error or "-", width))

@@ -23,9 +23,10 @@ AGES_SECONDS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0)
 MAX_COUNTED: Final = 2000
 # Window for estimating the claim rate.
 CLAIM_WINDOW_SECONDS: Final = 10.0
-# Dead letters are read this often, and this many: a frame has no room for more.
-DEAD_EVERY_SECONDS: Final = 5.0
+# Tasks are read this often, and this many: a frame has no room for more. Progress changes no faster.
+TASKS_EVERY_SECONDS: Final = 5.0
 MAX_DEAD_LETTERS: Final = 50
+MAX_HELD: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Snapshot:
         backlog: Pairs of an age in seconds and the number of waiting tasks younger than that, up to
             `MAX_COUNTED`.
         dead_letters: The last to die, the latest first.
+        in_work: Tasks in work that reported progress, of those whose leases end first.
     """
 
     at: float
@@ -52,6 +54,7 @@ class Snapshot:
     claimed_per_second: float | None
     backlog: tuple[tuple[float, int], ...]
     dead_letters: tuple[Task, ...]
+    in_work: tuple[Task, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the snapshot as JSON has it."""
@@ -61,6 +64,7 @@ class Snapshot:
                 for age, tasks in self.backlog
             ],
             "dead_letters": [fields(task, self.at) for task in self.dead_letters],
+            "in_work": [fields(task, self.at) for task in self.in_work],
         }
 
 
@@ -71,7 +75,8 @@ class Watcher:
         """Watch a queue."""
         self._queue = queue
         self._dead_letters: tuple[Task, ...] = ()
-        self._next_dead = float("-inf")
+        self._in_work: tuple[Task, ...] = ()
+        self._next_read = float("-inf")
         self._taken: deque[tuple[float, int]] = deque()
 
     def look(self) -> Snapshot:
@@ -84,6 +89,7 @@ class Watcher:
         now = queue.now()
         stats = queue.stats(approximate=True)
         pressure = queue.pressure()
+        self._read_tasks(now)
         return Snapshot(
             at=now,
             queue=queue.name,
@@ -92,15 +98,18 @@ class Watcher:
             pressure=pressure,
             claimed_per_second=self._claimed_per_second(now, stats.taken, pressure.served_per_second),
             backlog=self._backlog(now, stats),
-            dead_letters=self._latest_dead(now),
+            dead_letters=self._dead_letters,
+            in_work=self._in_work,
         )
 
-    def _latest_dead(self, now: float) -> tuple[Task, ...]:
-        """Return the last dead letters, as they were read a few seconds ago."""
-        if now >= self._next_dead:
-            self._dead_letters = self._queue.list(TaskStatus.FAILURE, MAX_DEAD_LETTERS).tasks
-            self._next_dead = now + DEAD_EVERY_SECONDS
-        return self._dead_letters
+    def _read_tasks(self, now: float) -> None:
+        """Read the tasks that a frame shows, unless that was done a few seconds ago."""
+        if now < self._next_read:
+            return
+        self._dead_letters = self._queue.list(TaskStatus.FAILURE, MAX_DEAD_LETTERS).tasks
+        held = self._queue.store.leased(self._queue.name, MAX_HELD)
+        self._in_work = tuple(task for task in held if task.progress_fraction is not None)
+        self._next_read = now + TASKS_EVERY_SECONDS
 
     def _claimed_per_second(self, now: float, taken: int, served_per_second: float) -> float | None:
         """Return the rate of settled tasks plus the growth rate of the tasks held."""

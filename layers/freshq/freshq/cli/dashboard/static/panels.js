@@ -96,8 +96,18 @@ export function showLeases(look, queue, show) {
     make("td", { className: "wide" }, lease.group ?? "–"),
     make("td", { className: "number" }, count(lease.attempts)),
     make("td", { className: "number" }, span(lease.held_seconds)),
+    make("td", {}, ...progressOf(lease)),
     make("td", {}, lease.left_seconds > 0 ? span(lease.left_seconds) : make("span", { className: "lapsed" }, `ended ${span(-lease.left_seconds)} ago`),
-      track(lease.left_seconds / queue.lease_seconds, "taken")))), 5, "no task is in work");
+      track(lease.left_seconds / queue.lease_seconds, "taken")))), 6, "no task is in work");
+}
+
+/** Say how far the run of a task is: a percentage that is rounded down, and what it does now. */
+export function progressText({ progress_fraction: fraction, progress_step: step }) {
+  return fraction === null ? "–" : `${Math.floor(Math.round(fraction * 1e6) / 1e4)} %${step === null ? "" : `, ${step}`}`;
+}
+
+function progressOf(task) {
+  return task.progress_fraction === null ? ["–"] : [progressText(task), track(task.progress_fraction, "success")];
 }
 
 export function showDeadLetters({ survey, dead_letters: letters }, queue, show, act) {

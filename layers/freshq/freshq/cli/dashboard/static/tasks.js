@@ -2,11 +2,12 @@
 
 import { change, read } from "./api.js";
 import { byId, count, exactInstant, make, rows, say, span } from "./format.js";
-import { taskLink } from "./panels.js";
+import { progressText, taskLink } from "./panels.js";
 
 const QUESTIONS = {
   discard: (id) => `Delete dead letter ${id}? It cannot be brought back.`,
   cancel: (id) => `Cancel task ${id}? It will not run.`,
+  "cancel by force": (id) => `Cancel task ${id}, which runs now? Its run is asked to stop, and its result is dropped.`,
   "redrive all": () => "Return the dead letters that are not past their deadline to their lines, at most 100 at a time?",
 };
 
@@ -72,6 +73,7 @@ export class Tasks {
     const facts = [["age", span(task.age_seconds)], ["attempts", count(task.attempts)], ["priority", count(task.priority)],
       ["group", task.group ?? "–"], ["kind", task.kind ?? "–"]];
     if (task.shed_reason) facts.push(["shed by", task.shed_reason]);
+    if (task.progress_fraction !== null) facts.push(["progress", progressText(task)]);
     byId("task-facts").replaceChildren(
       ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
       ...(task.error ? [make("div", { className: "all" }, make("dt", {}, "error"), make("dd", {}, task.error))] : []));
@@ -94,8 +96,8 @@ export class Tasks {
         say("task-said", error.message);
       }
     };
-    const verbs = !this.#queue.changes ? [] : { PENDING: ["touch", "cancel"], FAILURE: ["redrive", "discard"] }[task.status] ?? [];
-    const names = { touch: "Make it new", cancel: "Cancel it", redrive: "Redrive", discard: "Delete" };
+    const verbs = !this.#queue.changes ? [] : { PENDING: ["touch", "cancel"], TAKEN: ["cancel by force"], FAILURE: ["redrive", "discard"] }[task.status] ?? [];
+    const names = { touch: "Make it new", cancel: "Cancel it", "cancel by force": "Cancel it", redrive: "Redrive", discard: "Delete" };
     return [shown, ...verbs.map((verb) => make("button", {
       type: "button",
       className: "button",

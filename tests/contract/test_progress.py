@@ -1,0 +1,160 @@
+"""How far the work of a claim is: kept with its lease, on every store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from benchmarks.metering import metered
+
+from freshq import LeaseLost, Queue, TaskStatus
+from freshq.model.progress import MAX_STEP_CHARS
+from tests.support.attached import Shipments  # noqa: TC001 - pytest reads the fixture's type
+from tests.support.readings import counts, known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from freshq import Claim, Task
+    from tests.conftest import StoreUnderTest
+
+
+def begun(queue: Queue, task_id: str = "a", step: str | None = "loading") -> Claim:
+    """Return a claim of a task whose work has begun."""
+    queue.put("work", task_id=task_id)
+    (claim,) = queue.claim()
+    return queue.extend(claim, 60, progress=0.4, step=step)
+
+
+def progress(task: Task) -> tuple[float | None, str | None]:
+    return task.progress_fraction, task.progress_step
+
+
+class TestStored:
+    def test_with_the_lease_by_its_holder(self, queue: Queue, store: StoreUnderTest) -> None:
+        claim = begun(queue)
+        task = known(queue, "a")
+        assert progress(task) == progress(claim.task) == (0.4, "loading")
+        assert (task.status, task.lease_until) == (TaskStatus.TAKEN, claim.lease_until)
+        assert [progress(held) for held in store.queue().store.leased("default", 5)] == [(0.4, "loading")]
+
+    @pytest.mark.parametrize("fraction", [0, 1e-6, 0.333333, 1])
+    def test_to_the_millionth(self, queue: Queue, fraction: float) -> None:
+        queue.put("work", task_id="a")
+        queue.extend(queue.claim()[0], 60, progress=fraction)
+        assert progress(known(queue, "a")) == (fraction, None)
+
+    def test_a_renewal_without_progress_keeps_it(self, queue: Queue) -> None:
+        queue.extend(begun(queue), 120)
+        assert progress(known(queue, "a")) == (0.4, "loading")
+
+    def test_a_report_replaces_the_one_before(self, queue: Queue) -> None:
+        queue.extend(begun(queue), 60, progress=0.2)
+        assert progress(known(queue, "a")) == (0.2, None)
+
+    def test_a_long_step_is_truncated_and_odd_characters_are_replaced(self, queue: Queue) -> None:
+        begun(queue, step="\0\ud800" + "é" * 300)
+        step = known(queue, "a").progress_step or ""
+        assert (step[:4], len(step), step[-1]) == ("\\0?é", MAX_STEP_CHARS, "…")
+
+    def test_a_former_holder_changes_nothing_and_learns_it(self, store: StoreUnderTest) -> None:
+        queue = store.queue()
+        former = begun(queue)
+        store.clock.advance(61)
+        queue.recover()
+        (claim,) = queue.claim()
+        with pytest.raises(LeaseLost):
+            queue.extend(former, 60, progress=0.9, step="late")
+        assert progress(claim.task) == progress(known(queue, "a")) == (None, None)
+
+
+ENDS: dict[str, Callable[[Queue, Claim], object]] = {
+    "complete": lambda queue, claim: queue.complete(claim, 1),
+    "fail": lambda queue, claim: queue.fail(claim, "broken"),
+    "retry after the last attempt": lambda queue, claim: queue.retry(claim, "broken"),
+    "cancel by force": lambda queue, _claim: queue.cancel("a", force=True),
+    "bury by force": lambda queue, _claim: queue.bury("a", force=True),
+}
+RETURNS: dict[str, Callable[[Queue, Claim], object]] = {
+    "retry": lambda queue, claim: queue.retry(claim, "broken", delay_seconds=0),
+    "retry later": lambda queue, claim: queue.retry(claim, "broken", delay_seconds=30),
+    "release": lambda queue, claim: queue.release(claim),
+    "restore by force": lambda queue, _claim: queue.restore("a", force=True),
+    "redrive": lambda queue, claim: (queue.fail(claim), queue.redrive()),
+    "update": lambda queue, _claim: queue.put("more work", task_id="a", on_conflict="update"),
+}
+
+
+class TestAtTheEnd:
+    @pytest.mark.parametrize("end", ENDS)
+    def test_a_task_that_is_over_keeps_it(self, store: StoreUnderTest, end: str) -> None:
+        queue = store.queue(max_attempts=1)
+        ENDS[end](queue, begun(queue))
+        assert progress(known(queue, "a")) == (0.4, "loading")
+        assert sum(counts(queue.stats()).values()) == 1
+
+    def test_those_that_are_settled_together_keep_theirs(self, queue: Queue) -> None:
+        claims = [begun(queue, name, step=name) for name in "abc"]
+        queue.complete_many(claims)
+        assert [progress(known(queue, name)) for name in "abc"] == [(0.4, name) for name in "abc"]
+
+    @pytest.mark.parametrize("verb", RETURNS)
+    def test_a_task_that_is_to_run_again_has_none(self, queue: Queue, verb: str) -> None:
+        RETURNS[verb](queue, begun(queue))
+        assert progress(known(queue, "a")) == (None, None)
+
+    def test_nor_has_one_that_was_brought_back(self, store: StoreUnderTest) -> None:
+        queue = store.queue()
+        begun(queue)
+        store.clock.advance(61)
+        queue.recover()
+        assert progress(known(queue, "a")) == (None, None)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"progress": 40}, r"progress: must be a number from 0 to 1, got 40; divide percent by 100"),
+            ({"progress": float("nan")}, r"progress: must be a number from 0 to 1"),
+            ({"progress": True}, r"progress: must be a number from 0 to 1"),
+            ({"progress": "half"}, r"progress: must be a number from 0 to 1, got 'half'"),
+            ({"progress": 0.5, "step": 3}, r"step: must be a string or None, got int"),
+            ({"step": "loading"}, r"step: only with progress"),
+        ],
+    )
+    def test_wrong_arguments_change_nothing(self, arguments: dict[str, Any], message: str) -> None:
+        queue = Queue.memory()
+        queue.put("work", task_id="a")
+        (claim,) = queue.claim()
+        before = known(queue, "a")
+        with pytest.raises(ValueError, match=message):
+            queue.extend(claim, 60, **arguments)
+        assert known(queue, "a") == before
+
+
+class TestOnDynamoDB:
+    def test_progress_costs_no_more_than_the_renewal(self, table_store: StoreUnderTest) -> None:
+        queue = table_store.queue()
+        queue.put("work", task_id="a")
+        (claim,) = queue.claim()
+        assert table_store.client is not None
+        with metered(table_store.client) as renewal:
+            claim = queue.extend(claim, 60)
+        with metered(table_store.client) as report:
+            queue.extend(claim, 60, progress=0.4, step="loading")
+        assert (report.write_units, report.calls) == (renewal.write_units, renewal.calls)
+        assert report.write_units == 1
+
+    def test_a_record_keeps_its_own_attributes(self, shipments: Shipments) -> None:
+        queue = shipments.queue()
+        before = queue.get_record("A")
+        queue.enqueue("A")
+        (claim,) = queue.claim()
+        claim = queue.extend(claim, 60, progress=0.4, step="loading")
+        assert progress(queue.find("A")) == (0.4, "loading")
+        queue.fail(claim, "broken")
+        assert progress(queue.find("A")) == (0.4, "loading")
+        (claim,) = queue.claim_dead()
+        assert progress(queue.find("A")) == progress(claim.task) == (None, None)
+        assert queue.get_record("A") == before

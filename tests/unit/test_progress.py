@@ -1,0 +1,255 @@
+"""What a function reports while it runs a task, and how it learns that it should stop."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq import Handlers, LeaseLost, Outcome, Queue, Reject, Task, TaskStatus
+from freshq.errors import RefusedError
+from freshq.stores.memory import MemoryStore
+from freshq.testing import drain, make_task
+from freshq.worker.runs import PROGRESS_SECONDS
+from tests.support.readings import counts, known
+from tests.support.working import PATIENCE_SECONDS, FailingStore, Hanging, Quiet, wait_until, work_off
+
+if TYPE_CHECKING:
+    from freshq.stores.base import Guard
+    from tests.conftest import Clock
+
+
+class Counting(MemoryStore):
+    """Counts what is stored of held tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[tuple[float | None, str | None]] = []
+
+    def replace(self, task: Task, guard: Guard) -> Task:
+        if task.status is TaskStatus.TAKEN:
+            self.reports.append((task.progress_fraction, task.progress_step))
+        return super().replace(task, guard)
+
+
+class TestReports:
+    def test_many_are_stored_as_one_every_few_seconds(self, clock: Clock) -> None:
+        store = Counting()
+        queue = Queue(store, clock=clock, lease_seconds=600)
+        queue.put("work", task_id="a")
+
+        def run(task: Task) -> None:
+            task.progress(0, "begins")
+            wait_until(lambda: store.reports == [(0, "begins")])
+            for part in range(1, 1000):
+                task.progress(part / 1000)
+            clock.advance(PROGRESS_SECONDS - 0.1)
+            threading.Event().wait(0.1)  # the renewal looks ten times meanwhile
+            assert store.reports == [(0, "begins")]
+            clock.advance(0.2)
+            wait_until(lambda: store.reports == [(0, "begins"), (0.999, None)])
+
+        assert work_off(queue, run).outcomes[Outcome.SUCCEEDED] == 1
+
+    def test_each_renewal_carries_the_last_one(self, clock: Clock) -> None:
+        store = Counting()
+        queue = Queue(store, clock=clock, lease_seconds=4)
+        queue.put("work", task_id="a")
+
+        def run(task: Task) -> None:
+            task.progress(0.1)
+            wait_until(lambda: store.reports == [(0.1, None)])
+            task.progress(0.2)
+            clock.advance(2.5)
+            wait_until(lambda: store.reports == [(0.1, None), (0.2, None)])
+
+        assert work_off(queue, run).outcomes[Outcome.SUCCEEDED] == 1
+
+    def test_a_run_without_reports_stores_nothing(self) -> None:
+        store = Counting()
+        queue = Queue(store)
+        queue.put("work")
+        work_off(queue, lambda _task: threading.Event().wait(0.05))
+        assert store.reports == []
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_the_end_stores_the_last_one(self, is_async: bool) -> None:  # noqa: FBT001 - a parameter of the test
+        handlers, queue = Handlers(), Queue.memory()
+
+        if is_async:
+
+            @handlers.on("load")
+            async def load(task: Task) -> None:
+                task.progress(0.5, "reading")
+                raise Reject("broken file")
+        else:
+
+            @handlers.on("load")
+            def load(task: Task) -> None:
+                task.progress(0.5, "reading")
+                raise Reject("broken file")
+
+        queue.put(None, task_id="a", kind="load")
+        work_off(queue, handlers)
+        task = known(queue, "a")
+        assert (task.status, task.progress_fraction, task.progress_step) == (
+            TaskStatus.FAILURE,
+            0.5,
+            "reading",
+        )
+
+    def test_an_error_of_the_store_fails_no_run(self, clock: Clock) -> None:
+        queue = Queue(FailingStore(changes_that_fail=1), clock=clock, lease_seconds=600)
+        queue.put("work", task_id="a")
+
+        def run(task: Task) -> None:
+            task.progress(0.5)
+            wait_until(lambda: known(queue, "a").progress_fraction == 0.5 or not clock.advance(1))
+
+        assert work_off(queue, run).outcomes[Outcome.SUCCEEDED] == 1
+
+    def test_at_most_once_keeps_none(self) -> None:
+        queue = Queue.memory()
+        queue.put("work", task_id="a")
+        report = work_off(queue, lambda task: task.progress(0.5), at_most_once=True)
+        assert report.outcomes[Outcome.SUCCEEDED] == 1
+        assert known(queue, "a").progress_fraction is None
+
+    def test_only_the_function_that_runs_a_task_reports(self) -> None:
+        queue = Queue.memory()
+        queue.put("work", task_id="a")
+        with pytest.raises(RefusedError, match="'a': it is not run under a lease here"):
+            known(queue, "a").progress(0.5)
+
+    def test_a_wrong_report_fails_the_attempt(self) -> None:
+        queue = Queue.memory(max_attempts=1)
+        queue.put("work", task_id="a")
+        work_off(queue, lambda task: task.progress(50))
+        assert "progress: must be a number from 0 to 1, got 50" in (known(queue, "a").error or "")
+
+    def test_a_task_that_runs_can_be_pickled(self) -> None:
+        task = make_task("work")
+        assert pickle.loads(pickle.dumps(task)) == task  # noqa: S301 - its own
+
+
+class TestCancelled:
+    def test_a_thread_sees_it_and_the_fate_is_cancelled(self) -> None:
+        queue, observer = Queue.memory(lease_seconds=0.2), Quiet()
+        queue.put("work", task_id="a")
+        late: list[str] = []
+
+        def run(task: Task) -> str:
+            assert not task.cancelled
+            queue.cancel("a", force=True)
+            wait_until(lambda: task.cancelled)
+            with pytest.raises(LeaseLost, match="CANCELLED"):
+                task.progress(0.9)
+            late.append(task.task_id)
+            return "too late"
+
+        report = work_off(queue, run, observer=observer)
+        assert (late, report.outcomes[Outcome.CANCELLED], report.outcomes[Outcome.LEASE_LOST]) == (
+            ["a"],
+            1,
+            0,
+        )
+        assert counts(queue.stats()) == {"cancelled": 1}
+        assert known(queue, "a").result is None
+
+    def test_a_report_shows_it_long_before_the_renewal(self) -> None:
+        queue = Queue.memory(lease_seconds=3600)
+        queue.put("work", task_id="a")
+
+        def run(task: Task) -> None:
+            queue.cancel("a", force=True)
+            task.progress(0.5)
+            wait_until(lambda: task.cancelled)
+
+        assert work_off(queue, run).outcomes[Outcome.CANCELLED] == 1
+
+    def test_the_lost_lease_is_not_asked_for_again(self, clock: Clock) -> None:
+        store = Counting()
+        queue = Queue(store, clock=clock, lease_seconds=20)
+        queue.put("work", task_id="a")
+
+        def run(task: Task) -> None:
+            queue.restore("a", force=True)
+            queue.pause()
+            clock.advance(15)
+            wait_until(lambda: task.cancelled)
+            tries = len(store.reports)
+            threading.Event().wait(0.1)
+            assert len(store.reports) == tries
+
+        assert work_off(queue, run).outcomes[Outcome.LEASE_LOST] == 1
+
+    def test_a_coroutine_is_cancelled_and_the_downstream_is_not_blamed(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        handlers, queue, observer = Handlers(), Queue.memory(lease_seconds=0.2), Quiet()
+
+        @handlers.on("long")
+        async def long(task: Task) -> None:
+            queue.cancel(task.task_id, force=True)
+            await asyncio.sleep(PATIENCE_SECONDS)
+
+        queue.put(None, task_id="a", kind="long")
+        report = work_off(queue, handlers, observer=observer)
+        assert report.outcomes[Outcome.CANCELLED] == 1
+        assert observer.settlements == [
+            ("a", Outcome.CANCELLED, "the run was cancelled: its task is CANCELLED now")
+        ]
+        assert "Traceback" not in caplog.text
+
+    def test_a_run_past_its_limit_sees_it(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20)
+        queue.put("hangs", task_id="a")
+        tasks: list[Task] = []
+
+        class Noting(Hanging):
+            def _run(self, task: Task) -> str:
+                tasks.append(task)
+                return super()._run(task)
+
+        with Noting(queue, clock) as work:
+            work.overrun("a")
+            assert tasks[0].cancelled
+
+    def test_a_coroutine_past_the_worker_s_limit_is_cancelled_and_tried_again(self) -> None:
+        handlers, queue = Handlers(), Queue.memory(max_attempts=1)
+
+        @handlers.on("long")
+        async def long(_task: Task) -> None:
+            await asyncio.sleep(PATIENCE_SECONDS)
+
+        queue.put(None, task_id="a", kind="long")
+        report = work_off(queue, handlers, max_run_seconds=0.05)
+        assert report.overran == ["a"]
+        wait_until(lambda: counts(queue.stats()) == {"failure": 1})
+        assert known(queue, "a").error == "the run was cancelled: it took longer than 0.05 s"
+
+    def test_elsewhere_it_is_the_status(self) -> None:
+        queue = Queue.memory()
+        queue.put("work", task_id="a")
+        assert not known(queue, "a").cancelled
+        queue.cancel("a")
+        assert known(queue, "a").cancelled
+
+
+class TestInTests:
+    def test_a_made_task_shows_what_was_reported(self) -> None:
+        task = make_task("work")
+        task.progress(0.4, "loading")
+        assert (task.progress_fraction, task.progress_step, task.cancelled) == (0.4, "loading", False)
+        assert make_task("work", cancelled=True).cancelled
+        with pytest.raises(ValueError, match="progress"):
+            task.progress(2)
+
+    def test_a_drain_keeps_the_last_report(self) -> None:
+        queue = Queue.memory()
+        queue.put("work", task_id="a")
+        (fate,) = drain(queue, lambda task: task.progress(0.75, "sending"))
+        assert (fate.task.progress_fraction, fate.task.progress_step) == (0.75, "sending")
