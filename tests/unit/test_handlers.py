@@ -140,7 +140,7 @@ class TestTypes:
 
     @pytest.mark.parametrize("payload", [{1: "a"}, [{"a": {None: 1}}], ({True: 1},)])
     def test_a_key_that_json_would_change_is_refused(self, queue: Queue, payload: Any) -> None:
-        with pytest.raises(ValueError, match=r"payload: a key is of type (int|NoneType|bool), and JSON"):
+        with pytest.raises(ValueError, match=r"payload: a key .*is of type (int|NoneType|bool), and JSON"):
             queue.put(payload)
 
     def test_a_result_with_such_a_key_is_a_dead_letter(self, queue: Queue) -> None:

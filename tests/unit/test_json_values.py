@@ -50,11 +50,18 @@ def test_a_value_has_one_text_and_its_copy_is_json(value: Any, text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("value", "type_name"), [({1}, "set"), (b"a", "bytes"), (Point, "type"), ([object()], "object")]
+    ("value", "problem"),
+    [
+        ({1}, "Object of type set is not JSON serializable"),
+        (b"a", "Object of type bytes is not JSON serializable"),
+        (Point, "Object of type type is not JSON serializable"),
+        ([object()], "Object of type object is not JSON serializable, at [0]"),
+        ({"a": [Point(1, {2})]}, "Object of type set is not JSON serializable, at a[0].inside"),
+    ],
 )
-def test_another_type_is_named(value: Any, type_name: str) -> None:
+def test_another_type_is_named_with_its_place(value: Any, problem: str) -> None:
     message = (
-        f"not a JSON value (Object of type {type_name} is not JSON serializable); use dict, list, str, int, "
+        f"not a JSON value ({problem}); use dict, list, str, int, "
         "float, bool and None, pydantic models, dataclasses, dates, UUID and Decimal"
     )
     with pytest.raises(ValueError, match=r"^not a JSON value") as refused:
@@ -62,23 +69,33 @@ def test_another_type_is_named(value: Any, type_name: str) -> None:
     assert str(refused.value) == message
 
 
+def test_a_number_that_is_none_is_refused_with_its_place() -> None:
+    with pytest.raises(ValueError, match=r", at a\[1\]\); use dict"):
+        json_text({"a": [1.0, float("nan")]})
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(ValueError, match=r"Circular reference detected\); use dict"):
+        json_text(value)
+
+
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
-        ({1: "a"}, "int"),
-        ({"a": 1, None: 2, 3: 4}, "NoneType"),
-        ([[{"a": {True: 1}}]], "bool"),
-        (({2.5: 1},), "float"),
-        (Point(1, {1: 2}), "int"),
-        (Named("a", [Point(1), Point(2, [{3: 4}])]), "int"),
+        ({1: "a"}, " is of type int"),
+        ({"a": 1, None: 2, 3: 4}, " is of type NoneType"),
+        ([[{"a": {True: 1}}]], " at [0][0].a is of type bool"),
+        (({2.5: 1},), " at [0] is of type float"),
+        (Point(1, {1: 2}), " at inside is of type int"),
+        (Named("a", [Point(1), Point(2, [{3: 4}])]), " at points[1].inside[0] is of type int"),
     ],
 )
-def test_a_key_that_is_no_text_is_refused_with_its_type(value: Any, kind: str) -> None:
+def test_a_key_that_is_no_text_is_refused_with_its_type_and_place(value: Any, kind: str) -> None:
     with pytest.raises(ValueError, match=r"^a key") as refused:
         json_copy(json_text(value), value)
-    assert str(refused.value) == (
-        f"a key is of type {kind}, and JSON would make it a text; use texts as keys"
-    )
+    assert str(refused.value) == (f"a key{kind}, and JSON would make it a text; use texts as keys")
 
 
 def test_depth_counts_what_is_inside_dataclasses_too() -> None:

@@ -51,7 +51,7 @@ def test_every_verb_of_a_queue_is_a_coroutine_of_an_async_queue() -> None:
     """Add a line for each new verb to `AsyncQueue` or `AsyncAttachedQueue`."""
     # What asks no store, or is for the worker, which uses the queue itself.
     not_verbs = {"uniform", "store", "lifecycle"}
-    properties = {"name", "order", "lease_seconds", "max_age_seconds"}
+    properties = {"name", "order", "lease_seconds", "max_age_seconds", "codec"}
     for queue, async_queue in [
         (freshq.Queue, freshq.AsyncQueue),
         (freshq.AttachedQueue, freshq.AsyncAttachedQueue),

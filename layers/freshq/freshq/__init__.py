@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from freshq.matching.queue import MatchQueue
     from freshq.matching.resource import Resource, ResourceStatus
     from freshq.model.answers import Claim, Page, PutOutcome, Receipt, Waiting, WaitsFor
+    from freshq.model.codec import Codec, JsonCodec
     from freshq.model.outcomes import Busy, Reject, Retry
     from freshq.model.settlement import Settlement
     from freshq.model.task import Task, TaskStatus
@@ -63,6 +64,7 @@ __all__ = [
     "Busy",
     "Caller",
     "Claim",
+    "Codec",
     "CodelRule",
     "ConcurrencyLimit",
     "Cron",
@@ -71,6 +73,7 @@ __all__ = [
     "FreshqError",
     "Handlers",
     "IllegalTransition",
+    "JsonCodec",
     "LeaseLost",
     "LostRace",
     "Match",
@@ -127,6 +130,7 @@ _MODULES: Final = {
     "Busy": "freshq.model.outcomes",
     "Caller": "freshq.matching.callers",
     "Claim": "freshq.model.answers",
+    "Codec": "freshq.model.codec",
     "CodelRule": "freshq.policy.rules",
     "ConcurrencyLimit": "freshq.policy.limits",
     "Cron": "freshq.feeds.schedules",
@@ -135,6 +139,7 @@ _MODULES: Final = {
     "FreshqError": "freshq.errors",
     "Handlers": "freshq.worker.handlers",
     "IllegalTransition": "freshq.errors",
+    "JsonCodec": "freshq.model.codec",
     "LeaseLost": "freshq.errors",
     "LostRace": "freshq.errors",
     "Match": "freshq.matching.match",

@@ -6,18 +6,20 @@ import json
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from pydantic import BaseModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
 # JSON readers have different recursion limits. All of them can read this depth.
 MAX_JSON_DEPTH: Final = 100
 _TEXTS: Final = (UUID, Decimal)
 _TIMES: Final = (datetime, date, time)
+_KNOWN: Final = (str, int, float, bool, type(None), BaseModel, *_TEXTS, *_TIMES)
 
 
 def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
@@ -34,9 +36,11 @@ def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_json)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
+        where = _place_of_problem(value)
+        at = f", at {where}" if where else ""
         msg = (
-            f"not a JSON value ({error}); use dict, list, str, int, float, bool and None, pydantic models, "
-            "dataclasses, dates, UUID and Decimal"
+            f"not a JSON value ({error}{at}); use dict, list, str, int, float, bool and None, "
+            "pydantic models, dataclasses, dates, UUID and Decimal"
         )
         raise ValueError(msg) from error
     # Counting brackets is cheap, and nearly always enough.
@@ -60,8 +64,10 @@ def json_copy(text: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
     """
     copy = json.loads(text)
     # Comparing is fast; only what differs is looked through.
-    if copy != value and (kind := _type_of_changed_key(value)) is not None:
-        msg = f"a key is of type {kind}, and JSON would make it a text; use texts as keys"
+    if copy != value and (found := next(_changed_keys(value, ""), None)) is not None:
+        where, kind = found
+        at = f" at {where}" if where else ""
+        msg = f"a key{at} is of type {kind}, and JSON would make it a text; use texts as keys"
         raise ValueError(msg)
     return copy
 
@@ -69,7 +75,7 @@ def json_copy(text: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
 def _as_json(value: Any) -> Any:  # noqa: ANN401 - whatever JSON does not have
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    if is_dataclass(value) and not isinstance(value, type):
+    if _is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, _TIMES):
         return value.isoformat()
@@ -87,17 +93,43 @@ def _nested_within(value: Any, levels: int) -> bool:  # noqa: ANN401 - any JSON 
     return levels > 0 and all(_nested_within(inner, levels - 1) for inner in value)
 
 
-def _type_of_changed_key(value: Any) -> str | None:  # noqa: ANN401 - any value that JSON took
-    """Return the type of a key that is not a text; None if there is none."""
+def _place_of_problem(value: Any) -> str:  # noqa: ANN401 - any value
+    """Return where in a value something is that JSON does not have, such as ``legs[0].price``."""
+    try:
+        return next(_unknown(value, ""), "")
+    except RecursionError:  # it contains itself, which the error says
+        return ""
+
+
+def _unknown(value: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - any value
+    """Yield the paths of the innermost values that JSON does not have."""
+    if isinstance(value, float) and not isfinite(value):
+        yield path
+    elif isinstance(value, dict | list | tuple) or _is_dataclass(value):
+        for inner, place in _inside(value, path):
+            yield from _unknown(inner, place)
+    elif not isinstance(value, _KNOWN):
+        yield path
+
+
+def _changed_keys(value: Any, path: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any value that JSON took
+    """Yield where a key is not a text, and its type. A pydantic model says itself how it is written."""
     if isinstance(value, dict):
-        wrong = [type(key).__name__ for key in value if not isinstance(key, str)]
-        return wrong[0] if wrong else _first_of(value.values())
-    if isinstance(value, list | tuple):
-        return _first_of(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return _first_of(getattr(value, field.name) for field in fields(value))
-    return None
+        yield from ((path, type(key).__name__) for key in value if not isinstance(key, str))
+    for inner, place in _inside(value, path):
+        yield from _changed_keys(inner, place)
 
 
-def _first_of(values: Iterable[Any]) -> str | None:
-    return next((kind for kind in map(_type_of_changed_key, values) if kind is not None), None)
+def _inside(value: Any, path: str) -> Iterator[tuple[Any, str]]:  # noqa: ANN401 - any value
+    """Yield what a value contains, with its path."""
+    if isinstance(value, dict):
+        yield from ((inner, f"{path}.{key}".lstrip(".")) for key, inner in value.items())
+    elif isinstance(value, list | tuple):
+        yield from ((inner, f"{path}[{place}]") for place, inner in enumerate(value))
+    elif _is_dataclass(value):
+        names = (field.name for field in fields(value))
+        yield from ((getattr(value, name), f"{path}.{name}".lstrip(".")) for name in names)
+
+
+def _is_dataclass(value: Any) -> bool:  # noqa: ANN401 - any value
+    return is_dataclass(value) and not isinstance(value, type)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypedDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from freshq.errors import plain, quoted
+from freshq.model.codec import JSON, Codec, Kinds, checked_codec
 from freshq.model.new_task import first_problem
 from freshq.model.task import MAX_SECONDS
 from freshq.policy.order import Order
@@ -41,6 +42,8 @@ class QueueOptions(TypedDict, total=False):
     worker_name: str
     clock: Callable[[], float]
     rng: random.Random
+    codec: Codec
+    kinds: Kinds | None
 
 
 class QueueConfig(BaseModel):
@@ -65,6 +68,10 @@ class QueueConfig(BaseModel):
             runs, but is certainly not the store's time, is corrected, unless it has a true attribute
             `simulated`.
         rng: Source of jitter.
+        codec: Turns payloads and results into JSON values; by default that of `kinds`, or `JsonCodec`. Tasks
+            have payloads and results as they are stored.
+        kinds: The kinds of messages that it takes, `Handlers`: a put of another kind, or of a payload that
+            does not fit, is refused. None: any.
     """
 
     model_config = ConfigDict(
@@ -88,6 +95,8 @@ class QueueConfig(BaseModel):
     clock: Callable[[], float] = time.time
     # Jitter only spreads retries; it needs no secure source.
     rng: random.Random = Field(default_factory=random.Random)
+    codec: Codec = JSON
+    kinds: Kinds | None = None
 
     @field_validator("reserve", mode="before")
     @classmethod
@@ -95,6 +104,11 @@ class QueueConfig(BaseModel):
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             return value
         return ReserveRule.parse(str(value))
+
+    @field_validator("codec", mode="before")
+    @classmethod
+    def _codec_is_an_object(cls, codec: object) -> Codec:
+        return checked_codec(codec)
 
     def rules(self) -> OverloadRules:
         """Return the overload rules of the queue.
@@ -137,4 +151,9 @@ def parse_options(options: QueueOptions) -> QueueConfig:
             msg = f"backoff.{bound}: must be {allowed}, got {quoted(seconds)}"
             raise ValueError(msg)
     config.rules()
-    return config
+    return config if "codec" in arguments else _with_codec_of_kinds(config)
+
+
+def _with_codec_of_kinds(config: QueueConfig) -> QueueConfig:
+    """Return the options with the codec of the kinds, if there are any."""
+    return config if config.kinds is None else config.model_copy(update={"codec": config.kinds.codec})

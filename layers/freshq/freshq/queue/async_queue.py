@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from freshq.model.answers import Claim
+    from freshq.model.codec import Codec
     from freshq.model.task import Task
     from freshq.policy.order import Order
     from freshq.queue.async_held import AsyncHeldTask
@@ -162,6 +163,11 @@ class AsyncQueue:
     def max_age_seconds(self) -> float:
         """Age at which a task is stale, unless its own max age is shorter."""
         return self.queue.max_age_seconds
+
+    @property
+    def codec(self) -> Codec:
+        """Turns payloads and results into JSON values, and back into types."""
+        return self.queue.codec
 
     now = _verb(BaseQueue.now)
     create_table = _verb(BaseQueue.create_table)

@@ -138,6 +138,8 @@ class AttachedQueue(RecordVerbs, BaseQueue):
             ValueError: If an option is wrong.
         """
         super().__init__(store, **options)
+        if self._core.config.kinds is not None:
+            raise ValueError("kinds: not on an attached table, whose payloads are the records themselves")
         self._records = store
 
     def record_id(self, hash_key: KeyValue, range_key: KeyValue | None = None) -> str:

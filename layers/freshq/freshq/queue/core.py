@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from freshq.model.answers import Claim
+    from freshq.model.codec import Codec
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
     from freshq.model.progress import Progress
@@ -110,8 +111,23 @@ class Core:
         """Return a new task; `where` is a prefix for field names in errors."""
         return self.lifecycle.created(self.checked(new, where), self.now(), self.stamp(), where)
 
-    def checked(self, new: NewTask, where: str = "") -> NewTask:  # noqa: ARG002 - for queues that check more
-        """Return the arguments of a put as this queue takes them; `where` is as in `created`."""
+    @property
+    def codec(self) -> Codec:
+        """Turns payloads and results into JSON values."""
+        return self.config.codec
+
+    def checked(self, new: NewTask, where: str = "") -> NewTask:
+        """Return the arguments of a put as this queue takes them; `where` is as in `created`.
+
+        Raises:
+            ValueError: If it does not take them.
+        """
+        if self.config.kinds is not None:
+            try:
+                self.config.kinds.check(new.kind, new.payload)
+            except ValueError as error:
+                msg = f"{where}{error}"
+                raise ValueError(msg) from None
         return new
 
     def putter(self, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:
@@ -254,6 +270,11 @@ class Verbs:
     def order(self) -> Order:
         """Order of service within a priority level."""
         return self._core.config.order
+
+    @property
+    def codec(self) -> Codec:
+        """Turns payloads and results into JSON values, and back into types."""
+        return self._core.codec
 
     @property
     def lease_seconds(self) -> float:

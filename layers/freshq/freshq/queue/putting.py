@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from freshq.errors import FreshqError, Overloaded, StoreError
 from freshq.model.answers import PutOutcome, Receipt, receipts_of
+from freshq.model.codec import encoded
 from freshq.model.new_task import NewTask, parse_new_task
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import Verbs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from sqlalchemy import Connection
@@ -59,6 +61,7 @@ class Putting(Verbs):
         Raises:
             Overloaded: If admission control rejected the task; nothing was written.
         """
+        payload = encoded(self._core.codec, payload, "payload")
         new = parse_new_task(
             {"payload": payload, "task_id": task_id, "priority": priority, "group": group, "kind": kind}
             | {"delay_seconds": delay_seconds, "max_age_seconds": max_age_seconds, "at": at}
@@ -93,7 +96,7 @@ class Putting(Verbs):
             raise ValueError(msg) from error
         places = [(f"tasks[{index}].", task) for index, task in numbered]
         how = self._core.putter(on_conflict, connection)
-        created = [self._core.created(parse_new_task(task, where), where) for where, task in places]
+        created = [self._core.created(self._parsed(task, where), where) for where, task in places]
         return self._put(created, how)
 
     def check(self, task: Mapping[str, Any] | NewTask) -> NewTask:
@@ -102,9 +105,16 @@ class Putting(Verbs):
         Raises:
             ValueError: One line that names the first wrong field and what is allowed.
         """
-        new = self._core.checked(parse_new_task(task))
+        new = self._core.checked(self._parsed(task))
         self._core.lifecycle.created(new, now=self.now(), created=0.0)
         return new
+
+    def _parsed(self, task: Mapping[str, Any] | NewTask, where: str = "") -> NewTask:
+        """Return the arguments of a put, checked; those of `check` have been encoded already."""
+        codec = self._core.codec
+        if isinstance(task, Mapping) and "payload" in task:
+            task = {**task, "payload": encoded(codec, task["payload"], f"{where}payload")}
+        return parse_new_task(task, where)
 
     def _put(self, tasks: Sequence[Task], putter: Putter) -> list[Receipt]:
         now = self.now()

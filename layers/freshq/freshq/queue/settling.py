@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from freshq.errors import FreshqError, LeaseLost
 from freshq.model.answers import Claim
 from freshq.model.checks import checked_seconds
+from freshq.model.codec import encoded
 from freshq.model.progress import checked_progress
 from freshq.model.settlement import Settlement, checked_settlements
 from freshq.queue.core import Verbs
@@ -32,7 +33,7 @@ class Settling(Verbs):
             LeaseLost: If the claim no longer holds its task.
             ValueError: If the result is not JSON, or too large.
         """
-        return self._settle(Settlement.complete(claim, result))
+        return self._settle(Settlement.complete(claim, encoded(self._core.codec, result, "result")))
 
     def complete_many(
         self,
@@ -57,7 +58,8 @@ class Settling(Verbs):
             msg = f"results: must have one entry per claim, {len(claims)}, got {len(results)}"
             raise ValueError(msg)
         settlements = [
-            Settlement.complete(claim, result) for claim, result in zip(claims, results, strict=True)
+            Settlement.complete(claim, encoded(self._core.codec, result, "result"))
+            for claim, result in zip(claims, results, strict=True)
         ]
         answers: list[Task | LeaseLost] = []
         for answer in self.settle_many(settlements):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from freshq.model.codec import Codec
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
     from freshq.stores.claim_request import ClaimRequest
@@ -42,6 +43,10 @@ class SettlingContext(Protocol):
     @property
     def lifecycle(self) -> Lifecycle:
         """Computes the next version of a task."""
+
+    @property
+    def codec(self) -> Codec:
+        """Turns results into JSON values."""
 
     def now(self) -> float:
         """Return the queue's time in seconds."""

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 from freshq.errors import LeaseLost
 from freshq.model.checks import checked_count
 from freshq.worker.report import Outcome
-from freshq.worker.runner import checked_runner
+from freshq.worker.runner import checked_runner, codec_of
 from freshq.worker.runs import TaskRun
 from freshq.worker.settle import end_of, too_late_to_run
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claim
+    from freshq.model.codec import Codec
     from freshq.model.task import Task
     from freshq.queue.base import BaseQueue
     from freshq.worker.runner import Runner
@@ -57,6 +58,7 @@ def drain(queue: BaseQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list
     """
     checked_count("max_runs", max_runs)
     run = checked_runner(runner)
+    codec = codec_of(queue, runner)
     queue.recover()
     fates: list[Fate] = []
     while claims := queue.claim(1):
@@ -64,14 +66,15 @@ def drain(queue: BaseQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list
             queue.release(claims[0])
             msg = f"tasks are still due after {max_runs} runs; does the runner put what it runs?"
             raise AssertionError(msg)
-        fates.append(_run(queue, claims[0], run))
+        fates.append(_run(queue, claims[0], run, codec))
         if fates[-1].outcome is Outcome.RELEASED:
             break
     return fates
 
 
-def _run(queue: BaseQueue, claim: Claim, runner: Runner) -> Fate:
-    end = too_late_to_run(queue, claim) or end_of(queue, TaskRun(claim, queue.now()), runner, lambda: True)
+def _run(queue: BaseQueue, claim: Claim, runner: Runner, codec: Codec) -> Fate:
+    run = TaskRun(claim, queue.now())
+    end = too_late_to_run(queue, claim) or end_of(queue, run, runner, codec, lambda: True)
     (answer,) = queue.settle_many([end.settlement])
     # A lost lease: the runner settled or recovered the task itself.
     error = str(answer) if isinstance(answer, LeaseLost) else end.error

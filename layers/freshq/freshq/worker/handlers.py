@@ -10,12 +10,11 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
 from typing_extensions import override
 
-from freshq.errors import plain, quoted
+from freshq.errors import quoted
 from freshq.model.checks import checked_count, checked_seconds
-from freshq.model.json_values import json_text
+from freshq.model.codec import JSON, checked_codec, field_problem
 from freshq.model.outcomes import Busy, Reject, Retry, RunnerExit, error_text
 from freshq.worker.coroutines import OwnLoop, started_on
 from freshq.worker.runner import CoroutineRunner, is_async, is_async_generator
@@ -24,14 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
+    from freshq.model.codec import Codec
     from freshq.model.task import Task
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 # A handler takes the task, and its payload if it has a second parameter.
 MAX_PARAMETERS: Final = 2
-# The only message of pydantic that quotes the value.
-UNION_TAG_INVALID: Final = "union_tag_invalid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class _Handler:
 
     function: Callable[..., Any]
     is_async: bool
-    payload: TypeAdapter[Any] | None
+    decode: Callable[[Any], Any] | None
     max_attempts: int | None
     max_run_seconds: float | None
 
@@ -50,18 +48,12 @@ class _Handler:
         Raises:
             Reject: If the payload does not fit its type; the reason names the field, not its value.
         """
-        if self.payload is None:
+        if self.decode is None:
             return (task,)
         try:
-            return (task, self.payload.validate_json(json_text(task.payload)))
-        except ValidationError as error:
-            problem = error.errors(include_url=False, include_input=False)[0]
-            field = plain(".".join(map(str, ("payload", *problem["loc"]))))
-            message = problem["msg"]
-            if problem["type"] == UNION_TAG_INVALID:
-                message = f"the tag must be one of {problem['ctx']['expected_tags']}"
-            msg = f"{field}: {message[0].lower()}{message[1:]}"
-            raise Reject(msg) from None
+            return (task, self.decode(task.payload))
+        except ValueError as error:
+            raise Reject(field_problem("payload", error)) from None
 
 
 class Handlers(CoroutineRunner):
@@ -73,8 +65,17 @@ class Handlers(CoroutineRunner):
     of its own.
     """
 
-    def __init__(self) -> None:
-        """Begin without functions."""
+    def __init__(self, *, codec: Codec = JSON) -> None:
+        """Begin without functions.
+
+        Args:
+            codec: Makes payloads from what is stored, and what is stored of results: the one of the queue
+                that the tasks are put into.
+
+        Raises:
+            ValueError: If it is no codec.
+        """
+        self.codec = checked_codec(codec, "codec: ")
         self._handlers: dict[str, _Handler] = {}
         self._loop = OwnLoop()
 
@@ -110,8 +111,8 @@ class Handlers(CoroutineRunner):
                 raise ValueError(
                     "max_run_seconds: only an async function can be cancelled; for others, set the worker's"
                 )
-            payload = _payload_type(kind, function)
-            self._handlers[kind] = _Handler(function, runs_async, payload, max_attempts, max_run_seconds)
+            decode = _decoder(kind, function, self.codec)
+            self._handlers[kind] = _Handler(function, runs_async, decode, max_attempts, max_run_seconds)
             return function
 
         return add
@@ -127,11 +128,28 @@ class Handlers(CoroutineRunner):
             return coroutine.result()
         handler = self._handlers.get(task.kind or "")
         if handler is None:
-            known = ", ".join(sorted(self._handlers)) or "none"
-            msg = f"kind: no handler for {quoted(task.kind)}; there are {known}"
-            raise Reject(msg)
+            raise Reject(self._unknown(task.kind))
         with _last_attempt_rejects(handler, task):
             return handler.function(*handler.arguments(task))
+
+    def check(self, kind: str | None, payload: Any) -> None:  # noqa: ANN401 - any JSON value
+        """Check a payload as it is stored; a queue with `kinds=` these handlers does so at each put.
+
+        Raises:
+            ValueError: If no function has the kind, or the payload does not fit; names the field.
+        """
+        handler = self._handlers.get(kind or "")
+        if handler is None:
+            raise ValueError(self._unknown(kind))
+        if handler.decode is not None:
+            try:
+                handler.decode(payload)
+            except ValueError as error:
+                raise ValueError(field_problem("payload", error)) from None
+
+    def _unknown(self, kind: str | None) -> str:
+        known = ", ".join(sorted(self._handlers)) or "none"
+        return f"kind: no handler for {quoted(kind)}; there are {known}"
 
     @override
     def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
@@ -181,8 +199,8 @@ async def _limited(handler: _Handler, arguments: tuple[Any, ...]) -> Any:  # noq
         raise Retry(msg) from None
 
 
-def _payload_type(kind: str, function: object) -> TypeAdapter[Any] | None:
-    """Return the type of a function's payload; None if it takes only the task.
+def _decoder(kind: str, function: object, codec: Codec) -> Callable[[Any], Any] | None:
+    """Return what makes a function's payload from what is stored; None if it takes only the task.
 
     Raises:
         ValueError: If it takes neither one nor two arguments, or its annotation cannot be read.
@@ -211,7 +229,7 @@ def _payload_type(kind: str, function: object) -> TypeAdapter[Any] | None:
     )
     try:
         hints = get_type_hints(only, getattr(function, "__globals__", {}), include_extras=True)
-        return TypeAdapter(hints.get("it", Any))
+        return codec.decoder(hints.get("it", Any))
     except Exception as error:
         msg = f"handler of {quoted(kind)}: the type of its payload cannot be read ({error})"
         raise ValueError(msg) from error

@@ -17,7 +17,7 @@ from freshq.worker.crew import Crew
 from freshq.worker.leases import LeaseRenewal
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome
-from freshq.worker.runner import CoroutineRunner
+from freshq.worker.runner import CoroutineRunner, codec_of
 from freshq.worker.runs import InTurn, StartedCoroutine, TaskRuns, in_thread
 from freshq.worker.settle import (
     EndedRun,
@@ -73,6 +73,7 @@ class LeasedLoop(WorkLoop):
         super().__init__(queue, config, capacity, end_request)
         self._event_loop = event_loop
         self._runner = runner
+        self._codec = codec_of(queue, runner)
         self._runs = TaskRuns(on_end=end_request.wake.set)
         self._crew = Crew(self._run, self._settle)
         self._answered_runs = InTurn("freshq-answers", self._go_on)
@@ -212,7 +213,7 @@ class LeasedLoop(WorkLoop):
     def _ran(self, run: TaskRun) -> RunEnd:
         if run.claim.task.attempts == 1:
             self._capacity.first_attempt()
-        return end_of(self._queue, run, self._runner_of(run), self._capacity.may_retry)
+        return end_of(self._queue, run, self._runner_of(run), self._codec, self._capacity.may_retry)
 
     def _settle(self, ended: list[EndedRun]) -> None:
         """Settle runs; those that the store does not answer are left to a thread of their own."""

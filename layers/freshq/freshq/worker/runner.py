@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from freshq.errors import quoted
+from freshq.model.codec import JSON
 from freshq.model.task import Task
 from freshq.worker.loading import load_object
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from freshq.model.codec import Codec
+    from freshq.queue.base import BaseQueue
+
 # Takes a task; returns any JSON value, or raises Retry, Reject or Busy.
 Runner: TypeAlias = Callable[[Task], Any]
 # Takes also the SQLAlchemy connection of the transaction that holds the task.
@@ -24,7 +28,13 @@ TransactionRunner: TypeAlias = "Callable[[Task, Connection], Any]"
 
 
 class CoroutineRunner(ABC):
-    """A runner that runs some tasks in coroutines: while they wait, they need no thread."""
+    """A runner that runs some tasks in coroutines: while they wait, they need no thread.
+
+    Attributes:
+        codec: Encodes what it returns.
+    """
+
+    codec: Codec = JSON
 
     @abstractmethod
     def __call__(self, task: Task) -> Any:  # noqa: ANN401 - any value
@@ -41,6 +51,20 @@ class CoroutineRunner(ABC):
         Returns:
             The future of its result; None if the task needs a thread, and nothing was started.
         """
+
+
+def codec_of(queue: BaseQueue, runner: object) -> Codec:
+    """Return the codec for the results of a runner: its own, if it has one, or that of the queue.
+
+    Raises:
+        ValueError: If the queue has one, and handlers could not read what it encodes.
+    """
+    own = runner.codec if isinstance(runner, CoroutineRunner) else queue.codec
+    if own is JSON and queue.codec is not JSON:
+        name = type(queue.codec).__name__
+        msg = f"codec: the queue has {name}, and its handlers have none; pass the same to Handlers(codec=...)"
+        raise ValueError(msg)
+    return own
 
 
 def load_runner(name: str, advice: str = "") -> Runner:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import FreshqError, LeaseLost, StoreError, Throttled, Unreachable
 from freshq.model.checks import checked_seconds
+from freshq.model.codec import JSON, encoded
 from freshq.model.outcomes import Busy, Reject, Retry, error_text
 from freshq.model.settlement import Settlement
 from freshq.model.task import Task, TaskStatus
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from freshq.model.answers import Claim
+    from freshq.model.codec import Codec
     from freshq.queue.base import BaseQueue
     from freshq.worker.runner import Runner
     from freshq.worker.runs import TaskRun
@@ -81,7 +83,9 @@ class EndedRun:
     problem: Exception | None = None
 
 
-def end_of(queue: BaseQueue, run: TaskRun, runner: Runner, may_retry: Callable[[], bool]) -> RunEnd:
+def end_of(
+    queue: BaseQueue, run: TaskRun, runner: Runner, codec: Codec, may_retry: Callable[[], bool]
+) -> RunEnd:
     """Run a task, and return how it ended. Whatever the runner raises ends only its attempt."""
     try:
         result = runner(run.claim.task)
@@ -95,7 +99,7 @@ def end_of(queue: BaseQueue, run: TaskRun, runner: Runner, may_retry: Callable[[
     except BaseException as unexpected:  # noqa: BLE001 - logged; here SystemExit and the like are the runner's own
         error, delay_seconds = _unexpected(run, unexpected), None
     else:
-        return completed(run.claim_to_settle(), result)
+        return completed(run.claim_to_settle(), result, codec)
     claim = run.claim_to_settle()
     if run.handle.lost is not None:  # it is refused, whatever it says, and the downstream is not the reason
         return RunEnd(Settlement.release(claim), Outcome.RELEASED, error, downstream_ok=None)
@@ -257,10 +261,10 @@ def _delayed(retry: Retry) -> tuple[str, float | None]:
         return f"{error}; {wrong}", None
 
 
-def completed(claim: Claim, result: Any = None) -> RunEnd:  # noqa: ANN401 - any value
+def completed(claim: Claim, result: Any = None, codec: Codec = JSON) -> RunEnd:  # noqa: ANN401 - any value
     """Return the end of a run that returned a result."""
     try:
-        settlement = Settlement.complete(claim, result)
+        settlement = Settlement.complete(claim, encoded(codec, result, "result"))
     except BaseException as error:  # noqa: BLE001 - the methods of the user's value
         # The work is done, but its result cannot be stored. Another attempt would end the same way.
         text = error_text(error)

@@ -12,7 +12,7 @@ from freshq.worker.leased import LeasedLoop
 from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus
-from freshq.worker.runner import checked_runner
+from freshq.worker.runner import checked_runner, codec_of
 from freshq.worker.transacted import TransactionLoop
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ class Worker:
             **options: See `freshq.worker.options.WorkerConfig`.
 
         Raises:
-            ValueError: If an option is wrong, if the runner is not callable or `async def`, or if
-                `transaction` is set and the queue is not in a SQL database.
+            ValueError: If an option is wrong, if the runner is not callable or `async def`, if the queue has
+                a codec that the handlers do not have, or if `transaction` is set and the queue is not in a
+                SQL database.
         """
         # To look for the class would load asyncio, which takes its time.
         own: Any = getattr(queue, "queue", queue)
@@ -85,6 +86,7 @@ class Worker:
         if self._config.transaction:
             transactions_of(self._queue.store, "transaction")
         self._runner: Any = checked_runner(runner, transaction=self._config.transaction)
+        codec_of(self._queue, self._runner)
 
     def stop(self) -> None:
         """Stop claiming; `run` returns once the running tasks are settled. Safe in a signal handler."""

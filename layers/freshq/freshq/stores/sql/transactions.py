@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
 from freshq.model.checks import checked_error, checked_result
+from freshq.model.codec import encoded
 from freshq.model.outcomes import Busy, Reject, Retry, error_text
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard
@@ -95,7 +96,8 @@ class SqlTransactions(Transactions):
             try:
                 with default_settings(row.connection):
                     yield held
-                held.result = checked_result(held.result, row.task.payload)
+                result = encoded(context.codec, held.result, "result")
+                held.result = checked_result(result, row.task.payload)
             except Exception as error:  # whatever it is, it ends the attempt
                 held.failed = self._store_failed(row, savepoint, _after(error, row.task, context))
                 if not isinstance(error, Retry | Reject | Busy):

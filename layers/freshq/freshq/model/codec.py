@@ -1,0 +1,153 @@
+"""Payloads and results of any type as JSON values, and back: by a codec, which is a parameter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+
+from pydantic import TypeAdapter, ValidationError
+
+from freshq.errors import plain
+from freshq.model.json_values import json_copy, json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# The only message of pydantic that quotes the value.
+UNION_TAG_INVALID: Final = "union_tag_invalid"
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """Turns payloads and results into JSON values, which stores keep, and back into types.
+
+    Give the same one to the queue, which encodes what is put, and to `Handlers`, which decode it and encode
+    results. Several threads call it.
+    """
+
+    def encode(self, value: Any) -> Any:  # noqa: ANN401 - any value
+        """Return the JSON value that is stored for a payload or a result.
+
+        Raises:
+            ValueError: If it has none; the message has no part of the value.
+        """
+
+    def decoder(self, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - an annotation
+        """Return a function that makes a value of a type from the stored JSON value.
+
+        That function raises ValueError for what will never fit, and so makes a dead letter. After another
+        error the task is tried again.
+
+        Args:
+            kind: The type, as a handler annotates its payload; `Any` where it does not.
+
+        Raises:
+            Exception: Any, if the codec does not know the type.
+        """
+
+
+@runtime_checkable
+class Kinds(Protocol):
+    """The kinds of messages that a queue takes, with the types of their payloads: `Handlers` are such."""
+
+    @property
+    def codec(self) -> Codec:
+        """Encodes and decodes their payloads."""
+
+    def check(self, kind: str | None, payload: Any) -> None:  # noqa: ANN401 - any JSON value
+        """Check a payload as it is stored.
+
+        Raises:
+            ValueError: If there is no such kind, or the payload does not fit; names the field.
+        """
+
+
+class DoesNotFitError(ValueError):
+    """A JSON value is not of a type.
+
+    Attributes:
+        path: Where in the value, such as ("legs", 0, "price").
+        problem: What is wrong there, without the value.
+    """
+
+    def __init__(self, path: tuple[str | int, ...], problem: str) -> None:
+        """Keep where and what."""
+        super().__init__(": ".join(filter(None, (".".join(map(str, path)), problem))))
+        self.path = path
+        self.problem = problem
+
+
+class JsonCodec:
+    """The default codec: JSON values, pydantic models, dataclasses, dates and times, UUID and Decimal.
+
+    Models and dataclasses become objects, the others texts, also inside others. Nothing changes its type in
+    silence: a dict with keys that are no texts is refused. Types are read by pydantic.
+    """
+
+    def encode(self, value: Any) -> Any:  # noqa: ANN401 - any value
+        """Return a copy of a value, as every store returns it.
+
+        Raises:
+            ValueError: If JSON cannot express it, or would change it; says where.
+        """
+        return json_copy(json_text(value), value)
+
+    def decoder(self, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - an annotation
+        """Return a function that makes a value of a type, as pydantic does, from the stored JSON value."""
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+
+        def decode(stored: Any) -> Any:  # noqa: ANN401 - any JSON value
+            try:
+                return adapter.validate_json(json_text(stored))
+            except ValidationError as error:
+                raise _first_problem(error) from None
+
+        return decode
+
+
+JSON: Final = JsonCodec()
+
+
+def checked_codec(codec: object, name: str = "") -> Codec:
+    """Return a codec; `name` is a prefix for the error.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if isinstance(codec, type) or not isinstance(codec, Codec):
+        msg = f"{name}must be an object with the methods encode and decoder"
+        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+    return codec
+
+
+def encoded(codec: Codec, value: Any, name: str) -> Any:  # noqa: ANN401 - any value
+    """Return a payload or a result as it is to be checked and stored.
+
+    Args:
+        codec: The codec.
+        value: What was given.
+        name: Of the argument, for errors.
+
+    Raises:
+        ValueError: If the codec refuses it.
+    """
+    if codec is JSON or value is None:
+        return value  # who checks the value makes its JSON anyway
+    try:
+        return codec.encode(value)
+    except ValueError as error:
+        raise ValueError(field_problem(name, error)) from error
+
+
+def field_problem(name: str, error: ValueError) -> str:
+    """Return what is wrong with a payload or a result as ``payload.symbol: field required``."""
+    if not isinstance(error, DoesNotFitError):
+        return f"{name}: {error}"
+    return f"{plain('.'.join(map(str, (name, *error.path))))}: {error.problem}"
+
+
+def _first_problem(error: ValidationError) -> DoesNotFitError:
+    problem = error.errors(include_url=False, include_input=False)[0]
+    message = problem["msg"]
+    if problem["type"] == UNION_TAG_INVALID:
+        message = f"the tag must be one of {problem['ctx']['expected_tags']}"
+    return DoesNotFitError(problem["loc"], f"{message[0].lower()}{message[1:]}")

@@ -1,0 +1,223 @@
+"""Codecs: which values a queue and its handlers take, and how they are stored."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import zlib
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import AsyncQueue, Handlers, JsonCodec, Outcome, PutIncomplete, Queue, Task, TaskStatus, Worker
+from freshq.errors import FreshqError
+from freshq.testing import drain
+from tests.support.readings import known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@dataclass
+class Quote:
+    symbol: str
+    limit: Decimal = Decimal(1)
+
+
+class Packed:
+    """Stores everything compressed."""
+
+    def __init__(self) -> None:
+        self.inner = JsonCodec()
+        self.down = False
+
+    def encode(self, value: Any) -> str:
+        text = json.dumps(self.inner.encode(value))
+        return base64.b85encode(zlib.compress(text.encode())).decode()
+
+    def decoder(self, kind: Any) -> Callable[[Any], Any]:
+        read = self.inner.decoder(kind)
+
+        def decode(stored: Any) -> Any:
+            if self.down:
+                raise ConnectionError("no dictionary")
+            try:
+                text = zlib.decompress(base64.b85decode(stored))
+            except (TypeError, ValueError, zlib.error):
+                raise ValueError("is not packed") from None
+            return read(json.loads(text))
+
+        return decode
+
+
+@pytest.fixture
+def codec() -> Packed:
+    return Packed()
+
+
+@pytest.fixture
+def handlers(codec: Packed) -> Handlers:
+    handlers = Handlers(codec=codec)
+
+    @handlers.on("quote")
+    def quote(_task: Task, payload: Quote) -> Quote:
+        return Quote(payload.symbol.lower(), payload.limit + 1)
+
+    return handlers
+
+
+class TestStored:
+    def test_payload_and_result_are_encoded_once(self, codec: Packed, handlers: Handlers) -> None:
+        queue = Queue.memory(codec=codec)
+        queue.put(Quote("ABC"), task_id="a", kind="quote")
+        assert known(queue, "a").payload == codec.encode(Quote("ABC"))
+        Worker(queue, handlers, idle_exit_seconds=0.05).run()
+        assert queue.codec.decoder(Quote)(known(queue, "a").result) == Quote("abc", Decimal(2))
+
+    def test_handlers_encode_results_for_a_queue_without_a_codec(
+        self, codec: Packed, handlers: Handlers
+    ) -> None:
+        queue = Queue.memory()
+        queue.put(codec.encode(Quote("ABC")), task_id="a", kind="quote")
+        (fate,) = drain(queue, handlers)
+        assert fate.task.result == codec.encode(Quote("abc", Decimal(2)))
+
+    def test_a_plain_runner_has_the_codec_of_the_queue(self, codec: Packed) -> None:
+        queue = Queue.memory(codec=codec)
+        queue.put(Quote("ABC"))
+        (fate,) = drain(queue, lambda task: Quote(str(len(task.payload))))
+        assert codec.decoder(Quote)(fate.task.result) == Quote(str(len(codec.encode(Quote("ABC")))))
+
+    def test_every_verb_that_takes_values_encodes_them(self, codec: Packed) -> None:
+        queue = Queue.memory(codec=codec)
+        queue.put_many([{"payload": number, "task_id": f"t{number}"} for number in range(3)])
+        assert queue.check({"payload": 7}).payload == codec.encode(7)
+        queue.put_many([queue.check({"payload": 3, "task_id": "t3"})])
+        assert [known(queue, f"t{number}").payload for number in range(4)] == [*map(codec.encode, range(4))]
+        queue.complete_many(queue.claim(2), ["x", "y"])
+        queue.complete(queue.claim()[0], "z")
+        assert [known(queue, f"t{number}").result for number in (3, 2, 1)] == [*map(codec.encode, "xyz")]
+        assert queue.complete(queue.claim()[0]).result is None
+
+    def test_in_a_transaction_too(self, codec: Packed, tmp_path: Path) -> None:
+        queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db", codec=codec)
+        queue.create_table()
+        queue.put(Quote("ABC"), task_id="a")
+        with queue.transaction() as held:
+            assert held is not None
+            held.result = Quote("abc")
+        assert known(queue, "a").result == codec.encode(Quote("abc"))
+        queue.close()
+
+    def test_of_coroutines(self, codec: Packed) -> None:
+        async def stored() -> Any:
+            async with AsyncQueue.memory(codec=codec) as queue:
+                assert queue.codec is codec
+                await queue.put(1, task_id="a")
+                return await queue.get("a")
+
+        assert asyncio.run(stored()).payload == codec.encode(1)
+
+
+class TestRefused:
+    def test_what_is_not_encoded_so_is_a_dead_letter(self, handlers: Handlers) -> None:
+        queue = Queue.memory()
+        queue.put(Quote("ABC"), kind="quote")
+        (fate,) = drain(queue, handlers)
+        assert (fate.outcome, fate.error) == (Outcome.FAILED, "payload: is not packed")
+
+    def test_another_error_of_the_codec_is_tried_again(self, codec: Packed, handlers: Handlers) -> None:
+        queue = Queue.memory(codec=codec)
+        queue.put(Quote("ABC"), kind="quote")
+        codec.down = True
+        (fate,) = drain(queue, handlers)
+        assert (fate.outcome, fate.error) == (Outcome.RETRIED, "ConnectionError: no dictionary")
+
+    def test_a_result_that_cannot_be_encoded_is_a_dead_letter(self, codec: Packed) -> None:
+        queue = Queue.memory(codec=codec)
+        queue.put(1, task_id="a")
+        (fate,) = drain(queue, lambda _task: {"found": [{1, 2}]})
+        assert fate.task.status is TaskStatus.FAILURE
+        assert (fate.error or "").startswith("result: not a JSON value (Object of type set is not JSON")
+        assert "found[0]" in (fate.error or "")
+
+    def test_a_payload_that_cannot_be_encoded_is_refused_with_its_place(self, codec: Packed) -> None:
+        queue = Queue.memory(codec=codec)
+        with pytest.raises(ValueError, match=r"^payload: a key at legs\[1\] is of type int"):
+            queue.put({"legs": [{}, {7: 1}]})
+        with pytest.raises(ValueError, match=r"^tasks\[1\]\.payload: a key is of type int"):
+            queue.put_many([{"payload": 1}, {"payload": {7: 1}}])
+        assert queue.stats().pending == 0
+
+    def test_handlers_that_could_not_read_the_queue_are_refused(self, codec: Packed) -> None:
+        queue = Queue.memory(codec=codec)
+        with pytest.raises(ValueError, match=r"^codec: the queue has Packed, and its handlers have none"):
+            Worker(queue, Handlers())
+        with pytest.raises(ValueError, match=r"^codec: the queue has Packed"):
+            drain(queue, Handlers())
+
+    @pytest.mark.parametrize("codec", [None, "json", JsonCodec])
+    def test_what_is_no_codec(self, codec: Any) -> None:
+        with pytest.raises(
+            ValueError, match=r"^codec: must be an object with the methods encode and decoder"
+        ):
+            Queue.memory(codec=codec)
+        with pytest.raises(
+            ValueError, match=r"^codec: must be an object with the methods encode and decoder"
+        ):
+            Handlers(codec=codec)
+
+
+class TestKinds:
+    @pytest.mark.parametrize("with_codec", [False, True])
+    def test_a_payload_that_does_not_fit_is_refused_at_the_put(
+        self,
+        codec: Packed,
+        with_codec: bool,  # noqa: FBT001 - a parameter of the test
+    ) -> None:
+        handlers = Handlers(codec=codec) if with_codec else Handlers()
+        queue = Queue.memory(kinds=handlers)
+        handlers.on("quote")(lambda _task, _payload: None)
+
+        @handlers.on("typed")
+        def typed(_task: Task, _payload: Quote) -> None: ...
+
+        @handlers.on("ping")
+        def ping(_task: Task) -> None: ...
+
+        for arguments, message in (
+            ({"payload": {"limit": 1}, "kind": "typed"}, r"^payload\.symbol: field required$"),
+            ({"payload": Quote("ABC"), "kind": "type"}, r"^kind: no handler for 'type'; there are ping, "),
+            ({"payload": 1}, r"^kind: no handler for None"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                queue.put(**arguments)
+            with pytest.raises(ValueError, match=message):
+                queue.check(arguments)
+            with pytest.raises(ValueError, match=message.replace("^", r"^tasks\[1\]\.")):
+                queue.put_many([{"payload": None, "kind": "ping"}, arguments])
+        assert queue.stats().pending == 0
+        queue.put({"symbol": "ABC", "limit": "1.5"}, kind="typed")
+        queue.put({"anything": 1}, kind="quote")
+        assert [fate.outcome for fate in drain(queue, handlers)] == [Outcome.SUCCEEDED] * 2
+
+    def test_the_codec_is_that_of_the_handlers_unless_there_is_another(
+        self, codec: Packed, handlers: Handlers
+    ) -> None:
+        assert Queue.memory(kinds=handlers).codec is codec
+        other = Packed()
+        assert Queue.memory(kinds=handlers, codec=other).codec is other
+
+    def test_errors_are_no_refusals_of_the_queue(self, handlers: Handlers) -> None:
+        queue = Queue.memory(kinds=handlers)
+        with pytest.raises(ValueError, match="kind") as refused:
+            queue.put(1)
+        assert not isinstance(refused.value, FreshqError | PutIncomplete)
+
+    def test_what_has_no_kinds_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="kinds"):
+            Queue.memory(kinds=lambda task: task)  # type: ignore[typeddict-item] - a mistake
