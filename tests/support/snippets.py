@@ -116,6 +116,8 @@ class Reader:
         self._mentioned = ""
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         plain = {"COLUMNS": "100", "HOME": str(folder), "LANG": "C.UTF-8", "PATH": programs, "TERM": "dumb"}
+        # As the entry point does, also where freshq was installed before it had one.
+        plain["PYTEST_ADDOPTS"] = "-p freshq.testing.plugin"
         self.environment = plain | dict(environment or {})
 
     def follow(self, read: Iterable[Snippet]) -> None:

@@ -162,13 +162,9 @@ class TestRefused:
 
     @pytest.mark.parametrize("codec", [None, "json", JsonCodec])
     def test_what_is_no_codec(self, codec: Any) -> None:
-        with pytest.raises(
-            ValueError, match=r"^codec: must be an object with the methods encode and decoder"
-        ):
+        with pytest.raises(ValueError, match=r"^codec: must be an object with the methods"):
             Queue.memory(codec=codec)
-        with pytest.raises(
-            ValueError, match=r"^codec: must be an object with the methods encode and decoder"
-        ):
+        with pytest.raises(ValueError, match=r"^codec: must be an object with the methods"):
             Handlers(codec=codec)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+import freshq.testing
 from freshq import Busy, Outcome, Queue, Retry, Task, TaskStatus, Unreachable
 from freshq.testing import FaultyStore, ManualClock, assert_nothing_put, assert_put, drain, make_task
 
@@ -23,6 +25,7 @@ class Size:
     sides: tuple[int, int]
 
 
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
@@ -31,8 +34,8 @@ def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:
     assert [name for name, _code in blocks] == ["quotes.py", "test_quotes.py"]
     for name, code in blocks:
         (tmp_path / name).write_text(code, "utf-8")
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_quotes.py"],
+    run = subprocess.run(  # noqa: S603 - this interpreter
+        [*PYTEST, "-p", "freshq.testing.plugin", "-W", "error", "test_quotes.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -40,6 +43,44 @@ def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "7 passed" in run.stdout
+
+
+class TestPlugin:
+    def test_pytest_finds_it_by_a_name_that_is_also_its_module(self) -> None:
+        project = tomllib.loads((PAGE.parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+        assert project["entry-points"]["pytest11"] == {"freshq.testing.plugin": "freshq.testing.plugin"}
+
+    def test_it_loads_nothing_that_pytest_does_not_have(self) -> None:
+        program = (
+            "import pytest, sys; before = set(sys.modules); import freshq.testing.plugin; "
+            "print(sorted(set(sys.modules) - before))"
+        )
+        run = subprocess.run(  # noqa: S603 - the program is above
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+        assert run.stdout.strip() == "['freshq', 'freshq.testing', 'freshq.testing.plugin']"
+
+    @pytest.mark.parametrize(
+        ("options", "conftest", "passed"),
+        [
+            (["-p", "freshq.testing.plugin"], "", "2 passed"),
+            (["-p", "freshq.testing.plugin"], 'pytest_plugins = ["freshq.testing.plugin"]', "2 passed"),
+            (["-p", "no:freshq.testing.plugin"], "", "1 passed, 1 error"),
+        ],
+    )
+    def test_it_may_be_named_again_and_left_out(
+        self, tmp_path: Path, options: list[str], conftest: str, passed: str
+    ) -> None:
+        (tmp_path / "conftest.py").write_text(conftest, "utf-8")
+        code = "def test_a(): pass\ndef test_b(freshq_queue): assert freshq_queue.claim() == []\n"
+        (tmp_path / "test_it.py").write_text(code, "utf-8")
+        run = subprocess.run(  # noqa: S603 - this interpreter
+            [*PYTEST, *options], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert passed in run.stdout, run.stdout + run.stderr
+
+    def test_a_name_that_freshq_testing_lacks_is_an_attribute_error(self) -> None:
+        assert not hasattr(freshq.testing, "no_such_name")
 
 
 def test_a_clock_moves_only_forward() -> None:

@@ -1,12 +1,19 @@
 """Help for the tests of applications that use freshq: a clock to turn, a drain, assertions, faults.
 
-`pytest_plugins = ["freshq.testing.plugin"]` in a `conftest.py` adds fixtures; nothing here needs pytest.
+pytest finds the fixtures of `freshq.testing.plugin` by itself; nothing else here needs pytest. A name is
+loaded when it is first used, so that a run of pytest without tests of freshq loads next to nothing.
 """
 
-from freshq.testing.clock import ManualClock
-from freshq.testing.draining import Fate, drain
-from freshq.testing.faults import FaultyStore
-from freshq.testing.tasks import assert_nothing_put, assert_put, make_task
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from freshq.testing.clock import ManualClock
+    from freshq.testing.draining import Fate, drain
+    from freshq.testing.faults import FaultyStore
+    from freshq.testing.tasks import assert_nothing_put, assert_put, make_task
 
 __all__ = [
     "Fate",
@@ -17,3 +24,24 @@ __all__ = [
     "drain",
     "make_task",
 ]
+
+_MODULES: Final = {
+    "Fate": "freshq.testing.draining",
+    "FaultyStore": "freshq.testing.faults",
+    "ManualClock": "freshq.testing.clock",
+    "assert_nothing_put": "freshq.testing.tasks",
+    "assert_put": "freshq.testing.tasks",
+    "drain": "freshq.testing.draining",
+    "make_task": "freshq.testing.tasks",
+}
+
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
+
+    def __getattr__(name: str) -> object:
+        """Load a public name when it is first used."""
+        if name not in _MODULES:
+            msg = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        value = getattr(import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value
