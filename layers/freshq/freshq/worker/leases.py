@@ -92,11 +92,12 @@ class LeaseRenewal:
                 if self._runs.abandon(run):
                     run.cancel(f"it took longer than {self._max_run_seconds:g} s")
                     self._on_overrun(run, run_seconds)
-            elif run.is_held and (self._is_due(run, now) or run.has_news(now)):
+            elif self._needs_extension(run, now):
                 self._begin_extension(run)
 
-    def _is_due(self, run: TaskRun, now: float) -> bool:
-        return run.claim.lease_until - now < RENEW_BELOW * self._queue.lease_seconds
+    def _needs_extension(self, run: TaskRun, now: float) -> bool:
+        is_due = run.claim.lease_until - now < RENEW_BELOW * self._queue.lease_seconds
+        return run.is_held and (is_due or run.has_news(now))
 
     def wait(self) -> None:
         """Wait for the extensions under way, but not for one that takes longer than a lease."""

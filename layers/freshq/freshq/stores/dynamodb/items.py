@@ -136,23 +136,23 @@ def _decoded(item: Item) -> Task:
         request_token=item["requestToken"]["S"],
         payload=_payload(item),
         priority=int(item["priority"]["N"]),
-        group=item["taskGroup"]["S"] if "taskGroup" in item else None,
+        group=_optional_text(item, "taskGroup"),
         attempts=int(item["attempts"]["N"]),
         not_before=_optional_seconds(item, "notBefore"),
-        lease_token=item["leaseToken"]["S"] if "leaseToken" in item else None,
+        lease_token=_optional_text(item, "leaseToken"),
         lease_until=_optional_seconds(item, "leaseUntil"),
-        error=item["error"]["S"] if "error" in item else None,
+        error=_optional_text(item, "error"),
         result=json.loads(item["result"]["S"]) if "result" in item else None,
         shed_reason=ShedReason(item["shedReason"]["S"]) if "shedReason" in item else None,
         version=version_of(item),
         put_at=_optional_seconds(item, "putAt"),
         first_due=_optional_seconds(item, "firstDue"),
-        kind=item["taskKind"]["S"] if "taskKind" in item else None,
+        kind=_optional_text(item, "taskKind"),
         first_claim_at=_first_claim_at(item),
         last_claim_at=_optional_seconds(item, "lastClaimAt"),
         dead_at=_optional_seconds(item, "deadAt"),
         progress_fraction=float(item["progressFraction"]["N"]) if "progressFraction" in item else None,
-        progress_step=item["progressStep"]["S"] if "progressStep" in item else None,
+        progress_step=_optional_text(item, "progressStep"),
     )
 
 
@@ -167,6 +167,11 @@ def _first_claim_at(item: Item) -> float | None:
 
 def _optional_milliseconds(seconds: float | None) -> Item | None:
     return None if seconds is None else milliseconds(seconds)
+
+
+def _optional_text(item: Item, name: str) -> str | None:
+    text: str | None = item[name]["S"] if name in item else None
+    return text
 
 
 def _optional_seconds(item: Item, name: str) -> float | None:
