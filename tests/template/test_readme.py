@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from freshq import Task
 
 README = (PROJECT / "README.md").read_text("utf-8")
+DEPLOY = (PROJECT / "docs" / "deploy.md").read_text("utf-8")
 CONTRIBUTING = (PROJECT / "CONTRIBUTING.md").read_text("utf-8")
 MAKEFILE = (PROJECT / "Makefile").read_text("utf-8")
 
@@ -47,8 +48,8 @@ def test_the_library_example_runs(tmp_path: Path) -> None:
 
 def overrides_of_the_runner_example() -> dict[str, str]:
     """Return the parameters as SAM gets them from a shell."""
-    (shown,) = re.findall(r"--parameter-overrides (Stage=dev Runner=.*?)\n   ```", README, re.DOTALL)
-    words = subprocess.run(  # noqa: S603 - this README
+    (shown,) = re.findall(r"--parameter-overrides (Stage=dev Runner=.*?)\n   ```", DEPLOY, re.DOTALL)
+    words = subprocess.run(  # noqa: S603 - this page
         ["/bin/sh", "-c", f"printf '%s\\0' {shown}"], capture_output=True, text=True, check=True
     )
     overrides: dict[str, str] = CfnParameterOverridesType().convert(
@@ -64,7 +65,7 @@ def test_the_runner_example_names_parameters_as_the_template_allows_them() -> No
     assert re.fullmatch(parameters["Runner"]["AllowedPattern"], overrides["Runner"])
     assert overrides["RunnerPolicyArns"].startswith("arn:aws:iam::")
     assert json.loads(overrides["RunnerEnvironment"]) == {"BUCKET": "my-bucket"}
-    (policy,) = re.findall(r"--policy-document '(.*?)'", README, re.DOTALL)
+    (policy,) = re.findall(r"--policy-document '(.*?)'", DEPLOY, re.DOTALL)
     actions = {statement["Action"] for statement in json.loads(policy)["Statement"]}
     # Without the latter S3 answers AccessDenied instead of NoSuchKey.
     assert actions == {"s3:GetObject", "s3:ListBucket"}
@@ -73,8 +74,8 @@ def test_the_runner_example_names_parameters_as_the_template_allows_them() -> No
 def test_the_runner_example_runs_as_it_is_deployed(
     moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (example,) = re.findall(r"^ +```python\n(.*?)^ +```", README, re.DOTALL | re.MULTILINE)
-    (module,) = re.findall(r"`functions/process_tasks/(\w+)\.py`", README)
+    (example,) = re.findall(r"^ +```python\n(.*?)^ +```", DEPLOY, re.DOTALL | re.MULTILINE)
+    (module,) = re.findall(r"`functions/process_tasks/(\w+)\.py`", DEPLOY)
     (tmp_path / f"{module}.py").write_text(textwrap.dedent(example))
     overrides = overrides_of_the_runner_example()
     variables = json.loads(overrides["RunnerEnvironment"])
@@ -101,9 +102,9 @@ def make_task(key: str) -> Task:
 
 
 def test_every_event_file_is_shown_with_its_function() -> None:
-    rows = re.findall(r"^\| (\w+Function) \| (.*) \|$", README, re.MULTILINE)
+    rows = re.findall(r"^\| (\w+Function) \| (.*) \|$", DEPLOY, re.MULTILINE)
     shown = [(function, event) for function, events in rows for event in re.findall(r"`([\w-]+)`", events)]
-    (example,) = re.findall(r"sam local invoke (\w+) -e events/([\w-]+)\.json", README)
+    (example,) = re.findall(r"sam local invoke (\w+) -e events/([\w-]+)\.json", DEPLOY)
     assert example in shown
     assert sorted(event for _function, event in shown) == sorted(file.stem for file in EVENTS.glob("*.json"))
     for function, event in shown:
@@ -139,7 +140,9 @@ def test_every_room_has_fast_tests() -> None:
 
 def test_the_parameters_exist() -> None:
     parameters = source()["Parameters"]
-    for name in re.findall(r"(\w+)=\S+", " ".join(re.findall(r"--parameter-overrides (.*)", README))):
+    for name in re.findall(
+        r"(\w+)=\S+", " ".join(re.findall(r"--parameter-overrides (.*)", README + DEPLOY))
+    ):
         assert name in parameters
 
 
