@@ -79,19 +79,14 @@ class TestReports:
     def test_the_end_stores_the_last_one(self, is_async: bool) -> None:  # noqa: FBT001 - a parameter of the test
         handlers, queue = Handlers(), Queue.memory()
 
-        if is_async:
+        def load(task: Task) -> None:
+            task.progress(0.5, "reading")
+            raise Reject("broken file")
 
-            @handlers.on("load")
-            async def load(task: Task) -> None:
-                task.progress(0.5, "reading")
-                raise Reject("broken file")
-        else:
+        async def load_async(task: Task) -> None:
+            load(task)
 
-            @handlers.on("load")
-            def load(task: Task) -> None:
-                task.progress(0.5, "reading")
-                raise Reject("broken file")
-
+        handlers.on("load")(load_async if is_async else load)
         queue.put(None, task_id="a", kind="load")
         work_off(queue, handlers)
         task = known(queue, "a")
@@ -107,7 +102,12 @@ class TestReports:
 
         def run(task: Task) -> None:
             task.progress(0.5)
-            wait_until(lambda: known(queue, "a").progress_fraction == 0.5 or not clock.advance(1))
+
+            def stored() -> bool:
+                clock.advance(1)
+                return known(queue, "a").progress_fraction == 0.5
+
+            wait_until(stored)
 
         assert work_off(queue, run).outcomes[Outcome.SUCCEEDED] == 1
 

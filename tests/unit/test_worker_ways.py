@@ -69,9 +69,9 @@ class TestAtMostOnce:
         extended: list[str] = []
 
         class Watched(Queue):
-            def extend(self, claim: Any, lease_seconds: float) -> Any:
+            def extend(self, claim: Any, lease_seconds: float, **progress: Any) -> Any:
                 extended.append(claim.task.task_id)
-                return super().extend(claim, lease_seconds)
+                return super().extend(claim, lease_seconds, **progress)
 
         with Blocked(Watched.memory(lease_seconds=0.1), at_most_once=True) as work:
             work.queue.put("more", task_id="b")

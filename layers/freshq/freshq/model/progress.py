@@ -35,14 +35,14 @@ def checked_progress(fraction: object, step: object = None) -> Progress:
     Raises:
         ValueError: If the fraction is not a number from 0 to 1, or the step is not a text.
     """
-    is_number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
-    if not is_number or not 0 <= fraction <= 1:  # type: ignore[operator] - checked in the same line
+    # A bool is an int, but says nothing about a part.
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
         msg = f"progress: must be a number from 0 to 1, got {quoted(fraction)}; divide percent by 100"
         raise ValueError(msg)
     if step is not None and not isinstance(step, str):
         msg = f"step: must be a string or None, got {type(step).__name__}"
         raise ValueError(msg)
-    return Progress(round(float(fraction), FRACTION_DIGITS), None if step is None else _storable(step))  # type: ignore[arg-type] - checked above
+    return Progress(round(float(fraction), FRACTION_DIGITS), None if step is None else _storable(step))
 
 
 def _storable(step: str) -> str:

@@ -91,8 +91,8 @@ class TaskRun:
         reported = self.handle.reported
         if reported is None:
             return self.claim
-        progress = {"progress_fraction": reported.fraction, "progress_step": reported.step}
-        return replace(self.claim, task=replace(self.claim.task, **progress))
+        task = replace(self.claim.task, progress_fraction=reported.fraction, progress_step=reported.step)
+        return replace(self.claim, task=task)
 
 
 class TaskRuns:
