@@ -33,18 +33,27 @@ class Crew:
 
     A thread that has work wakes another one if there is more, and looks for more itself before it sleeps.
     So a burst of short runs is done by one thread, without a switch for each, and one that waits for
-    something leaves the rest to others. The threads do not keep the process alive.
+    something leaves the rest to others. The slots that a burst frees are reported together, so that one
+    claim fills them. The threads do not keep the process alive.
     """
 
-    def __init__(self, run: Callable[[TaskRun], None], settle: Callable[[list[EndedRun]], None]) -> None:
+    def __init__(
+        self,
+        run: Callable[[TaskRun], None],
+        settle: Callable[[list[EndedRun]], None],
+        on_freed: Callable[[], None],
+    ) -> None:
         """Start no thread yet.
 
         Args:
             run: Runs a task; raises nothing.
             settle: Settles runs of different tasks; raises nothing.
+            on_freed: Called when runs ended and no claimed task waits for this thread, or they have
+                gathered; raises nothing.
         """
         self._run = run
         self._settle = settle
+        self._on_freed = on_freed
         self._lock = threading.Lock()
         self._claimed: deque[TaskRun] = deque()
         self._ended: deque[EndedRun] = deque()
@@ -53,7 +62,7 @@ class Crew:
         self._calls: list[float] = []
         # Each sleeping thread waits for its lock to be released.
         self._sleeping: list[threading.Lock] = []
-        self._is_waking = self._is_closed = False
+        self._is_waking = self._is_closed = self._has_freed = False
 
     def start(self, run: TaskRun) -> None:
         """Have a task run. Call `wake` afterwards."""
@@ -66,6 +75,7 @@ class Crew:
             if not self._ended:
                 self._gathering_since = time.monotonic()
             self._ended.append(ended)
+            self._has_freed = True
 
     def wake(self) -> None:
         """Have a thread look for work, if there is any.
@@ -143,10 +153,15 @@ class Crew:
             together = [self._ended.popleft() for _ in range(min(len(self._ended), MAX_TOGETHER))]
             began = time.monotonic()
             self._calls.append(began)
+            self._has_freed = False
             return partial(self._settle_together, together, began)
-        return partial(self._run, self._claimed.popleft()) if self._claimed else None
+        if self._claimed:
+            return partial(self._run, self._claimed.popleft())
+        freed, self._has_freed = self._has_freed, False
+        return self._on_freed if freed else None
 
     def _settle_together(self, ended: list[EndedRun], began: float) -> None:
+        self._on_freed()
         try:
             self._settle(ended)
         finally:

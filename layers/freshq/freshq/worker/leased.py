@@ -75,7 +75,7 @@ class LeasedLoop(WorkLoop):
         self._runner = runner
         self._codec = codec_of(queue, runner)
         self._runs = TaskRuns(on_end=end_request.wake.set)
-        self._crew = Crew(self._run, self._settle)
+        self._crew = Crew(self._run, self._settle, on_freed=end_request.wake.set)
         self._answered_runs = InTurn("freshq-answers", self._go_on)
         self._renewal = LeaseRenewal(
             queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
@@ -182,8 +182,7 @@ class LeasedLoop(WorkLoop):
         if end.downstream_ok is not None:
             self._capacity.ended(downstream_ok=end.downstream_ok)
         run_seconds = time.monotonic() - _started(run, started)
-        if end.outcome is Outcome.SUCCEEDED:
-            self._runs.succeeded(run)
+        run.is_over = end.outcome is Outcome.SUCCEEDED
         self._crew.settle(EndedRun(run, end, partial(self._settled, run, run_seconds, end.error)))
 
     def _is_awaited(self, run: TaskRun) -> bool:

@@ -102,7 +102,7 @@ class TaskRuns:
         """Begin without runs.
 
         Args:
-            on_end: Called when a run succeeds, and when it ends, from any thread.
+            on_end: Called when a run ends, from any thread.
         """
         self._on_end = on_end
         self._lock = threading.Lock()
@@ -135,11 +135,6 @@ class TaskRuns:
         with self._lock:
             settling = sum(run.is_over and not run.unsettled for run in self._running)
             return len(self._running) - min(settling, slots)
-
-    def succeeded(self, run: TaskRun) -> None:
-        """Note that a runner has succeeded, and that the settlement of its run is on its way."""
-        run.is_over = True
-        self._on_end()
 
     def begin(self, claim: Claim, now: float) -> TaskRun:
         """Return a new run."""

@@ -1,0 +1,108 @@
+"""On SQLite, the threads of a process wait for each other in line."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from freshq.errors import StoreError
+from freshq.stores.sql.connecting import Connecting
+from freshq.stores.sql.database import Database
+from freshq.stores.sql.prepared import PreparedStatement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+THREADS = 4
+
+
+class Meeting:
+    """A function of SQL that waits a moment for others to be inside it as well."""
+
+    def __init__(self) -> None:
+        self.met = threading.Event()
+        self.left = threading.Event()
+        self._lock = threading.Lock()
+        self._inside = 0
+
+    def __call__(self) -> int:
+        with self._lock:
+            self._inside += 1
+            if self._inside > 1:
+                self.met.set()
+        self.met.wait(0.02)
+        with self._lock:
+            self._inside -= 1
+        return 1
+
+    def hold(self) -> int:
+        """Wait until the test has seen enough."""
+        self.met.set()
+        assert self.left.wait(10)
+        return 1
+
+
+@pytest.fixture
+def meeting() -> Meeting:
+    return Meeting()
+
+
+@pytest.fixture
+def lock_timeout_seconds() -> float:
+    return 10.0
+
+
+@pytest.fixture
+def database(tmp_path: Path, meeting: Meeting, lock_timeout_seconds: float) -> Iterator[Database]:
+    connecting = Connecting(lock_timeout_seconds=lock_timeout_seconds)
+    database = Database(f"sqlite:///{tmp_path}/turns.db", "tasks", connecting)
+
+    def prepare(connection: Any, _record: object) -> None:
+        connection.create_function("meet", 0, meeting)
+        connection.create_function("hold", 0, meeting.hold)
+
+    event.listen(database.engine, "connect", prepare)
+    yield database
+    database.close()
+
+
+def statement(database: Database, name: str) -> PreparedStatement:
+    return PreparedStatement(sa.select(getattr(sa.func, name)()), database.engine.dialect)
+
+
+def test_one_thread_at_a_time_runs_a_statement(database: Database, meeting: Meeting) -> None:
+    meet = statement(database, "meet")
+    with ThreadPoolExecutor(THREADS) as threads:
+        results = list(threads.map(lambda _: database.execute(meet, {}), range(2 * THREADS)))
+    assert [result.rows for result in results] == [[(1,)]] * (2 * THREADS)
+    assert not meeting.met.is_set()
+
+
+def test_a_failed_statement_ends_its_turn(database: Database) -> None:
+    fails = PreparedStatement(
+        sa.text("SELECT 1 FROM absent").columns(sa.column("one")), database.engine.dialect
+    )
+    with pytest.raises(StoreError):
+        database.execute(fails, {})
+    assert database.execute(statement(database, "meet"), {}).rows == [(1,)]
+
+
+@pytest.mark.parametrize("lock_timeout_seconds", [0.05])
+def test_a_statement_that_hangs_does_not_hold_up_the_others_for_ever(
+    database: Database, meeting: Meeting
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        hangs = threads.submit(database.execute, statement(database, "hold"), {})
+        try:
+            assert meeting.met.wait(10)
+            assert database.execute(statement(database, "meet"), {}).rows == [(1,)]
+            assert not hangs.done()
+        finally:
+            meeting.left.set()
+        assert hangs.result().rows == [(1,)]
