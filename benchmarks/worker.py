@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from tests.support.databases import HOST, Postgres
 
-from benchmarks.worker_page import HAND, RESULTS, WORKER, page
+from benchmarks.worker_page import DISTANCE, HAND, RESULTS, WORKER, page
 from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, PEERS
 from freshq import Queue, Worker
 
@@ -202,7 +202,7 @@ def main() -> None:
     show(report)
     if options.write:
         RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(page(report), encoding="utf-8")
+        PAGE.write_text(page(report, json.loads(DISTANCE.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 RESULTS: Final = Path("benchmarks/results/worker.json")
+DISTANCE: Final = Path("benchmarks/results/distance.json")
 HAND: Final = "claims of ten by hand"
 WORKER: Final = "Worker"
 STORES: Final = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
@@ -32,9 +33,12 @@ BOUNDS: Final = """## What bounds it
 
 With one slot, a `Worker` claims one task by each call, and settles it by another, as it must; claims of ten
 share both. While it settles one, it claims the next, so that one round trip counts and not two. procrastinate
-claims and finishes each job by calls of its own, too: so the aim of ten times is out of reach there. With 8
-slots a call carries eight tasks at most. From 32 on, a claim and a settlement carry as many tasks as ended
-during the calls before, and what is left is the time that Python and the database take for each task.
+claims and finishes each job by calls of its own, too: so the aim of ten times is out of reach there. In
+SQLite such a call takes 0.1 ms, and a task's way from the thread that claims to the one that runs, and back,
+takes longer; huey, whose workers claim for themselves, gets through more there. With 8 slots a call carries
+eight tasks at most. From 32 on, a claim and a settlement carry as many tasks as ended during the calls
+before, and what is left is the time that Python and the database take for each task. In SQLite a claim and a
+settlement cannot run at the same time; in PostgreSQL they do.
 
 The processor time is that of the contender's process, without the server's; it changes less with the load of
 the machine than the rates do. A ratio whose figures spread widely says little more than its sign.
@@ -42,11 +46,26 @@ the machine than the rates do. A ratio whose figures spread widely says little m
 """
 
 
-def page(report: Mapping[str, Any]) -> str:
+FAR: Final = """## DynamoDB at a distance
+
+One worker with {slots} slots on DynamoDB Local, behind a proxy that holds back every answer: with claims and
+settlements of 25 writes a call, and beside an endpoint that takes one write a call. `python -m
+benchmarks.distance --write` measures it ({rounds} rounds in turns, load {load}).
+
+{table}
+
+The aim was 5 times at 5 ms. There DynamoDB Local's own work for each statement, about a millisecond of the
+processors that it shares with the worker, is more than what the calls save. The further away the table is,
+the more they save.
+"""
+
+
+def page(report: Mapping[str, Any], distance: Mapping[str, Any]) -> str:
     """Return the page.
 
     Args:
         report: What `benchmarks.worker` measured.
+        distance: What `benchmarks.distance` measured.
     """
     names = ", ".join(report["missing"])
     missing = f"Not installed, so not measured: {names}.\n" if names else ""
@@ -54,7 +73,8 @@ def page(report: Mapping[str, Any]) -> str:
         rounds=report["rounds"], processors=report["processors"], load=report["load"], missing=missing
     )
     tables = [f"## {title}\n\n" + "\n".join(_tables(report[store])) + "\n" for store, title in STORES.items()]
-    return "\n".join([introduction, *tables, BOUNDS])
+    far = FAR.format(**distance, table="\n".join(_far_table(distance["delays_ms"])))
+    return "\n".join([introduction, *tables, far, BOUNDS])
 
 
 def ratios(figures: Mapping[str, Any], contender: str) -> dict[str, float]:
@@ -66,6 +86,17 @@ def ratios(figures: Mapping[str, Any], contender: str) -> dict[str, float]:
             each = [worker["tasks_per_second"] / other["tasks_per_second"] for worker, other in pairs]
             found[concurrency] = statistics.median(each)
     return found
+
+
+def _far_table(delays_ms: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[str]:
+    ways = list(next(iter(delays_ms.values())))
+    yield f"| answers late by, tasks a second | {' | '.join(ways)} | times |"
+    yield "| --- |" + " ---: |" * (len(ways) + 1)
+    for delay_ms, figures in delays_ms.items():
+        cells = [f"{statistics.median(figures[way]):,.0f}" for way in ways]
+        together, alone = (figures[way] for way in ways)
+        times = statistics.median(one / other for one, other in zip(together, alone, strict=True))
+        yield f"| {delay_ms} ms | {' | '.join(cells)} | {times:.1f} |"
 
 
 def _tables(figures: Mapping[str, Any]) -> Iterator[str]:

@@ -70,6 +70,7 @@ def test_the_second_signal_gives_the_tasks_back(folder: Path, queue: Queue, sqli
     with Work(folder, sqlite_url) as work:
         until((folder / "started-a").exists)
         log = work.first("log", level="ERROR")
+        until(lambda: status_of(queue, "b") is TaskStatus.PENDING)
         work.tell()
         work.first("draining")
         assert work.end() == 4

@@ -92,7 +92,8 @@ class Proxy:
             asyncio.ensure_future(self._answers(server_reader, writer)),
         ]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            with contextlib.suppress(asyncio.CancelledError):  # the proxy ends
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for way in ways:
                 way.cancel()
@@ -122,9 +123,12 @@ class Proxy:
                     return
                 if self.fault is Fault.DELAY:
                     self.faults += 1
-                    await asyncio.sleep(self.delay_seconds)
+                    # An answer in several pieces is late once, not once for each.
+                    asyncio.get_running_loop().call_later(self.delay_seconds, client.write, data)
+                    continue
                 client.write(data)
                 await client.drain()
+            await asyncio.sleep(self.delay_seconds if self.fault is Fault.DELAY else 0)
 
     def _reset(self, writer: asyncio.StreamWriter) -> None:
         self.faults += 1

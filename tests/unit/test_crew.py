@@ -52,18 +52,18 @@ def run_of_task() -> Any:
 
 
 def test_freed_slots_are_reported_before_the_runs_are_settled(watched: Watched) -> None:
-    watched.crew.start(run_of_task())
+    watched.crew.start([run_of_task()])
     watched.crew.wake()
     assert watched.settling.wait(WAIT_SECONDS)
     assert watched.happened == ["run", "freed", "settle 1"]
 
 
 def test_a_slot_that_is_freed_while_a_call_settles_is_reported_at_once(watched: Watched) -> None:
-    watched.crew.start(run_of_task())
+    watched.crew.start([run_of_task()])
     watched.crew.wake()
     assert watched.settling.wait(WAIT_SECONDS)
     assert watched.freed.acquire(timeout=WAIT_SECONDS)
-    watched.crew.start(run_of_task())
+    watched.crew.start([run_of_task()])
     watched.crew.wake()
     assert watched.freed.acquire(timeout=WAIT_SECONDS)
     assert watched.happened == ["run", "freed", "settle 1", "run", "freed"]
@@ -71,8 +71,7 @@ def test_a_slot_that_is_freed_while_a_call_settles_is_reported_at_once(watched: 
 
 def test_every_run_of_a_burst_is_settled(watched: Watched) -> None:
     watched.may_settle.set()
-    for _ in range(200):
-        watched.crew.start(run_of_task())
+    watched.crew.start([run_of_task() for _ in range(200)])
     watched.crew.wake()
     for _ in range(200):
         assert watched.settled.acquire(timeout=WAIT_SECONDS)

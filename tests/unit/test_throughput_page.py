@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import worker
-from benchmarks.worker_page import HAND, RESULTS, WORKER, page, ratios
+from benchmarks.worker_page import DISTANCE, HAND, RESULTS, WORKER, page, ratios
 from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, main
 
 from freshq import Queue
@@ -17,7 +17,8 @@ from tests.support.readings import counts
 
 def test_the_page_is_made_from_the_results() -> None:
     written = Path("docs/throughput.md").read_text(encoding="utf-8")
-    assert page(json.loads(RESULTS.read_text(encoding="utf-8"))) == written
+    results, distance = (json.loads(file.read_text(encoding="utf-8")) for file in (RESULTS, DISTANCE))
+    assert page(results, distance) == written
 
 
 @pytest.mark.parametrize("measure", [worker.by_hand, worker.by_worker])

@@ -9,14 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from freshq.worker.runs import TaskRun
     from freshq.worker.settle import EndedRun
 
     Work = Callable[[], None]
 
-# While claimed tasks wait for a thread, what ended gathers for this time at most.
+# While claimed tasks wait for a thread, or one has just begun, what ended gathers for this time at most.
 GATHER_SECONDS: Final = 0.002
 # Runs that are settled by one call at most.
 MAX_TOGETHER: Final = 500
@@ -28,8 +28,9 @@ MAX_CALLS: Final = 4
 class Crew:
     """Threads that take what there is to do: a claimed task to run, or ended runs to settle.
 
-    While one call settles runs, those that end meanwhile gather for the next one (group commit). So there is
-    no timer, and a run that ends alone is settled at once, by its own thread.
+    While one call settles runs, those that end meanwhile gather for the next one (group commit). A run that
+    ends alone is settled at once, by its own thread. Only while a burst of runs goes on, those that ended
+    wait for the others, for `GATHER_SECONDS` at most.
 
     A thread that has work wakes another one if there is more, and looks for more itself before it sleeps.
     So a burst of short runs is done by one thread, without a switch for each, and one that waits for
@@ -62,12 +63,14 @@ class Crew:
         self._calls: list[float] = []
         # Each sleeping thread waits for its lock to be released.
         self._sleeping: list[threading.Lock] = []
-        self._is_waking = self._is_closed = self._has_freed = False
+        self._is_waking = self._is_closed = self._has_freed = self._is_gathering = False
+        self._running = 0
+        self._last_began = 0.0
 
-    def start(self, run: TaskRun) -> None:
-        """Have a task run. Call `wake` afterwards."""
+    def start(self, runs: Iterable[TaskRun]) -> None:
+        """Have tasks run that were claimed together. Call `wake` afterwards."""
         with self._lock:
-            self._claimed.append(run)
+            self._claimed.extend(runs)
 
     def settle(self, ended: EndedRun) -> None:
         """Have a run settled. Threads of the crew do so by themselves; others call `wake` afterwards."""
@@ -110,12 +113,14 @@ class Crew:
         """Do what there is to do, until the crew is closed."""
         wakened = threading.Lock()
         wakened.acquire()
-        is_awake = False
+        is_awake = has_run = False
         while True:
             with self._lock:
                 if not is_awake:
                     is_awake, self._is_waking = True, False
-                work = self._next_work()
+                self._running -= has_run
+                work, has_run = self._next_work()
+                self._running += has_run
                 if work is None:
                     if self._is_closed:
                         return
@@ -137,7 +142,7 @@ class Crew:
             return
 
     def _has_work(self) -> bool:
-        return bool(self._claimed) or self._may_settle()
+        return bool(self._claimed) or (not self._is_gathering and (self._has_freed or self._may_settle()))
 
     def _may_settle(self) -> bool:
         """Return whether there is something to settle, and no call under way that it could wait for."""
@@ -145,20 +150,39 @@ class Crew:
             return False
         return not self._calls or time.monotonic() - self._calls[-1] >= SLOW_CALL_SECONDS
 
-    def _next_work(self) -> Work | None:
-        """Return what to do next: what ended is settled once no claimed task waits, or it has gathered."""
-        if self._may_settle() and (
-            not self._claimed or time.monotonic() - self._gathering_since >= GATHER_SECONDS
-        ):
-            together = [self._ended.popleft() for _ in range(min(len(self._ended), MAX_TOGETHER))]
-            began = time.monotonic()
-            self._calls.append(began)
-            self._has_freed = False
-            return partial(self._settle_together, together, began)
+    def _next_work(self) -> tuple[Work | None, bool]:
+        """Return what to do next, and whether that is to run a task."""
+        now = time.monotonic()
+        if self._may_settle():
+            gathers_seconds = GATHER_SECONDS - (now - self._gathering_since)
+            if gathers_seconds <= 0 or not (self._claimed or self._goes_on(now)):
+                return self._settlement(now), False
+            if not self._claimed and not self._is_gathering:
+                self._is_gathering = True
+                return partial(self._gather, gathers_seconds), False
         if self._claimed:
-            return partial(self._run, self._claimed.popleft())
-        freed, self._has_freed = self._has_freed, False
-        return self._on_freed if freed else None
+            self._last_began = now
+            return partial(self._run, self._claimed.popleft()), True
+        if self._has_freed and not self._is_gathering:
+            self._has_freed = False
+            return self._on_freed, False
+        return None, False
+
+    def _goes_on(self, now: float) -> bool:
+        """Return whether a burst of short runs seems to go on: its next run has just begun."""
+        return self._running > 0 and now - self._last_began < GATHER_SECONDS
+
+    def _gather(self, seconds: float) -> None:
+        """Wait for the last runs of a burst, unless it takes them longer."""
+        time.sleep(seconds)
+        with self._lock:
+            self._is_gathering = False
+
+    def _settlement(self, began: float) -> Work:
+        together = [self._ended.popleft() for _ in range(min(len(self._ended), MAX_TOGETHER))]
+        self._calls.append(began)
+        self._has_freed = False
+        return partial(self._settle_together, together, began)
 
     def _settle_together(self, ended: list[EndedRun], began: float) -> None:
         self._on_freed()

@@ -75,7 +75,7 @@ class LeasedLoop(WorkLoop):
         self._runner = runner
         self._codec = codec_of(queue, runner)
         self._runs = TaskRuns(on_end=end_request.wake.set)
-        self._crew = Crew(self._run, self._settle, on_freed=end_request.wake.set)
+        self._crew = Crew(self._run, self._settle, on_freed=self._runs.free_succeeded)
         self._answered_runs = InTurn("freshq-answers", self._go_on)
         self._renewal = LeaseRenewal(
             queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
@@ -130,11 +130,10 @@ class LeasedLoop(WorkLoop):
     def _start_what_fits(self) -> None:
         claims = self._claim()
         now = self._queue.now()
-        for claim in claims:
+        for _claim in claims:
             self._capacity.started()
-            run = self._runs.begin(claim, now)
-            if not self._is_awaited(run):
-                self._crew.start(run)
+        runs = [self._runs.begin(claim, now) for claim in claims]
+        self._crew.start([run for run in runs if not self._is_awaited(run)])
         self._crew.wake()
 
     def _claim(self) -> list[Claim]:
@@ -182,7 +181,8 @@ class LeasedLoop(WorkLoop):
         if end.downstream_ok is not None:
             self._capacity.ended(downstream_ok=end.downstream_ok)
         run_seconds = time.monotonic() - _started(run, started)
-        run.is_over = end.outcome is Outcome.SUCCEEDED
+        if end.outcome is Outcome.SUCCEEDED:
+            self._runs.succeeded(run)
         self._crew.settle(EndedRun(run, end, partial(self._settled, run, run_seconds, end.error)))
 
     def _is_awaited(self, run: TaskRun) -> bool:
@@ -201,6 +201,7 @@ class LeasedLoop(WorkLoop):
     def _go_on(self, run: TaskRun) -> None:
         """Have a run settled whose coroutine ended, outside the loop, which must not wait for the store."""
         self._run(run)
+        self._runs.free_succeeded()
         with suppress(RuntimeError):  # no thread is left now: a later `wake` has one
             self._crew.wake()
 
@@ -254,7 +255,7 @@ class LeasedLoop(WorkLoop):
             return
         run.acknowledged = True
         if not self._is_awaited(run):
-            self._crew.start(run)
+            self._crew.start([run])
             self._crew.wake()
 
     def _run_once(self, run: TaskRun) -> None:

@@ -45,7 +45,7 @@ class TaskRun:
     Attributes:
         claim: The claim, with the lease as last extended.
         started: When the run started, in seconds by the queue's clock.
-        is_over: Whether the runner has succeeded, and only its settlement is left.
+        is_over: Whether the runner has succeeded, only its settlement is left, and its slot may be free.
         unsettled: Whether it is over, and the store has not answered its settlement.
         handle: What the function that runs the task shares with the worker.
         stored: The report that the store has.
@@ -102,7 +102,7 @@ class TaskRuns:
         """Begin without runs.
 
         Args:
-            on_end: Called when a run ends, from any thread.
+            on_end: Called when slots are freed and when a run ends, from any thread.
         """
         self._on_end = on_end
         self._lock = threading.Lock()
@@ -110,6 +110,7 @@ class TaskRuns:
         self._running: dict[TaskRun, None] = {}
         self._overrunning: dict[TaskRun, None] = {}
         self._ended: list[TaskRun] = []
+        self._succeeded: list[TaskRun] = []
 
     @property
     def running(self) -> list[TaskRun]:
@@ -135,6 +136,20 @@ class TaskRuns:
         with self._lock:
             settling = sum(run.is_over and not run.unsettled for run in self._running)
             return len(self._running) - min(settling, slots)
+
+    def succeeded(self, run: TaskRun) -> None:
+        """Note that a runner has succeeded, and that the settlement of its run is on its way."""
+        with self._lock:
+            self._succeeded.append(run)
+
+    def free_succeeded(self) -> None:
+        """Free the slots of all runs that have succeeded, together."""
+        with self._lock:
+            over, self._succeeded = self._succeeded, []
+            for run in over:
+                run.is_over = True
+        if over:
+            self._on_end()
 
     def begin(self, claim: Claim, now: float) -> TaskRun:
         """Return a new run."""
