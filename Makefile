@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-asyncio bench-capacity bench-cli bench-coldstart bench-growth bench-invocations bench-pipeline bench-pipeline-nights bench-pipeline-small bench-simulator bench-sql bench-worker pipeline-package clean
+.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-asyncio bench-capacity bench-cli bench-coldstart bench-growth bench-invocations bench-pipeline bench-pipeline-nights bench-pipeline-small bench-simulator bench-sql bench-telemetry bench-worker pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -151,6 +151,9 @@ bench-simulator: setup ## Time the simulator for each policy
 
 bench-sql: setup ## Compare the SQL store with other queues, on PostgreSQL and SQLite (some minutes)
 	@$(BIN)/python -m benchmarks.sql
+
+bench-telemetry: setup ## Measure what OpenTelemetry costs for each task, in turns with none
+	@$(BIN)/python -m benchmarks.telemetry --write
 
 bench-worker: setup ## Measure what a worker gets through beside other queues, into docs/throughput.md (PEERS=python with them; some minutes)
 	@$(BIN)/python -m benchmarks.worker --write $(if $(PEERS),--peers $(PEERS))

@@ -12,6 +12,7 @@ import pytest
 from freshq import Queue, TableMissing
 from freshq.model.checks import checked_result
 from freshq.model.new_task import MAX_PAYLOAD_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
+from freshq.model.trace_context import MAX_TRACESTATE_BYTES
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
@@ -51,6 +52,7 @@ PUT: dict[str, list[Any]] = {
     "delay_seconds": [*NOT_SECONDS, None, 101 * 365 * 86_400],
     "max_age_seconds": [*NOT_SECONDS, 0, 3600.001],
     "group": ["", 5, "x" * 257, "\ud800"],
+    "trace_context": ["", 5, "00-1", "\ud800"],
 }
 BATCHES: list[tuple[Any, str]] = [
     (None, "tasks"),
@@ -180,7 +182,7 @@ def test_put_many_writes_all_or_nothing(store: StoreUnderTest) -> None:
 def test_the_error_for_an_unknown_field_lists_the_known_ones(queue: Queue) -> None:
     assert refusal(lambda: queue.put_many([{"paylod": 1}])) == (
         "tasks[0].paylod: unknown field; use one of payload, task_id, priority, delay_seconds, "
-        "max_age_seconds, group, kind, at"
+        "max_age_seconds, group, kind, at, trace_context"
     )
 
 
@@ -217,7 +219,9 @@ def test_the_largest_of_everything_fits(table_store: StoreUnderTest) -> None:
     """On DynamoDB Local: the limits of moto differ."""
     queue = table_store.queue()
     payload = "x" * (MAX_PAYLOAD_BYTES - 2)
-    queue.put(payload, task_id="é" * 512, group="g" * 256, priority=9, delay_seconds=0.001)
+    context = f"00-{'1' * 32}-{'2' * 16}-01 {'t' * MAX_TRACESTATE_BYTES}"
+    largest: Any = {"kind": "k" * 256, "trace_context": context}
+    queue.put(payload, task_id="é" * 512, group="g" * 256, priority=9, delay_seconds=0.001, **largest)
     queue.put(nested(100), task_id="deep")
     assert known(queue, "deep").payload == nested(100)
     queue.cancel("deep")
@@ -229,7 +233,7 @@ def test_the_largest_of_everything_fits(table_store: StoreUnderTest) -> None:
     assert checked_result(result, payload) == result
     queue.complete(claim, result)
     done = known(queue, "é" * 512)
-    assert (done.payload, done.result) == (payload, result)
+    assert (done.payload, done.result, done.trace_context) == (payload, result, context)
 
 
 def test_an_error_text_with_a_lone_surrogate_can_be_stored(queue: Queue) -> None:

@@ -18,9 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli.commands.metrics.server import MEANINGS, MetricsServer, prometheus_name
+from freshq.cli.commands.metrics.server import MetricsServer, prometheus_name
 from freshq.cli.main import app
-from freshq.queue.gauges import gauges
+from freshq.queue.gauges import GAUGES, gauges
 from freshq.testing import FaultyStore
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_names_are_those_of_the_page_on_operations() -> None:
     queue.put("work")
     names = gauges(queue.stats(), queue.pressure(), paused=False).keys()
     listed = set(re.findall(r"\b[A-Z][A-Za-z]+\b", OPERATIONS.read_text("utf-8")))
-    assert names == MEANINGS.keys()
+    assert names == GAUGES.keys()
     assert names <= listed
     assert prometheus_name("OldestPendingSeconds") == "freshq_oldest_pending_seconds"
 

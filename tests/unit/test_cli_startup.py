@@ -37,6 +37,7 @@ UNUSED_BY_VERBS = {
     "freshq.simulate",
     "freshq.matching",
     "freshq.feeds",
+    "opentelemetry",
 }
 
 

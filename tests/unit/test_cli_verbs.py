@@ -332,6 +332,7 @@ class TestAddresses:
             ("ftp://Tasks", "must look like dynamodb://TABLE"),
             ("dynamodb://Tasks?colour=red", "unknown option 'colour'"),
             ("dynamodb://Tasks?lease_seconds=soon", "lease_seconds: must be a number"),
+            ("memory://?telemetry=statsd", "telemetry: must be opentelemetry"),
             ("dynamodb://Tasks?order=random", "order: "),
             ("dynamodb://Tasks?name", "NAME=VALUE"),
             ("dynamodb://Tasks?name=a&name=b", "each option at most once"),

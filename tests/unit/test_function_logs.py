@@ -154,6 +154,32 @@ def test_the_transitions_of_a_sample_are_logged_and_all_failures(
     assert [line["task_id"] for line in failed] == ["bad"]
 
 
+def test_a_trace_context_passes_the_functions_and_is_in_the_lines(
+    application: Application, log: io.StringIO
+) -> None:
+    """Put by CreateTasks, seen by the runner of ProcessTasks; lines without one have no such field."""
+    traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    task = {"payload": 1, "task_id": "a", "kind": "quote", "trace_context": traceparent}
+    application.invoke("create_tasks", {"tasks": [task, {"payload": 2, "task_id": "b"}]})
+    application.invoke("process_tasks", load_event("process_tasks-doorbell"))
+    done = application.queue.get("a")
+    assert done is not None
+    assert (done.status, done.trace_context) == ("SUCCESS", traceparent)
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    told = {
+        (line["task_id"], line["message"]): (line.get("kind"), line.get("trace_id"))
+        for line in lines
+        if line["message"] in ("task claimed", "task settled")
+    }
+    known = ("quote", "4bf92f3577b34da6a3ce929d0e0e4736")
+    assert told == {
+        ("a", "task claimed"): known,
+        ("a", "task settled"): known,
+        ("b", "task claimed"): (None, None),
+        ("b", "task settled"): (None, None),
+    }
+
+
 def test_the_sample_has_its_share_of_the_tasks() -> None:
     sampled = sum(observability.is_sampled(f"task-{number}", 0.1) for number in range(10_000))
     assert 900 < sampled < 1100

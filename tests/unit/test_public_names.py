@@ -50,7 +50,7 @@ def test_importing_the_package_loads_no_module_of_it() -> None:
 def test_every_verb_of_a_queue_is_a_coroutine_of_an_async_queue() -> None:
     """Add a line for each new verb to `AsyncQueue` or `AsyncAttachedQueue`."""
     # What asks no store, or is for the worker, which uses the queue itself.
-    not_verbs = {"uniform", "store", "lifecycle"}
+    not_verbs = {"uniform", "store", "lifecycle", "telemetry"}
     properties = {"name", "order", "lease_seconds", "max_age_seconds", "codec"}
     for queue, async_queue in [
         (freshq.Queue, freshq.AsyncQueue),

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from freshq.queue.queue import Queue
     from freshq.stores.base import Stats
     from freshq.worker.handlers import Handlers
+    from freshq.worker.log_fields import TaskLogFilter
+    from freshq.worker.otel.telemetry import OpenTelemetry
     from freshq.worker.report import Observer, Outcome, RunReport
     from freshq.worker.worker import Worker
 
@@ -83,6 +85,7 @@ __all__ = [
     "NoPosition",
     "NotReady",
     "Observer",
+    "OpenTelemetry",
     "Order",
     "Outcome",
     "Overloaded",
@@ -109,6 +112,7 @@ __all__ = [
     "StoreError",
     "TableMissing",
     "Task",
+    "TaskLogFilter",
     "TaskNotFound",
     "TaskStatus",
     "Throttled",
@@ -149,6 +153,7 @@ _MODULES: Final = {
     "NoPosition": "freshq.errors",
     "NotReady": "freshq.errors",
     "Observer": "freshq.worker.report",
+    "OpenTelemetry": "freshq.worker.otel.telemetry",
     "Order": "freshq.policy.order",
     "Outcome": "freshq.worker.report",
     "Overloaded": "freshq.errors",
@@ -175,6 +180,7 @@ _MODULES: Final = {
     "StoreError": "freshq.errors",
     "TableMissing": "freshq.errors",
     "Task": "freshq.model.task",
+    "TaskLogFilter": "freshq.worker.log_fields",
     "TaskNotFound": "freshq.errors",
     "TaskStatus": "freshq.model.task",
     "Throttled": "freshq.errors",

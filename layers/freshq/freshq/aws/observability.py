@@ -21,7 +21,7 @@ from aws_lambda_powertools.shared.functions import strtobool
 from typing_extensions import override
 
 from freshq.queue.gauges import gauges
-from freshq.worker.report import Observer, Outcome
+from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,16 +142,6 @@ def traced(runner: Runner) -> Runner:
     return run
 
 
-METRIC_OF_OUTCOME: Final = {
-    Outcome.SUCCEEDED: "TasksSucceeded",
-    Outcome.FAILED: "TasksFailed",
-    Outcome.RETRIED: "TasksRetried",
-    Outcome.RELEASED: "TasksReleased",
-    Outcome.SHED: "TasksShedBeforeRun",
-    Outcome.LEASE_LOST: "LeasesLost",
-    Outcome.CANCELLED: "TasksCancelled",
-    Outcome.UNSETTLED: "TasksUnsettled",
-}
 # Alarms compare these. CloudWatch cannot fill in a metric that has no value at all.
 COUNTED_EVERY_MINUTE: Final = ("TasksClaimed", *METRIC_OF_OUTCOME.values())
 
@@ -170,6 +160,12 @@ def emit_gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> None:
         count(name, 0)
 
 
+def _known(task: Task) -> dict[str, str]:
+    """Return the kind and the trace of a task, if it has them."""
+    found = {"kind": task.kind, "trace_id": task.trace_id}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 class MetricsObserver(Observer):
     """Turns what a worker does into log lines and metrics. Never logs payloads."""
 
@@ -182,6 +178,7 @@ class MetricsObserver(Observer):
             claim.task.task_id,
             attempt=claim.task.attempts,
             age_seconds=round(age_seconds, 3),
+            **_known(claim.task),
         )
 
     @override
@@ -192,6 +189,7 @@ class MetricsObserver(Observer):
             "outcome": outcome.value,
             "run_seconds": round(run_seconds, 3),
             "error": error,
+            **_known(claim.task),
         }
         if outcome is Outcome.SUCCEEDED:
             log_transition("task settled", claim.task.task_id, **facts)

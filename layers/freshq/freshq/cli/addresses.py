@@ -21,9 +21,28 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
+    from freshq.model.telemetry import Telemetry
     from freshq.queue.base import BaseQueue
 
 Converters = dict[str, "Callable[[str], object]"]
+
+TELEMETRY: Final = "opentelemetry"
+
+
+def telemetry_named(name: str) -> Telemetry:
+    """Return the telemetry of a name.
+
+    Raises:
+        ValueError: If there is none of this name.
+        MissingExtra: If its extra is not installed.
+    """
+    if name != TELEMETRY:
+        msg = f"must be {TELEMETRY}, got {quoted(name)}"
+        raise ValueError(msg)
+    from freshq.worker.otel.telemetry import OpenTelemetry  # noqa: PLC0415 - an extra
+
+    return OpenTelemetry()
+
 
 # The options that every queue takes, and how to read their values.
 QUEUE_OPTIONS: Final[Converters] = {
@@ -34,11 +53,12 @@ QUEUE_OPTIONS: Final[Converters] = {
     "lease_seconds": float,
     "retention_seconds": float,
     "reserve": str,
+    "telemetry": telemetry_named,
 }
 DYNAMODB_OPTIONS: Final[Converters] = {"shards": int, "key": str, "region": str, "profile": str}
 SQL_OPTIONS: Final[Converters] = {"max_connections": int}
 # The options that can be stored with a queue; the last only on DynamoDB.
-STORABLE: Final = (*(option for option in QUEUE_OPTIONS if option != "name"), "shards")
+STORABLE: Final = (*(option for option in QUEUE_OPTIONS if option not in ("name", "telemetry")), "shards")
 DEFAULT_TABLE: Final = "tasks"
 FORMS: Final = (
     "dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/NAME or mariadb://USER@HOST/NAME; "
@@ -249,14 +269,15 @@ def split_options(
     """Return the values of the known options, and the other options as they are.
 
     Raises:
-        ValueError: If a value must be a number and is not.
+        ValueError: If a value is not of the form of its option.
     """
     options: dict[str, Any] = {}
     for key in given.keys() & known.keys():
         try:
             options[key] = known[key](given[key])
         except ValueError as error:
-            msg = f"{key}: must be a number, got {quoted(given[key])}"
+            wanted = TELEMETRY if known[key] is telemetry_named else "a number"
+            msg = f"{key}: must be {wanted}, got {quoted(given[key])}"
             raise ValueError(msg) from error
     return options, {key: value for key, value in given.items() if key not in known}
 

@@ -173,6 +173,7 @@ class Relay:
             "priority": task.priority,
             "group": task.group,
             "kind": task.kind,
+            "trace_context": task.trace_context,
             "max_age_seconds": min(left_seconds, self._destination.max_age_seconds),
         }
 

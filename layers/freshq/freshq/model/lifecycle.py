@@ -54,13 +54,7 @@ class Lifecycle:
         Raises:
             ValueError: If the max age is longer than the queue's, or the task is due in over a century.
         """
-        limit_seconds = self.config.max_age_seconds
-        max_age_seconds = limit_seconds if new.max_age_seconds is None else new.max_age_seconds
-        if max_age_seconds > limit_seconds:
-            msg = (
-                f"{where}max_age_seconds: must be at most the queue's {limit_seconds}, got {max_age_seconds}"
-            )
-            raise ValueError(msg)
+        max_age_seconds = self._max_age_seconds(new, where)
         first_due = _first_due(new, now, where)
         deadline = round((now if first_due is None else first_due) + max_age_seconds, 6)
         # Tasks with the same delay keep the order in which they were put.
@@ -81,7 +75,22 @@ class Lifecycle:
             not_before=first_due,
             put_at=created,
             first_due=first_due,
+            trace_context=new.trace_context,
         )
+
+    def _max_age_seconds(self, new: NewTask, where: str) -> float:
+        """Return the max age of a new task.
+
+        Raises:
+            ValueError: If it is longer than the queue's.
+        """
+        limit_seconds = self.config.max_age_seconds
+        max_age_seconds = limit_seconds if new.max_age_seconds is None else new.max_age_seconds
+        if max_age_seconds > limit_seconds:
+            allowed = f"must be at most the queue's {limit_seconds}"
+            msg = f"{where}max_age_seconds: {allowed}, got {max_age_seconds}"
+            raise ValueError(msg)
+        return max_age_seconds
 
     def completed(self, task: Task, now: float, result: Any, version: str | None = None) -> Task:  # noqa: ANN401 - any JSON value
         """Return the task after success.

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from freshq.errors import MAX_QUOTED_CHARS, plain
 from freshq.model.json_values import json_copy, json_text
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS
+from freshq.model.trace_context import checked_trace_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +42,8 @@ class NewTask(BaseModel):
         kind: The type of the message; a worker may choose its handler by it.
         at: When the task enters its line and can be claimed, in seconds since the epoch; may be given as a
             datetime with a time zone. A time in the past means now.
+        trace_context: The trace that the task belongs to: a W3C traceparent, and after a space the
+            tracestate, if any. None for the one that the queue's telemetry gives it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -53,6 +56,7 @@ class NewTask(BaseModel):
     group: Annotated[str, Field(min_length=1)] | None = None
     kind: Annotated[str, Field(min_length=1)] | None = None
     at: Annotated[float, Field(ge=0, le=MAX_EPOCH_SECONDS)] | None = None
+    trace_context: str | None = None
 
     @field_validator("at", mode="before")
     @classmethod
@@ -83,6 +87,11 @@ class NewTask(BaseModel):
             )
             raise ValueError(msg)
         return json_copy(text, payload)  # as every store returns it; the caller cannot change it
+
+    @field_validator("trace_context")
+    @classmethod
+    def _trace_context_is_of_w3c(cls, trace_context: str | None) -> str | None:
+        return None if trace_context is None else checked_trace_context(trace_context)
 
     @field_validator("task_id")
     @classmethod

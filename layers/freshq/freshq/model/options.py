@@ -14,6 +14,7 @@ from freshq.errors import plain, quoted
 from freshq.model.codec import JSON, Codec, Kinds, checked_codec
 from freshq.model.new_task import first_problem
 from freshq.model.task import MAX_SECONDS
+from freshq.model.telemetry import Telemetry
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door  # noqa: TC001 - Pydantic reads it at run time
 from freshq.policy.retry import Backoff
@@ -44,6 +45,7 @@ class QueueOptions(TypedDict, total=False):
     rng: random.Random
     codec: Codec
     kinds: Kinds | None
+    telemetry: Telemetry
 
 
 class QueueConfig(BaseModel):
@@ -72,6 +74,8 @@ class QueueConfig(BaseModel):
             have payloads and results as they are stored.
         kinds: The kinds of messages that it takes, `Handlers`: a put of another kind, or of a payload that
             does not fit, is refused. None: any.
+        telemetry: Is told of the verbs, and of the runs of workers, such as `OpenTelemetry()`; by default
+            nobody is.
     """
 
     model_config = ConfigDict(
@@ -97,6 +101,7 @@ class QueueConfig(BaseModel):
     rng: random.Random = Field(default_factory=random.Random)
     codec: Codec = JSON
     kinds: Kinds | None = None
+    telemetry: Telemetry = Telemetry()
 
     @field_validator("reserve", mode="before")
     @classmethod

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import IllegalTransition, RefusedError
 from freshq.model.progress import RunHandle, checked_progress
+from freshq.model.trace_context import headers, trace_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,6 +138,7 @@ class Task(_Run):
         progress_fraction: The part of its work that its last run reported as done, from 0 to 1; None if it
             reported nothing. A task that returns to its line has no progress.
         progress_step: What that run did then; None if it did not say.
+        trace_context: The trace of its put: a W3C traceparent, and after a space the tracestate, if any.
     """
 
     task_id: str
@@ -166,6 +168,7 @@ class Task(_Run):
     dead_at: float | None = None
     progress_fraction: float | None = None
     progress_step: str | None = None
+    trace_context: str | None = None
 
     def status_at(self, now: float) -> TaskStatus:
         """Return the status at `now`: the stored one, or SHED if the task is PENDING past its deadline."""
@@ -181,6 +184,16 @@ class Task(_Run):
             case TaskStatus.SUCCESS | TaskStatus.FAILURE | TaskStatus.CANCELLED | TaskStatus.SHED:
                 return self.updated
         return None
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace of its put, 32 hexadecimal digits; None if it carries none."""
+        return None if self.trace_context is None else trace_id_of(self.trace_context)
+
+    @property
+    def trace_headers(self) -> dict[str, str]:
+        """Its trace context as the W3C headers, which any propagator takes; empty if it carries none."""
+        return {} if self.trace_context is None else headers(self.trace_context)
 
     @property
     def delayed(self) -> bool:

@@ -164,6 +164,7 @@ class AttachedQueue(RecordVerbs, BaseQueue):
         *,
         kind: str | None = None,
         at: float | None = None,
+        trace_context: str | None = None,
     ) -> Receipt:
         """Put a record into the queue. The arguments are those of `put`.
 
@@ -177,7 +178,8 @@ class AttachedQueue(RecordVerbs, BaseQueue):
             Overloaded: If admission control rejected it.
             StoreError: If the store did not answer.
         """
-        return self.put(None, task_id, priority, delay_seconds, max_age_seconds, group, kind=kind, at=at)
+        options: dict[str, Any] = {"kind": kind, "at": at, "trace_context": trace_context}
+        return self.put(None, task_id, priority, delay_seconds, max_age_seconds, group, **options)
 
     @override
     def touch(self, task_id: str) -> Task:
@@ -248,8 +250,9 @@ class AttachedQueue(RecordVerbs, BaseQueue):
             ValueError: If an argument is wrong.
         """
         lease_seconds = self._checked_claim(limit, lease_seconds)
-        claims = (self._claim_dead(task, lease_seconds) for task in self._core.store.dead(self.name))
-        return list(islice((claim for claim in claims if claim is not None), limit))
+        dead = (self._claim_dead(task, lease_seconds) for task in self._core.store.dead(self.name))
+        claims = (claim for claim in dead if claim is not None)
+        return self._core.telemetry.claim(self.name, lambda: list(islice(claims, limit)))
 
     def _claim_dead(self, task: Task, lease_seconds: float) -> Claim | None:
         """Claim one dead letter; return None if another process changed it first."""

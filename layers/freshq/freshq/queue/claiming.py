@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,10 +23,11 @@ from freshq.stores.claim_request import ClaimRequest
 from freshq.stores.transactional import transactions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from freshq.model.answers import Waiting
     from freshq.policy.order import OrderSwitch
+    from freshq.queue.core import Core
     from freshq.queue.upkeep import Portion
     from freshq.stores.transactions import HeldTask
 
@@ -59,6 +60,9 @@ class Claiming(Verbs):
                 instead.
         """
         lease_seconds = self._checked_claim(limit, lease_seconds)
+        return self._core.telemetry.claim(self.name, lambda: self._claim_and_bring_in(limit, lease_seconds))
+
+    def _claim_and_bring_in(self, limit: int, lease_seconds: float) -> list[Claim]:
         if self._core.store.paused(self.name):
             return []
         claims = self._claim(limit, lease_seconds)
@@ -160,14 +164,16 @@ class Claiming(Verbs):
             yield None
             return
         shedding = ShedWhenHeld(self._core)
-        with transactions.hold(
+        block = transactions.hold(
             lambda: self._request(1, self.lease_seconds, shedding.longest_wait_seconds),
             self._core,
             shedding.shed_version,
-        ) as work:
+        )
+        with ExitStack() as stack:
+            work = _told(self._core, lambda: stack.enter_context(block))
             yield work
         if work is not None and work.settled is not None:
-            self._core.served(Claim(work.task, "", 0.0), work.settled)
+            self._core.served(_claim_of(work), work.settled)
 
     def held(self, task_id: str, token: str) -> Claim:
         """Return the claim that holds a task, for a holder that kept only the id and the token.
@@ -260,3 +266,20 @@ class Claiming(Verbs):
             created_after = moment.now - request.max_age_seconds
             oldest = self._core.store.oldest_created(self.name, moment.now, created_after)
             reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)
+
+
+def _told(core: Core, enter: Callable[[], HeldTask | None]) -> HeldTask | None:
+    """Return what a transaction holds, and tell telemetry of it as of a claim."""
+    found: list[HeldTask] = []
+
+    def take() -> list[Claim]:
+        found.extend(filter(None, [enter()]))
+        return [_claim_of(work) for work in found]
+
+    core.telemetry.claim(core.name, take)
+    return found[0] if found else None
+
+
+def _claim_of(work: HeldTask) -> Claim:
+    """Return a task that is held by its row as a claim, without a lease."""
+    return Claim(work.task, "", 0.0)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueConfig
     from freshq.model.progress import Progress
     from freshq.model.task import Task
+    from freshq.model.telemetry import Telemetry
     from freshq.stores.base import Store
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.transactional import Putter
@@ -59,6 +60,7 @@ class Core:
         gauge: Measures the pressure on the queue.
         admission: Rejects puts by load.
         backlog: Bounds the number of waiting tasks.
+        telemetry: Is told of the verbs.
         upkeep: Brings in what is due, and tidies up.
     """
 
@@ -68,6 +70,7 @@ class Core:
         self.config = config
         self.name = config.name
         self.lifecycle = Lifecycle(config)
+        self.telemetry = config.telemetry
         rules = config.rules()
         self.orders = LineOrders(rules.order, rules.deadline_seconds)
         self.turns = LineTurns()
@@ -265,6 +268,11 @@ class Verbs:
     def lifecycle(self) -> Lifecycle:
         """Returns the next version of a task under each verb."""
         return self._core.lifecycle
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Is told of the verbs, and of the runs of workers."""
+        return self._core.telemetry
 
     @property
     def order(self) -> Order:

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from freshq.policy.pressure import Pressure
     from freshq.stores.base import Stats
+
+
+# Each gauge, and its meaning.
+GAUGES: Final = {
+    "TasksPending": "Tasks that can be claimed now.",
+    "TasksDelayed": "Tasks that are not due yet.",
+    "TasksTaken": "Tasks that are held under a lease.",
+    "TasksStaleInIndex": "Tasks past their deadline, or shed early, as far as they are counted.",
+    "OldestPendingSeconds": "Age of the oldest task that can be claimed; missing if there is none.",
+    "NewestPendingSeconds": "Age of the newest task that can be claimed; missing if there is none.",
+    "OfferedPerSecond": "Tasks put, turned away included, over the last max age, at most a minute.",
+    "ServedPerSecond": "Tasks done, over the same time.",
+    "ShedRatio": "Share of new tasks that will not be served in time.",
+    "QueuePaused": "1 while claims are suspended.",
+}
+
+
+def snake_case(name: str) -> str:
+    """Return the name of a metric in lower case: TasksPending is tasks_pending."""
+    return re.sub(r"(?<!^)[A-Z]", lambda letter: f"_{letter[0]}", name).lower()
 
 
 def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float]:

@@ -40,6 +40,7 @@ class Putting(Verbs):
         *,
         kind: str | None = None,
         at: datetime | float | None = None,
+        trace_context: str | None = None,
         on_conflict: OnConflict | None = None,
         connection: Connection | None = None,
     ) -> Receipt:
@@ -54,17 +55,18 @@ class Putting(Verbs):
             group: Tenant or key.
             kind: The type of the message; a worker may choose its handler by it.
             at: When it is due, instead of a delay: an aware datetime, or seconds since the epoch.
-            on_conflict: If a task with this id is live, "ignore" the new one or "update" the old one, which
-                ends its claim. The id of a task that is over is free then. Not on attached tables.
+            trace_context: The trace that it belongs to, as in `NewTask`, if not the telemetry's.
+            on_conflict: If the id is of a live task, "ignore" the new one or "update" that, which ends its
+                claim. The id of a task that is over is free then. Not on attached tables.
             connection: Put in the transaction of this SQL connection.
 
         Raises:
             Overloaded: If admission control rejected the task; nothing was written.
         """
-        payload = encoded(self._core.codec, payload, "payload")
         new = parse_new_task(
-            {"payload": payload, "task_id": task_id, "priority": priority, "group": group, "kind": kind}
-            | {"delay_seconds": delay_seconds, "max_age_seconds": max_age_seconds, "at": at}
+            {"payload": encoded(self._core.codec, payload, "payload"), "task_id": task_id, "at": at}
+            | {"priority": priority, "group": group, "kind": kind, "trace_context": trace_context}
+            | {"delay_seconds": delay_seconds, "max_age_seconds": max_age_seconds}
         )
         return self._put([self._core.created(new)], self._core.putter(on_conflict, connection))[0]
 
@@ -117,6 +119,9 @@ class Putting(Verbs):
         return parse_new_task(task, where)
 
     def _put(self, tasks: Sequence[Task], putter: Putter) -> list[Receipt]:
+        return self._core.telemetry.put(self.name, tasks, lambda told: self._admit(told, putter))
+
+    def _admit(self, tasks: Sequence[Task], putter: Putter) -> list[Receipt]:
         now = self.now()
         rejections = self._rejections(tasks, now)
         admitted = [index for index, rejection in enumerate(rejections) if rejection is None]

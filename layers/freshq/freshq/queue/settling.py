@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from freshq.errors import FreshqError, LeaseLost
@@ -14,9 +15,10 @@ from freshq.queue.core import Verbs
 from freshq.stores.base import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from freshq.model.task import Task
+    from freshq.model.telemetry import Answer
 
 
 class Settling(Verbs):
@@ -88,8 +90,13 @@ class Settling(Verbs):
         answers: dict[int, Task | FreshqError] = {}
         for places in _rounds(settlements):
             some = [settlements[place] for place in places]
-            answers |= zip(places, self._settle_each(some), strict=True)
+            answers |= zip(places, self._told(some, partial(self._settle_each, some)), strict=True)
         return [answers[place] for place in range(len(settlements))]
+
+    def _told(self, settlements: Sequence[Settlement], write: Callable[[], Iterable[Answer]]) -> list[Answer]:
+        """Settle claims, and tell telemetry."""
+        ends = [(each.claim.task, each.verb) for each in settlements]
+        return self._core.telemetry.settle(self.name, ends, lambda: [*write()])
 
     def _settle_each(self, settlements: Sequence[Settlement]) -> Iterator[Task | FreshqError]:
         """Settle claims of different tasks."""
@@ -144,6 +151,9 @@ class Settling(Verbs):
         return self._settle(Settlement.release(claim, delay_seconds))
 
     def _settle(self, settlement: Settlement) -> Task:
+        return self._told([settlement], lambda: [self._settled(settlement)])[0]
+
+    def _settled(self, settlement: Settlement) -> Task:
         core, claim = self._core, settlement.claim
         done = core.settle(claim, settlement.next_version(core.lifecycle, core.now(), core.uniform))
         return core.served(claim, done) if settlement.serves else done

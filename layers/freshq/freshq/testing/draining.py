@@ -9,6 +9,7 @@ from freshq.errors import LeaseLost
 from freshq.model.checks import checked_count
 from freshq.worker.report import Outcome
 from freshq.worker.runner import checked_runner, codec_of
+from freshq.worker.running import surrounded
 from freshq.worker.runs import TaskRun
 from freshq.worker.settle import end_of, too_late_to_run
 
@@ -57,7 +58,7 @@ def drain(queue: BaseQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list
         StoreError: If the store does not answer.
     """
     checked_count("max_runs", max_runs)
-    run = checked_runner(runner)
+    run = surrounded(checked_runner(runner), queue.telemetry)
     codec = codec_of(queue, runner)
     queue.recover()
     fates: list[Fate] = []

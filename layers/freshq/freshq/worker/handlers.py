@@ -152,6 +152,11 @@ class Handlers(CoroutineRunner):
         return f"kind: no handler for {quoted(kind)}; there are {known}"
 
     @override
+    def has_coroutine(self, task: Task) -> bool:
+        handler = self._handlers.get(task.kind or "")
+        return handler is not None and handler.is_async
+
+    @override
     def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
         handler = self._handlers.get(task.kind or "")
         if handler is None or not handler.is_async:

@@ -15,6 +15,7 @@ from freshq.errors import LeaseLost, StoreError
 from freshq.model.settlement import Settlement
 from freshq.worker.crew import Crew
 from freshq.worker.leases import LeaseRenewal
+from freshq.worker.log_fields import log_fields
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome
 from freshq.worker.runner import CoroutineRunner, codec_of
@@ -274,11 +275,12 @@ class LeasedLoop(WorkLoop):
     def _give_back(self) -> None:
         runs = [run for run in self._runs.running if not run.acknowledged]
         for run, answer in zip(runs, self._released(runs), strict=True):
-            task_id = run.claim.task.task_id
+            task = run.claim.task
             if not isinstance(answer, BaseException):
-                self.report.given_back.append(task_id)
+                self.report.given_back.append(task.task_id)
             elif not isinstance(answer, LeaseLost):  # it was settled meanwhile, or lost before
-                logger.warning("task %s stays TAKEN until its lease expires: %s", task_id, answer)
+                message = "task %s stays TAKEN until its lease expires: %s"
+                logger.warning(message, task.task_id, answer, extra=log_fields(task))
         for run in self._runs.running:
             run.cancel("the worker ended at once")
 

@@ -8,6 +8,7 @@ from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost, StoreError
+from freshq.worker.log_fields import log_fields
 from freshq.worker.runs import in_thread
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ RENEW_BELOW: Final = 0.5
 CHECK_EVERY: Final = RENEW_BELOW / 2
 # Extensions at a time: one slow call must not cost the other runs their leases.
 MAX_EXTENSIONS: Final = 16
+NOT_EXTENDED: Final = "could not extend the lease of task %s"
 
 
 class LeaseRenewal:
@@ -113,12 +115,14 @@ class LeaseRenewal:
         ended = self._extensions[run] = in_thread("freshq-extend", lambda: self._extend(run))
         ended.add_done_callback(lambda _ended: self._free.release())
         if ended.done() and (error := ended.exception()):
-            logger.error("could not extend the lease of task %s", run.claim.task.task_id, exc_info=error)
+            task = run.claim.task
+            logger.error(NOT_EXTENDED, task.task_id, exc_info=error, extra=log_fields(task))
 
     def _extend(self, run: TaskRun) -> None:
         reported = run.handle.reported
         fraction, step = (None, None) if reported is None else (reported.fraction, reported.step)
         run.stored_at = self._queue.now()
+        task = run.claim.task
         try:
             run.claim = self._queue.extend(run.claim, self._queue.lease_seconds, progress=fraction, step=step)
             run.stored = reported
@@ -126,6 +130,6 @@ class LeaseRenewal:
             run.handle.lost = lost
             run.cancel(f"its task is {lost.status or 'deleted'} now")  # the run reports it at its end
         except StoreError as error:
-            logger.warning("could not extend the lease of task %s: %s", run.claim.task.task_id, error)
+            logger.warning(f"{NOT_EXTENDED}: %s", task.task_id, error, extra=log_fields(task))
         except Exception:
-            logger.exception("could not extend the lease of task %s", run.claim.task.task_id)
+            logger.exception(NOT_EXTENDED, task.task_id, extra=log_fields(task))

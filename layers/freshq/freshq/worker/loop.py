@@ -86,7 +86,7 @@ class WorkLoop(ABC):
         self._config = config
         self._capacity = capacity
         self._end_request = end_request
-        self._observer = config.observer_or_log()
+        self._observer = config.observer_beside(queue.telemetry)
         self._pause = ClaimPause(queue.uniform)
         self._upkeep = BackgroundUpkeep(queue)
         self._last_work = self._turned_at = time.monotonic()

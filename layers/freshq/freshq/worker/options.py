@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self, TypedDict
+from typing import TYPE_CHECKING, Annotated, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -13,7 +13,10 @@ from freshq.policy.limits import (  # noqa: TC001 - Pydantic reads them at run t
     RetryBudget,
     SharedBucket,
 )
-from freshq.worker.report import LoggingObserver, Observer
+from freshq.worker.report import LoggingObserver, Observer, Observers
+
+if TYPE_CHECKING:
+    from freshq.model.telemetry import Telemetry
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -89,9 +92,10 @@ class WorkerConfig(BaseModel):
             raise ValueError("retry_budget: not with transaction, which settles a task before it ends")
         return self
 
-    def observer_or_log(self) -> Observer:
-        """Return the observer, or one that writes to the log."""
-        return self.observer or LoggingObserver()
+    def observer_beside(self, telemetry: Telemetry) -> Observer:
+        """Return the observer, or one that writes to the log; and beside it telemetry, if it observes too."""
+        observer = self.observer or LoggingObserver()
+        return Observers(observer, telemetry) if isinstance(telemetry, Observer) else observer
 
 
 def parse_worker_options(options: WorkerOptions) -> WorkerConfig:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from typing_extensions import override
 
+from freshq.worker.log_fields import log_fields
+
 if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.policy.order import OrderSwitch
@@ -97,21 +99,77 @@ class WorkerStatus:
     store_answers: bool = False
 
 
+# The metric that counts the runs of each outcome; docs/operations.md lists them.
+METRIC_OF_OUTCOME: Final = {
+    Outcome.SUCCEEDED: "TasksSucceeded",
+    Outcome.FAILED: "TasksFailed",
+    Outcome.RETRIED: "TasksRetried",
+    Outcome.RELEASED: "TasksReleased",
+    Outcome.SHED: "TasksShedBeforeRun",
+    Outcome.LEASE_LOST: "LeasesLost",
+    Outcome.CANCELLED: "TasksCancelled",
+    Outcome.UNSETTLED: "TasksUnsettled",
+}
+
+
 @runtime_checkable
 class Observer(Protocol):
-    """Receives what a worker does. Several threads call it."""
+    """Receives what a worker does: derive a class from it, override what you need, and pass an instance.
+
+    Several threads call it, and the worker waits for it: return quickly. What it raises ends the worker.
+    An observer takes the place of the one that writes to the log. Each method does nothing by default.
+    """
 
     def claimed(self, claim: Claim, age_seconds: float) -> None:
         """Receive a claim, with the age of the task."""
+        del claim, age_seconds
 
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
-        """Receive the end of a run."""
+        """Receive the end of a run.
+
+        Args:
+            claim: The claim, as it was made.
+            outcome: What became of the task.
+            run_seconds: How long the run took; of one that never started, about 0.
+            error: Why it did not succeed; None if it did.
+        """
+        del claim, outcome, run_seconds, error
 
     def overran(self, claim: Claim, run_seconds: float) -> None:
         """Receive a run that exceeded `max_run_seconds`. It may still end and settle."""
+        del claim, run_seconds
 
     def switched(self, switch: OrderSwitch) -> None:
         """Receive an order switch."""
+        del switch
+
+
+class Observers(Observer):
+    """Passes on what it receives to several observers, in order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        """Pass it on to these."""
+        self._observers = observers
+
+    @override
+    def claimed(self, claim: Claim, age_seconds: float) -> None:
+        for each in self._observers:
+            each.claimed(claim, age_seconds)
+
+    @override
+    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+        for each in self._observers:
+            each.settled(claim, outcome, run_seconds, error)
+
+    @override
+    def overran(self, claim: Claim, run_seconds: float) -> None:
+        for each in self._observers:
+            each.overran(claim, run_seconds)
+
+    @override
+    def switched(self, switch: OrderSwitch) -> None:
+        for each in self._observers:
+            each.switched(switch)
 
 
 # How the end of a run is logged, if it is as somebody wanted it.
@@ -123,12 +181,15 @@ class LoggingObserver(Observer):
 
     @override
     def claimed(self, claim: Claim, age_seconds: float) -> None:
-        logger.debug("task %s claimed at age %.3f s", claim.task.task_id, age_seconds)
+        task = claim.task
+        logger.debug("task %s claimed at age %.3f s", task.task_id, age_seconds, extra=log_fields(task))
 
     @override
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
         level = LEVELS.get(outcome, logging.WARNING)
-        logger.log(level, "task %s %s after %.3f s: %s", claim.task.task_id, outcome, run_seconds, error)
+        task = claim.task
+        message = "task %s %s after %.3f s: %s"
+        logger.log(level, message, task.task_id, outcome, run_seconds, error, extra=log_fields(task))
 
     @override
     def overran(self, claim: Claim, run_seconds: float) -> None:
@@ -136,6 +197,7 @@ class LoggingObserver(Observer):
             "task %s is still running after %.3f s; its lease is no longer extended",
             claim.task.task_id,
             run_seconds,
+            extra=log_fields(claim.task),
         )
 
     @override

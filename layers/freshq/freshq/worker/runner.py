@@ -41,6 +41,10 @@ class CoroutineRunner(ABC):
         """Run a task to its end, in this thread."""
 
     @abstractmethod
+    def has_coroutine(self, task: Task) -> bool:
+        """Return whether a coroutine runs a task, not a thread."""
+
+    @abstractmethod
     def start(self, task: Task, loop: asyncio.AbstractEventLoop | None = None) -> Future[Any] | None:
         """Start the coroutine that runs a task.
 

@@ -15,6 +15,7 @@ from freshq.model.outcomes import Busy, Reject, Retry, error_text
 from freshq.model.settlement import Settlement
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.retry import Backoff
+from freshq.worker.log_fields import log_fields
 from freshq.worker.report import Outcome
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ def _unexpected(run: TaskRun, error: BaseException) -> str:
     why = run.handle.why_cancelled
     if why is not None and isinstance(error, CancelledError):
         return f"the run was cancelled: {why}"
-    logger.error("the runner failed on task %s", run.claim.task.task_id, exc_info=error)
+    task = run.claim.task
+    logger.error("the runner failed on task %s", task.task_id, exc_info=error, extra=log_fields(task))
     return f"{type(error).__name__}: {error_text(error)}"
 
 
@@ -140,7 +142,7 @@ def ran_once(claim: Claim, runner: Runner) -> RanOnce:
     except (Busy, Retry) as later:
         return RanOnce(f"{error_text(later)}; not run again", downstream_ok=False)
     except BaseException as unexpected:  # in a thread of a run, SystemExit and the like are the runner's own
-        logger.exception("the runner failed on task %s", claim.task.task_id)
+        logger.exception("the runner failed on task %s", claim.task.task_id, extra=log_fields(claim.task))
         return RanOnce(f"{type(unexpected).__name__}: {error_text(unexpected)}", downstream_ok=False)
     return RanOnce(None, downstream_ok=True)
 
@@ -180,9 +182,9 @@ def settle_together(queue: BaseQueue, ended: Sequence[EndedRun]) -> list[EndedRu
 
 
 def _cannot_settle(ended: EndedRun, problem: Exception) -> None:
-    task_id = ended.run.claim.task.task_id
+    task = ended.run.claim.task
     message = "task %s cannot be settled; it stays TAKEN until its lease expires"
-    logger.error(message, task_id, exc_info=problem)
+    logger.error(message, task.task_id, exc_info=problem, extra=log_fields(task))
     ended.settled(Outcome.UNSETTLED)
 
 
@@ -234,8 +236,9 @@ def _worth_a_try(
 
 def _give_up(given_up: Iterable[EndedRun]) -> None:
     for each in given_up:
-        task_id = each.run.claim.task.task_id
-        logger.error("task %s stays TAKEN until its lease expires", task_id, exc_info=each.problem)
+        task = each.run.claim.task
+        message = "task %s stays TAKEN until its lease expires"
+        logger.error(message, task.task_id, exc_info=each.problem, extra=log_fields(task))
         each.settled(Outcome.UNSETTLED)
 
 

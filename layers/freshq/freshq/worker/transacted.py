@@ -15,6 +15,7 @@ from freshq.errors import StoreError
 from freshq.model.answers import Claim
 from freshq.model.outcomes import Busy, Reject, Retry, RunnerExit, error_text
 from freshq.model.task import TaskStatus
+from freshq.worker.log_fields import log_fields
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome
 from freshq.worker.runs import in_thread
@@ -166,7 +167,9 @@ class TransactionLoop(WorkLoop):
                 raise
             error = f"{type(problem).__name__}: {error_text(problem)}"
             if problem is not turn.raised:
-                logger.warning("task %s could not be settled: %s", turn.held.task.task_id, error)
+                task = turn.held.task
+                message = "task %s could not be settled: %s"
+                logger.warning(message, task.task_id, error, extra=log_fields(task))
         if turn.raised is not None and error is None:
             error = error_text(turn.raised)
         outcome = _outcome(turn.held, turn.raised)
@@ -187,10 +190,10 @@ class TransactionLoop(WorkLoop):
         except (Busy, Reject, Retry) as outcome:
             turn.raised = outcome
         except Exception as unexpected:
-            logger.exception("the runner failed on task %s", held.task.task_id)
+            logger.exception("the runner failed on task %s", held.task.task_id, extra=log_fields(held.task))
             turn.raised = unexpected
         except BaseException as exits:
-            logger.exception("the runner failed on task %s", held.task.task_id)
+            logger.exception("the runner failed on task %s", held.task.task_id, extra=log_fields(held.task))
             turn.raised = RunnerExit(f"{type(exits).__name__}: {error_text(exits)}")
         if turn.raised is not None:
             raise turn.raised

@@ -13,6 +13,7 @@ from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus
 from freshq.worker.runner import checked_runner, codec_of
+from freshq.worker.running import surrounded
 from freshq.worker.transacted import TransactionLoop
 
 if TYPE_CHECKING:
@@ -85,8 +86,9 @@ class Worker:
         self._event_loop: asyncio.AbstractEventLoop | None = None
         if self._config.transaction:
             transactions_of(self._queue.store, "transaction")
-        self._runner: Any = checked_runner(runner, transaction=self._config.transaction)
-        codec_of(self._queue, self._runner)
+        checked = checked_runner(runner, transaction=self._config.transaction)
+        codec_of(self._queue, checked)
+        self._runner: Any = surrounded(checked, self._queue.telemetry)
 
     def stop(self) -> None:
         """Stop claiming; `run` returns once the running tasks are settled. Safe in a signal handler."""

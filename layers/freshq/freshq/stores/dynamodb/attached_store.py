@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
 # Attributes that a record keeps out of the queue.
 KEPT: Final = ("requestToken",)
+# What only the put of a record sets.
+PUT_ATTRIBUTES: Final = ("taskQueue", "taskGroup", "taskKind", "traceContext", "putToken")
 MAX_RANGE_KEY_BYTES: Final = 1024
 
 
@@ -246,6 +248,7 @@ def _put_arguments(task: Task, keyspace: Keyspace) -> Item:
         "putToken": {"S": task.request_token},
         "taskGroup": None if task.group is None else {"S": task.group},
         "taskKind": None if task.kind is None else {"S": task.kind},
+        "traceContext": None if task.trace_context is None else {"S": task.trace_context},
     }
     puttable = [f":puttable{index}" for index in range(len(PUTTABLE))]
     unqueued = (
@@ -289,7 +292,7 @@ def _leave_arguments(queue: str, task_id: str, keyspace: Keyspace) -> Item:
 def _without_queue(keyspace: Keyspace) -> Item:
     """Return the removal of every attribute that only a queued record has."""
     blank = Task("", "", TaskStatus.READY, created=0, updated=0, deadline=0, expires=0, request_token="")
-    names = [*mutable_attributes(blank, keyspace), "taskQueue", "taskGroup", "taskKind", "putToken"]
+    names = [*mutable_attributes(blank, keyspace), *PUT_ATTRIBUTES]
     if not keyspace.status_index.by_time:
         names.append(POSITION)
     return dict.fromkeys(name for name in names if name not in KEPT)

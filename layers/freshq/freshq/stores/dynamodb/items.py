@@ -82,6 +82,7 @@ def encode(task: Task, keyspace: Keyspace) -> Item:
         "putToken": {"S": task.request_token},
         "taskGroup": None if task.group is None else {"S": task.group},
         "taskKind": None if task.kind is None else {"S": task.kind},
+        "traceContext": None if task.trace_context is None else {"S": task.trace_context},
     }
     return {name: value for name, value in item.items() if value is not None}
 
@@ -153,6 +154,7 @@ def _decoded(item: Item) -> Task:
         dead_at=_optional_seconds(item, "deadAt"),
         progress_fraction=float(item["progressFraction"]["N"]) if "progressFraction" in item else None,
         progress_step=_optional_text(item, "progressStep"),
+        trace_context=_optional_text(item, "traceContext"),
     )
 
 

@@ -95,6 +95,7 @@ MIGRATIONS: Final = (
     Migration(4, "add the time of the put, its first due time and the kind", _add_columns),
     Migration(5, "add the times of claims and of deaths, and the index of dead letters", _index_dead_letters),
     Migration(6, "add the progress of runs", _add_columns),
+    Migration(7, "add the trace context", _add_columns),
 )
 
 

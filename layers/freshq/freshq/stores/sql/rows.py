@@ -25,7 +25,7 @@ COLUMNS: Final = (
     *("task_id", "queue", "status", "created_us", "updated_us", "deadline_us", "expires", "request_token"),
     *("priority", "task_group", "attempts", "not_before_us", "lease_token", "lease_until_us", "error"),
     *("result", "shed_reason", "payload", "put_us", "first_due_us", "kind"),
-    *("first_claim_us", "last_claim_us", "dead_us", "progress_ppm", "progress_step"),
+    *("first_claim_us", "last_claim_us", "dead_us", "progress_ppm", "progress_step", "trace_context"),
 )
 
 # The columns that the end of a held task changes, besides its lease.
@@ -149,6 +149,7 @@ def row_of(task: Task) -> dict[str, Any]:
         "put_us": _optional_millionths(task.put_at),
         "first_due_us": _optional_millionths(task.first_due),
         "kind": task.kind,
+        "trace_context": task.trace_context,
     }
 
 
@@ -188,6 +189,7 @@ def stored(row: Sequence[Any]) -> Stored:
         dead_at=_optional_number(row[23]),
         progress_fraction=_optional_number(row[24]),
         progress_step=row[25],
+        trace_context=row[26],
     )
     return Stored(task, problem)
 

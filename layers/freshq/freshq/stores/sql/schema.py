@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from freshq.model.new_task import MAX_GROUP_BYTES, MAX_ID_BYTES
 from freshq.model.progress import MAX_STEP_CHARS
+from freshq.model.trace_context import MAX_TRACE_CONTEXT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -155,6 +156,7 @@ def _tasks(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str
         sa.Column("lease_token", sa.String(TOKEN_BYTES)),
         *(sa.Column(name, sa.BigInteger) for name in OPTIONAL_TIMES),
         sa.Column("shed_reason", sa.String(REASON_CHARS)),
+        sa.Column("trace_context", sa.String(MAX_TRACE_CONTEXT_BYTES)),
         sa.Column("line", key_text(MAX_GROUP_BYTES + 1)),
         sa.Column("agenda", sa.String(AGENDA_CHARS), nullable=False),
         sa.Column("due_us", sa.BigInteger, nullable=False),

@@ -29,6 +29,7 @@ ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
 # Set by the put; no change touches them.
 FIXED_COLUMNS: Final = (
     *("task_id", "queue", "task_group", "payload", "put_token", "put_us", "first_due_us", "kind"),
+    "trace_context",
 )
 # The guard of a change, among the columns of its new version.
 GIVEN_GUARD: Final = ("of_status", "of_lease_token", "of_request_token")

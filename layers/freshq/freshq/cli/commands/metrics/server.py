@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Final
@@ -15,7 +14,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from freshq.errors import FreshqError
-from freshq.queue.gauges import gauges
+from freshq.queue.gauges import GAUGES, gauges, snake_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,23 +26,11 @@ logger = logging.getLogger(__name__)
 PATH: Final = "/metrics"
 # Scrapes come at once or not at all.
 REQUEST_SECONDS: Final = 5.0
-MEANINGS: Final = {
-    "TasksPending": "Tasks that can be claimed now.",
-    "TasksDelayed": "Tasks that are not due yet.",
-    "TasksTaken": "Tasks that are held under a lease.",
-    "TasksStaleInIndex": "Tasks past their deadline, or shed early, as far as they are counted.",
-    "OldestPendingSeconds": "Age of the oldest task that can be claimed; missing if there is none.",
-    "NewestPendingSeconds": "Age of the newest task that can be claimed; missing if there is none.",
-    "OfferedPerSecond": "Tasks put, turned away included, over the last max age, at most a minute.",
-    "ServedPerSecond": "Tasks done, over the same time.",
-    "ShedRatio": "Share of new tasks that will not be served in time.",
-    "QueuePaused": "1 while claims are suspended.",
-}
 
 
 def prometheus_name(name: str) -> str:
     """Return the name of a metric as Prometheus writes names: TasksPending is freshq_tasks_pending."""
-    return f"freshq{re.sub(r'[A-Z]', lambda letter: f'_{letter[0].lower()}', name)}"
+    return f"freshq_{snake_case(name)}"
 
 
 class QueueCollector(Collector):
@@ -63,7 +50,7 @@ class QueueCollector(Collector):
         for name, value in gauges(
             queue.stats(approximate=True), queue.pressure(), paused=queue.paused
         ).items():
-            gauge = GaugeMetricFamily(prometheus_name(name), MEANINGS[name], labels=["queue"])
+            gauge = GaugeMetricFamily(prometheus_name(name), GAUGES[name], labels=["queue"])
             gauge.add_metric([queue.name], value)
             yield gauge
 

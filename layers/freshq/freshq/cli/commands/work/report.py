@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 from typing_extensions import override
 
 from freshq.cli.errors import OneLineLog
+from freshq.worker.log_fields import FIELDS, TaskLogFilter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,16 +110,19 @@ class JsonLines(Reporter):
 
 
 class ReportingHandler(logging.Handler):
-    """Makes an event of each log record, with the traceback."""
+    """Makes an event of each log record, with the task that it is about and the traceback."""
 
     def __init__(self, reporter: Reporter) -> None:
         """Report warnings and errors."""
         super().__init__(logging.WARNING)
+        self.addFilter(TaskLogFilter())
         self._reporter = reporter
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
         values = {"level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        of_task = {name: getattr(record, name, None) for name in FIELDS}
+        values |= {name: value for name, value in of_task.items() if value is not None}
         if record.exc_info and record.exc_info[1] is not None:
             values["traceback"] = "".join(traceback.format_exception(record.exc_info[1]))
         self._reporter.event("log", **values)

@@ -1,0 +1,115 @@
+"""The trace context that a task carries: what was put is what is claimed, on every store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from benchmarks.metering import metered
+
+from freshq import Queue, Relay
+from freshq.model.trace_context import MAX_TRACE_CONTEXT_BYTES, MAX_TRACESTATE_BYTES, joined
+from tests.support.readings import known
+
+if TYPE_CHECKING:
+    from tests.conftest import StoreUnderTest
+    from tests.support.attached import Shipments
+
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
+CONTEXT = f"{PARENT} vendor=opaque value,other=1"
+LONGEST = f"{PARENT} v={'x' * (MAX_TRACESTATE_BYTES - 2)}"
+
+
+def test_the_context_of_the_put_is_that_of_the_claim(queue: Queue) -> None:
+    queue.put(1, task_id="a", trace_context=CONTEXT)
+    assert known(queue, "a").trace_context == CONTEXT
+    (claim,) = queue.claim()
+    assert claim.task.trace_context == CONTEXT
+    assert claim.task.trace_id == TRACE_ID
+    assert claim.task.trace_headers == {"traceparent": PARENT, "tracestate": "vendor=opaque value,other=1"}
+
+
+def test_tasks_put_together_have_each_their_own(queue: Queue) -> None:
+    queue.put_many([{"payload": 1, "trace_context": LONGEST}, {"payload": 2}, {"payload": 3}])
+    claimed = {claim.task.payload: claim.task.trace_context for claim in queue.claim(3)}
+    assert claimed == {1: LONGEST, 2: None, 3: None}
+    assert len(LONGEST) == MAX_TRACE_CONTEXT_BYTES
+
+
+def test_a_task_without_one_has_none(queue: Queue) -> None:
+    queue.put(1)
+    (claim,) = queue.claim()
+    assert (claim.task.trace_context, claim.task.trace_id, claim.task.trace_headers) == (None, None, {})
+
+
+def test_no_change_of_the_task_loses_it(store: StoreUnderTest) -> None:
+    queue = store.queue(max_attempts=3)
+    queue.put(1, task_id="a", trace_context=CONTEXT, delay_seconds=1)
+    store.clock.advance(1)
+    (claim,) = queue.claim()
+    assert queue.retry(claim, delay_seconds=0).trace_context == CONTEXT
+    (claim,) = queue.claim(lease_seconds=5)
+    store.clock.advance(6)
+    queue.recover()
+    (claim,) = queue.claim()
+    queue.fail(claim, "no")
+    queue.redrive(task_id="a")
+    queue.touch("a")
+    queue.reprioritize("a", 3)
+    (claim,) = queue.claim()
+    assert queue.complete(claim).trace_context == CONTEXT
+    assert known(queue, "a").trace_context == CONTEXT
+
+
+def test_an_update_brings_its_own(queue: Queue) -> None:
+    queue.put(1, task_id="a", trace_context=CONTEXT)
+    queue.put(1, task_id="a", trace_context=PARENT, on_conflict="update")  # the same work
+    assert known(queue, "a").trace_context == CONTEXT
+    queue.put(2, task_id="a", trace_context=PARENT, on_conflict="update")
+    assert known(queue, "a").trace_context == PARENT
+
+
+def test_a_relay_passes_it_on(queue: Queue) -> None:
+    destination = Queue.memory()
+    queue.put(1, task_id="a", trace_context=CONTEXT)
+    assert Relay(queue, destination).move() == 1
+    assert known(destination, "a").trace_context == CONTEXT
+
+
+def test_records_carry_it_while_they_are_queued(shipments: Shipments) -> None:
+    shipments.add("A")
+    queue = shipments.queue()
+    queue.enqueue("A", trace_context=CONTEXT)
+    assert shipments.own("A")["freshq_traceContext"] == {"S": CONTEXT}
+    (claim,) = queue.claim()
+    assert claim.task.trace_context == CONTEXT
+    queue.complete(claim)
+    queue.ready("A")
+    assert "freshq_traceContext" not in shipments.own("A")
+    queue.enqueue("A")
+    (claim,) = queue.claim()
+    assert claim.task.trace_context is None
+    shipments.assert_untouched("A")
+
+
+def test_it_costs_no_write_unit_of_a_task_of_usual_size(table_store: StoreUnderTest) -> None:
+    queue = table_store.queue()
+    assert table_store.client is not None
+    with metered(table_store.client) as meter:
+        queue.put({"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11"}, trace_context=PARENT)
+    assert meter.write_units == 2
+
+
+@pytest.mark.parametrize("wrong", [PARENT[:-1], PARENT.upper(), PARENT.replace("4bf9", "zzzz"), ""])
+def test_what_is_no_traceparent_is_refused(queue: Queue, wrong: str) -> None:
+    with pytest.raises(ValueError, match=r"^trace_context: must begin with a W3C traceparent"):
+        queue.put(1, trace_context=wrong)
+    assert list(queue.list()) == []
+
+
+def test_a_tracestate_that_is_too_long_or_no_ascii_is_refused(queue: Queue) -> None:
+    for wrong in (f"{LONGEST}x", f"{PARENT} v=é", f"{PARENT} v=\n"):
+        with pytest.raises(ValueError, match=r"^trace_context: the tracestate must be at most 512 printable"):
+            queue.put(1, trace_context=wrong)
+    assert joined(PARENT, "x" * (MAX_TRACESTATE_BYTES + 1)) == PARENT

@@ -1,0 +1,180 @@
+"""The log says which task a record is about, and never what is in it."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Busy, Handlers, Outcome, Queue, Reject, Retry, TaskLogFilter, Worker
+from freshq.cli.commands.work.report import JsonLines, ReportingHandler
+from freshq.policy.retry import Backoff
+from freshq.testing import FaultyStore, drain
+from tests.support.working import work_off
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from freshq import Task
+
+CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+TRACE_ID = CONTEXT[3:35]
+SECRET = "s3cr3t-payload"  # noqa: S105 - stands for what nobody may read
+of_application = logging.getLogger("application")
+
+
+class Kept(logging.Handler):
+    """Keeps the records, as a handler with the filter has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+        self.addFilter(TaskLogFilter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def of(self, logger: str) -> list[dict[str, Any]]:
+        """Return what the records of a logger say of a task."""
+        names = ("task_id", "kind", "queue", "attempt", "trace_id")
+        return [
+            {name: getattr(record, name) for name in names}
+            for record in self.records
+            if record.name.startswith(logger)
+        ]
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    """Return what is logged at every level, whatever the tests before have set."""
+    handler, root = Kept(), logging.getLogger()
+    loggers = [root, logging.getLogger("freshq")]
+    levels = [logger.level for logger in loggers]
+    root.addHandler(handler)
+    for logger in loggers:
+        logger.setLevel(logging.DEBUG)
+    yield handler
+    root.removeHandler(handler)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+def fields(**values: object) -> dict[str, object]:
+    return {"task_id": "a", "kind": "mail", "queue": "default", "attempt": 1, "trace_id": TRACE_ID} | values
+
+
+def test_what_a_runner_logs_has_its_task(kept: Kept) -> None:
+    handlers = Handlers()
+
+    @handlers.on("mail")
+    def mail(_task: Task) -> None:
+        of_application.info("sending")
+
+    @handlers.on("chat")
+    async def chat(_task: Task) -> None:
+        of_application.info("writing")
+
+    queue = Queue.memory()
+    queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
+    queue.put(SECRET, task_id="b", kind="chat")
+    of_application.info("before")
+    work_off(queue, handlers, concurrency=1)
+    of_application.info("after")
+    nothing = dict.fromkeys(fields())
+    found = kept.of("application")
+    assert [found[0], found[-1]] == [nothing, nothing]
+    told = [fields(), fields(task_id="b", kind="chat", trace_id=None)]
+    assert sorted(found[1:-1], key=lambda one: one["task_id"]) == told
+
+
+def test_what_the_worker_logs_of_a_task_has_it(kept: Kept) -> None:
+    queue = Queue.memory(max_attempts=1)
+    queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
+
+    def fail(_task: Task) -> None:
+        raise OSError("no connection")
+
+    work_off(queue, fail)
+    told = [record.getMessage() for record in kept.records if record.name.startswith("freshq.worker")]
+    assert len(told) == 3  # claimed, the traceback, the outcome
+    assert kept.of("freshq.worker") == [fields()] * 3
+
+
+def test_a_drain_in_a_test_tells_the_same(kept: Kept) -> None:
+    queue = Queue.memory()
+    queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
+    (fate,) = drain(queue, lambda _task: of_application.info("sending"))
+    assert fate.outcome is Outcome.SUCCEEDED
+    assert kept.of("application") == [fields()]
+
+
+def test_two_runs_at_a_time_are_told_apart(kept: Kept) -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def run(task: Task) -> None:
+        both.wait()
+        of_application.info("%s runs", task.task_id)
+
+    queue = Queue.memory()
+    queue.put_many([{"payload": SECRET, "task_id": task_id} for task_id in "ab"])
+    work_off(queue, run, concurrency=2)
+    told = [(record.getMessage(), record.task_id) for record in kept.records if record.name == "application"]  # type: ignore[attr-defined]  # the filter adds it
+    assert sorted(told) == [("a runs", "a"), ("b runs", "b")]
+
+
+def test_what_a_record_has_already_stays(kept: Kept) -> None:
+    of_application.info("of another", extra={"task_id": "other", "kind": "own"})
+    of_application.info("with a queue", extra={"queue": "own"})
+    assert [(one["task_id"], one["kind"], one["queue"]) for one in kept.of("application")] == [
+        ("other", "own", None),
+        (None, None, "own"),
+    ]
+
+
+def test_the_lines_of_the_command_have_it_too() -> None:
+    lines = io.StringIO()
+    handler = ReportingHandler(JsonLines(lines, 60))
+    logger = logging.getLogger("freshq.worker.report")
+    logger.addHandler(handler)
+    try:
+        queue = Queue.memory()
+        queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
+        work_off(queue, _rejects)
+    finally:
+        logger.removeHandler(handler)
+    (line,) = map(json.loads, lines.getvalue().splitlines())
+    assert {name: line[name] for name in fields()} == fields()
+    assert line["message"].startswith("task a failed")
+
+
+def _rejects(_task: Task) -> None:
+    raise Reject("cannot be done")
+
+
+def test_no_record_has_a_payload_or_a_result(kept: Kept) -> None:
+    """Whatever happens to a task, at every level."""
+    outcomes = [Busy(), Retry("later"), Reject("never"), OSError("down"), None]
+
+    def run(_task: Task) -> str:
+        outcome = outcomes.pop() if outcomes else None
+        if outcome is not None:
+            raise outcome
+        return SECRET
+
+    store = FaultyStore()
+    queue = store.queue(max_attempts=2, backoff=Backoff(base_seconds=0.01, cap_seconds=0.01))
+    queue.put_many([{"payload": {"of": SECRET}, "group": "g", "kind": "mail"} for _ in range(8)])
+    store.fail_next()
+    report = Worker(queue, run, concurrency=2, poll_seconds=0.01, idle_exit_seconds=0.3).run()
+    assert report.outcomes[Outcome.SUCCEEDED] > 0
+    assert report.outcomes[Outcome.FAILED] > 0
+    assert len(kept.records) > 10
+    shown = logging.Formatter("%(message)s")
+    for record in kept.records:
+        assert SECRET not in shown.format(record)
+        own = {name: value for name, value in vars(record).items() if name != "exc_info"}
+        assert SECRET not in repr(own)
