@@ -29,9 +29,9 @@ def test_a_cycle(dynamodb_local: DynamoDBClient, languages: int) -> None:
     assert meters["match without a result"].calls == {"Query": 2}
     # The line of callers, as docs/matching.md has it: write units, read units, calls.
     line = {
-        "wait: joins the line": (4, 5, 6),
+        "wait: joins the line": (6, 5, 6),
         "wait: asks again in vain": (0, 3, 3),
-        "enqueue, matched to a waiting caller": (6, 2, 3),
+        "enqueue, matched to a waiting caller": (7, 2, 4),
         "release of a caller who used wait": (4, 0, 1),
         "wait: takes a queued resource": (4 * languages + 4, 2, 3),
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from benchmarks.match_capacity import match_metered
 
-from freshq import Match, MatchLost, MatchQueue, RefusedError, ResourceStatus
+from freshq import Match, MatchLost, MatchQueue, RefusedError, ResourceStatus, Unreachable
 from freshq.matching import line
 from tests.support.faults import client_at, meanwhile, replies_lost
 from tests.support.matching import Desk, join
@@ -37,6 +37,20 @@ def got(queue: MatchQueue, criteria: Any, caller_id: str) -> Match:
     return match
 
 
+@pytest.fixture
+def questions_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have resources find callers by their questions alone, as they do behind the first of a long line."""
+    monkeypatch.setattr(line, "CALLERS_A_QUESTION", 0)
+
+
+@pytest.fixture(params=["the line", "questions"])
+def found_by(request: pytest.FixtureRequest) -> None:
+    """Have resources find callers in each of two ways."""
+    if request.param == "questions":
+        request.getfixturevalue("questions_only")
+
+
+@pytest.mark.usefixtures("found_by")
 def test_callers_are_served_in_the_order_in_which_they_came(desk: Desk) -> None:
     queue = desk.queue()
     for caller_id in ("zoe", "ann", "bob"):
@@ -57,6 +71,7 @@ def test_callers_are_served_in_the_order_in_which_they_came(desk: Desk) -> None:
     assert line_of(queue) == ["bob", "cy"]
 
 
+@pytest.mark.usefixtures("found_by")
 def test_a_caller_whom_nobody_fits_blocks_no_one(desk: Desk) -> None:
     queue = desk.queue()
     for number in range(line.FIRST_PAGE_CALLERS + 3):
@@ -94,6 +109,7 @@ def test_an_abandoned_caller_is_not_served(desk: Desk) -> None:
     assert queue.abandon("ann") is False
 
 
+@pytest.mark.usefixtures("found_by")
 def test_the_resource_of_a_caller_who_never_asked_again_serves_the_next(desk: Desk) -> None:
     queue = desk.queue(lease_seconds=30)
     assert queue.wait(SPANISH, "gone") is None
@@ -136,6 +152,7 @@ def test_a_resource_with_the_most_entries_can_be_matched_to_a_waiting_caller(
     assert got(queue, {"a": "3"}, "ann").resource_id == "wide"
 
 
+@pytest.mark.usefixtures("found_by")
 def test_two_at_the_same_time_see_each_other(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """One joins after the other has looked, and before it has written."""
     queue, other = desk.queue(), desk.queue()
@@ -149,6 +166,7 @@ def test_two_at_the_same_time_see_each_other(desk: Desk, monkeypatch: pytest.Mon
     assert queue.waiting() == 0
 
 
+@pytest.mark.usefixtures("found_by")
 def test_a_caller_who_sees_a_resource_leaves_it_to_who_came_first(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +198,7 @@ def before_commit(monkeypatch: pytest.MonkeyPatch, queue: MatchQueue, act: Calla
     monkeypatch.setattr(store, "commit", commit_after)
 
 
+@pytest.mark.usefixtures("found_by")
 def test_16_threads_of_resources_and_16_of_callers(desk: Desk) -> None:
     """Each resource has one caller at a time, and every caller is served once a call."""
     lock, busy, twice, calls = threading.Lock(), set[str](), list[str](), Counter[str]()
@@ -224,7 +243,99 @@ def test_16_threads_of_resources_and_16_of_callers(desk: Desk) -> None:
     assert line_of(desk.queue()) == []
 
 
+@pytest.mark.usefixtures("questions_only")
+def test_behind_a_long_line_the_first_who_fits_is_found_by_the_questions(desk: Desk) -> None:
+    queue = desk.queue()
+    wishes: list[Any] = [
+        {"language": "French"},
+        {"language": ["Spanish", None], "gender": "M"},
+        [{"language": "Spanish", "gender": "F"}, {"gender": "F"}],
+        {"language": {"Spanish", "English"}, "gender": "F"},
+        {},
+        {"language": "Spanish"},
+    ]
+    for number, wish in enumerate(wishes):
+        assert queue.wait(wish, f"c{number}") is None
+    fitting = ["c2", "c3", "c4", "c5"]
+    for number, caller_id in enumerate(fitting):
+        join(queue, f"Ellen-{number}", {"language": {"Spanish", "English"}, "gender": "F"})
+        assert got(queue, wishes[int(caller_id[1:])], caller_id).resource_id == f"Ellen-{number}"
+    assert line_of(queue) == ["c0", "c1"]
+    assert queue.enqueue(register(queue, "Fay", {"gender": "F"})).status is ResourceStatus.QUEUED
+    assert queue.enqueue(register(queue, "Max", {"gender": "M"})).caller_id == "c1"
+
+
+def register(queue: MatchQueue, resource_id: str, attributes: dict[str, Any]) -> str:
+    queue.register(resource_id, attributes)
+    return resource_id
+
+
+def test_a_caller_with_the_most_questions_waits_and_is_served(desk: Desk) -> None:
+    queue = desk.queue()
+    wish = {"a": [str(number) for number in range(98)]}
+    with pytest.raises(ValueError, match="criteria: make 99 asks or more, 98 are allowed"):
+        queue.wait({"a": [*wish["a"], "98"]}, "ann")
+    assert queue.wait(wish, "ann") is None
+    join(queue, "Ellen", {"a": "97"})
+    assert got(queue, wish, "ann").rank == 97
+
+
 # --- costs and lost replies, on DynamoDB Local
+
+
+@pytest.mark.usefixtures("questions_only")
+def test_the_questions_of_who_left_in_between_are_deleted_by_who_finds_them(
+    table_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, dying_queue = table_desk.queue(), table_desk.queue()
+    for caller_id in ("gone", "ann"):
+        assert queue.wait({"language": ["Spanish", "English"]}, caller_id) is None
+    store: Any = dying_queue._store
+    # The process dies between its transaction and what follows it.
+    monkeypatch.setattr(store, "_forget_questions", lambda _caller: None)
+    assert dying_queue.abandon("gone") is True
+    left: Any = queue._store
+    assert [len(left.line_keys(f"language={name}", 10, None)) for name in ("Spanish", "English")] == [2, 2]
+    join(queue, "Ellen", SPANISH)
+    assert got(queue, {"language": ["Spanish", "English"]}, "ann").resource_id == "Ellen"
+    assert [len(left.line_keys(f"language={name}", 10, None)) for name in ("Spanish", "English")] == [0, 1]
+    assert queue.wait({"language": ["Spanish", "English"]}, "gone") is None
+    join(queue, "Remy", ENGLISH)
+    assert got(queue, {"language": ["Spanish", "English"]}, "gone").resource_id == "Remy"
+    assert [len(left.line_keys(f"language={name}", 10, None)) for name in ("Spanish", "English")] == [0, 0]
+
+
+def test_that_a_question_stays_in_the_table_is_no_error(
+    table_desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = table_desk.queue()
+    assert queue.wait(SPANISH, "ann") is None
+
+    def fail(*_: str) -> None:
+        raise Unreachable("no answer")
+
+    monkeypatch.setattr(queue._store, "forget_line_key", fail)
+    assert queue.abandon("ann") is True
+    assert "caller 'ann': questions are left in the table" in caplog.text
+
+
+def test_what_a_resource_reads_does_not_grow_with_the_line(table_desk: Desk) -> None:
+    assert table_desk.client is not None
+    queue = table_desk.queue()
+    queue.register("Ellen", {"language": "Spanish", "gender": "F"})
+    spent = []
+    for begin, end in ((0, 45), (45, 150)):
+        for number in range(begin, end):
+            queue.wait({"language": "French", "gender": "F"}, f"french-{number}")
+        with match_metered(table_desk.client) as meter:
+            assert queue.enqueue("Ellen").status is ResourceStatus.QUEUED
+        spent.append((meter.calls, meter.read_units))
+        queue.leave("Ellen")
+    # Twice: two pages of the line, and each of the four questions that she answers.
+    calls, read_units = spent[0]
+    assert calls == {"GetItem": 2, "Query": 2 * (2 + 4), "TransactWriteItems": 1}
+    assert spent[1][0] == calls
+    assert read_units == spent[1][1] <= 2 * (5 + 4 + 1)
 
 
 @pytest.mark.parametrize("languages", [1, 3])
@@ -235,14 +346,15 @@ def test_what_the_line_costs(table_desk: Desk, languages: int) -> None:
     queue.register("Ellen", {"language": spoken, "gender": "F"})
     with match_metered(table_desk.client) as join_line:
         assert queue.wait(SPANISH, "ann") is None
-    assert (join_line.actions, join_line.write_units) == (2, 4)
+    # The caller, the place in the line, and the question.
+    assert (join_line.actions, join_line.write_units) == (3, 6)
     with match_metered(table_desk.client) as ask_again:
         assert queue.wait(SPANISH, "ann") is None
     assert (ask_again.write_units, ask_again.calls) == (0, {"GetItem": 1, "Query": 2})
     with match_metered(table_desk.client) as served:
         assert queue.enqueue("Ellen").caller_id == "ann"
-    assert (served.actions, served.write_units) == (3, 6)
-    assert served.calls == {"GetItem": 1, "Query": 1, "TransactWriteItems": 1}
+    assert (served.actions, served.write_units) == (3, 7)
+    assert served.calls == {"GetItem": 1, "Query": 1, "TransactWriteItems": 1, "DeleteItem": 1}
     match = got(queue, SPANISH, "ann")
     with match_metered(table_desk.client) as release:
         queue.release(match)

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshq import MatchQueue, ResourceStatus
+from freshq.matching import line
 from freshq.matching.criteria import parse_criteria
 from freshq.matching.places import entries_of, fits, parse_attributes, places_of
 from freshq.matching.stores.memory import MemoryMatchStore
@@ -96,3 +98,29 @@ def test_places_are_unique_and_as_many_as_counted(
     parsed = parse_attributes(attributes)
     places = places_of(parsed)
     assert len(set(places)) == len(places) == entries_of(parsed)
+
+
+@given(
+    asked=st.lists(CRITERIA | st.just({}), max_size=12),
+    enqueued=st.lists(ATTRIBUTES, min_size=1, max_size=8),
+    read=st.integers(0, 3),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_resource_goes_to_the_caller_whom_a_full_scan_would_choose(
+    asked: list[Any], enqueued: list[dict[str, Any]], read: int
+) -> None:
+    queue = MatchQueue(MemoryMatchStore(), clock=Clock())
+    waiting: list[tuple[str, list[Any]]] = []
+    for number, criteria in enumerate(asked):
+        assert queue.wait(criteria, f"c{number}") is None
+        waiting.append((f"c{number}", [ask for asks in parse_criteria(criteria) for ask in asks]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line, "CALLERS_A_QUESTION", read)
+        patch.setattr(line, "PAGE_KEYS", 1 + read)
+        for number, attributes in enumerate(enqueued):
+            parsed = parse_attributes(attributes)
+            fitting = [name for name, asks in waiting if any(fits(ask, parsed) for ask in asks)]
+            queue.register(f"r{number}", attributes)
+            assert queue.enqueue(f"r{number}").caller_id == (fitting[0] if fitting else None)
+            waiting = [entry for entry in waiting if entry[0] not in fitting[:1]]
+    assert [caller.caller_id for caller in queue.callers()] == [name for name, _asks in waiting]

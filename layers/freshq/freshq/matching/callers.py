@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from freshq.matching.places import END_OF_GROUP, fits
+from freshq.matching.places import END_OF_GROUP, fits, question_of
 from freshq.model.lifecycle import new_token
 from freshq.model.stamps import MICROSECONDS
 
@@ -55,6 +55,13 @@ class Caller:
         """The key within the line: time, then id, so that no two are equal."""
         return f"{round(self.since * MICROSECONDS):016d}{END_OF_GROUP}{self.caller_id}"
 
+    @property
+    def questions(self) -> list[str]:
+        """The asks as texts, without those of which another ask is a part: who answers them answers that."""
+        asks = {frozenset(ask.items()) for rank in self.ranks for ask in rank}
+        least = (ask for ask in asks if not any(other < ask for other in asks))
+        return sorted(question_of(dict(ask)) for ask in least)
+
     def preference(self, attributes: Attributes) -> tuple[Ask, int] | None:
         """Return the best ask that a resource with these attributes answers, and its rank; None if none."""
         for rank, asks in enumerate(self.ranks):
@@ -73,6 +80,11 @@ class Caller:
             rank=rank,
             criteria=ask,
         )
+
+
+def caller_id_of(sort_key: str) -> str:
+    """Return the id in a key within the line."""
+    return sort_key.partition(END_OF_GROUP)[2]
 
 
 def waiting_caller(caller_id: str, ranks: tuple[tuple[Ask, ...], ...], since: float) -> Caller:

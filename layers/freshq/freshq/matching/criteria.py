@@ -8,13 +8,14 @@ from itertools import product
 from typing import Any, Final
 
 from freshq.errors import plain
-from freshq.matching.places import checked_name, checked_value, lookup_of
+from freshq.matching.places import MAX_ACTIONS, checked_name, checked_value, lookup_of
 
 Ask = Mapping[str, str]
 """One exact question: each name has this value. Other names do not matter."""
 
-# Each costs at least one query if the asks before it find nothing.
-MAX_ASKS: Final = 100
+# Each costs at least one query if the asks before it find nothing. A caller joins the line in one
+# transaction, which writes the caller, its place in the line, and one item for each.
+MAX_ASKS: Final = MAX_ACTIONS - 2
 
 # Values of the same rank; None stands for any.
 _Level = tuple[str | None, ...]

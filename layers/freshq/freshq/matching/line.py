@@ -7,14 +7,16 @@ other. Whoever sees it matches both in one transaction.
 
 from __future__ import annotations
 
-from itertools import chain
+import heapq
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import RefusedError, quoted
 from freshq.matching import lifecycle
-from freshq.matching.callers import CallerStatus, waiting_caller
+from freshq.matching.callers import CallerStatus, caller_id_of, waiting_caller
 from freshq.matching.changes import repeated
 from freshq.matching.match import held_match
+from freshq.matching.places import questions_of
 from freshq.matching.stores.base import Change, ChangedError
 from freshq.matching.walk import taken
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from freshq.matching.changes import Changes
     from freshq.matching.criteria import Ask
     from freshq.matching.match import Match
+    from freshq.matching.places import Attributes
     from freshq.matching.resource import Entry, Resource
     from freshq.matching.stores.base import MatchStore
     from freshq.matching.walk import Walk
@@ -35,6 +38,10 @@ if TYPE_CHECKING:
 # Most resources fit one of the first callers; ten of them cost one unit to read.
 FIRST_PAGE_CALLERS: Final = 10
 PAGE_CALLERS: Final = 500
+# Callers that cost as much to read as the query of a question.
+CALLERS_A_QUESTION: Final = 10
+# Keys of those who ask one question, read at a time: the first is nearly always the one.
+PAGE_KEYS: Final = 10
 
 
 class CallerLine:
@@ -52,14 +59,20 @@ class CallerLine:
         self._walk = walk
         self._changes = changes
 
-    def callers(self) -> Iterator[Caller]:
-        """Yield the waiting callers in order, reading as far as its user iterates."""
-        limit, start_after = FIRST_PAGE_CALLERS, None
-        while True:
+    def callers(self, at_most: int | None = None) -> Iterator[Caller]:
+        """Yield the waiting callers in order, reading as far as its user iterates.
+
+        Args:
+            at_most: How many; None for all.
+        """
+        limit, start_after, left = FIRST_PAGE_CALLERS, None, at_most
+        while left is None or left > 0:
+            limit = limit if left is None else min(limit, left)
             page = self._store.waiting_callers(limit, start_after)
             yield from page
             if len(page) < limit:
                 return
+            left = None if left is None else left - limit
             limit, start_after = PAGE_CALLERS, page[-1].sort_key
 
     # --- from the side of a resource
@@ -90,8 +103,42 @@ class CallerLine:
         except ChangedError:
             return None
 
+    def _candidates(self, attributes: Attributes) -> Iterator[Caller]:
+        """Yield waiting callers in order, among them all whom a resource fits, however long the line is.
+
+        The first of the line are read as they come, as many as cost as much as a query of each question that
+        the resource answers. Those behind them are found by these questions.
+        """
+        questions, last = questions_of(attributes), None
+        left = CALLERS_A_QUESTION * len(questions)
+        for caller in self.callers(left):
+            left, last = left - 1, caller.sort_key
+            yield caller
+        if left == 0:
+            yield from self._asking(questions, last)
+
+    def _asking(self, questions: list[str], start_after: str | None) -> Iterator[Caller]:
+        """Yield the waiting callers behind a key in the line who ask one of some questions, in order."""
+        keys = heapq.merge(*(self._keys_of(question, start_after) for question in questions))
+        for key, asked in groupby(keys, key=lambda found: found[0]):
+            caller = self._store.caller(caller_id_of(key))
+            if caller is not None and caller.status is CallerStatus.WAITING and caller.sort_key == key:
+                yield caller
+            else:
+                for _key, question in asked:
+                    self._store.forget_line_key(question, key)
+
+    def _keys_of(self, question: str, start_after: str | None) -> Iterator[tuple[str, str]]:
+        """Yield the keys in the line of those who ask a question, each with the question."""
+        while True:
+            page = self._store.line_keys(question, PAGE_KEYS, start_after)
+            yield from ((key, question) for key in page)
+            if len(page) < PAGE_KEYS:
+                return
+            start_after = page[-1]
+
     def _serve(self, resource: Resource, since: float | None) -> Resource | None:
-        for caller in self.callers():
+        for caller in self._candidates(resource.attributes):
             preference = caller.preference(resource.attributes)
             if preference is None:
                 continue

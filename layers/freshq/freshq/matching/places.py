@@ -212,6 +212,20 @@ def places_of(attributes: Attributes) -> list[Place]:
     return [Place(partition, _pair(last, value)) for partition in partitions for value in attributes[last]]
 
 
+def question_of(ask: Mapping[str, str]) -> str:
+    """Return an ask as a text: the partition of its pairs."""
+    return partition_of("criteria", ask)
+
+
+def questions_of(attributes: Attributes) -> list[str]:
+    """Return every question that a resource with these attributes answers: any choice of its values."""
+    choices = product(*((None, *values) for values in attributes.values()))
+    return [
+        question_of({n: v for n, v in zip(attributes, choice, strict=True) if v is not None})
+        for choice in choices
+    ]
+
+
 def lookup_of(ask: Mapping[str, str]) -> Lookup:
     """Return where to look for resources that have these values, whatever else they have."""
     far = partition_of("criteria", ask)

@@ -120,8 +120,8 @@ class MatchStore(Protocol):
     def commit(self, change: Change) -> None:
         """Replace versions and their entries by the next: all or nothing.
 
-        A QUEUED resource has an entry at each of its places, and a WAITING caller has one in the line; other
-        versions have none.
+        A QUEUED resource has an entry at each of its places, and a WAITING caller has one in the line and a
+        key for each of its questions; other versions have none. Keys may be deleted after the others.
 
         Raises:
             ChangedError: If something is not as in `change`; nothing was written.
@@ -138,6 +138,19 @@ class MatchStore(Protocol):
             limit: Maximum number of callers.
             start_after: The key in the line after which to start; None for its beginning.
         """
+
+    def line_keys(self, question: str, limit: int, start_after: str | None) -> list[str]:
+        """Return the keys in the line of waiting callers who ask a question, in order.
+
+        Args:
+            question: The question, as `Caller.questions` has it.
+            limit: Maximum number of keys; fewer only if there are no more.
+            start_after: The key after which to start; None for the beginning of the line.
+        """
+
+    def forget_line_key(self, question: str, key: str) -> None:  # noqa: ARG002 - the interface
+        """Delete a key that `line_keys` returned although its caller no longer waits there."""
+        return
 
     def page(self, span: Span) -> list[Entry]:
         """Return entries in order; fewer than the limit only if there are no more."""

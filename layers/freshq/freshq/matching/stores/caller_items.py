@@ -27,6 +27,16 @@ def _line_key(caller: Caller) -> Item:
     return {"pk": {"S": LINE_PARTITION}, "sk": {"S": caller.sort_key}}
 
 
+def asking_key(question: str, key: str) -> Item:
+    """Return the key of the item which says that the caller with this key in the line asks a question."""
+    return {"pk": {"S": asking_partition(question)}, "sk": {"S": key}}
+
+
+def asking_partition(question: str) -> str:
+    """Return the hash key of the callers who ask a question."""
+    return f"asks#{question}"
+
+
 def encode_caller(caller: Caller) -> Item:
     """Return the attributes of a caller, without a key."""
     item: Item = {
@@ -68,7 +78,11 @@ def ranks_of(text: str) -> Any:  # noqa: ANN401 - parsed JSON
 
 
 def caller_actions(table: str, before: Caller | None, after: Caller | None) -> list[Item]:
-    """Return the actions that replace a version of a caller, and its entry in the line."""
+    """Return the actions that replace a version of a caller, and its entry in the line.
+
+    A caller who leaves the line keeps the items of its questions for now: the resource that it is matched
+    with may need all other actions of the transaction.
+    """
     caller = after or before
     if caller is None:
         return []
@@ -89,5 +103,6 @@ def caller_actions(table: str, before: Caller | None, after: Caller | None) -> l
         actions.append({"Delete": {"TableName": table, "Key": _line_key(before), **same_token(before.token)}})
     if after is not None and after.status is CallerStatus.WAITING:
         entry = _line_key(after) | encode_caller(after)
-        actions.append({"Put": {"TableName": table, "Item": entry, **guard(None)}})
+        keys = (asking_key(question, after.sort_key) for question in after.questions)
+        actions += [{"Put": {"TableName": table, "Item": item, **guard(None)}} for item in (entry, *keys)]
     return actions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -10,9 +11,17 @@ from uuid import uuid4
 from typing_extensions import override
 
 from freshq.errors import StoreError
+from freshq.matching.callers import CallerStatus
 from freshq.matching.resource import Resource
 from freshq.matching.stores.base import ChangedError, MatchStore
-from freshq.matching.stores.caller_items import LINE_PARTITION, caller_actions, caller_key, decode_caller
+from freshq.matching.stores.caller_items import (
+    LINE_PARTITION,
+    asking_key,
+    asking_partition,
+    caller_actions,
+    caller_key,
+    decode_caller,
+)
 from freshq.matching.stores.items import (
     COMBINATIONS_PARTITION,
     NAMES_KEY,
@@ -42,6 +51,8 @@ if TYPE_CHECKING:
     from freshq.matching.stores.base import Change, Span
     from freshq.stores.clocks import TimeRange
     from freshq.stores.dynamodb.names import Item
+
+logger = logging.getLogger(__name__)
 
 KEYS: Final = (("pk", "HASH"), ("sk", "RANGE"))
 
@@ -208,6 +219,24 @@ class DynamoDBMatchStore(MatchStore):
         except ConditionFailed as failed:
             if not _made(failed.item, change):
                 raise ChangedError from None
+        self._forget_questions(change.caller_before)
+
+    def _forget_questions(self, before: Caller | None) -> None:
+        """Delete the items of the questions of a caller who no longer waits."""
+        if before is None or before.status is not CallerStatus.WAITING:
+            return
+        try:
+            for question in before.questions:
+                self.forget_line_key(question, before.sort_key)
+        except StoreError:
+            # The change is made. Who finds one of them later deletes it.
+            logger.warning("caller %r: questions are left in the table", before.caller_id, exc_info=True)
+
+    @override
+    def forget_line_key(self, question: str, key: str) -> None:
+        self._transactions.retried(
+            lambda: self._client.delete_item(TableName=self._table, Key=asking_key(question, key))
+        )
 
     @override
     def caller(self, caller_id: str) -> Caller | None:
@@ -216,14 +245,23 @@ class DynamoDBMatchStore(MatchStore):
 
     @override
     def waiting_callers(self, limit: int, start_after: str | None) -> list[Caller]:
-        pk: Item = {"S": LINE_PARTITION}
+        return [decode_caller(item) for item in self._items(LINE_PARTITION, limit, start_after)]
+
+    @override
+    def line_keys(self, question: str, limit: int, start_after: str | None) -> list[str]:
+        items = self._items(asking_partition(question), limit, start_after)
+        return [item["sk"]["S"] for item in items]
+
+    def _items(self, partition: str, limit: int, start_after: str | None) -> Iterator[Item]:
+        """Yield up to `limit` items of a partition in order, after a key."""
+        pk: Item = {"S": partition}
         arguments: Item = {
             "KeyConditionExpression": "pk = :pk",
             "ExpressionAttributeValues": {":pk": pk},
         }
         if start_after is not None:
             arguments["ExclusiveStartKey"] = {"pk": pk, "sk": {"S": start_after}}
-        return [decode_caller(item) for item in self._query(arguments, limit)]
+        return self._query(arguments, limit)
 
     def _write_one(self, action: Any) -> None:  # noqa: ANN401 - arguments of the client
         if "Put" in action:

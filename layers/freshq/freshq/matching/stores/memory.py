@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from freshq.matching.callers import CallerStatus
-from freshq.matching.places import END_OF_GROUP, places_of
+from freshq.matching.callers import CallerStatus, caller_id_of
+from freshq.matching.places import places_of
 from freshq.matching.resource import Entry, ResourceStatus
 from freshq.matching.stores.base import ChangedError, MatchStore
 
@@ -37,6 +37,8 @@ class MemoryMatchStore(MatchStore):
         self._combinations: set[str] = set()
         self._callers: dict[str, Caller] = {}
         self._line: list[str] = []
+        # By question, the keys in the line of those who ask it.
+        self._asking: defaultdict[str, list[str]] = defaultdict(list)
 
     @override
     def create_table(self) -> None:
@@ -52,6 +54,7 @@ class MemoryMatchStore(MatchStore):
             self._combinations.clear()
             self._callers.clear()
             self._line.clear()
+            self._asking.clear()
 
     @override
     def add_names(self, names: Collection[str]) -> None:
@@ -94,14 +97,20 @@ class MemoryMatchStore(MatchStore):
             self._check(change)
             if (resource := change.after or change.before) is not None:
                 self._replace(resource.resource_id, change)
-            if change.caller_before is not None:
-                del self._callers[change.caller_before.caller_id]
-                if change.caller_before.status is CallerStatus.WAITING:
-                    del self._line[bisect_left(self._line, change.caller_before.sort_key)]
-            if change.caller_after is not None:
-                self._callers[change.caller_after.caller_id] = change.caller_after
-                if change.caller_after.status is CallerStatus.WAITING:
-                    insort(self._line, change.caller_after.sort_key)
+            if (before := change.caller_before) is not None:
+                del self._callers[before.caller_id]
+                for keys in self._lines(before):
+                    del keys[bisect_left(keys, before.sort_key)]
+            if (after := change.caller_after) is not None:
+                self._callers[after.caller_id] = after
+                for keys in self._lines(after):
+                    insort(keys, after.sort_key)
+
+    def _lines(self, caller: Caller) -> list[list[str]]:
+        """Return the sorted lists that have the key of a caller."""
+        if caller.status is not CallerStatus.WAITING:
+            return []
+        return [self._line, *(self._asking[question] for question in caller.questions)]
 
     def _check(self, change: Change) -> None:
         resource, caller = change.after or change.before, change.caller_after or change.caller_before
@@ -136,7 +145,14 @@ class MemoryMatchStore(MatchStore):
         with self._lock:
             first = 0 if start_after is None else bisect_right(self._line, start_after)
             keys = self._line[first : first + limit]
-            return [self._callers[key.partition(END_OF_GROUP)[2]] for key in keys]
+            return [self._callers[caller_id_of(key)] for key in keys]
+
+    @override
+    def line_keys(self, question: str, limit: int, start_after: str | None) -> list[str]:
+        with self._lock:
+            keys = self._asking.get(question, [])
+            first = 0 if start_after is None else bisect_right(keys, start_after)
+            return keys[first : first + limit]
 
     @override
     def page(self, span: Span) -> list[Entry]:

@@ -10,6 +10,7 @@ from typing_extensions import override
 from freshq.matching.resource import Entry, Resource, ResourceStatus
 from freshq.matching.stores.base import ChangedError, MatchStore
 from freshq.matching.stores.sql_rows import (
+    asks_rows,
     caller_of_row,
     caller_row,
     digest,
@@ -182,6 +183,13 @@ class SqlMatchStore(MatchStore):
         in_line = sa.select(callers).where(after).order_by(callers.c.line_key).limit(limit)
         return [caller_of_row(row) for row in self._database.rows(in_line, {})]
 
+    @override
+    def line_keys(self, question: str, limit: int, start_after: str | None) -> list[str]:
+        asks = self._tables.asks
+        asking = (asks.c.place == digest(question), asks.c.line_key > (start_after or ""))
+        in_line = sa.select(asks.c.line_key).where(*asking).order_by(asks.c.line_key).limit(limit)
+        return [row.line_key for row in self._database.rows(in_line, {})]
+
     # --- the change of a version
 
     @override
@@ -206,15 +214,20 @@ class SqlMatchStore(MatchStore):
         self._change_entries(connection, change)
 
     def _change_entries(self, connection: sa.Connection, change: Change) -> None:
-        entries = self._tables.entries
-        if old := entry_rows(change.before):
-            this = sa.and_(
-                entries.c.place == sa.bindparam("of_place"), entries.c.sort_key == sa.bindparam("of_key")
-            )
-            keys = [{"of_place": entry["place"], "of_key": entry["sort_key"]} for entry in old]
-            connection.execute(sa.delete(entries).where(this), keys)
-        if new := entry_rows(change.after, change.last_name):
-            connection.execute(sa.insert(entries), new)
+        old, new = entry_rows(change.before), entry_rows(change.after, change.last_name)
+        self._exchange(connection, self._tables.entries, old, new)
+
+    def _exchange(
+        self, connection: sa.Connection, table: sa.Table, old: list[dict[str, Any]], new: list[dict[str, Any]]
+    ) -> None:
+        """Delete rows of a table by their primary keys, and insert others."""
+        keys = list(table.primary_key)
+        if old:
+            this = sa.and_(*(key == sa.bindparam(f"of_{key.name}") for key in keys))
+            deleted = [{f"of_{key.name}": row[key.name] for key in keys} for row in old]
+            connection.execute(sa.delete(table).where(this), deleted)
+        if new:
+            connection.execute(sa.insert(table), new)
 
     def _change_caller(self, connection: sa.Connection, change: Change) -> None:
         before, after = change.caller_before, change.caller_after
@@ -224,6 +237,7 @@ class SqlMatchStore(MatchStore):
         row = None if after is None else caller_row(after)
         old = None if before is None else before.token
         self._replace(connection, self._tables.callers, caller.caller_id, row, old)
+        self._exchange(connection, self._tables.asks, asks_rows(before), asks_rows(after))
 
     def _skip_locked(self, connection: sa.Connection, before: Resource) -> None:
         """Leave a queued resource that another caller is taking at this moment, instead of waiting for it.

@@ -62,6 +62,13 @@ def entry_rows(resource: Resource | None, last_name: str = "") -> list[dict[str,
     ]
 
 
+def asks_rows(caller: Caller | None) -> list[dict[str, Any]]:
+    """Return the rows of the questions of a version of a caller; none unless the caller waits."""
+    if caller is None or caller.status is not CallerStatus.WAITING:
+        return []
+    return [{"place": digest(question), "line_key": caller.sort_key} for question in caller.questions]
+
+
 def caller_row(caller: Caller) -> dict[str, Any]:
     """Return the row of a caller."""
     return {

@@ -30,6 +30,7 @@ class Tables:
         names: One row for each attribute name.
         combinations: One row for each full combination of values, by its hash.
         callers: One row for each caller. `line_key` is set only while the caller waits.
+        asks: One row for each question of a waiting caller. `place` is the hash of the question.
     """
 
     metadata: sa.MetaData
@@ -38,6 +39,7 @@ class Tables:
     names: sa.Table
     combinations: sa.Table
     callers: sa.Table
+    asks: sa.Table
 
 
 def tables_of(table: str, dialect: str) -> Tables:
@@ -71,6 +73,13 @@ def tables_of(table: str, dialect: str) -> Tables:
             **options,
         ),
         _callers(table, metadata, options),
+        sa.Table(
+            f"{table}_asks",
+            metadata,
+            sa.Column("place", sa.String(DIGEST_CHARS), primary_key=True),
+            sa.Column("line_key", key_text(LINE_KEY_BYTES), primary_key=True),
+            **options,
+        ),
     )
 
 
