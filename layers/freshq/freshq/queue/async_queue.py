@@ -202,6 +202,7 @@ class AsyncQueue:
     reprioritize = _verb(BaseQueue.reprioritize)
     redrive = _verb(BaseQueue.redrive)
     discard = _verb(BaseQueue.discard)
+    index_dead = _verb(BaseQueue.index_dead)
     purge = _verb(BaseQueue.purge)
     pause = _verb(BaseQueue.pause)
     resume = _verb(BaseQueue.resume)

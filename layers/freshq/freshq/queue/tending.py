@@ -170,6 +170,20 @@ class Tending(Verbs):
             return False
         return True
 
+    def index_dead(self) -> int:
+        """Bring dead letters that an earlier version of freshq left in no index into it.
+
+        Listings and `redrive` find dead letters by the index. Needed once, and only on DynamoDB; reads the
+        whole table. It may be interrupted and repeated, while the queue is in use.
+
+        Returns:
+            How many.
+
+        Raises:
+            StoreError: If the store did not answer. Those before it are in the index.
+        """
+        return self._core.store.index_dead(self.name)
+
     def purge(self, confirm: str) -> int:
         """Delete all tasks, also TAKEN ones. On an attached table the records stay, and become READY.
 

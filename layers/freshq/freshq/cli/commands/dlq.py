@@ -57,8 +57,19 @@ def dlq_purge(context: QueueContext, task_ids: TaskIds = None, yes: Yes = False)
     session.output.answer({"deleted": deleted}, f"{deleted:,} dead letters deleted")
 
 
-app = typer.Typer(cls=Group, help="Dead letters: list, claim, redrive, delete.", no_args_is_help=True)
+def dlq_index(context: QueueContext) -> None:
+    """Let listings find dead letters of an earlier version of freshq. Needed once, on DynamoDB.
+
+    It reads the whole table, at one read unit for 4 KB, and is safe to repeat.
+    """
+    session = context.session
+    indexed = session.queue.index_dead()
+    session.output.answer({"indexed": indexed}, f"{indexed:,} dead letters brought into the index")
+
+
+app = typer.Typer(cls=Group, help="Dead letters: list, claim, redrive, delete, index.", no_args_is_help=True)
 app.command("ls", cls=QueueCommand)(dlq_ls)
 app.command("claim", cls=QueueCommand)(dlq_claim)
 app.command("redrive", cls=QueueCommand)(dlq_redrive)
 app.command("purge", cls=QueueCommand)(dlq_purge)
+app.command("index", cls=QueueCommand)(dlq_index)

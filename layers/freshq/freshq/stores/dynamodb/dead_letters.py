@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from freshq.model.task import TaskStatus
+from freshq.stores.base import Guard
 from freshq.stores.dead_letters import DeadPlace
 from freshq.stores.dynamodb import queries
-from freshq.stores.dynamodb.items import decode_if_task
-from freshq.stores.dynamodb.names import KEY, Item
+from freshq.stores.dynamodb.items import decode_if_task, new_request_token
+from freshq.stores.dynamodb.names import KEY
 from freshq.stores.dynamodb.values import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from freshq.model.task import Task
     from freshq.stores.dynamodb.calls import TableCalls
     from freshq.stores.dynamodb.keyspace import Keyspace
+    from freshq.stores.dynamodb.names import Item
+
+logger = logging.getLogger(__name__)
 
 # Dead letters that are read at a time: first one page of a listing, then as many as BatchGetItem takes.
 FIRST_TASKS: Final = 25
@@ -50,6 +55,31 @@ class DeadLetters:
             yield from (found[task_id] for task_id in ids if task_id in found)
             size = MORE_TASKS
 
+    def unlisted(self, queue: str) -> Iterator[tuple[Task, Guard]]:
+        """Yield the change that lists each dead letter that an earlier version left in no index.
+
+        Reads the whole table.
+        """
+        for task in map(decode_if_task, _unlisted(self.calls, queue)):
+            if task is not None:
+                died = task.updated if task.dead_at is None else task.dead_at
+                listed = replace(task, dead_at=died, request_token=new_request_token())
+                yield listed, Guard(TaskStatus.FAILURE, request_token=task.request_token)
+
+    def reported(self, queue: str, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield items that were read anyway; warn once if a dead letter among them is in no index."""
+        unlisted = 0
+        for item in items:
+            unlisted += _is_unlisted(item)
+            yield item
+        if unlisted:
+            logger.warning(
+                "queue %r: %d dead letters of an earlier version are in no index, so listings lack them; "
+                "run `freshq dlq index`, or index_dead()",
+                queue,
+                unlisted,
+            )
+
     def _of_shard(self, queue: str, shard: int, start_after: DeadPlace | None) -> Iterator[DeadPlace]:
         """Yield the places of one shard, the last to die first, reading pages as needed."""
         partition = self.keyspace.dead(queue, shard)
@@ -71,3 +101,19 @@ class DeadLetters:
             "KeyConditionExpression": f"#dueShard = :shard AND #dueAt {relation} :deadAt",
             "ExpressionAttributeValues": arguments["ExpressionAttributeValues"] | {":deadAt": dead_at},
         }
+
+
+def _unlisted(calls: TableCalls, queue: str) -> Iterator[Item]:
+    """Yield the dead letters of a queue that are in no index, in the order of the table."""
+    arguments: Item = {
+        "FilterExpression": (
+            "#taskQueue = :queue AND #taskStatus = :dead AND attribute_not_exists(#dueShard)"
+        ),
+        "ExpressionAttributeValues": {":queue": {"S": queue}, ":dead": {"S": TaskStatus.FAILURE.value}},
+    }
+    return calls.scan(arguments)
+
+
+def _is_unlisted(item: Item) -> bool:
+    """Return whether an item is a dead letter that is in no index."""
+    return item["taskStatus"].get("S") == TaskStatus.FAILURE and "dueShard" not in item

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
@@ -245,12 +246,19 @@ class TableStore(Store):
 
     @override
     def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
-        tasks = map(decode_if_task, queries.all_tasks(self._calls, queue, start_after))
-        return (task for task in tasks if task is not None)
+        items = self._dead.reported(queue, queries.all_tasks(self._calls, queue, start_after))
+        return (task for task in map(decode_if_task, items) if task is not None)
 
     @override
     def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
         return self._dead.newest_first(queue, start_after)
+
+    @override
+    def index_dead(self, queue: str) -> int:
+        unlisted, indexed = self._dead.unlisted(queue), 0
+        while some := list(islice(unlisted, ANNOUNCED_TASKS)):
+            indexed += sum(task is not None for task in self.replace_many(some))
+        return indexed
 
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
