@@ -18,6 +18,7 @@ from ministack.core.iam_evaluator import (  # type: ignore[import-untyped]
 )
 
 from freshq.stores.dynamodb.names import KEY
+from freshq.stores.dynamodb.table_key import KeyPart, TableKey
 from tests.template.test_template import statements
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 ACCOUNT: Final = "123456789012"
 REGION: Final = "eu-west-1"
 TABLE: Final = "QueueTable"
-TABLE_ARN: Final = f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{TABLE}"
+ATTACHED_TABLE: Final = "Shipments"
+ATTACHED_KEY: Final = TableKey(KeyPart("customer"), KeyPart("number", "N"))
+HASH_KEYS: Final = {TABLE: KEY, ATTACHED_TABLE: ATTACHED_KEY.hash.name}
 KILL_SWITCH: Final = "/freshq/stack/kill-switch"
 DELIVERY_STREAM: Final = "Archive"
 # The operations of a transaction are checked one by one.
@@ -50,18 +53,25 @@ class Request:
     attributes: frozenset[str] = frozenset()
 
 
+def table_arn(table: str) -> str:
+    """Return the ARN of a table."""
+    return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{table}"
+
+
 def topic_arn(name: str) -> str:
     """Return the ARN of a topic of the template."""
     return f"arn:aws:sns:{REGION}:{ACCOUNT}:{name}"
 
 
 SUBSTITUTES: Final = {
-    "${QueueTable.Arn}": TABLE_ARN,
+    "${QueueTable.Arn}": table_arn(TABLE),
+    "${AttachTable}": ATTACHED_TABLE,
     "${KillSwitch}": KILL_SWITCH,
     "${AWS::Partition}": "aws",
     "${AWS::Region}": REGION,
     "${AWS::AccountId}": ACCOUNT,
 }
+PARAMETERS: Final = {"AttachKey": "customer", "AttachRangeKey": "number"}
 
 
 def resolved(value: Any) -> Any:
@@ -72,7 +82,9 @@ def resolved(value: Any) -> Any:
         return value
     match value:
         case {"Fn::GetAtt": ["QueueTable", "Arn"]}:
-            text = TABLE_ARN
+            text = table_arn(TABLE)
+        case {"Ref": name} if name in PARAMETERS:
+            text = PARAMETERS[name]
         case {"Fn::GetAtt": [name, _]} | {"Ref": name}:
             text = topic_arn(name)  # of whatever service: only calls and policies must agree
         case {"Fn::Sub": text}:
@@ -83,9 +95,9 @@ def resolved(value: Any) -> Any:
     return text
 
 
-def role(function: str) -> list[dict[str, Any]]:
-    """Return the statements of a function's role."""
-    return [resolved(statement) for statement in statements(function)]
+def role(function: str, *, attached: bool = False) -> list[dict[str, Any]]:
+    """Return the statements of a function's role, with a table of the stack's own or an attached one."""
+    return [resolved(statement) for statement in statements(function, attached=attached)]
 
 
 def allows(of_role: Iterable[Mapping[str, Any]], request: Request) -> bool:
@@ -144,19 +156,19 @@ def _of_statement(Statement: str, Parameters: Sequence[Mapping[str, str]], **_: 
     action = "PartiQLInsert" if found[1] == "INSERT INTO" else "PartiQLUpdate"
     (key,) = (value["S"] for name, value in zip(names, Parameters, strict=True) if name == KEY)
     attributes = frozenset(re.findall(r"[\"'](\w+)[\"']", Statement)) - {TABLE}
-    return Request(f"dynamodb:{action}", TABLE_ARN, frozenset({key}), attributes)
+    return Request(f"dynamodb:{action}", table_arn(TABLE), frozenset({key}), attributes)
 
 
 def _on_table(operation: str, fields: Mapping[str, Any]) -> Request:
     index = f"/index/{fields['IndexName']}" if "IndexName" in fields else ""
     names = fields.get("ExpressionAttributeNames", {}).values()
     attributes = {*names, *fields.get("Key", {}), *fields.get("Item", {})}
-    return Request(
-        f"dynamodb:{operation}", TABLE_ARN + index, frozenset(_leading_keys(fields)), frozenset(attributes)
-    )
+    (table,) = [fields["TableName"]] if "TableName" in fields else fields["RequestItems"]
+    keys = frozenset(_leading_keys(fields, HASH_KEYS[table]))
+    return Request(f"dynamodb:{operation}", table_arn(table) + index, keys, frozenset(attributes))
 
 
-def _leading_keys(fields: Mapping[str, Any]) -> Iterable[str]:
+def _leading_keys(fields: Mapping[str, Any], hash_key: str) -> Iterable[str]:
     """Yield the hash keys that a request names; a query of an index names the index's."""
     if "IndexName" in fields:
         # Every query compares the index's hash key first.
@@ -164,7 +176,7 @@ def _leading_keys(fields: Mapping[str, Any]) -> Iterable[str]:
         return
     for key in (fields.get("Key"), fields.get("Item")):
         if key:
-            yield key[KEY]["S"]
+            yield key[hash_key]["S"]
     for of_table in fields.get("RequestItems", {}).values():
         keys = (
             of_table["Keys"]
@@ -173,4 +185,4 @@ def _leading_keys(fields: Mapping[str, Any]) -> Iterable[str]:
                 write.get("PutRequest", {}).get("Item") or write["DeleteRequest"]["Key"] for write in of_table
             ]
         )
-        yield from (key[KEY]["S"] for key in keys)
+        yield from (key[hash_key]["S"] for key in keys)

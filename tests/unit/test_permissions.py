@@ -9,33 +9,37 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import boto3
 import pytest
 
-from freshq import Busy, Queue, Reject, Retry
+from freshq import AttachedQueue, Busy, Queue, Reject, Retry
 from freshq.aws import clients
 from freshq.aws.settings import QueueSettings
+from tests.support.attached import Shipments
 from tests.support.aws_stub import AwsStub
 from tests.support.dynamodb_local import create_without_stream
 from tests.support.functions import Context, load_event, load_function
 from tests.support.permissions import (
+    ATTACHED_KEY,
+    ATTACHED_TABLE,
     DELIVERY_STREAM,
     KILL_SWITCH,
     REGION,
     TABLE,
-    TABLE_ARN,
     Request,
     allows,
     requests_of,
     role,
+    table_arn,
     topic_arn,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from types_boto3_dynamodb import DynamoDBClient
 
@@ -48,7 +52,7 @@ ENVIRONMENT: Final = {
     "FRESHQ_DELIVERY_STREAM": DELIVERY_STREAM,
     "FRESHQ_RUNNER": "tests.unit.test_permissions:run",
     "FRESHQ_IDLE_EXIT_SECONDS": "0.05",
-    "FRESHQ_PASS_SECONDS": "2",
+    "FRESHQ_PASS_SECONDS": "1",
     "FRESHQ_SETTLE_SECONDS": "2",
     "FRESHQ_LEASE_SECONDS": "30",
 }
@@ -66,6 +70,17 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "RETRY_FRACTION": "0.1",
         "WORKER_PASSES": "2",
     },
+}
+# Order, shards, max age and retention are those of the attachment.
+OF_ATTACHED: Final[dict[str, dict[str, str]]] = {
+    "defaults": {},
+    "shedding": {
+        "CODEL_TARGET_SECONDS": "0.001",
+        "MAX_BACKLOG": "4",
+        "GROUP_SHARE": "0.3",
+        "DOOR_MULTIPLE": "1.5",
+    },
+    "limited": OPTIONS["limited"] | {"RESERVE": "p90", "MAX_ATTEMPTS": "1"},
 }
 # What the functions' own code does not call, and who does.
 OF_LAMBDA: Final = {
@@ -88,7 +103,7 @@ AFTER_A_DEATH: Final = {("Sweep", "dynamodb:DeleteItem")}
 def run(task: Any) -> str:
     """End a task as its payload says; the downstream is busy once for each."""
     ends = {"reject": Reject("no"), "retry": Retry("later", delay_seconds=0.01), "busy": Busy("full")}
-    end = ends.get(str(task.payload))
+    end = ends.get(task.payload["end"] if isinstance(task.payload, dict) else str(task.payload))
     if end is None or task.task_id in PUSHED_BACK:
         return "done"
     PUSHED_BACK.add(task.task_id)
@@ -96,10 +111,60 @@ def run(task: Any) -> str:
 
 
 @dataclass
+class Work:
+    """Makes work for a queue: tasks on a table of freshq's own, or records of an attached one.
+
+    Attributes:
+        records: The attached table; None for a table of freshq's own.
+    """
+
+    records: Shipments | None = None
+
+    def task(self, payload: str, **options: Any) -> dict[str, Any]:
+        """Return the arguments of a put, of a new record if the table is attached."""
+        name = uuid.uuid4().hex
+        if self.records is None:
+            return {"payload": payload, "task_id": name, **options}
+        name += "/1"
+        item = self.records.key.attributes(name) | {"end": {"S": payload}}
+        self.records.client.put_item(TableName=self.records.table, Item=item)
+        return {"payload": None, "task_id": name, **options}
+
+    def event(self, name: str) -> dict[str, Any]:
+        """Return an example event of changes of tasks, or the same changes of records."""
+        event = load_event(name)
+        for record in event["Records"] if self.records else []:
+            change, keys = record["dynamodb"], ATTACHED_KEY.attributes("c/1")
+            images = {part: image for part, image in change.items() if part.endswith("Image")}
+            for part, image in images.items():
+                change[part] = {f"freshq_{name}": value for name, value in image.items()} | keys
+            # A record is there before it is put.
+            change |= {"Keys": keys, "OldImage": change.get("OldImage", keys)}
+            record["eventName"] = "MODIFY"
+        return event
+
+    def put(self, queue: Queue | AttachedQueue, payload: str, **options: Any) -> None:
+        queue.put(**self.task(payload, **options))
+
+    def abandon(self, queue: Queue | AttachedQueue) -> None:
+        """Have a worker die that holds the only task of a group."""
+        self.put(queue, "orphan", group=uuid.uuid4().hex, priority=9)
+        queue.claim(3, lease_seconds=LEASE_SECONDS)
+        self.put(queue, "due", group=uuid.uuid4().hex, delay_seconds=LEASE_SECONDS)
+        expired = queue.now() + LEASE_SECONDS
+        while queue.now() <= expired:
+            time.sleep(LEASE_SECONDS)
+
+
+Made = dict[str, set[Request]]
+
+
+@dataclass
 class Recorder:
     """Invokes functions, and keeps what IAM would check."""
 
-    made: dict[str, set[Request]] = field(default_factory=lambda: {name: set() for name in FUNCTIONS})
+    work: Work = field(default_factory=Work)
+    made: Made = field(default_factory=lambda: {name: set() for name in FUNCTIONS})
     function: str = ""
 
     def record(self, event_name: str, params: dict[str, Any], **_: Any) -> None:
@@ -112,45 +177,55 @@ class Recorder:
         folder = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in function)[1:]
         return load_function(folder).handler(event, Context(function_name=function))
 
-    def live(self, queue: Queue) -> None:
+    def live(self, queue: Queue | AttachedQueue) -> None:
         """Lead tasks through all that can become of them."""
         payloads = ["work", "reject", "retry", "busy"]
-        tasks: list[dict[str, Any]] = [
-            {"payload": payload, "priority": number % 3, "group": f"g{number % 2}"}
+        tasks = [
+            self.work.task(payload, priority=number % 3, group=f"g{number % 2}")
             for number, payload in enumerate(payloads * 2)
         ]
-        delayed = {"payload": "later", "delay_seconds": 0.01, "task_id": f"{queue.name}-delayed"}
+        delayed = self.work.task("later", delay_seconds=0.01)
         self.invoke("CreateTasks", {"tasks": tasks[:1]})
         self.invoke("CreateTasks", {"tasks": [*tasks[1:], delayed, delayed]})
-        self.invoke("Trigger", load_event("trigger-insert"))
+        self.invoke("Trigger", self.work.event("trigger-insert"))
         self.invoke("ProcessTasks", load_event("process_tasks-doorbell"))
-        queue.put("stale", max_age_seconds=0.01)
-        abandon(queue)
+        self.work.put(queue, "stale", max_age_seconds=0.01)
+        self.work.abandon(queue)
         self.invoke("Sweep", {})
-        abandon(queue)
+        self.work.abandon(queue)
         # A pass does this in a thread of its own, maybe before its first claim.
         self.function = "ProcessTasks"
         QueueSettings.load().queue().recover()
-        self.invoke("CreateTasks", {"count": 6})
+        self.invoke("CreateTasks", {"tasks": [self.work.task("work") for _ in range(6)]})
         queue.redrive()
         self.invoke("ProcessTasks", load_event("process_tasks-doorbell"))
         self.invoke("Sweep", {})
 
+    def leave_work_behind(self) -> None:
+        """Have a worker pass call its successor."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("FRESHQ_QUEUE_NAME", "left")
+            patch.setenv("FRESHQ_PASS_SECONDS", "0.05")
+            patch.setenv("FRESHQ_RUNNER", "freshq.aws.demo_runner:run")
+            patch.setenv("FRESHQ_DEMO_TASK_SECONDS", "0.05")
+            self.invoke("CreateTasks", {"tasks": [self.work.task("work") for _ in range(100)]})
+            assert self.invoke("ProcessTasks", load_event("process_tasks-doorbell"))["tail_call"]
 
-def abandon(queue: Queue) -> None:
-    """Have a worker die that holds the only task of a group."""
-    queue.put("orphan", group=uuid.uuid4().hex, priority=9)
-    queue.claim(3, lease_seconds=LEASE_SECONDS)
-    queue.put("due", group=uuid.uuid4().hex, delay_seconds=LEASE_SECONDS)
-    expired = queue.now() + LEASE_SECONDS
-    while queue.now() <= expired:
-        time.sleep(LEASE_SECONDS)
+    def all(self, options: dict[str, dict[str, str]], queue_named: Callable[[str], Any]) -> None:
+        """Record what is called under each of some options, and what none of them changes."""
+        for name, of_option in options.items():
+            with pytest.MonkeyPatch.context() as patch:
+                for option, value in {**of_option, "QUEUE_NAME": name}.items():
+                    patch.setenv(f"FRESHQ_{option}", value)
+                self.live(queue_named(name))
+        self.invoke("Trigger", load_event("trigger-tail_call"))
+        self.invoke("Archive", self.work.event("archive-life"))
+        self.leave_work_behind()
 
 
 @pytest.fixture(scope="module")
-def made(dynamodb_local: DynamoDBClient) -> Iterator[dict[str, set[Request]]]:
-    """Return what each function asks for, under all options."""
-    recorder = Recorder()
+def recording_client(dynamodb_local: DynamoDBClient) -> Iterator[DynamoDBClient]:
+    """Return a client on DynamoDB Local, to which the functions' own clients go too."""
     with AwsStub() as stub, pytest.MonkeyPatch.context() as patch:
         variables = {
             **ENVIRONMENT,
@@ -163,66 +238,86 @@ def made(dynamodb_local: DynamoDBClient) -> Iterator[dict[str, set[Request]]]:
         for name, value in variables.items():
             patch.setenv(name, value)
         client: DynamoDBClient = boto3.session.Session().client("dynamodb")
-        create_without_stream(client, TABLE)
-        clients._session.cache_clear()
-        clients._session().register("before-call.*.*", cast("Any", recorder.record))
-        try:
-            for name, options in OPTIONS.items():
-                with pytest.MonkeyPatch.context() as of_option:
-                    for option, value in {**options, "QUEUE_NAME": name}.items():
-                        of_option.setenv(f"FRESHQ_{option}", value)
-                    recorder.live(Queue.dynamodb(TABLE, client, name=name, lease_seconds=30))
-            recorder.invoke("Trigger", load_event("trigger-tail_call"))
-            recorder.invoke("Archive", load_event("archive-life"))
-            leave_work_behind(recorder)
-        finally:
-            clients._session.cache_clear()
-        yield recorder.made
+        yield client
         client.close()
 
 
-def leave_work_behind(recorder: Recorder) -> None:
-    """Have a worker pass call its successor."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FRESHQ_QUEUE_NAME", "left")
-        patch.setenv("FRESHQ_PASS_SECONDS", "0.05")
-        patch.setenv("FRESHQ_RUNNER", "freshq.aws.demo_runner:run")
-        patch.setenv("FRESHQ_DEMO_TASK_SECONDS", "0.05")
-        recorder.invoke("CreateTasks", {"count": 100})
-        assert recorder.invoke("ProcessTasks", load_event("process_tasks-doorbell"))["tail_call"]
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Record the calls of the functions' clients."""
+    clients._session.cache_clear()
+    clients._session().register("before-call.*.*", cast("Any", recorder.record))
+    try:
+        yield
+    finally:
+        clients._session.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def made(recording_client: DynamoDBClient) -> dict[bool, Made]:
+    """Return what each function asks for, under all options: on its own table, and on an attached one."""
+    client, own = recording_client, Recorder()
+    create_without_stream(client, TABLE)
+    with recording(own):
+        own.all(OPTIONS, lambda name: Queue.dynamodb(TABLE, client, name=name, lease_seconds=30))
+    records = Shipments(client, ATTACHED_TABLE, ATTACHED_KEY)
+    records.create_attached()
+    attached, key = Recorder(Work(records)), ATTACHED_KEY.hash.name
+
+    def opened(name: str) -> AttachedQueue:
+        return Queue.dynamodb(ATTACHED_TABLE, client, attach=True, key=key, name=name, lease_seconds=30)
+
+    with recording(attached), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FRESHQ_TABLE", ATTACHED_TABLE)
+        patch.setenv("FRESHQ_ATTACH_KEY", key)
+        attached.all(OF_ATTACHED, opened)
+    return {False: own.made, True: attached.made}
+
+
+tables = pytest.mark.parametrize("attached", [False, True], ids=["own table", "attached table"])
+
+
+@tables
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_role_allows_all_that_its_function_calls(made: dict[str, set[Request]], function: str) -> None:
-    assert made[function]
-    denied = [request for request in made[function] if not allows(role(function), request)]
-    assert denied == []
+def test_a_role_allows_all_that_its_function_calls(
+    made: dict[bool, Made], function: str, *, attached: bool
+) -> None:
+    of_role = role(function, attached=attached)
+    assert made[attached][function]
+    assert [request for request in made[attached][function] if not allows(of_role, request)] == []
 
 
-STATEMENTS: Final = [(function, statement["Sid"]) for function in FUNCTIONS for statement in role(function)]
+STATEMENTS: Final = [
+    (function, attached, statement["Sid"])
+    for function in FUNCTIONS
+    for attached in (False, True)
+    for statement in role(function, attached=attached)
+]
 
 
-@pytest.mark.parametrize(("function", "sid"), [each for each in STATEMENTS if each[1] not in OF_LAMBDA])
+@pytest.mark.parametrize(
+    ("function", "attached", "sid"), [each for each in STATEMENTS if each[-1] not in OF_LAMBDA]
+)
 class TestNothingIsAllowedInVain:
     def test_without_a_statement_a_call_is_denied(
-        self, made: dict[str, set[Request]], function: str, sid: str
+        self, made: dict[bool, Made], function: str, sid: str, *, attached: bool
     ) -> None:
-        others = [statement for statement in role(function) if statement["Sid"] != sid]
-        assert any(not allows(others, request) for request in made[function])
+        others = [each for each in role(function, attached=attached) if each["Sid"] != sid]
+        assert any(not allows(others, request) for request in made[attached][function])
 
     def test_without_an_action_or_a_resource_of_it_a_call_is_denied(
-        self, made: dict[str, set[Request]], function: str, sid: str
+        self, made: dict[bool, Made], function: str, sid: str, *, attached: bool
     ) -> None:
         for part in ("Action", "Resource"):
-            for value, narrowed in without_one(role(function), sid, part):
+            for value, narrowed in without_one(role(function, attached=attached), sid, part):
                 if (function, value) not in AFTER_A_DEATH:
-                    assert any(not allows(narrowed, request) for request in made[function]), value
+                    assert any(not allows(narrowed, request) for request in made[attached][function]), value
 
     def test_without_a_prefix_of_its_keys_a_call_is_denied(
-        self, made: dict[str, set[Request]], function: str, sid: str
+        self, made: dict[bool, Made], function: str, sid: str, *, attached: bool
     ) -> None:
-        for narrowed in without_one_prefix(role(function), sid):
-            assert any(not allows(narrowed, request) for request in made[function]), narrowed
+        for narrowed in without_one_prefix(role(function, attached=attached), sid):
+            assert any(not allows(narrowed, request) for request in made[attached][function]), narrowed
 
 
 def without_one(
@@ -251,15 +346,20 @@ def without_one_prefix(statements: list[dict[str, Any]], sid: str) -> Iterator[l
 
 def on_item(operation: str, task_id: str, *attributes: str) -> Request:
     return Request(
-        f"dynamodb:{operation}", TABLE_ARN, frozenset({task_id}), frozenset({"taskId", *attributes})
+        f"dynamodb:{operation}", table_arn(TABLE), frozenset({task_id}), frozenset({"taskId", *attributes})
     )
+
+
+def on_record(operation: str, hash_key: str, *attributes: str) -> Request:
+    named = frozenset({"customer", "number", *attributes})
+    return Request(f"dynamodb:{operation}", table_arn(ATTACHED_TABLE), frozenset({hash_key}), named)
 
 
 @pytest.mark.parametrize(
     ("function", "request_"),
     [
         *((function, on_item("DeleteItem", "task-1")) for function in FUNCTIONS),
-        *((function, Request("dynamodb:Scan", TABLE_ARN)) for function in FUNCTIONS),
+        *((function, Request("dynamodb:Scan", table_arn(TABLE))) for function in FUNCTIONS),
         *((function, on_item("UpdateItem", "freshq#control#default", "paused")) for function in FUNCTIONS),
         *((function, on_item("PutItem", "freshq#control#default")) for function in FUNCTIONS),
         ("CreateTasks", on_item("PutItem", "freshq#pass#default#0")),
@@ -280,3 +380,25 @@ def on_item(operation: str, task_id: str, *attributes: str) -> Request:
 )
 def test_what_docs_iam_says_is_denied_is(function: str, request_: Request) -> None:
     assert not allows(role(function), request_)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    "request_",
+    [
+        *(
+            on_record(operation, "customer-7", "freshq_taskStatus", "price")
+            for operation in ("PutItem", "DeleteItem", "BatchWriteItem", "PartiQLInsert", "PartiQLUpdate")
+        ),
+        on_record("UpdateItem", "freshq#control#default", "freshq_paused"),
+        on_record("UpdateItem", "freshq#lease#default#1"),
+        on_record("PutItem", "freshq#attach"),
+        Request("dynamodb:Scan", table_arn(ATTACHED_TABLE)),
+        Request("dynamodb:UpdateTable", table_arn(ATTACHED_TABLE)),
+        Request("dynamodb:GetItem", table_arn("Customers"), frozenset({"customer-7"})),
+        Request("dynamodb:Query", f"{table_arn(ATTACHED_TABLE)}/index/by-day", frozenset({"monday"})),
+    ],
+    ids=lambda value: f"{value.action} {sorted(value.leading_keys)}",
+)
+def test_no_role_of_an_attached_stack_replaces_or_deletes_a_record(function: str, request_: Request) -> None:
+    assert not allows(role(function, attached=True), request_)
