@@ -42,9 +42,12 @@ def refusals(**given: str) -> list[str]:
     ]
 
 
+ATTACHED = {"AttachTable": "Shipments", "AttachKey": "id", "AttachStreamArn": "arn:"}
+
+
 def test_the_defaults_are_accepted() -> None:
     assert refusals() == []
-    assert refusals(AttachTable="Shipments", AttachKey="id", AttachStreamArn="arn:") == []
+    assert refusals(**ATTACHED) == []
     assert refusals(Stage="prod", AlarmTopicArn="arn:aws:sns:eu-west-1:123456789012:alarms") == []
 
 
@@ -61,6 +64,9 @@ def test_the_defaults_are_accepted() -> None:
         ({"AttachKey": "id"}, "AttachTable: "),
         ({"AttachRangeKey": "day"}, "AttachTable: "),
         ({"AttachStreamArn": "arn:"}, "AttachTable: "),
+        (ATTACHED | {"ContributorInsights": "on"}, "ContributorInsights: "),
+        (ATTACHED | {"MaxReadUnitsPerSecond": "10"}, "MaxReadUnitsPerSecond: "),
+        (ATTACHED | {"MaxWriteUnitsPerSecond": "10"}, "MaxWriteUnitsPerSecond: "),
     ],
 )
 def test_what_cannot_work_is_refused_at_deploy(parameters: dict[str, str], message: str) -> None:

@@ -21,6 +21,8 @@ from freshq.aws.settings import ArchiveSettings, DoorbellSettings, QueueSettings
 from freshq.aws.worker_settings import WorkerSettings
 from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
+from freshq.stores.dynamodb.table_key import KeyPart, TableKey
+from freshq.stores.dynamodb.tables.attachment import Attachment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,6 +152,25 @@ class TestTable:
         for name, mapping in attached.items():
             if mapping["Type"] == "AWS::Lambda::EventSourceMapping":
                 assert mapping["Properties"]["EventSourceArn"] == {"Ref": "AttachStreamArn"}, name
+
+    def test_every_index_of_claimable_records_has_its_alarm(self) -> None:
+        """A stack does not know in which order its table was attached, so it watches both indexes."""
+        watched = {}
+        for attached in (False, True):
+            conditions = ATTACHED if attached else OWN_TABLE
+            alarms = [
+                entry["Properties"]["Dimensions"]
+                for entry in under(conditions, translated()).values()
+                if entry["Properties"].get("MetricName") == "WriteThrottleEvents"
+                and (attached or entry.get("Condition") != "IsAttached")
+            ]
+            dimensions = [{each["Name"]: each["Value"] for each in alarm} for alarm in alarms]
+            watched[attached] = {each["GlobalSecondaryIndexName"] for each in dimensions}
+        orders = [None, KeyPart("price", "N")]
+        attachments = [Attachment("Shipments", TableKey.named("id"), order_by=order) for order in orders]
+        assert watched[True] == {each.names.index(each.status_index.name) for each in attachments}
+        assert watched[False] == {"status-created-index"}
+        assert translated()["PositionIndexThrottlesAlarm"]["Condition"] == "IsAttached"
 
     def test_production_keeps_its_table(self) -> None:
         resource = source()["Resources"]["QueueTable"]

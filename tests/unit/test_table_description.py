@@ -332,6 +332,12 @@ class TestAttach:
         answer = run(app, ["attach", "Orders", "--key", "customer", "--dry-run"])
         assert answer.exit_code == 0
         assert "The id of a record is CUSTOMER/DAY, a number and text" in answer.output
+        assert "the functions of the stack" not in answer.output
+        answer = run(app, ["attach", "Orders", "--key", "customer", "--stream", "--dry-run"])
+        assert (
+            "the hash key 'customer' is of type N; the functions of the stack take only type S"
+            in answer.output
+        )
 
     @pytest.mark.parametrize(
         ("arguments", "status", "problem"),

@@ -83,7 +83,7 @@ class QueueSettings(EnvironmentSettings):
         key = described_key(client, self.table, self.attach_key)
         if key.hash.kind != "S":
             msg = f"FRESHQ_ATTACH_KEY: {self.attach_key!r} is of type {key.hash.kind}; the functions' roles "
-            raise ValueError(msg + "allow only tables whose hash key is of type S")
+            raise ValueError(msg + "allow only tables whose hash key is of type S; use freshq work instead")
         return Names.attached(key)
 
     def queue(self, client: DynamoDBClient | None = None) -> BaseQueue:

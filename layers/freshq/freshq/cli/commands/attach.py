@@ -100,6 +100,7 @@ def attach(
     present = stream_arn(client, table) if stream else None
     print_plan(attaching.plan_attachment(client, attachment), attachment)
     if stream:
+        _say_if_no_stack_takes(attachment)
         typer.echo(f"  exists: the stream {present}" if present else "  to enable: the change stream")
     if dry_run:
         return
@@ -109,6 +110,16 @@ def attach(
     typer.echo(f'Attached. Queue.dynamodb("{table}", attach=True, key="{key}")')
     if arn is not None:
         typer.echo(f"Stream: {arn}")
+
+
+def _say_if_no_stack_takes(attachment: Attachment) -> None:
+    """Say that the Lambda functions cannot work the table if its hash key is not text."""
+    key = attachment.key.hash
+    if key.kind != "S":
+        typer.echo(
+            f"  note: the hash key {key.name!r} is of type {key.kind}; the functions of the stack take only "
+            "type S, so work this table with freshq work"
+        )
 
 
 def _order(order: AttachOrder | None, order_by: str | None) -> Order:
