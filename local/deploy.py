@@ -114,10 +114,11 @@ def complete(stack: str, connection: Connection) -> dict[str, str]:
     (made,) = client.describe_stacks(StackName=stack)["Stacks"]
     outputs = {output["OutputKey"]: output["OutputValue"] for output in made["Outputs"]}
     values = {parameter["ParameterKey"]: parameter["ParameterValue"] for parameter in made["Parameters"]}
-    boto3.client("dynamodb", **connection).update_time_to_live(
-        TableName=outputs["QueueTableName"],
-        TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"},
-    )
+    if not values.get("AttachTable"):  # an application's table is its own affair
+        boto3.client("dynamodb", **connection).update_time_to_live(
+            TableName=outputs["QueueTableName"],
+            TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"},
+        )
     if reserved_concurrency := int(values["ReservedConcurrency"]):
         boto3.client("lambda", **connection).put_function_concurrency(
             FunctionName=outputs["ProcessTasksFunctionName"],

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
 import random
-import signal
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -14,13 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import boto3
 from botocore.config import Config
 
-from freshq import FreshqError, Queue
-from tests.soak.history import OK, Journal, Stop, read
-from tests.support.proxy import Fault, Proxy
+from freshq import AttachedQueue, FreshqError, Queue
+from tests.soak.history import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from multiprocessing.process import BaseProcess
     from pathlib import Path
 
     from types_boto3_dynamodb import DynamoDBClient
@@ -30,22 +25,19 @@ if TYPE_CHECKING:
 LEASE_SECONDS: Final = 0.5
 # How long an actor waits for an answer, such as one that the proxy swallows.
 ANSWER_SECONDS: Final = 1.0
-# How long a fault of the network lasts.
-FAULT_SECONDS: Final = 0.4
-# An answer that comes late, by more than the lease slack of the checker.
-DELAY_SECONDS: Final = 0.3
-# How long a store is down before it is started again.
-DOWN_SECONDS: Final = 0.5
 MAX_AGE_SECONDS: Final = 30.0
-CONTEXT: Final = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.soak.actors"])
 
 SETTLEMENTS: Final = ("complete", "complete", "complete", "fail", "retry", "release", "extend", "abandon")
 # What the first actors share out, and do until the queue has carried it out, before anything is disturbed.
 OPENING: Final = (
     "put", "claim", "complete", "fail", "redrive", "retry", "release", "extend",
-    "touch", "reprioritize", "cancel", "recover",
+    "touch", "reprioritize", "cancel", "recover", "bury", "restore", "dequeue",
 )  # fmt: skip
+MEDDLING: Final = ("cancel", "touch", "reprioritize", "redrive", "recover", "bury", "restore")
+# The verbs that take a task from its holder by force.
+FORCING: Final = ("cancel", "bury", "restore")
+# How often they do.
+FORCED: Final = 0.5
 # Of a task that nobody claims during an opening.
 LONG_DELAY_SECONDS: Final = 20.0
 
@@ -58,13 +50,15 @@ class Place:
         url: Of a SQL database, or the endpoint of a DynamoDB.
         table: Name of the table in DynamoDB; None for SQL.
         answer_seconds: How long to wait for an answer.
+        key: The hash key of an attached table; None for a table of freshq's own.
     """
 
     url: str
     table: str | None = None
     answer_seconds: float = ANSWER_SECONDS
+    key: str | None = None
 
-    def open(self) -> Queue:
+    def open(self) -> Queue | AttachedQueue:
         """Return the queue, as a process of its own has it."""
         options: Any = {
             "lease_seconds": LEASE_SECONDS,
@@ -73,7 +67,11 @@ class Place:
             "clock": time.time,
         }
         if self.table is not None:
-            queue: Queue = Queue.dynamodb(self.table, _client(self.url, self.answer_seconds), **options)
+            if self.key is not None:
+                options |= {"attach": True, "key": self.key}
+            queue: Queue | AttachedQueue = Queue.dynamodb(
+                self.table, _client(self.url, self.answer_seconds), **options
+            )
             return queue
         if not self.url.startswith("sqlite"):
             options |= dict.fromkeys(
@@ -98,23 +96,10 @@ def _client(endpoint_url: str, answer_seconds: float) -> DynamoDBClient:
     return client
 
 
-@dataclass
-class Network:
-    """What is between the actors and their store.
-
-    Attributes:
-        proxy: Passes their connections on.
-        restart: Stops the store and starts it again, with its data; None: never.
-    """
-
-    proxy: Proxy
-    restart: Callable[[], None] | None = None
-
-
 class Actor:
     """Does random things to a queue."""
 
-    def __init__(self, queue: Queue, journal: Journal, rng: random.Random) -> None:
+    def __init__(self, queue: Queue | AttachedQueue, journal: Journal, rng: random.Random) -> None:
         """Hold nothing yet."""
         self._queue = queue
         self._journal = journal
@@ -126,9 +111,11 @@ class Actor:
 
     def act(self) -> None:
         """Do one random thing."""
-        verbs: list[Callable[[], None]] = [self._put, self._claim, self._settle, self._meddle]
+        verbs: list[Callable[[], object]] = [
+            *(self._put, self._claim, self._settle, self._meddle, self._dequeue)
+        ]
         with contextlib.suppress(FreshqError):  # the journal has it
-            self._rng.choices(verbs, weights=(4, 4, 6, 1))[0]()
+            self._rng.choices(verbs, weights=(8, 8, 12, 3, 1))[0]()
 
     def open(self, verbs: Sequence[str]) -> None:
         """Do some verbs until the queue has carried out each once."""
@@ -154,6 +141,12 @@ class Actor:
                 if not self._held:
                     return False
                 self._settle(verb)
+            elif verb == "dequeue":
+                self._put()
+                return self._dequeue()
+            elif verb in ("bury", "restore"):
+                self._put(1, LONG_DELAY_SECONDS)
+                self._meddle(verb, self._known[-1])
             elif verb == "redrive" and not self._failed:
                 self._is_done("fail", delayed)
                 return False
@@ -174,11 +167,26 @@ class Actor:
         with self._journal.call("put", *ids):
             self._queue.put_many(
                 [
-                    {"payload": each, "task_id": each, "group": group, "delay_seconds": delay_seconds}
-                    for each in ids
+                    {"payload": payload, "task_id": each, "group": group, "delay_seconds": delay_seconds}
+                    for each, payload in zip(ids, self._payloads(ids), strict=True)
                 ]
             )
         self._known += ids
+
+    def _payloads(self, ids: Sequence[str]) -> Sequence[str | None]:
+        """Return the payloads to put; the payload of a record is the record, which is written first."""
+        if not isinstance(self._queue, AttachedQueue):
+            return ids
+        for each in ids:
+            self._queue.put_record({"id": each, "written_by": self._journal.process})
+        return [None] * len(ids)
+
+    def _dequeue(self) -> bool:
+        """Take one task at most once; return whether there was one."""
+        with self._journal.call("dequeue") as written:
+            done = self._queue.dequeue()
+            written["claims"] = [{"task_id": task.task_id, "deadline": task.deadline} for task in done]
+        return bool(done)
 
     def _claim(self) -> None:
         with self._journal.call("claim") as written:
@@ -219,7 +227,7 @@ class Actor:
         if not self._known:
             return
         task_id = task_id or self._rng.choice(self._known)
-        verb = verb or self._rng.choice(("cancel", "touch", "reprioritize", "redrive", "recover"))
+        verb = verb or self._rng.choice(MEDDLING)
         with self._journal.call(verb, task_id):
             if verb == "recover":
                 self._queue.recover()
@@ -227,8 +235,10 @@ class Actor:
                 self._queue.reprioritize(task_id, self._rng.choice((0, 1)))
             elif verb == "redrive":
                 self._queue.redrive(task_id=task_id)
+            elif verb in FORCING:
+                getattr(self._queue, verb)(task_id, force=self._rng.random() < FORCED)
             else:
-                getattr(self._queue, verb)(task_id)
+                self._queue.touch(task_id)
 
 
 def play(place: Place, journal: Path, seed: int, opening: Sequence[str]) -> None:
@@ -238,112 +248,3 @@ def play(place: Place, journal: Path, seed: int, opening: Sequence[str]) -> None
         actor.open(opening)
     while True:
         actor.act()
-
-
-class Cast:
-    """Processes of which one or another is killed and replaced, or stopped for longer than a lease.
-
-    The network between them and their store fails for moments, and the store is stopped and started.
-    """
-
-    def __init__(
-        self, place: Place, folder: Path, size: int, seed: int, network: Network | None = None
-    ) -> None:
-        """Start the processes."""
-        self._place = place
-        self._network = network
-        self._folder = folder
-        self._rng = random.Random(seed)
-        self._started = 0
-        self._actors = [self._start(OPENING[number::size]) for number in range(size)]
-        self.killed = self.faults = self.restarts = 0
-        self.stops: list[Stop] = []
-        self._untried = [act for act, _weight in self._bad_things()]
-        self._rng.shuffle(self._untried)
-
-    def _start(self, opening: Sequence[str] = ()) -> BaseProcess:
-        self._started += 1
-        journal = self._folder / f"actor{self._started}.jsonl"
-        process = CONTEXT.Process(
-            target=play,
-            args=(self._place, journal, self._started, opening),
-            name=journal.stem,
-            daemon=True,
-        )
-        process.start()
-        return process
-
-    def has_opened(self) -> bool:
-        """Return whether the first actors have done their shares of the opening."""
-        size = len(self._actors)
-        events = read(self._folder.glob("*.jsonl"))
-        done = {(event.process, event.verb) for event in events if event.outcome == OK}
-        shares = {f"actor{number + 1}": OPENING[number::size] for number in range(size)}
-        return all((name, verb) in done for name, share in shares.items() for verb in (*share, "cancel"))
-
-    def disturb(self) -> None:
-        """Do one of the bad things; at first each of them once."""
-        if self._untried:
-            self._untried.pop()()
-            return
-        verbs, weights = zip(*self._bad_things(), strict=True)
-        self._rng.choices(verbs, weights)[0]()
-
-    @property
-    def tried_all(self) -> bool:
-        """Whether each of the bad things was done."""
-        return not self._untried
-
-    def _bad_things(self) -> list[tuple[Callable[[], None], int]]:
-        """Return what can be done, and how often beside the others."""
-        things: list[tuple[Callable[[], None], int]] = [(self._kill, 6), (self._stop, 4)]
-        if self._network is not None:
-            things.append((self._fail, 5))
-            if self._network.restart is not None:
-                things.append((self._restart, 1))
-        return things
-
-    def _victim(self) -> tuple[int, BaseProcess]:
-        number = self._rng.randrange(len(self._actors))
-        victim = self._actors[number]
-        assert victim.is_alive(), f"an actor ended by itself with status {victim.exitcode}"
-        return number, victim
-
-    def _kill(self) -> None:
-        number, victim = self._victim()
-        victim.kill()
-        victim.join()
-        self.killed += 1
-        self._actors[number] = self._start()
-
-    def _stop(self) -> None:
-        """Stop one for one and a half leases."""
-        _number, victim = self._victim()
-        assert victim.pid is not None
-        began = time.time()
-        os.kill(victim.pid, signal.SIGSTOP)
-        time.sleep(1.5 * LEASE_SECONDS)
-        os.kill(victim.pid, signal.SIGCONT)
-        self.stops.append(Stop(victim.name, began, time.time()))
-
-    def _fail(self) -> None:
-        """Let the network fail for a moment."""
-        assert self._network is not None
-        proxy = self._network.proxy
-        proxy.delay_seconds = DELAY_SECONDS
-        proxy.fault = self._rng.choice((Fault.DELAY, Fault.CUT, Fault.SWALLOW, Fault.RESET))
-        time.sleep(FAULT_SECONDS)
-        proxy.fault = Fault.NONE
-        self.faults += 1
-
-    def _restart(self) -> None:
-        assert self._network is not None
-        assert self._network.restart is not None
-        self._network.restart()
-        self.restarts += 1
-
-    def end(self) -> None:
-        """Kill all that are left."""
-        for actor in self._actors:
-            actor.kill()
-            actor.join()

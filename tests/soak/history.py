@@ -31,8 +31,16 @@ ENDS: Final = {
     "complete": TaskStatus.SUCCESS,
     "fail": TaskStatus.FAILURE,
     "cancel": TaskStatus.CANCELLED,
+    "bury": TaskStatus.FAILURE,
+    "dequeue": TaskStatus.SUCCESS,
 }
-# Stands for the tasks of a claim that was never answered.
+# Those that return a task that is over to its line, with its attempts reset.
+REVIVALS: Final = ("redrive", "restore")
+# Those that can take a task from its holder.
+FORCING: Final = ("cancel", "bury", *REVIVALS)
+# Those that claim tasks which the caller has not named.
+CLAIMING: Final = ("claim", "dequeue")
+# Stands for the task of a claim or dequeue that was never answered, or that the dequeue lost in between.
 NO_TASK: Final = ""
 SETTLING: Final = frozenset({"complete", "fail", "retry", "release"})
 # Two readings of one clock in two processes; far less than any lease in a soak.
@@ -144,8 +152,10 @@ def read(paths: Iterable[Path]) -> list[Event]:
 def _events(process: str, head: Mapping[str, Any], tail: Mapping[str, Any] | None) -> Iterator[Event]:
     ended = float("inf") if tail is None else tail["at"]
     outcome = UNKNOWN if tail is None else tail["outcome"]
-    if head["verb"] == "claim" and outcome == UNKNOWN:
-        yield Event(process, "claim", NO_TASK, head["at"], ended, UNKNOWN)
+    claims = () if tail is None else tail.get("claims", ())
+    lost = outcome == UNKNOWN or (head["verb"] == "dequeue" and not claims)
+    if head["verb"] in CLAIMING and lost:
+        yield Event(process, head["verb"], NO_TASK, head["at"], ended, outcome)
     for task_id in head["ids"]:
         refused = tail is not None and task_id in tail.get("refused", ())
         yield Event(
@@ -158,7 +168,7 @@ def _events(process: str, head: Mapping[str, Any], tail: Mapping[str, Any] | Non
             head["token"],
             lease_until=None if tail is None else tail.get("lease_until"),
         )
-    for claim in () if tail is None else tail.get("claims", ()):
+    for claim in claims:
         yield Event(process, head["verb"], began=head["at"], ended=ended, outcome=outcome, **claim)
 
 
@@ -200,7 +210,7 @@ class _Life:
                 event.began
                 for event in self.events
                 if (event.verb in SETTLING and event.token == claim.token)
-                or (event.verb in ("cancel", "redrive") and event.ended >= claim.began)
+                or (event.verb in FORCING and event.ended >= claim.began)
             ]
             found.append(_Holding(claim, min([until - CLOCK_SLACK_SECONDS, *ends])))
         return found
@@ -217,7 +227,7 @@ def check(events: Sequence[Event], left: Mapping[str, Task], stops: Sequence[Sto
     lives: defaultdict[str, _Life] = defaultdict(_Life)
     for event in events:
         lives[event.task_id].events.append(event)
-    unanswered = lives.pop(NO_TASK, _Life()).of("claim", outcome=UNKNOWN)
+    unanswered = lives.pop(NO_TASK, _Life()).events
     found = [violation for task_id, life in lives.items() for violation in _of_life(task_id, life)]
     for task_id, life in lives.items():
         found += _of_end(task_id, life, left, len(unanswered))
@@ -231,7 +241,7 @@ def _of_life(task_id: str, life: _Life) -> Iterator[Violation]:
     yield from _one_holder(task_id, life)
     yield from _no_stale_settlement(task_id, life)
     yield from _no_claim_of_what_is_over(task_id, life)
-    for claim in life.of("claim"):
+    for claim in life.of(*CLAIMING):
         if claim.deadline is not None and claim.began > claim.deadline + CLOCK_SLACK_SECONDS:
             yield Violation(
                 "stale claim", task_id, f"{claim.process} {claim.began - claim.deadline:.3f} s late"
@@ -252,13 +262,12 @@ def _used_up_leases(events: Sequence[Event], stops: Sequence[Stop]) -> Iterator[
 
 
 def _one_holder(task_id: str, life: _Life) -> Iterator[Violation]:
-    holdings = life.holdings()
-    for held in holdings:
-        for other in holdings:
-            inside = held.claim.ended <= other.claim.began and other.claim.ended <= held.until
-            if inside and other.claim.token != held.claim.token:
+    for held in life.holdings():
+        for other in life.of(*CLAIMING):
+            inside = held.claim.ended <= other.began and other.ended <= held.until
+            if inside and other.token != held.claim.token:
                 yield Violation(
-                    "two holders", task_id, f"{other.claim.process} claimed what {held.claim.process} held"
+                    "two holders", task_id, f"{other.process} claimed what {held.claim.process} held"
                 )
 
 
@@ -267,7 +276,7 @@ def _no_stale_settlement(task_id: str, life: _Life) -> Iterator[Violation]:
     ended = {claim.token: claim.ended for claim in life.of("claim")}
     for settled in life.of(*SETTLING, "extend"):
         own = ended.get(settled.token, float("inf"))
-        for claim in life.of("claim"):
+        for claim in life.of(*CLAIMING):
             if own < claim.began and claim.ended < settled.began:
                 yield Violation(
                     "stale settlement",
@@ -278,7 +287,7 @@ def _no_stale_settlement(task_id: str, life: _Life) -> Iterator[Violation]:
 
 def _no_claim_of_what_is_over(task_id: str, life: _Life) -> Iterator[Violation]:
     ends = life.of(*ENDS)
-    revivals = [event for event in life.events if event.verb == "redrive" and event.outcome != REFUSED]
+    revivals = [event for event in life.events if event.verb in REVIVALS and event.outcome != REFUSED]
     for end in ends:
         for later in [*life.of("claim"), *ends]:
             revived = any(revival.began < later.ended and revival.ended > end.began for revival in revivals)
@@ -295,10 +304,10 @@ def _of_end(
             yield Violation("lost", task_id, "its put was answered, and it is gone")
         return
     ends = life.of(*ENDS)
-    doubtful = [event for event in life.events if event.outcome == UNKNOWN or event.verb == "redrive"]
+    doubtful = [event for event in life.events if event.outcome == UNKNOWN or event.verb in REVIVALS]
     if ends and not doubtful and task.status is not ENDS[ends[-1].verb]:
         yield Violation("wrong end", task_id, f"{ends[-1].verb} was answered, and it is {task.status}")
-    claims = len(life.of("claim")) + unanswered_claims
+    claims = len(life.of(*CLAIMING)) + unanswered_claims
     if task.attempts > claims and not doubtful:
         yield Violation("attempts", task_id, f"{task.attempts} counted, {claims} made")
 
@@ -318,6 +327,8 @@ def balance(
         if event.verb in ENDS and event.outcome != REFUSED:
             causes[ENDS[event.verb]].add(event.task_id)
     causes[TaskStatus.SUCCESS].update(drained)
+    # Each dequeue that was never answered may have completed one task, which nobody was told of.
+    untold = sum(event.verb == "dequeue" and event.outcome == UNKNOWN for event in events)
     put = {event.task_id for event in events if event.verb == "put" and event.outcome == OK}
     found = [
         Violation("lost", task_id, "its put was answered, and it is gone") for task_id in put - ended.keys()
@@ -325,7 +336,11 @@ def balance(
     for task_id, status in ended.items():
         if task_id in drained and status is not TaskStatus.SUCCESS:
             found.append(Violation("wrong end", task_id, f"it was completed at the end, and it is {status}"))
-        elif status is not TaskStatus.SHED and task_id not in causes[status]:
+        elif status is TaskStatus.SHED or task_id in causes[status]:
+            continue
+        elif status is TaskStatus.SUCCESS and untold:
+            untold -= 1
+        else:
             found.append(Violation("no cause", task_id, f"it is {status} by no call"))
     found += [
         Violation("drained twice", task_id, "it was claimed again after it was completed")

@@ -18,8 +18,11 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import Task, TaskStatus
-from tests.soak.actors import DOWN_SECONDS, LEASE_SECONDS, OPENING, Cast, Network, Place
+from freshq.stores.dynamodb.table_key import TableKey
+from tests.soak.actors import LEASE_SECONDS, OPENING, Place
+from tests.soak.cast import DOWN_SECONDS, Cast, Network
 from tests.soak.history import OK, balance, check, read
+from tests.support.attached import Shipments
 from tests.support.databases import HOST, Postgres
 from tests.support.dynamodb_local import DynamoDBLocal, create_without_stream
 from tests.support.faults import client_at
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from freshq import Queue
+    from freshq import AttachedQueue, Queue
     from tests.support.databases import Server
 
 IS_LONG: Final = "FRESHQ_SOAK_SECONDS" in os.environ
@@ -60,7 +63,7 @@ class Scene:
     network: Network | None = None
 
 
-@pytest.fixture(params=["sqlite", "postgres", "dynamodb_local"])
+@pytest.fixture(params=["sqlite", "postgres", "dynamodb_local", "attached"])
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Return an empty queue that processes can open."""
     with ExitStack() as stack:
@@ -69,10 +72,12 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             yield Scene(place, lambda: place)
         elif request.param == "postgres":
             yield _on_postgres(request, stack)
-        elif IS_LONG:
-            yield _on_restarted_dynamodb(tmp_path_factory.mktemp("dynamodb"), stack)
         else:
-            yield _on_dynamodb(request, stack)
+            key = "id" if request.param == "attached" else None
+            if IS_LONG:
+                yield _on_restarted_dynamodb(tmp_path_factory.mktemp("dynamodb"), stack, key)
+            else:
+                yield _on_dynamodb(request, stack, key)
 
 
 def _on_postgres(request: pytest.FixtureRequest, stack: ExitStack) -> Scene:
@@ -98,19 +103,27 @@ def _on_postgres(request: pytest.FixtureRequest, stack: ExitStack) -> Scene:
     )
 
 
-def _on_dynamodb(request: pytest.FixtureRequest, stack: ExitStack) -> Scene:
+def _table_at(url: str, key: str | None) -> str:
+    """Make a table, attached if it has a key of the application's; return its name."""
+    table = f"soak-{uuid.uuid4().hex}"
+    if key is None:
+        create_without_stream(client_at(url), table)
+    else:
+        Shipments(client_at(url), table, TableKey.named(key)).create_attached()
+    return table
+
+
+def _on_dynamodb(request: pytest.FixtureRequest, stack: ExitStack, key: str | None) -> Scene:
     url = request.getfixturevalue("dynamodb_local").meta.endpoint_url
-    behind = Place(url, f"soak-{uuid.uuid4().hex}")
-    create_without_stream(client_at(url), behind.table or "")
+    behind = Place(url, _table_at(url, key), key=key)
     proxy = stack.enter_context(Proxy(int(url.rpartition(":")[2])))
     return Scene(replace(behind, url=f"http://{HOST}:{proxy.port}"), lambda: behind, Network(proxy))
 
 
-def _on_restarted_dynamodb(data: Path, stack: ExitStack) -> Scene:
+def _on_restarted_dynamodb(data: Path, stack: ExitStack, key: str | None) -> Scene:
     servers = [DynamoDBLocal(data=data).__enter__()]
     stack.callback(lambda: servers[-1].__exit__(None, None, None))
-    table = f"soak-{uuid.uuid4().hex}"
-    create_without_stream(client_at(servers[-1].endpoint_url), table)
+    table = _table_at(servers[-1].endpoint_url, key)
     proxy = stack.enter_context(Proxy(servers[-1].port))
 
     def restart() -> None:
@@ -120,13 +133,13 @@ def _on_restarted_dynamodb(data: Path, stack: ExitStack) -> Scene:
         proxy.lead_to(servers[-1].port)
 
     return Scene(
-        Place(f"http://{HOST}:{proxy.port}", table, ON_DISK_ANSWER_SECONDS),
-        lambda: Place(servers[-1].endpoint_url, table),
+        Place(f"http://{HOST}:{proxy.port}", table, ON_DISK_ANSWER_SECONDS, key),
+        lambda: Place(servers[-1].endpoint_url, table, key=key),
         Network(proxy, restart),
     )
 
 
-def drain(queue: Queue) -> list[str]:
+def drain(queue: Queue | AttachedQueue) -> list[str]:
     """Complete every task that is left; return their ids."""
     drained = []
     while claims := queue.claim(100, lease_seconds=DRAIN_LEASE_SECONDS):
