@@ -1,9 +1,10 @@
 """The emulator's process, which `Emulator` starts: `python ministack_process.py SOCKET`.
 
-It differs from ministack's own command in three ways. It serves a socket that its parent has bound, so that
+It differs from ministack's own command in four ways. It serves a socket that its parent has bound, so that
 no other process can take the port in between. It kills itself and every function process when its standard
 input closes, so that nothing outlives the parent. And it waits for the batching windows of streams, as Lambda
-does and ministack does not, so that functions are invoked as often as in an account.
+does and ministack does not, so that functions are invoked as often as in an account. In the filters of
+streams, what is not there does not exist, however many levels above it are missing; ministack wants those.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 
 class BatchingWindows:
@@ -65,6 +66,30 @@ class BatchingWindows:
         return records if now - seen >= window_seconds else []
 
 
+def with_parents(record: Mapping[str, Any], pattern: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record of a stream with each level that a filter names, empty where it is missing.
+
+    Lambda compares paths to values, so `{"exists": false}` holds also where a part of the path is missing.
+    """
+    levels = {name: inner for name, inner in pattern.items() if isinstance(inner, dict)}
+    parents = {name: with_parents(record.get(name) or {}, inner) for name, inner in levels.items()}
+    return {**record, **parents}
+
+
+def mend_filters(mappings: Any) -> None:  # noqa: ANN401 - a module without types
+    """Have the emulator's filters match records in which levels are missing.
+
+    Args:
+        mappings: The emulator's module of event source mappings.
+    """
+    matches = mappings._match_esm_filter  # noqa: SLF001 - ministack has no public place for it
+
+    def matches_with_parents(record: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:
+        return bool(matches(with_parents(record, pattern), pattern))
+
+    mappings._match_esm_filter = matches_with_parents  # noqa: SLF001 - as above
+
+
 def _end_with_parent() -> None:
     sys.stdin.buffer.read()
     os.killpg(os.getpgid(0), signal.SIGKILL)
@@ -78,6 +103,7 @@ def _main(descriptor: int) -> None:
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     BatchingWindows(lambda_svc, dynamodb)
+    mend_filters(lambda_svc)
     config = Config()
     config.bind = [f"fd://{descriptor}"]
     config.backlog = 1024

@@ -110,8 +110,12 @@ def test_records_are_worked_and_archived_and_the_application_s_own_stay_its_own(
     (dead,) = queue.list("FAILURE")
     assert (dead.task_id, dead.error) == ("c-7/20", "the payload asked to be rejected")
 
-    items = {int(item["number"]["N"]): item for item in client.scan(TableName=TABLE)["Items"]}
-    records = {number: item for number, item in items.items() if item["customer"]["S"] == "c-7"}
+    items = client.query(
+        TableName=TABLE,
+        KeyConditionExpression="customer = :customer",
+        ExpressionAttributeValues={":customer": {"S": "c-7"}},
+    )["Items"]
+    records = {int(item["number"]["N"]): item for item in items}
     prices = {number: item["price"]["N"] for number, item in records.items()}
     assert prices == {number: str(number) for number in (*range(12), 20)} | {3: "1000"}
     assert {item["taskStatus"]["S"] for item in records.values()} == {"packed"}

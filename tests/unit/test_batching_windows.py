@@ -1,17 +1,15 @@
-"""The emulator's batching windows: a batch is delivered when it is full, or when its window is over."""
+"""What the emulator's process changes: batching windows, and filters of what is missing."""
 
 from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from local.ministack_process import BatchingWindows
+import pytest
+from local.ministack_process import BatchingWindows, mend_filters
 
 from freshq.testing import ManualClock
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Emulator:
@@ -80,3 +78,24 @@ def test_the_emulator_is_woken_when_a_window_ends(monkeypatch: pytest.MonkeyPatc
     ((seconds, action),) = started
     action()
     assert (seconds, emulator.mappings._esm_wake.is_set()) == (5.0, True)
+
+
+@pytest.mark.parametrize(
+    ("record", "matches"),
+    [
+        ({"old": {}, "new": {"status": {"S": "PENDING"}}}, True),
+        ({"new": {"status": {"S": "PENDING"}}}, True),
+        ({"old": {"status": {"S": "TAKEN"}}, "new": {"status": {"S": "PENDING"}}}, False),
+        ({"old": {}, "new": {}}, False),
+        ({"old": {}}, False),
+    ],
+)
+def test_what_is_not_there_does_not_exist_whatever_else_is_missing(
+    record: dict[str, Any], *, matches: bool
+) -> None:
+    from ministack.services import lambda_svc  # type: ignore[import-untyped]  # noqa: PLC0415 - it is large
+
+    mappings = SimpleNamespace(_match_esm_filter=lambda_svc._match_esm_filter)
+    mend_filters(mappings)
+    pattern = {"old": {"status": {"S": [{"exists": False}]}}, "new": {"status": {"S": ["PENDING"]}}}
+    assert mappings._match_esm_filter(record, pattern) is matches
