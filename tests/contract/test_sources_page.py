@@ -94,15 +94,14 @@ def typed(rows: list[Row]) -> None:
 def ran(rows: list[Row], **names: Any) -> None:
     """Run the Python of a section, one line after the other; what is a comparison must hold."""
     for row in rows:
-        tree = ast.parse(row.python)
-        if isinstance(tree.body[-1], ast.Expr):
-            compared = isinstance(tree.body[-1].value, ast.Compare | ast.BoolOp | ast.UnaryOp)
-            *before, last = tree.body
-            exec(compile(ast.Module(before, []), row.feature, "exec"), names)  # noqa: S102 - our own page
+        *before, last = ast.parse(row.python).body
+        exec(compile(ast.Module(before, []), row.feature, "exec"), names)  # noqa: S102 - our own page
+        if isinstance(last, ast.Expr):
+            compared = isinstance(last.value, ast.Compare | ast.BoolOp | ast.UnaryOp)
             value = eval(compile(ast.Expression(last.value), row.feature, "eval"), names)  # noqa: S307 - likewise
             assert value is True or not compared, f"{row.feature}: {row.python}"
         else:
-            exec(compile(tree, row.feature, "exec"), names)  # noqa: S102 - as above
+            exec(compile(ast.Module([last], []), row.feature, "exec"), names)  # noqa: S102 - as above
 
 
 def to_local(client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
