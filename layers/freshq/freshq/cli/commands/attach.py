@@ -100,8 +100,7 @@ def attach(
     present = stream_arn(client, table) if stream else None
     print_plan(attaching.plan_attachment(client, attachment), attachment)
     if stream:
-        _say_if_no_stack_takes(attachment)
-        typer.echo(f"  exists: the stream {present}" if present else "  to enable: the change stream")
+        _print_stream_plan(attachment, present)
     if dry_run:
         return
     with progress_bars() as on_status:
@@ -112,8 +111,9 @@ def attach(
         typer.echo(f"Stream: {arn}")
 
 
-def _say_if_no_stack_takes(attachment: Attachment) -> None:
-    """Say that the Lambda functions cannot work the table if its hash key is not text."""
+def _print_stream_plan(attachment: Attachment, present: str | None) -> None:
+    """Print whether the stream is to be enabled, and whether the Lambda functions can use it."""
+    typer.echo(f"  exists: the stream {present}" if present else "  to enable: the change stream")
     key = attachment.key.hash
     if key.kind != "S":
         typer.echo(

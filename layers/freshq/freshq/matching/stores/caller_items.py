@@ -101,8 +101,13 @@ def caller_actions(table: str, before: Caller | None, after: Caller | None) -> l
     actions: list[Item] = [own]
     if before is not None and before.status is CallerStatus.WAITING:
         actions.append({"Delete": {"TableName": table, "Key": _line_key(before), **same_token(before.token)}})
-    if after is not None and after.status is CallerStatus.WAITING:
-        entry = _line_key(after) | encode_caller(after)
-        keys = (asking_key(question, after.sort_key) for question in after.questions)
-        actions += [{"Put": {"TableName": table, "Item": item, **guard(None)}} for item in (entry, *keys)]
-    return actions
+    joined = [] if after is None else _line_items(after)
+    return actions + [{"Put": {"TableName": table, "Item": item, **guard(None)}} for item in joined]
+
+
+def _line_items(caller: Caller) -> list[Item]:
+    """Return the entry of a caller in the line, and the items of its questions; none unless it waits."""
+    if caller.status is not CallerStatus.WAITING:
+        return []
+    asked = [asking_key(question, caller.sort_key) for question in caller.questions]
+    return [_line_key(caller) | encode_caller(caller), *asked]
