@@ -12,7 +12,7 @@ import threading
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from freshq.errors import MissingExtra, needs
 from freshq.policy.order import Order
+from freshq_pipeline.cluster.commands import Command
 from freshq_pipeline.errors import (
     DIFFERENCE_STATUS,
     EXTRA,
@@ -31,7 +32,7 @@ from freshq_pipeline.errors import (
     PipelineError,
     complain,
 )
-from freshq_pipeline.flags import FLAGS, OPTIONS, arguments, with_options
+from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
 from freshq_pipeline.report.terminal import difference, show_replay, show_summary
 from freshq_pipeline.run.progress import RunProgress
 from freshq_pipeline.run.request import Options, RunRequest
@@ -88,6 +89,16 @@ class Scenarios:
         return Grid(orders, capacities, deadlines, self.recorded_policy, self.servers, self.seed, self.queue)
 
 
+# What a stream cannot do: it has no end, and computes what changed.
+NOT_OF_STREAM: Final = ("as_of_ms", "full_refresh", "since", "until")
+# The options of each command that a cluster runs.
+COMMAND_FLAGS: Final = {
+    Command.RUN: flags_of(Options),
+    Command.STREAM: flags_of(Options, *NOT_OF_STREAM),
+    Command.REPLAY: flags_of(Scenarios) | {FLAGS["form"]},
+}
+
+
 class OneLineErrors(TyperGroup):
     """Prints an expected error in one line, and exits with its status."""
 
@@ -136,7 +147,7 @@ def run(
 
 
 @app.command()
-@with_options("as_of_ms", "full_refresh", "since", "until")
+@with_options(*NOT_OF_STREAM)
 def stream(
     events: EventsOption,
     out: OutOption,
@@ -185,10 +196,11 @@ def replay(
     Exits with status 5 if the replay of the recorded policy is more than 5 % off the recording.
     """
     from freshq_pipeline.replay import replay as simulate  # noqa: PLC0415 - an extra
-    from freshq_pipeline.report.page import REPLAY, write_report  # noqa: PLC0415 - an extra
+    from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - an extra
     from freshq_pipeline.run.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.partitions import published_paths  # noqa: PLC0415 - an extra
+    from freshq_pipeline.storage.state import REPLAY  # noqa: PLC0415 - an extra
     from freshq_pipeline.tables.published import read_table  # noqa: PLC0415 - an extra
 
     grid = scenarios.grid()
@@ -217,10 +229,24 @@ def report(out: OutOption) -> None:
 
 @app.command()
 def pull(
-    stack: Annotated[str, typer.Option(help="Name of a stack that was deployed with Archive=on.")],
     out: Annotated[Path, typer.Option(help="Folder to copy the landed events to.")],
+    stack: Annotated[
+        str | None, typer.Option(help="Name of a stack that was deployed with Archive=on.")
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="URL", help="Address of a queue in a SQL database with history=on.")
+    ] = None,
 ) -> None:
-    """Copy the landed events of a deployed stack; later pulls copy only new ones."""
+    """Copy the landed events of a stack or of a SQL queue; later pulls copy only new ones."""
+    if (stack is None) is (queue is None):
+        raise BadInput("pull: give either --stack NAME or --queue URL")
+    with Progress(*Progress.get_default_columns(), console=Console(stderr=True)) as bar:
+        said = _pull_stack(stack, out, bar) if stack is not None else _pull_queue(queue or "", out, bar)
+    typer.echo(said)
+
+
+def _pull_stack(stack: str, out: Path, bar: Progress) -> str:
+    """Copy the archive of a stack; return what was done."""
     from freshq_pipeline.cluster.pull import bucket_of  # noqa: PLC0415 - an extra
     from freshq_pipeline.cluster.pull import pull as copy  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
@@ -230,12 +256,23 @@ def pull(
     )
 
     bucket = bucket_of(stack)
-    with Progress(*Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("copying", total=None)
-        pulled = copy(bucket, out, progress=lambda done, of: bar.update(task, completed=done, total=of))
-        bar.update(task, total=pulled.copied_bytes, completed=pulled.copied_bytes)
+    bar.columns = (*bar.columns, DownloadColumn())
+    task = bar.add_task("copying", total=None)
+    pulled = copy(bucket, out, progress=lambda done, of: bar.update(task, completed=done, total=of))
+    bar.update(task, total=pulled.copied_bytes, completed=pulled.copied_bytes)
     write_recording(Folder(str(out)), DYNAMODB_INDEX_LAG_SECONDS)
-    typer.echo(f"{pulled.copied} files copied to {out}, {pulled.known} already there")
+    return f"{pulled.copied} files copied to {out}, {pulled.known} already there"
+
+
+def _pull_queue(address: str, out: Path, bar: Progress) -> str:
+    """Write the history of a queue; return what was done."""
+    from freshq_pipeline.cluster.pull_queue import pull_queue  # noqa: PLC0415 - an extra
+
+    task = bar.add_task("writing", total=None)
+    pulled = pull_queue(address, out, lambda done, of: bar.update(task, completed=done, total=of))
+    bar.update(task, total=pulled.written, completed=pulled.written)
+    events = f"{pulled.events} events in {pulled.written} files"
+    return f"{events} written to {out}, {pulled.known} files already there"
 
 
 @app.command()
@@ -243,6 +280,8 @@ def pull(
 def submit(
     stack: Annotated[str, typer.Option(help="Name of a stack of pipeline/template.yaml.")],
     options: Options,
+    scenarios: Scenarios,
+    command: Annotated[Command, typer.Argument(help="What to run there.")] = Command.RUN,
     events: Annotated[str | None, typer.Option(help="s3://BUCKET/PREFIX (default: the stack's).")] = None,
     out: Annotated[str | None, typer.Option(help="s3://BUCKET/PREFIX (default: the stack's).")] = None,
     spark_conf: Annotated[
@@ -257,14 +296,24 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the run to its end.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Run on EMR Serverless, with the exit status of `run`; Ctrl-C does not stop the run."""
+    """Run on EMR Serverless, with the exit status of the command there; Ctrl-C does not stop it.
+
+    Each command has the options that it has here. A stream reads what there is, and ends.
+    """
+    from freshq_pipeline.cluster.commands import options_of  # noqa: PLC0415 - an extra
     from freshq_pipeline.cluster.submit import Job  # noqa: PLC0415 - an extra
     from freshq_pipeline.cluster.submit import submit as start  # noqa: PLC0415 - an extra
 
-    job = Job(events, out, arguments(options), spark_conf or [], package)
-    summary = start(stack, job, run=follow, wait=wait)
-    if summary is not None:
-        finish(summary, as_json=as_json)
+    if command is Command.REPLAY:
+        scenarios.grid()
+    arguments = options_of(command, given(options) | given(scenarios), COMMAND_FLAGS[command])
+    ended = start(
+        stack, Job(events, out, command, arguments, spark_conf or [], package), run=follow, wait=wait
+    )
+    if ended is None:
+        return
+    command, result = ended
+    (finish_replay if command is Command.REPLAY else finish)(result, as_json=as_json)
 
 
 def finish(summary: dict[str, Any], *, as_json: bool) -> None:

@@ -97,13 +97,16 @@ def _flag(name: str) -> str:
     return FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-def arguments(options: Any) -> list[str]:  # noqa: ANN401 - a dataclass
-    """Return options as arguments of `run`."""
-    given: list[str] = []
-    for one in fields(options):
-        flag, value = _flag(one.name), getattr(options, one.name)
-        if value is True:
-            given.append(flag)
-        elif value is not None and value is not False:
-            given += [flag, str(value)]
-    return given
+def given(options: Any) -> dict[str, str | None]:  # noqa: ANN401 - a dataclass
+    """Return the options of a dataclass that are not its defaults: flags with values, None for a switch."""
+    values = {_flag(one.name): (getattr(options, one.name), one.default) for one in fields(options)}
+    return {
+        flag: None if value is True else str(value)
+        for flag, (value, default) in values.items()
+        if value != default
+    }
+
+
+def flags_of(group: Any, *without: str) -> set[str]:  # noqa: ANN401 - a dataclass
+    """Return the flags of a dataclass, but for some of its fields."""
+    return {_flag(one.name) for one in fields(group) if one.name not in without}

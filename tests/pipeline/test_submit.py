@@ -15,7 +15,8 @@ from moto import mock_aws
 from typer.testing import CliRunner
 
 from freshq_pipeline.cli import app
-from freshq_pipeline.cluster.emr import deployed, start, summary_of
+from freshq_pipeline.cluster.commands import Command
+from freshq_pipeline.cluster.emr import deployed, result_of, start
 from freshq_pipeline.cluster.package import upload
 from freshq_pipeline.cluster.verdict import VERDICT, with_verdict
 from freshq_pipeline.errors import INTERRUPTED_STATUS, BadInput, PipelineError
@@ -35,6 +36,7 @@ OUTPUTS = {
     "SparkParameters": "--conf spark.archives=s3://own/job/environment.tar.gz#environment",
     "TimeoutMinutes": "60",
     "LogGroupName": "/freshq/p/pipeline",
+    "Catalog": "glue.freshq",
 }
 SUMMARY = {"run_id": "r", "tasks": 3, "ledger_violations": 0, "tables": {}}
 
@@ -171,14 +173,10 @@ def test_a_run_is_followed_to_its_summary(command: Callable[..., Any], s3: Any) 
     assert json.loads(ended.stdout) == SUMMARY
     driver = application.started["jobDriver"]["sparkSubmit"]
     assert driver["entryPoint"] == "s3://own/job/main.py"
-    assert driver["entryPointArguments"][:5] == [
-        "run",
-        "--events",
-        "s3://landed/events",
-        "--out",
-        "s3://own/out",
+    assert driver["entryPointArguments"] == [
+        *("run", "--events", "s3://landed/events", "--out", "s3://own/out", "--json"),
+        *("--catalog", "glue.freshq", "--as-of", "5"),
     ]
-    assert driver["entryPointArguments"][7:9] == ["--as-of", "5"]
     assert driver["sparkSubmitParameters"].startswith(OUTPUTS["SparkParameters"])
     assert f"FRESHQ_VERDICT=s3://own/{application.verdict_key}" in driver["sparkSubmitParameters"]
     assert "s3://own/logs/applications/00app/jobs/00run/" in ended.stderr
@@ -229,9 +227,9 @@ def test_a_run_without_a_summary_is_a_failure(s3: Any) -> None:
         "jobDriver": {"sparkSubmit": {"entryPointArguments": arguments, "sparkSubmitParameters": ""}},
     }
     with pytest.raises(PipelineError, match=r"s3://own/other has no summary\.json"):
-        summary_of(run, s3)
+        result_of(run, s3)
     put(s3, "other/summary.json", SUMMARY)
-    assert summary_of(run, s3) == SUMMARY
+    assert result_of(run, s3) == (Command.RUN, SUMMARY)
 
 
 def test_ctrl_c_leaves_the_run_going(command: Callable[..., Any]) -> None:
@@ -245,7 +243,55 @@ def test_no_wait_only_starts_the_run(command: Callable[..., Any]) -> None:
     application = Application()
     ended = command(application, ["--no-wait", "--events", "s3://other/x/"])
     assert ended.exit_code == 0, ended.stderr
-    assert application.started["jobDriver"]["sparkSubmit"]["entryPointArguments"][2] == "s3://other/x"
+    assert arguments(application)[2] == "s3://other/x"
+
+
+def arguments(application: Application) -> list[str]:
+    """Return the arguments of the command that was started."""
+    given: list[str] = application.started["jobDriver"]["sparkSubmit"]["entryPointArguments"]
+    return given
+
+
+def test_a_backfill_is_a_run_with_its_days(command: Callable[..., Any]) -> None:
+    application = Application()
+    ended = command(application, ["--no-wait", "--since", "2026-11-01", "--until", "2026-11-03"])
+    assert ended.exit_code == 0, ended.stderr
+    assert arguments(application)[0] == "run"
+    assert arguments(application)[-4:] == ["--since", "2026-11-01", "--until", "2026-11-03"]
+
+
+def test_a_stream_has_its_checkpoint_beside_the_output(command: Callable[..., Any], s3: Any) -> None:
+    application = Application("SUCCESS")
+    put(s3, "out/summary.json", SUMMARY)
+    ended = command(application, ["stream", "--keep-runs", "3"])
+    assert ended.exit_code == 0, ended.stderr
+    assert arguments(application) == [
+        *("stream", "--events", "s3://landed/events", "--out", "s3://own/out", "--json"),
+        *("--checkpoint", "s3://own/out/checkpoint", "--catalog", "glue.freshq", "--keep-runs", "3"),
+    ]
+
+
+@pytest.mark.parametrize("status", [0, 5])
+def test_a_replay_shows_its_result_and_has_its_status(
+    status: int, command: Callable[..., Any], s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = {"queues": [{"check": {"within": status == 0}}]}
+    put(s3, "out/replay.json", result)
+    monkeypatch.setattr("freshq_pipeline.cli.difference", lambda _check: "far off")
+    application = Ending(s3, {"status": 5, "message": "far off"}) if status else Application("SUCCESS")
+    ended = command(application, ["replay", "--policies", "lifo", "--queue", "mail", "--json"])
+    assert ended.exit_code == status, ended.stderr
+    assert json.loads(ended.stdout) == result
+    assert arguments(application) == [
+        *("replay", "--events", "s3://landed/events", "--out", "s3://own/out", "--json"),
+        *("--policies", "lifo", "--queue", "mail"),
+    ]
+
+
+def test_another_output_is_not_registered_in_the_catalog_of_the_stack(command: Callable[..., Any]) -> None:
+    application = Application()
+    assert command(application, ["--no-wait", "--out", "s3://other/out"]).exit_code == 0
+    assert "--catalog" not in arguments(application)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +300,10 @@ def test_no_wait_only_starts_the_run(command: Callable[..., Any]) -> None:
         (["--events", "/here"], "events: must begin with s3://"),
         (["--as-of", "-1"], "as-of: must be milliseconds"),
         (["--iceberg", "lake"], "iceberg: must be CATALOG.NAMESPACE"),
+        (["--policies", "fifo"], "policies: run has no such option; it has --as-of"),
+        (["stream", "--since", "2026-11-01"], "since: stream has no such option"),
+        (["replay", "--as-of", "5"], "as-of: replay has no such option; it has --capacity"),
+        (["replay", "--policies", "newest"], "policies: "),
     ],
 )
 def test_bad_options_start_nothing(options: list[str], message: str, command: Callable[..., Any]) -> None:

@@ -52,7 +52,7 @@ def emptied(engine: sa.Engine) -> sa.Engine:
     """Return the engine once the tables are empty, which is quicker than new ones."""
     tables = schema("tasks", engine.dialect.name)
     with engine.begin() as connection:
-        for table in (tables.tasks, tables.records, tables.counts):
+        for table in (tables.tasks, tables.records, tables.counts, tables.histories, tables.history):
             connection.execute(table.delete())
     return engine
 

@@ -249,6 +249,8 @@ class MariaDB(Server):
         options = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
         # Its temporary tables have names by process, which two installations at a time would share in /tmp.
         self.run([install, *options, f"--datadir={folder / 'data'}", f"--tmpdir={folder}", *_QUICK], folder)
+        # A folder is a database. Those of the system have no triggers.
+        self.run(["mkdir", str(folder / "data" / _DATABASE)], folder)
 
     def command(self, folder: Path) -> list[str]:
         """Return the command that starts it."""
@@ -267,9 +269,10 @@ class MariaDB(Server):
     @property
     def url(self) -> str:
         """Where it answers."""
-        return f"mariadb+pymysql://root@{HOST}:{self.port}/mysql"
+        return f"mariadb+pymysql://root@{HOST}:{self.port}/{_DATABASE}"
 
 
+_DATABASE: Final = "freshq"
 _CARELESS: Final = {
     "fsync": "off",
     "synchronous_commit": "off",

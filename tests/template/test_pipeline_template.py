@@ -12,6 +12,7 @@ from local.pipeline_package import PROCESSORS, PYTHON
 from samtranslator.yaml_helper import yaml_parse
 
 from freshq_pipeline.cluster import package
+from freshq_pipeline.cluster.commands import Command, arguments_of
 from tests.template.test_template import PROJECT, explained
 
 TEMPLATE = PROJECT / "pipeline" / "template.yaml"
@@ -30,7 +31,9 @@ def properties(name: str) -> dict[str, Any]:
 
 
 def statements(role: str) -> dict[str, dict[str, Any]]:
-    listed = [one for policy in properties(role)["Policies"] for one in policy["PolicyDocument"]["Statement"]]
+    """Return the statements of a role, or of a policy of its own, by name."""
+    policies = properties(role).get("Policies", [properties(role)])
+    listed = [one for policy in policies for one in policy["PolicyDocument"]["Statement"]]
     return {one["Sid"]: one for one in listed}
 
 
@@ -46,6 +49,7 @@ def filled(text: str) -> str:
         "ArchiveBucketName": "landed",
         "ArchivePrefix": "events",
         "Bucket": "own",
+        "DatabaseName": "freshq",
     }
     return re.sub(r"\$\{([\w.:]+)\}", lambda found: values.get(found.group(1), found.group(1)), text)
 
@@ -92,7 +96,7 @@ class TestBucket:
     def test_age_deletes_nothing_that_a_later_run_reads(self) -> None:
         rules = properties("Bucket")["LifecycleConfiguration"]["Rules"]
         by_age = {rule.get("Prefix", "") for rule in rules if "ExpirationInDays" in rule}
-        assert by_age == {"out/quarantine/", "verdicts/", "logs/"}
+        assert by_age == {"out/quarantine/", "verdicts/", "logs/", "results/"}
         assert any("NoncurrentVersionExpiration" in rule for rule in rules)
 
 
@@ -106,7 +110,7 @@ class TestRights:
         assert set(re.findall(r"\$\{Bucket\.Arn\}/(\w+)/\*", targets)) == {"out", "verdicts", "logs"}
         assert "Archive" not in targets
 
-    @pytest.mark.parametrize("role", ["JobRole", "ScheduleRole"])
+    @pytest.mark.parametrize("role", ["JobRole", "ScheduleRole", "QueryPolicy"])
     def test_nothing_is_allowed_everywhere(self, role: str) -> None:
         for statement in statements(role).values():
             assert statement["Effect"] == "Allow"
@@ -128,6 +132,85 @@ class TestRights:
         }
         assert len(given) == 2
 
+    def test_a_run_registers_tables_in_one_database(self) -> None:
+        given = statements("JobRole")["RegisterTables"]
+        assert {action.partition(":")[0] for action in actions(given)} == {"glue"}
+        assert not [action for action in actions(given) if "Delete" in action]
+        assert [resource["Fn::Sub"].rpartition(":")[2] for resource in given["Resource"]] == [
+            *("catalog", "database/${DatabaseName}", "table/${DatabaseName}/*")
+        ]
+
+    def test_who_asks_queries_writes_only_their_results(self) -> None:
+        given = statements("QueryPolicy")
+        writing = {
+            sid
+            for sid, statement in given.items()
+            if any(re.search(r":(Put|Create|Update|Delete)", action) for action in actions(statement))
+        }
+        assert writing == {"KeepResults"}
+        assert given["KeepResults"]["Resource"] == {"Fn::Sub": "${Bucket.Arn}/results/*"}
+
+
+class TestQueries:
+    def test_the_catalog_of_the_output_is_the_database_of_the_stack(self) -> None:
+        assert source()["Outputs"]["Catalog"]["Value"] == {"Fn::Sub": "glue.${Database}"}
+        assert properties("Database")["DatabaseInput"]["Name"] == {"Ref": "DatabaseName"}
+
+    def test_results_are_encrypted_and_a_query_has_a_limit(self) -> None:
+        group = properties("WorkGroup")["WorkGroupConfiguration"]
+        assert group["EnforceWorkGroupConfiguration"] is True
+        assert group["BytesScannedCutoffPerQuery"] == {"Ref": "MaximumScanBytes"}
+        results = group["ResultConfiguration"]
+        assert results["EncryptionConfiguration"] == {"EncryptionOption": "SSE_S3"}
+        assert results["OutputLocation"] == {"Fn::Sub": "s3://${Bucket}/results/"}
+
+    def test_every_query_is_saved_in_the_workgroup_for_the_database(self) -> None:
+        queries = [one["Properties"] for one in source()["Resources"].values() if is_query(one)]
+        assert len(queries) == 5
+        for query in queries:
+            assert (query["Database"], query["WorkGroup"]) == ({"Ref": "Database"}, {"Ref": "WorkGroup"})
+            assert query["Description"].endswith(".")
+
+
+def is_query(resource: dict[str, Any]) -> bool:
+    return bool(resource["Type"] == "AWS::Athena::NamedQuery")
+
+
+class TestAlarms:
+    def test_the_figures_are_those_of_the_summary_that_a_run_prints(self) -> None:
+        for metric, value in (("RunsMetric", "1"), ("ViolationsMetric", "$.ledger_violations")):
+            assert properties(metric)["FilterPattern"] == "{ $.ledger_violations >= 0 }"
+            (made,) = properties(metric)["MetricTransformations"]
+            assert made["MetricValue"] == value
+            assert properties(metric)["LogGroupName"] == {"Ref": "JobLogs"}
+
+    def test_silence_is_alarming_only_while_runs_are_scheduled(self) -> None:
+        late = source()["Resources"]["LateRunAlarm"]
+        assert late["Condition"] == "IsScheduled"
+        told = late["Properties"]
+        assert (told["Period"], told["EvaluationPeriods"]) == (3600, {"Ref": "LateHours"})
+        assert told["TreatMissingData"] == "breaching"
+        # CloudWatch looks back a week at most.
+        assert source()["Parameters"]["LateHours"]["MaxValue"] * 3600 <= 7 * 86_400
+
+    def test_alarms_watch_the_metrics_that_are_made(self) -> None:
+        made = {
+            properties(metric)["MetricTransformations"][0]["MetricName"]
+            for metric in ("RunsMetric", "ViolationsMetric")
+        }
+        assert {properties(alarm)["MetricName"] for alarm in ("LateRunAlarm", "LedgerAlarm")} == made
+
+    def test_a_failed_run_is_announced_at_once(self) -> None:
+        rule = properties("FailedRunRule")
+        assert rule["EventPattern"]["detail"] == {
+            "applicationId": [{"Ref": "Application"}],
+            "state": ["FAILED", "CANCELLED"],
+        }
+        (target,) = rule["Targets"]
+        assert target["Arn"] == {"Ref": "AlarmTopicArn"}
+        told = target["InputTransformer"]["InputTemplate"]["Fn::Sub"]
+        assert json.loads(told)  # EventBridge takes a text in quotation marks
+
 
 class TestSchedule:
     def test_it_is_off_until_there_is_a_job(self) -> None:
@@ -137,13 +220,9 @@ class TestSchedule:
         told = scheduled()
         driver = told["JobDriver"]["SparkSubmit"]
         assert driver["EntryPoint"] == f"s3://own/{package.JOB}/{package.ENTRY_POINT}"
-        assert driver["EntryPointArguments"] == [
-            "run",
-            "--events",
-            "s3://landed/events",
-            "--out",
-            "s3://own/out",
-        ]
+        assert driver["EntryPointArguments"] == arguments_of(
+            Command.RUN, "s3://landed/events", "s3://own/out", "glue.freshq", []
+        )
         assert (
             f"spark.archives=s3://own/{package.JOB}/{package.ARCHIVE}#environment"
             in driver["SparkSubmitParameters"]
@@ -162,7 +241,7 @@ def test_the_outputs_are_those_that_submit_reads() -> None:
     read = set(
         re.findall(r'outputs\["(\w+)"\]', (PROJECT / "pipeline/freshq_pipeline/cluster/emr.py").read_text())
     )
-    assert set(source()["Outputs"]) == read
+    assert set(source()["Outputs"]) - {"WorkGroupName", "QueryPolicyArn"} == read
 
 
 def test_every_resource_says_why_it_is_there() -> None:

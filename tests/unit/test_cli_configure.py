@@ -11,6 +11,7 @@ import pytest
 from freshq import Queue
 from freshq.cli.addresses import open_queue
 from freshq.cli.configuration import open_configured
+from freshq.stores.sql import SqlStore
 from tests.unit.test_cli_verbs import answer, fails, freshq
 
 if TYPE_CHECKING:
@@ -121,3 +122,42 @@ def test_shards_are_stored_on_dynamodb(moto_client: DynamoDBClient) -> None:
     claims = answer("claim", "--limit", "12", "--queue", "dynamodb://Sharded")
     assert sorted(claim["payload"] for claim in claims) == list(range(12))
     fails(2, "shards: ", "configure", "--shards", "0", "--queue", "dynamodb://Sharded")
+
+
+class TestHistory:
+    """The history is no stored option: `table create` makes the database keep it."""
+
+    @staticmethod
+    def kept_seconds(url: str) -> float | None:
+        """Return how long the history of a queue is kept; None if it keeps none."""
+        with closing(SqlStore(url, queue="default")) as store:
+            if store.history.kept("default") is None:
+                return None
+            seconds: float = store.history.check("default").keep_seconds
+            return seconds
+
+    def test_an_address_begins_and_ends_it(self, url: str) -> None:
+        assert self.kept_seconds(url) is None
+        assert freshq("table", "create", f"{url}?history=on&history_seconds=90").exit_code == 0
+        assert self.kept_seconds(url) == 90
+        assert freshq("table", "create", f"{url}?order=fifo").exit_code == 0
+        assert self.kept_seconds(url) == 90
+        assert freshq("table", "create", f"{url}?history=on").exit_code == 0
+        assert self.kept_seconds(url) == 7 * 86_400
+        assert freshq("table", "create", f"{url}?history=off").exit_code == 0
+        assert self.kept_seconds(url) is None
+
+    @pytest.mark.parametrize(
+        ("option", "problem"),
+        [
+            ("history=maybe", "history: must be True or False (in an address, on or off), got 'maybe'"),
+            ("history_seconds=5", "history_seconds: only with history=True"),
+            ("history=on&history_seconds=x", "history_seconds: must be a number"),
+        ],
+    )
+    def test_wrong_values_change_nothing(self, url: str, option: str, problem: str) -> None:
+        fails(2, problem, "table", "create", f"{url}?{option}")
+        assert self.kept_seconds(url) is None
+
+    def test_another_store_has_none(self) -> None:
+        fails(2, "unknown option 'history' in the address", "table", "create", "memory://?history=on")

@@ -1,4 +1,4 @@
-"""A run on EMR Serverless: start it, wait for its end, and read its summary."""
+"""A run on EMR Serverless: start it, wait for its end, and read its result."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import ClientError
 
+from freshq_pipeline.cluster.commands import RESULTS, Command
 from freshq_pipeline.cluster.package import ENTRY_POINT, JOB
 from freshq_pipeline.cluster.stacks import aws_errors, error_code, outputs_of
 from freshq_pipeline.cluster.verdict import VERDICT
-from freshq_pipeline.errors import BAD_INPUT_STATUS, PREFIX, VIOLATION_STATUS, BadInput, PipelineError
-from freshq_pipeline.storage.state import SUMMARY
+from freshq_pipeline.errors import (
+    BAD_INPUT_STATUS,
+    DIFFERENCE_STATUS,
+    PREFIX,
+    VIOLATION_STATUS,
+    BadInput,
+    PipelineError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +33,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 5.0
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
+# EMR reports runs with these statuses as failed, though they have published everything.
+PUBLISHED: Final = frozenset({VIOLATION_STATUS, DIFFERENCE_STATUS})
 _VERDICT_IN: Final = re.compile(rf"driverEnv\.{VERDICT}=(s3://\S+)")
 _ADDRESS: Final = re.compile(r"s3://([^/\s]+)/?(\S*)")
 _SETTING: Final = re.compile(r"[A-Za-z][\w.-]*=\S+")
@@ -44,6 +53,7 @@ class Deployed:
         spark: Spark's parameters, which make it use the Python of the package.
         timeout_minutes: A run that takes longer is cancelled.
         log_group: Log group for the output of the command.
+        catalog: Where the tables are registered.
     """
 
     application: str
@@ -54,6 +64,7 @@ class Deployed:
     spark: str
     timeout_minutes: int
     log_group: str
+    catalog: str
 
     def spark_logs(self, run: str) -> str:
         """Return the address of Spark's logs of a run."""
@@ -78,9 +89,11 @@ def deployed(stack: str, client: CloudFormationClient | None = None) -> Deployed
             outputs["SparkParameters"],
             int(outputs["TimeoutMinutes"]),
             outputs["LogGroupName"],
+            outputs["Catalog"],
         )
     except KeyError as error:
-        msg = f"stack: {stack!r} has no output {error}; give the stack of pipeline/template.yaml"
+        msg = f"stack: {stack!r} has no output {error}; "
+        msg += "give a stack of pipeline/template.yaml, as this version deploys it"
         raise BadInput(msg) from error
 
 
@@ -153,8 +166,8 @@ def wait_for_end(
         sleep(POLL_SECONDS)
 
 
-def summary_of(described: dict[str, Any], s3: S3Client) -> dict[str, Any]:
-    """Return the summary of a finished run.
+def result_of(described: dict[str, Any], s3: S3Client) -> tuple[Command, dict[str, Any]]:
+    """Return the command of a finished run, and what it published: the summary or the replay.
 
     Args:
         described: Description of the run by EMR Serverless.
@@ -168,18 +181,18 @@ def summary_of(described: dict[str, Any], s3: S3Client) -> dict[str, Any]:
     status, message = (None, "") if state == "CANCELLED" else _verdict(driver, s3)
     if state == "FAILED" and status == BAD_INPUT_STATUS:
         raise BadInput(message)
-    # A run with ledger violations has published everything, though EMR reports it as failed.
-    if state != "SUCCESS" and status != VIOLATION_STATUS:
+    if state != "SUCCESS" and status not in PUBLISHED:
         reason = message or described.get("stateDetails") or "no reason given"
         msg = f"the run {described['jobRunId']} ended as {state}: {reason}"
         raise PipelineError(msg)
     arguments = driver["entryPointArguments"]
-    out = arguments[arguments.index("--out") + 1].rstrip("/")
-    summary = _read(s3, f"{out}/{SUMMARY}")
-    if summary is None:
-        msg = f"the run {described['jobRunId']} ended, but {out} has no {SUMMARY}"
+    command = Command(arguments[0])
+    out, name = arguments[arguments.index("--out") + 1].rstrip("/"), RESULTS[command]
+    result = _read(s3, f"{out}/{name}")
+    if result is None:
+        msg = f"the run {described['jobRunId']} ended, but {out} has no {name}"
         raise PipelineError(msg)
-    return summary
+    return command, result
 
 
 def _verdict(driver: dict[str, Any], s3: S3Client) -> tuple[int | None, str]:

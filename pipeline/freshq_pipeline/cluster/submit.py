@@ -10,7 +10,8 @@ import boto3
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress
 
-from freshq_pipeline.cluster.emr import checked_address, deployed, start, summary_of, wait_for_end
+from freshq_pipeline.cluster.commands import arguments_of
+from freshq_pipeline.cluster.emr import checked_address, deployed, result_of, start, wait_for_end
 from freshq_pipeline.cluster.package import upload
 from freshq_pipeline.errors import Interrupted, complain
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from rich.status import Status
 
+    from freshq_pipeline.cluster.commands import Command
     from freshq_pipeline.cluster.emr import Deployed
 
 
@@ -30,20 +32,24 @@ class Job:
     Attributes:
         events: Address of the events; None: the one of the stack.
         out: Address of the output; None: the one of the stack.
-        options: Further arguments of `run`.
+        command: What the cluster runs.
+        options: Further arguments of the command.
         settings: Settings of Spark, each NAME=VALUE.
         package: Folder with the package.
     """
 
     events: str | None
     out: str | None
+    command: Command
     options: Sequence[str]
     settings: Sequence[str]
     package: Path
 
 
-def submit(stack: str, job: Job, *, run: str | None = None, wait: bool = True) -> dict[str, Any] | None:
-    """Start a job, follow it to its end, and return its summary.
+def submit(
+    stack: str, job: Job, *, run: str | None = None, wait: bool = True
+) -> tuple[Command, dict[str, Any]] | None:
+    """Start a job, follow it to its end, and return its command and what it published.
 
     Args:
         stack: Name of the pipeline's stack.
@@ -60,7 +66,9 @@ def submit(stack: str, job: Job, *, run: str | None = None, wait: bool = True) -
     found = deployed(stack)
     if run is None:
         _upload(found, job.package)
-        arguments = ["run", "--events", events or found.events, "--out", out or found.out, *job.options]
+        # The stack's catalog is for the stack's own output.
+        catalog = found.catalog if out in (None, found.out) else None
+        arguments = arguments_of(job.command, events or found.events, out or found.out, catalog, job.options)
         run = start(found, arguments, job.settings, boto3.client("emr-serverless"))
     complain(f"run {run} of application {found.application}")
     complain(f"logs: {found.log_group}, and {found.spark_logs(run)}")
@@ -100,7 +108,7 @@ class _States:
         self._last = state
 
 
-def _follow(stack: str, found: Deployed, run: str) -> dict[str, Any]:
+def _follow(stack: str, found: Deployed, run: str) -> tuple[Command, dict[str, Any]]:
     console = Console(stderr=True)
     try:
         with console.status("") as status:
@@ -111,4 +119,4 @@ def _follow(stack: str, found: Deployed, run: str) -> dict[str, Any]:
         msg += "cancel it: "
         msg += f"aws emr-serverless cancel-job-run --application-id {found.application} --job-run-id {run}"
         raise Interrupted(msg) from None
-    return summary_of(ended, boto3.client("s3"))
+    return result_of(ended, boto3.client("s3"))

@@ -20,7 +20,7 @@ from freshq_pipeline.report.words import conclusions, fates_of, verdict
 from freshq_pipeline.schemas import BY_DAY, OUTCOMES, TABLES
 from freshq_pipeline.spark.user_cache import cache_folder
 from freshq_pipeline.storage.partitions import FOLDERS, place, published_paths
-from freshq_pipeline.storage.state import SUMMARY
+from freshq_pipeline.storage.state import REPLAY, SUMMARY
 from freshq_pipeline.storage.whole_file import whole_file
 from freshq_pipeline.tables.minutes import AGES_SECONDS
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
 
 REPORT: Final = "report.html"
-REPLAY: Final = "replay.json"
 MAX_ROWS: Final = 20
 MAX_VIOLATIONS: Final = 50
 # Most days in the charts: the newest ones.

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 POINTER: Final = "_current.json"
 SUMMARY: Final = "summary.json"
+# The last replay.
+REPLAY: Final = "replay.json"
 # Durations of the parts of a run. Not in the tables: these are equal for equal input, durations are not.
 SECONDS: Final = "seconds.json"
 STATE_VERSION: Final = 3

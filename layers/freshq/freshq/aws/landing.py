@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from freshq.aws.events import part_of, text_of
 from freshq.errors import quoted
+from freshq.model.landed import SCHEMA_VERSION, holder
 from freshq.stores.dynamodb.names import ATTACHED_PREFIX
 from freshq.stores.dynamodb.table_key import BINARY, NUMBER, TEXT, KeyPart, TableKey
 
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SCHEMA_VERSION: Final = 1
-# Hexadecimal digits of a lease digest: enough to distinguish the leases of one task.
-LEASE_DIGITS: Final = 16
-# In a lease token, the text before this is the name of the worker.
-WORKER_SEPARATOR: Final = ":"
 # Types of keys, and how many a table has at most: a hash key and a range key.
 KINDS: Final = frozenset({TEXT, NUMBER, BINARY})
 MAX_KEY_PARTS: Final = 2
@@ -89,7 +84,8 @@ def landed_event(record: Mapping[str, Any], key: str | None = None) -> dict[str,
         "task_id": _task_id(_required(part_of(change, "Keys"), "Keys"), image, key),
     }
     event |= {name: _value(image, *attribute) for name, attribute in _ATTRIBUTES.items()}
-    event |= _holder(_value(image, "leaseToken", str))
+    token = _value(image, "leaseToken", str)
+    event |= holder(None if token is None else str(token))
     if after is None:
         del event["updated_ms"]
     return {name: value for name, value in event.items() if value is not None}
@@ -172,12 +168,3 @@ def _removed_by_ttl(record: Mapping[str, Any]) -> bool:
     principal = identity.get("principalId") or identity.get("PrincipalId")
     kind = identity.get("type") or identity.get("Type")
     return bool(kind == "Service" and principal == TTL_PRINCIPAL)
-
-
-def _holder(token: str | float | None) -> dict[str, str]:
-    """Return the digest of a lease token, and the name of the worker if it has one."""
-    if token is None:
-        return {}
-    worker, separator, _ = str(token).rpartition(WORKER_SEPARATOR)
-    lease = {"lease": sha256(str(token).encode(errors="replace")).hexdigest()[:LEASE_DIGITS]}
-    return lease | ({"worker": worker} if separator and worker else {})

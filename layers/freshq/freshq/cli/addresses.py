@@ -56,7 +56,13 @@ QUEUE_OPTIONS: Final[Converters] = {
     "telemetry": telemetry_named,
 }
 DYNAMODB_OPTIONS: Final[Converters] = {"shards": int, "key": str, "region": str, "profile": str}
-SQL_OPTIONS: Final[Converters] = {"max_connections": int}
+# How an address writes whether something is on.
+SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False}
+SQL_OPTIONS: Final[Converters] = {
+    "max_connections": int,
+    "history": lambda text: SWITCH.get(text, text),
+    "history_seconds": float,
+}
 # The options that can be stored with a queue; the last only on DynamoDB.
 STORABLE: Final = (*(option for option in QUEUE_OPTIONS if option not in ("name", "telemetry")), "shards")
 DEFAULT_TABLE: Final = "tasks"

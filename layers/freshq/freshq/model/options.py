@@ -48,6 +48,24 @@ class QueueOptions(TypedDict, total=False):
     telemetry: Telemetry
 
 
+class SqlOptions(QueueOptions, total=False):
+    """Also the limits of the connections to a SQL database, as `Queue.sql` takes them.
+
+    Attributes:
+        connect_timeout_seconds: How long to wait for a connection. None: 5 s, less if leases are short.
+        answer_timeout_seconds: Likewise for an answer, and for a free connection. None: 15 s, or less.
+        lock_timeout_seconds: How long a statement waits for a lock. None: 5 s, or less.
+        max_connections: Maximum number of connections of this process, by default 10.
+        durable: Whether SQLite waits for the disk at each commit, by default it does.
+    """
+
+    connect_timeout_seconds: float | None
+    answer_timeout_seconds: float | None
+    lock_timeout_seconds: float | None
+    max_connections: int
+    durable: bool
+
+
 class QueueConfig(BaseModel):
     """Options of a queue.
 

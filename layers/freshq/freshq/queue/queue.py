@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.model.options import QueueOptions
+    from freshq.model.options import QueueOptions, SqlOptions
 
 
 class Queue(BaseQueue):
@@ -97,38 +97,28 @@ class Queue(BaseQueue):
         url: str,
         table: str = "tasks",
         *,
-        connect_timeout_seconds: float | None = None,
-        answer_timeout_seconds: float | None = None,
-        lock_timeout_seconds: float | None = None,
-        max_connections: int = 10,
-        durable: bool = True,
-        **options: Unpack[QueueOptions],
+        history: bool | None = None,
+        history_seconds: float | None = None,
+        **options: Unpack[SqlOptions],
     ) -> Self:
         """Return a queue in SQLite, PostgreSQL, MariaDB or MySQL; nothing is sent before the first call.
 
         Args:
             url: Such as `sqlite:///tasks.db`, `postgresql://user@host/name` or `mariadb://user@host/name`.
             table: Name of the table of tasks, which `create_table()` or `freshq table create` makes.
-            connect_timeout_seconds: How long to wait for a connection. None: 5 s, less if leases are short.
-            answer_timeout_seconds: Likewise for an answer, and for a free connection. None: 15 s, or less.
-            lock_timeout_seconds: How long a statement waits for a lock. None: 5 s, or less.
-            max_connections: Maximum number of connections of this process.
-            durable: Whether SQLite waits for the disk at each commit.
-            **options: See `freshq.model.options.QueueConfig`.
+            history: Whether every change of a task also writes an event, in the same transaction, for
+                `freshq-pipeline pull`. `create_table()` makes it so, for all programs that use the queue;
+                False stops it and deletes the events. None: as it is.
+            history_seconds: How long events are kept. None: a week.
+            **options: See `freshq.model.options.QueueConfig`, and `freshq.model.options.SqlOptions` for
+                timeouts and connections.
 
         Raises:
             ValueError: If an argument is wrong.
             MissingExtra: If the extra `sql` is not installed.
         """
         with needs("sql"):
-            from freshq.stores.sql import SqlStore, connecting_for  # noqa: PLC0415 - only the store in use is loaded
-        connecting = connecting_for(
-            options.get("lease_seconds"),
-            connect_timeout_seconds=connect_timeout_seconds,
-            answer_timeout_seconds=answer_timeout_seconds,
-            lock_timeout_seconds=lock_timeout_seconds,
-            max_connections=max_connections,
-            durable=durable,
-        )
-        name = options.get("name", "default")
-        return cls(SqlStore(url, table, queue=name, connecting=connecting), **options)
+            from freshq.stores.sql import open_store  # noqa: PLC0415 - only the store in use is loaded
+
+        store, others = open_store(url, table, dict(options), history, history_seconds)
+        return cls(store, **others)

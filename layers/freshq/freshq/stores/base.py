@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from freshq.stores.clocks import TimeRange
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.dead_letters import DeadPlace
+    from freshq.stores.history import History
     from freshq.stores.oldest_request import OldestRequest
     from freshq.stores.transactions import Transactions
 
@@ -126,9 +127,11 @@ class Store(Protocol):
 
     Attributes:
         transactions: Present where tasks live in a database with transactions; None elsewhere.
+        history: Present where the store can keep every change of a queue's tasks; None elsewhere.
     """
 
     transactions: Transactions | None = None
+    history: History | None = None
 
     def clock(self) -> float:
         """Return the time of the store, or of this machine where it has none, in seconds since the epoch.

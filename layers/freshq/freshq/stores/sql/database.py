@@ -52,7 +52,10 @@ class Database:
     Attributes:
         engine: The engine, with the pool.
         dialect: Name of its dialect.
+        requirement: Raises if the database is not what the store needs; called before the first call.
     """
+
+    requirement: Callable[[], object] | None = None
 
     def __init__(self, url: str | sa.URL | sa.Engine, table: str, connecting: Connecting = DEFAULT) -> None:
         """Use a database; nothing is sent before the first call.
@@ -156,6 +159,17 @@ class Database:
 
         return self._retried(run)
 
+    def check_requirement(self) -> None:
+        """Raise what `requirement` raises, unless it was met before."""
+        requirement, self.requirement = self.requirement, None
+        if requirement is None:
+            return
+        try:
+            requirement()
+        except BaseException:
+            self.requirement = requirement
+            raise
+
     def translated(self, error: Exception) -> StoreError:
         """Return an error of SQLAlchemy or the driver as one of freshq's."""
         return translated(error, self.dialect, self._table)
@@ -202,6 +216,8 @@ class Database:
         return isinstance(error, self._errors) and isinstance(self.translated(error), Unreachable)
 
     def _retried(self, run: Callable[[int], T]) -> T:
+        if self.requirement is not None:
+            self.check_requirement()
         attempt = 0
         last_try_at = time.monotonic() + self._call_seconds
 

@@ -96,6 +96,7 @@ MIGRATIONS: Final = (
     Migration(5, "add the times of claims and of deaths, and the index of dead letters", _index_dead_letters),
     Migration(6, "add the progress of runs", _add_columns),
     Migration(7, "add the trace context", _add_columns),
+    Migration(8, "add the tables of histories", _create),
 )
 
 
@@ -113,14 +114,12 @@ def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] 
     Raises:
         StoreError: If a migration failed, or the tables have a newer version than this program knows.
     """
-    with _alone(database, schema.migrations.name):
+    with alone(database, schema.migrations.name):
         return database.transaction(lambda connection: _apply(connection, schema, migrations))
 
 
 def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migration]) -> list[str]:
-    if connection.dialect.name == "postgresql":
-        lock = zlib.crc32(schema.migrations.name.encode())
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
+    lock_changes(connection, schema.migrations.name)
     schema.migrations.create(connection, checkfirst=True)
     version = schema.migrations.c.version
     reached = connection.execute(sa.select(sa.func.coalesce(sa.func.max(version), 0))).scalar_one()
@@ -139,11 +138,18 @@ def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migra
     return [migration.name for migration in missing]
 
 
-@contextmanager
-def _alone(database: Database, name: str) -> Iterator[None]:
-    """Keep other processes from migrating the same tables of MariaDB or MySQL at the same time.
+def lock_changes(connection: sa.Connection, name: str) -> None:
+    """Keep other processes from changing the same tables of PostgreSQL until the transaction ends."""
+    if connection.dialect.name == "postgresql":
+        lock = zlib.crc32(name.encode())
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
 
-    On the other databases the transaction of the migration holds the lock.
+
+@contextmanager
+def alone(database: Database, name: str) -> Iterator[None]:
+    """Keep other processes from changing the same tables of MariaDB or MySQL at the same time.
+
+    On the other databases the transaction of the change holds the lock: `lock_changes`.
     """
     if database.dialect not in ("mysql", "mariadb"):
         yield

@@ -150,6 +150,7 @@ class Puts(Part):
         self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection
     ) -> list[str]:
         """Put tasks in the caller's transaction; return the value of the PutOutcome of each."""
+        self.database.check_requirement()
         rows = [row_of(task) for task in tasks]
         try:
             return self._put(connection, tasks, rows, on_conflict)

@@ -31,6 +31,14 @@ OPTIONAL_TIMES: Final = (
     *("not_before_us", "lease_until_us", "put_us", "first_due_us"),
     *("first_claim_us", "last_claim_us", "dead_us"),
 )
+CHANGE_CHARS: Final = 6
+# The batch of events that are in none yet: later than every other.
+NO_BATCH: Final = 2**62
+# What a history copies from the row of a task.
+COPIED: Final = (
+    *("task_id", "status", "task_group", "kind", "priority", "attempts", "created_us", "updated_us"),
+    *("put_us", "deadline_us", "not_before_us", "lease_until_us", "lease_token", "shed_reason", "expires"),
+)
 # Databases with indexes of some of the rows.
 PARTIAL_INDEXES: Final = ("postgresql", "sqlite")
 
@@ -49,6 +57,10 @@ class Schema:
             a run reported as done, in millionths.
         records: Small records that the processes of a queue share, as JSON.
         counts: Numbers to which the processes of a queue add.
+        histories: The queues that keep a history, and for how many seconds. Triggers read it.
+        history: One row per change of a task of these queues, with the state after it; before it for a
+            REMOVE. `claimed_us` and `claimed_attempts` are set if one write claimed a task and ended the
+            claim. `batch` numbers what was pulled together, see `freshq.stores.sql.history`.
         migrations: The migrations that were applied.
     """
 
@@ -56,6 +68,8 @@ class Schema:
     tasks: sa.Table
     records: sa.Table
     counts: sa.Table
+    histories: sa.Table
+    history: sa.Table
     migrations: sa.Table
 
 
@@ -128,6 +142,8 @@ def schema(table: str, dialect: str) -> Schema:
         _tasks(checked_table(table), metadata, dialect, options),
         _records(table, metadata, options),
         _counts(table, metadata),
+        _histories(table, metadata),
+        _history(table, metadata, dialect, options),
         sa.Table(
             f"{table}_migrations",
             metadata,
@@ -214,3 +230,47 @@ def _counts(table: str, metadata: sa.MetaData) -> sa.Table:
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.Column("expires", sa.BigInteger),
     )
+
+
+def _histories(table: str, metadata: sa.MetaData) -> sa.Table:
+    return sa.Table(
+        f"{table}_histories",
+        metadata,
+        sa.Column("queue", key_text(NAME_BYTES), primary_key=True),
+        sa.Column("history_id", sa.String(TOKEN_BYTES), nullable=False),
+        sa.Column("keep_seconds", sa.Double, nullable=False),
+    )
+
+
+def _history(table: str, metadata: sa.MetaData, dialect: str, options: Mapping[str, Any]) -> sa.Table:
+    # SQLite would use the numbers of deleted rows again.
+    more: dict[str, Any] = {"sqlite_autoincrement": True} if dialect == "sqlite" else dict(options)
+    history = sa.Table(
+        f"{table}_history",
+        metadata,
+        sa.Column("event_id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+        sa.Column("queue", key_text(NAME_BYTES), nullable=False),
+        sa.Column("batch", sa.BigInteger, nullable=False, server_default=sa.text(str(NO_BATCH))),
+        sa.Column("at_us", sa.BigInteger, nullable=False),
+        sa.Column("change_kind", sa.String(CHANGE_CHARS), nullable=False),
+        sa.Column("ttl_removal", sa.SmallInteger, nullable=False),
+        sa.Column("claimed_us", sa.BigInteger),
+        sa.Column("claimed_attempts", sa.Integer),
+        sa.Column("task_id", key_text(MAX_ID_BYTES), nullable=False),
+        sa.Column("status", sa.String(STATUS_CHARS), nullable=False),
+        *(sa.Column(name, key_text(MAX_GROUP_BYTES)) for name in ("task_group", "kind")),
+        sa.Column("priority", sa.SmallInteger, nullable=False),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        *(sa.Column(f"{name}_us", sa.BigInteger, nullable=False) for name in ("created", "updated")),
+        *(
+            sa.Column(f"{name}_us", sa.BigInteger)
+            for name in ("put", "deadline", "not_before", "lease_until")
+        ),
+        sa.Column("lease_token", sa.String(TOKEN_BYTES)),
+        sa.Column("shed_reason", sa.String(REASON_CHARS)),
+        sa.Column("expires", sa.BigInteger, nullable=False),
+        **more,
+    )
+    # In the order of pulls: what comes next, and what to delete first.
+    sa.Index(f"{table}_batches", history.c.queue, history.c.batch, history.c.event_id)
+    return history

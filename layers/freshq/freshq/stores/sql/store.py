@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -34,6 +35,7 @@ class SqlStore(Claims, Puts, Upkeep, SharedRecords, ApproximateCounts):
         *,
         queue: str | None = None,
         connecting: Connecting = DEFAULT,
+        history_seconds: float | None = None,
     ) -> None:
         """Use a database; nothing is sent before the first call.
 
@@ -43,13 +45,20 @@ class SqlStore(Claims, Puts, Upkeep, SharedRecords, ApproximateCounts):
             queue: Whose tasks `get` returns: ids are unique within a queue. None: of any queue of the
                 table.
             connecting: The limits of its connections; an engine has its own.
+            history_seconds: How long `create_table` makes the database keep the history of `queue`; 0: it
+                keeps none any more. None: as it is.
 
         Raises:
             ValueError: If an argument is wrong.
         """
         checked_table(table)
+        if history_seconds is not None and queue is None:
+            raise ValueError("queue: must be given with history_seconds")
         database = Database(url, table, connecting)
         super().__init__(database, schema(table, database.dialect), queue)
+        self._history_seconds = history_seconds
+        if queue is not None and history_seconds:
+            database.requirement = partial(self.history.check, queue)
         self.transactions = SqlTransactions(claims=self, puts=self)
 
     @override
@@ -62,7 +71,14 @@ class SqlStore(Claims, Puts, Upkeep, SharedRecords, ApproximateCounts):
 
     @override
     def create_table(self) -> None:
+        self.database.requirement = None
         self.migrate()
+        if self.queue is None or self._history_seconds is None:
+            return
+        if self._history_seconds > 0:
+            self.history.begin(self.queue, self._history_seconds)
+        else:
+            self.history.end(self.queue)
 
     def migrate(self) -> list[str]:
         """Bring the tables to the newest version; return the names of the migrations that were applied."""

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
+from freshq.stores.sql.history import SqlHistory
 from freshq.stores.sql.part import Part
 from freshq.stores.sql.rows import DUE, OVER, microseconds, task_of
 from freshq.stores.sql.stale import StaleTasks
@@ -97,6 +98,7 @@ class Upkeep(Part):
         super().__init__(database, schema, queue)
         self.upkeep_sql = UpkeepStatements(schema, database.engine.dialect)
         self._stale = StaleTasks(database, schema)
+        self.history: SqlHistory = SqlHistory(database, schema)
 
     @override
     def due(self, queue: str, now: float, limit: int) -> Due:
@@ -121,7 +123,8 @@ class Upkeep(Part):
         tidied = self._stale.leave_lines(queue, now, limit)
         if tidied < limit:
             tidied += self._forget(queue, now, limit - tidied)
-        return tidied
+        # Besides: each task that is forgotten leaves events.
+        return max(tidied, self.history.prune(queue, now, limit))
 
     def _forget(self, queue: str, now: float, limit: int) -> int:
         parameters = {"of_queue": queue, "now_us": microseconds(now)}

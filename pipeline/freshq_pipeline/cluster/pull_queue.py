@@ -1,0 +1,155 @@
+"""`pull --queue`: write the history of a queue in a SQL database to a folder, as landed events."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.cli.addresses import Address, open_queue
+from freshq.errors import FreshqError, MissingExtra, TableMissing
+from freshq_pipeline.errors import BadInput, PipelineError
+from freshq_pipeline.storage.whole_file import whole_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from freshq.queue.base import BaseQueue
+    from freshq.stores.history import History, Kept
+
+SUFFIX: Final = ".jsonl.gz"
+# Batches are files that sort by name in the order of their numbers.
+DIGITS: Final = 12
+# Repeated text compresses well at once; higher levels take several times as long.
+GZIP_LEVEL: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PulledQueue:
+    """The result of a pull.
+
+    Attributes:
+        written: Files that were written.
+        events: Events in them.
+        known: Files that the folder already had.
+    """
+
+    written: int
+    events: int
+    known: int
+
+
+def pull_queue(address: str, out: Path, progress: Callable[[int, int], None] | None = None) -> PulledQueue:
+    """Write the batches of the history that the folder lacks; may be stopped and repeated.
+
+    The first pull gets all that the history has. A later one gets what was committed since, each event once.
+
+    Args:
+        address: Address of the queue, such as sqlite:///tasks.db?name=mail.
+        out: The folder; created if needed. Each history has a folder of its own in it.
+        progress: Called with the files written so far and their number.
+
+    Raises:
+        BadInput: If the address is wrong, the queue keeps no history, or events were deleted before they
+            could be pulled.
+        PipelineError: If the database did not answer. The next pull writes the rest.
+    """
+    with _errors(), closing(_opened(address)) as queue:
+        history, name = _history_of(queue), queue.name
+        history.add_batches(name)
+        kept = _kept(history, name)
+        folder = out / f"queue-{name}-{kept.history_id[:12]}"
+        known = _numbers(folder)
+        _check_gap(kept, known, folder)
+        missing = [batch for batch in range(kept.first_batch, kept.last_batch + 1) if batch not in known]
+        events = 0
+        for done, batch in enumerate(missing, start=1):
+            events += _write(folder / f"{batch:0{DIGITS}}{SUFFIX}", _batch(history, name, batch))
+            if progress is not None:
+                progress(done, len(missing))
+    return PulledQueue(len(missing), events, len(known))
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Turn the errors of freshq into those of the pipeline."""
+    try:
+        yield
+    except MissingExtra:
+        raise
+    except (ValueError, TableMissing) as error:
+        raise BadInput(str(error)) from error
+    except FreshqError as error:
+        raise PipelineError(str(error)) from error
+
+
+def _opened(address: str) -> BaseQueue:
+    """Return the queue of an address.
+
+    Raises:
+        BadInput: If it is not in a SQL database.
+    """
+    if Address.parse(address).kind == "dynamodb":
+        msg = "queue: the changes of a table of DynamoDB are in the archive of its stack; use --stack NAME"
+        raise BadInput(msg)
+    return open_queue(address)
+
+
+def _history_of(queue: BaseQueue) -> History:
+    if queue.store.history is None:
+        raise BadInput("queue: needs a queue in a SQL database, such as sqlite:///tasks.db")
+    return queue.store.history
+
+
+def _kept(history: History, name: str) -> Kept:
+    kept = history.kept(name)
+    if kept is None:
+        msg = (
+            f"queue: {name!r} keeps no history; run `freshq table create` with ?history=on in the address, "
+            "and later pull what happened since"
+        )
+        raise BadInput(msg)
+    return kept
+
+
+def _numbers(folder: Path) -> set[int]:
+    """Return the numbers of the batches that a folder has; they never change."""
+    names = [path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}")]
+    return {int(name) for name in names if name.isdecimal()}
+
+
+def _check_gap(kept: Kept, known: set[int], folder: Path) -> None:
+    """Check that no batch is missing between those in the folder and those that are kept.
+
+    Raises:
+        BadInput: If one is. Tables made from the rest would seem complete.
+    """
+    if known and max(known) < kept.first_batch - 1:
+        msg = (
+            f"queue: events were deleted by their age after the last pull into {folder}; "
+            "pull into a new folder, and pull more often or keep them longer with history_seconds"
+        )
+        raise BadInput(msg)
+
+
+def _batch(history: History, name: str, batch: int) -> Sequence[Mapping[str, Any]]:
+    """Return the events of a batch.
+
+    Raises:
+        BadInput: If some of them may have been deleted meanwhile.
+    """
+    events = history.events(name, batch)
+    if _kept(history, name).first_batch > batch:
+        raise BadInput("queue: events are being deleted by their age while they are pulled; pull again")
+    return events
+
+
+def _write(target: Path, events: Sequence[Mapping[str, Any]]) -> int:
+    """Write events as a file that is there completely or not at all; return how many."""
+    lines = b"".join(json.dumps(event, separators=(",", ":")).encode() + b"\n" for event in events)
+    with whole_file(target) as file:
+        file.write(gzip.compress(lines, GZIP_LEVEL, mtime=0))
+    return len(events)
