@@ -115,6 +115,23 @@ def pixels(page: Page, canvas: str) -> dict[str, int]:
     return counted
 
 
+def test_a_task_in_work_shows_its_progress_and_can_be_cancelled(
+    opened: tuple[Page, str, list[str]], queue: Queue
+) -> None:
+    page, _url, wrong = opened
+    queue.put(SECRET_WORD, task_id="a")
+    (claim,) = queue.claim()
+    queue.extend(claim, 60, progress=0.29, step=EVIL)
+    until(page, lambda: page.inner_text("#lease-rows .step") == f"29 %, {EVIL}", "no progress")
+    page.click("#lease-rows button")
+    until(page, lambda: f"29 %, {EVIL}" in page.inner_text("#task-facts"), "no progress of the task")
+    page.click("#task-actions button:has-text('Cancel it')")
+    page.click("#ask button[value=yes]")
+    until(page, lambda: queue.stats().cancelled == 1, "it is not cancelled")
+    until(page, lambda: page.inner_text("#task-status") == "CANCELLED", "the page does not show it")
+    assert wrong == []
+
+
 def test_a_thousand_changes_a_second(opened: tuple[Page, str, list[str]], queue: Queue) -> None:
     page, _url, wrong = opened
     source = Source(queue)

@@ -107,7 +107,9 @@ export function progressText({ progress_fraction: fraction, progress_step: step 
 }
 
 function progressOf(task) {
-  return task.progress_fraction === null ? ["–"] : [progressText(task), track(task.progress_fraction, "success")];
+  if (task.progress_fraction === null) return ["–"];
+  const step = make("span", { className: "step", title: task.progress_step ?? "" }, progressText(task));
+  return [step, track(task.progress_fraction, "success")];
 }
 
 export function showDeadLetters({ survey, dead_letters: letters }, queue, show, act) {
