@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from benchmarks.capacity import PAYLOAD, Bench
 from benchmarks.metering import metered
 
 from freshq import Queue, Relay
@@ -12,6 +13,11 @@ from freshq.model.trace_context import MAX_TRACE_CONTEXT_BYTES, MAX_TRACESTATE_B
 from tests.support.readings import known
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq import Claim
     from tests.conftest import StoreUnderTest
     from tests.support.attached import Shipments
 
@@ -93,12 +99,27 @@ def test_records_carry_it_while_they_are_queued(shipments: Shipments) -> None:
     shipments.assert_untouched("A")
 
 
-def test_it_costs_no_write_unit_of_a_task_of_usual_size(table_store: StoreUnderTest) -> None:
-    queue = table_store.queue()
-    assert table_store.client is not None
-    with metered(table_store.client) as meter:
-        queue.put({"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11"}, trace_context=PARENT)
-    assert meter.write_units == 2
+def test_it_costs_no_write_unit_of_a_task_of_usual_size(dynamodb_local: DynamoDBClient) -> None:
+    """A put of two units, a claim of two besides its lease record, and a settlement of one."""
+
+    def units(**options: str) -> list[float]:
+        queue = Bench(dynamodb_local).queue()
+        claims: list[Claim] = []
+        steps: list[Callable[[], object]] = [
+            lambda: queue.put(PAYLOAD, **options),  # type: ignore[arg-type]  # no other option is a text
+            lambda: claims.extend(queue.claim()),
+            lambda: queue.complete(claims[0]),
+        ]
+        written = []
+        for step in steps:
+            with metered(dynamodb_local) as meter:
+                step()
+            written.append(meter.write_units)
+        return written
+
+    without = units()
+    assert (without[0], without[2]) == (2, 1)
+    assert units(trace_context=PARENT) == without
 
 
 @pytest.mark.parametrize("wrong", [PARENT[:-1], PARENT.upper(), PARENT.replace("4bf9", "zzzz"), ""])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -38,6 +39,7 @@ from freshq import (
 )
 from freshq.policy.retry import Backoff
 from freshq.testing import FaultyStore, ManualClock
+from tests.support.functions import PROJECT
 from tests.support.working import Quiet, wait_until, work_off
 
 if TYPE_CHECKING:
@@ -608,6 +610,19 @@ def test_the_address_of_a_queue_says_that_a_command_tells_of_it(tmp_path: Path) 
     spans = dict(line.rsplit(" ", 1) for line in done.stderr.splitlines())
     assert spans.keys() == {"claim default", "run default", "complete default"}
     assert spans["run default"] == spans["complete default"] == "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def test_the_page_has_the_figures_that_were_measured() -> None:
+    """Write them to the page when `make bench-telemetry` has measured anew."""
+    page = (PROJECT / "docs/telemetry.md").read_text("utf-8")
+    results = json.loads((PROJECT / "benchmarks/results/telemetry.json").read_text("utf-8"))
+    assert f"takes {results['context_bytes']} bytes of a task" in page
+    for figure in results["settings"].values():
+        shown = (
+            f"{figure[f'{part}_microseconds']:.0f} | {figure[f'{part}_ratio']:.1f}"
+            for part in ("put", "work")
+        )
+        assert f"| {' | '.join(shown)} |" in page
 
 
 PROGRAM = """

@@ -181,15 +181,17 @@ class LoggingObserver(Observer):
 
     @override
     def claimed(self, claim: Claim, age_seconds: float) -> None:
-        task = claim.task
-        logger.debug("task %s claimed at age %.3f s", task.task_id, age_seconds, extra=log_fields(task))
+        if logger.isEnabledFor(logging.DEBUG):  # else the fields would be made for nothing, for every task
+            task = claim.task
+            logger.debug("task %s claimed at age %.3f s", task.task_id, age_seconds, extra=log_fields(task))
 
     @override
     def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
         level = LEVELS.get(outcome, logging.WARNING)
-        task = claim.task
-        message = "task %s %s after %.3f s: %s"
-        logger.log(level, message, task.task_id, outcome, run_seconds, error, extra=log_fields(task))
+        if logger.isEnabledFor(level):
+            task = claim.task
+            message = "task %s %s after %.3f s: %s"
+            logger.log(level, message, task.task_id, outcome, run_seconds, error, extra=log_fields(task))
 
     @override
     def overran(self, claim: Claim, run_seconds: float) -> None:
