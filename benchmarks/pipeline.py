@@ -28,8 +28,8 @@ from tests.pipeline.oracle import differing_rows, make_tables, relations, rows_t
 
 from benchmarks.lives import write_events
 from freshq_pipeline.report.page import write_report
-from freshq_pipeline.run.batch import execute
-from freshq_pipeline.run.request import RunRequest
+from freshq_pipeline.runs.batch import execute
+from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.spark.session import spark_session
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import SECONDS

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.lives import write_events
-from freshq_pipeline.run.batch import execute
-from freshq_pipeline.run.request import RunRequest
+from freshq_pipeline.runs.batch import execute
+from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.spark.session import spark_session
 from freshq_pipeline.spark.tuning import LARGE
 from freshq_pipeline.storage.folder import Folder

@@ -34,8 +34,8 @@ from freshq_pipeline.errors import (
 )
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
 from freshq_pipeline.report.terminal import difference, show_replay, show_summary
-from freshq_pipeline.run.progress import RunProgress
-from freshq_pipeline.run.request import Options, RunRequest
+from freshq_pipeline.runs.progress import RunProgress
+from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from freshq_pipeline.replay.grid import Grid
+    from freshq_pipeline.replays.grid import Grid
     from freshq_pipeline.spark.tuning import Tuning
 
 EventsOption = Annotated[str, typer.Option(help="Folder with the recorded changes, or s3://BUCKET/PREFIX.")]
@@ -80,7 +80,7 @@ class Scenarios:
 
     def grid(self) -> Grid:
         """Return the parsed scenarios."""
-        from freshq_pipeline.replay.grid import Grid, parse_numbers, parse_orders  # noqa: PLC0415 - an extra
+        from freshq_pipeline.replays.grid import Grid, parse_numbers, parse_orders  # noqa: PLC0415 - an extra
 
         deadlines: tuple[float | None, ...] = (None,)
         if self.deadline_seconds is not None:
@@ -135,7 +135,7 @@ def run(
 ) -> None:
     """Compute tables, summary and report from a folder of changes; later runs read only new files."""
     from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - an extra
-    from freshq_pipeline.run.batch import execute  # noqa: PLC0415 - an extra
+    from freshq_pipeline.runs.batch import execute  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
 
     request = RunRequest(Folder(events), Folder(out), options)
@@ -163,8 +163,8 @@ def stream(
 ) -> None:
     """Publish the same tables whenever files arrive; after a restart it continues."""
     from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - an extra
-    from freshq_pipeline.run.batch import plan  # noqa: PLC0415 - an extra
-    from freshq_pipeline.run.stream import stream as follow  # noqa: PLC0415 - an extra
+    from freshq_pipeline.runs.batch import plan  # noqa: PLC0415 - an extra
+    from freshq_pipeline.runs.stream import stream as follow  # noqa: PLC0415 - an extra
     from freshq_pipeline.spark.tuning import LARGE  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.state import SUMMARY  # noqa: PLC0415 - an extra
@@ -195,13 +195,13 @@ def replay(
 
     Exits with status 5 if the replay of the recorded policy is more than 5 % off the recording.
     """
-    from freshq_pipeline.replay import replay as simulate  # noqa: PLC0415 - an extra
+    from freshq_pipeline.gold.published import read_table  # noqa: PLC0415 - an extra
+    from freshq_pipeline.replays import replay as simulate  # noqa: PLC0415 - an extra
     from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - an extra
-    from freshq_pipeline.run.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
+    from freshq_pipeline.runs.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.partitions import published_paths  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.state import REPLAY  # noqa: PLC0415 - an extra
-    from freshq_pipeline.tables.published import read_table  # noqa: PLC0415 - an extra
 
     grid = scenarios.grid()
     # A replay must not change how the current tables were made.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import duckdb
 import pytest
 
-from freshq_pipeline.run.batch import execute
-from freshq_pipeline.run.request import Options, RunRequest
+from freshq_pipeline.runs.batch import execute
+from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.session import spark_session
 from freshq_pipeline.spark.tuning import Tuning, tuning_for

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from freshq_pipeline.cli import app, finish, finish_replay
 from freshq_pipeline.errors import BAD_INPUT_STATUS, DIFFERENCE_STATUS, FAILED_STATUS, VIOLATION_STATUS
-from freshq_pipeline.replay.check import check
-from freshq_pipeline.run.progress import RunProgress
+from freshq_pipeline.replays.check import check
+from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.spark.failures import start_failure
 from freshq_pipeline.spark.java import OLDEST, version_of, write_launcher
 from tests.pipeline.recording import small, write_lines
@@ -84,7 +84,7 @@ def test_a_replay_far_from_the_recording_has_its_own_status(
 
 
 def test_a_run_shows_its_part_and_how_much_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("freshq_pipeline.run.progress.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("freshq_pipeline.runs.progress.POLL_SECONDS", 0.01)
     asked = list[int]()
     stage = SimpleNamespace(numTasks=62, numCompletedTasks=48)
     stages: dict[int, Any] = {1: stage, 2: None}  # the second has just ended

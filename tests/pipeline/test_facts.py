@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from benchmarks.lives import write_events
 
+from freshq_pipeline.gold.minutes import AGES_SECONDS, HISTOGRAM_BASE
+from freshq_pipeline.gold.percentiles import wait_percentiles
 from freshq_pipeline.schemas import OUTCOMES as FATES
 from freshq_pipeline.schemas import TABLES, Format
-from freshq_pipeline.tables.minutes import AGES_SECONDS, HISTOGRAM_BASE
-from freshq_pipeline.tables.percentiles import wait_percentiles
 from tests.pipeline.conftest import Pipeline, Rows, table
 from tests.pipeline.oracle import make_tables, relations, rows_that_differ, write_tables
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines

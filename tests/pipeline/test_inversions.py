@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq_pipeline.tables.inversions import out_of_turn
+from freshq_pipeline.gold.inversions import out_of_turn
 
 TIME = st.integers(0, 12)
 

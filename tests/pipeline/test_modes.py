@@ -18,12 +18,12 @@ from benchmarks.lives import write_events
 
 from freshq.policy.order import Order
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.replay import Grid, replay
-from freshq_pipeline.replay.record import recorded_loads
+from freshq_pipeline.replays import Grid, replay
+from freshq_pipeline.replays.record import recorded_loads
 from freshq_pipeline.report.page import write_report
-from freshq_pipeline.run.batch import as_before, plan
-from freshq_pipeline.run.request import Options, RunRequest
-from freshq_pipeline.run.stream import stream
+from freshq_pipeline.runs.batch import as_before, plan
+from freshq_pipeline.runs.request import Options, RunRequest
+from freshq_pipeline.runs.stream import stream
 from freshq_pipeline.schemas import TABLES, Format, ddl
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.recording import write_recording
@@ -51,7 +51,7 @@ def without_names(summary: dict[str, Any]) -> dict[str, Any]:
 def test_increments_equal_a_batch(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("freshq_pipeline.run.batch.MAX_SILVER_PARTS", 1)
+    monkeypatch.setattr("freshq_pipeline.runs.batch.MAX_SILVER_PARTS", 1)
     events = small().landed()
     write_lines(tmp_path / "in/1.json.gz", [*events[12:], "{broken"])
     pipeline(tmp_path / "in", tmp_path / "out", max_reject_ratio=0.5)

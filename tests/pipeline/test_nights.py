@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.run.request import Options
+from freshq_pipeline.runs.request import Options
 from freshq_pipeline.storage.days import iso, number
 from tests.pipeline.conftest import query
 from tests.pipeline.nights import (

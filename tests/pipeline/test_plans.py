@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from freshq_pipeline.gold.fates import fates
+from freshq_pipeline.gold.inversions import inversions
+from freshq_pipeline.gold.ledger import violations
+from freshq_pipeline.gold.minutes import minutes
+from freshq_pipeline.gold.steps import distinct_steps
+from freshq_pipeline.gold.tasks import lives, tasks
+from freshq_pipeline.gold.workers import workers
 from freshq_pipeline.ingest.sources.registry import canonical_files
 from freshq_pipeline.schemas import EVENT, TABLES, Format, ddl
-from freshq_pipeline.tables.fates import fates
-from freshq_pipeline.tables.inversions import inversions
-from freshq_pipeline.tables.ledger import violations
-from freshq_pipeline.tables.minutes import minutes
-from freshq_pipeline.tables.steps import distinct_steps
-from freshq_pipeline.tables.tasks import lives, tasks
-from freshq_pipeline.tables.workers import workers
 
 if TYPE_CHECKING:
     from pathlib import Path

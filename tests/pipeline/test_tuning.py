@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from freshq_pipeline.run.batch import RunPlan, execute
-from freshq_pipeline.run.progress import RunProgress
-from freshq_pipeline.run.request import RunRequest
+from freshq_pipeline.runs.batch import RunPlan, execute
+from freshq_pipeline.runs.progress import RunProgress
+from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.spark.tuning import INFLATION, LARGE, SMALL, SMALL_BYTES, tuning_for, uncompressed_bytes
 from freshq_pipeline.storage.days import DAY_US, Day
 from freshq_pipeline.storage.folder import Folder

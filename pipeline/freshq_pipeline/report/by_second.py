@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pandas as pd
 
-from freshq_pipeline.tables.minutes import HISTOGRAM_BASE
+from freshq_pipeline.gold.minutes import HISTOGRAM_BASE
 
 Moments: TypeAlias = "np.ndarray[Any, Any]"
 

@@ -9,9 +9,9 @@ import altair as alt
 import pandas as pd
 
 from freshq.model.palette import Colour
+from freshq_pipeline.gold.minutes import HISTOGRAM_BASE
 from freshq_pipeline.report import axes
 from freshq_pipeline.report.words import age_labels
-from freshq_pipeline.tables.minutes import HISTOGRAM_BASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,6 +13,7 @@ import pandas as pd
 import vl_convert
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.gold.minutes import AGES_SECONDS
 from freshq_pipeline.report import axes, by_second, charts
 from freshq_pipeline.report.sections import Page, Section, figures
 from freshq_pipeline.report.style import STYLE
@@ -22,7 +23,6 @@ from freshq_pipeline.spark.user_cache import cache_folder
 from freshq_pipeline.storage.partitions import FOLDERS, place, published_paths
 from freshq_pipeline.storage.state import REPLAY, SUMMARY
 from freshq_pipeline.storage.whole_file import whole_file
-from freshq_pipeline.tables.minutes import AGES_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from freshq_pipeline.gold.fates import NOT_CREATED
+from freshq_pipeline.gold.steps import MICROS, STREAM_RESOLUTION_US
 from freshq_pipeline.schemas import TABLES
-from freshq_pipeline.tables.fates import NOT_CREATED
-from freshq_pipeline.tables.steps import MICROS, STREAM_RESOLUTION_US
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

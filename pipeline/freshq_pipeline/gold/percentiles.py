@@ -12,7 +12,7 @@ from itertools import accumulate
 from math import floor
 from typing import TYPE_CHECKING, Any
 
-from freshq_pipeline.tables.steps import MICROS
+from freshq_pipeline.gold.steps import MICROS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

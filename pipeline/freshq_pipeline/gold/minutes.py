@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from freshq_pipeline.gold.coverage import MINUTE_US, blocks, minutes_covered, spread
+from freshq_pipeline.gold.steps import MICROS
 from freshq_pipeline.schemas import TABLES
-from freshq_pipeline.tables.coverage import MINUTE_US, blocks, minutes_covered, spread
-from freshq_pipeline.tables.steps import MICROS
 
 if TYPE_CHECKING:
     from collections.abc import Collection

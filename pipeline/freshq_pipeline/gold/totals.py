@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from freshq_pipeline.gold.fates import fates
+from freshq_pipeline.gold.minutes import histogram_class, wait_us
+from freshq_pipeline.gold.touched import is_open
+from freshq_pipeline.gold.workers import workers
 from freshq_pipeline.schemas import TOTALS
-from freshq_pipeline.tables.fates import fates
-from freshq_pipeline.tables.minutes import histogram_class, wait_us
-from freshq_pipeline.tables.touched import is_open
-from freshq_pipeline.tables.workers import workers
 
 if TYPE_CHECKING:
     from collections.abc import Collection

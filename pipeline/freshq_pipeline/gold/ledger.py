@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from freshq_pipeline.gold.fates import day_of_creation
 from freshq_pipeline.schemas import OUTCOMES, TABLES
-from freshq_pipeline.tables.fates import day_of_creation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

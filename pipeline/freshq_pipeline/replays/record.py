@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-    from freshq_pipeline.replay.grid import Grid
+    from freshq_pipeline.replays.grid import Grid
 
 # Cancelled tasks are no load.
 LOAD: Final = "outcome <> 'cancelled'"

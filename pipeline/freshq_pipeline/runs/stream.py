@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.run.batch import RunPlan, execute_plan, plan
-from freshq_pipeline.run.stopwatch import Stopwatch
+from freshq_pipeline.runs.batch import RunPlan, execute_plan, plan
+from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from freshq_pipeline.run.request import RunRequest
+    from freshq_pipeline.runs.request import RunRequest
 
 FILES_PER_BATCH: Final = 64
 

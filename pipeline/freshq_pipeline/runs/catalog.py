@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.gold.published import read_table
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.failures import SPARK_ERRORS, innermost_cause
 from freshq_pipeline.storage.partitions import paths_of
-from freshq_pipeline.tables.published import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,6 +10,19 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.gold.fates import day_of_creation
+from freshq_pipeline.gold.groups import groups
+from freshq_pipeline.gold.inversions import inversions
+from freshq_pipeline.gold.ledger import ledger, violations
+from freshq_pipeline.gold.minutes import minutes
+from freshq_pipeline.gold.open_days import every_day, open_days, up_to
+from freshq_pipeline.gold.percentiles import wait_percentiles
+from freshq_pipeline.gold.silver_days import events_of, partitions_for, read_days
+from freshq_pipeline.gold.steps import distinct_steps
+from freshq_pipeline.gold.tasks import lives, tasks
+from freshq_pipeline.gold.totals import FATES, WAITS, WORKERS, open_steps, totals
+from freshq_pipeline.gold.touched import day_figures, day_of
+from freshq_pipeline.gold.workers import summed
 from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS, ddl
 from freshq_pipeline.storage.days import iso, linked_days, number
 from freshq_pipeline.storage.partitions import (
@@ -20,19 +33,6 @@ from freshq_pipeline.storage.partitions import (
     paths_of,
     replaced,
 )
-from freshq_pipeline.tables.fates import day_of_creation
-from freshq_pipeline.tables.groups import groups
-from freshq_pipeline.tables.inversions import inversions
-from freshq_pipeline.tables.ledger import ledger, violations
-from freshq_pipeline.tables.minutes import minutes
-from freshq_pipeline.tables.open_days import every_day, open_days, up_to
-from freshq_pipeline.tables.percentiles import wait_percentiles
-from freshq_pipeline.tables.silver_days import events_of, partitions_for, read_days
-from freshq_pipeline.tables.steps import distinct_steps
-from freshq_pipeline.tables.tasks import lives, tasks
-from freshq_pipeline.tables.totals import FATES, WAITS, WORKERS, open_steps, totals
-from freshq_pipeline.tables.touched import day_figures, day_of
-from freshq_pipeline.tables.workers import summed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from freshq_pipeline.gold.open_days import OpenDays
+    from freshq_pipeline.gold.percentiles import WaitPercentiles
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.state import State
-    from freshq_pipeline.tables.open_days import OpenDays
-    from freshq_pipeline.tables.percentiles import WaitPercentiles
 
 PARALLEL_TABLES: Final = 3
 INVERSIONS: Final = "inversions"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from freshq_pipeline.replay.record import Recorded
+    from freshq_pipeline.replays.record import Recorded
 
 TOLERANCE: Final = 0.05
 

@@ -14,16 +14,16 @@ from pyspark.sql import functions as F
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules
 from freshq.simulate import simulate_load, summarize
-from freshq_pipeline.replay.check import check
-from freshq_pipeline.replay.record import recorded_loads
+from freshq_pipeline.replays.check import check
+from freshq_pipeline.replays.record import recorded_loads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from freshq_pipeline.replay.grid import Grid
-    from freshq_pipeline.replay.record import Recorded
+    from freshq_pipeline.replays.grid import Grid
+    from freshq_pipeline.replays.record import Recorded
 
 _SCHEMA: Final = "place int, load int, policy string, capacity double, deadline_seconds double"
 _IMPUTATION: Final = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest.inputs import input_files
-from freshq_pipeline.run.stopwatch import Stopwatch
+from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.tuning import INFLATION, Tuning, tuning_for, uncompressed_bytes
 from freshq_pipeline.storage.days import DAY_US, Day, number
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from freshq_pipeline.run.progress import RunProgress
-    from freshq_pipeline.run.request import RunRequest
+    from freshq_pipeline.runs.progress import RunProgress
+    from freshq_pipeline.runs.request import RunRequest
     from freshq_pipeline.storage.folder import Folder
 
 # With more silver parts of a day than this, a run rewrites the day as one.
@@ -163,8 +163,8 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
 def _work(
     spark: SparkSession, request: RunRequest, todo: RunPlan, state: State, watch: Stopwatch
 ) -> dict[str, Any]:
-    from freshq_pipeline.run import catalog  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.tables.gold import TableOptions, build  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.gold.build import TableOptions, build  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.runs import catalog  # noqa: PLC0415 - loads Spark
 
     out, options = request.out, request.options
     if options.iceberg is not None:
@@ -237,8 +237,8 @@ def same_tables(before: State, request: RunRequest) -> bool:
 
 def _compact(spark: SparkSession, out: Folder, state: State) -> None:
     """Rewrite the days with many silver parts as one part."""
+    from freshq_pipeline.gold.silver_days import read_days  # noqa: PLC0415 - loads Spark
     from freshq_pipeline.ingest.silver import write_silver  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.tables.silver_days import read_days  # noqa: PLC0415 - loads Spark
 
     many = {day for day, known in state.days.items() if len(known.silver) > MAX_SILVER_PARTS}
     if not many:

@@ -9,11 +9,11 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.gold.id_index import index_ids
+from freshq_pipeline.gold.silver_days import events_of, partitions_for
+from freshq_pipeline.gold.steps import distinct_steps
+from freshq_pipeline.gold.touched import days_of_changed_tasks, touched_days
 from freshq_pipeline.storage.days import DAY_US, iso, linked_days
-from freshq_pipeline.tables.id_index import index_ids
-from freshq_pipeline.tables.silver_days import events_of, partitions_for
-from freshq_pipeline.tables.steps import distinct_steps
-from freshq_pipeline.tables.touched import days_of_changed_tasks, touched_days
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from freshq_pipeline.gold.silver_days import read_days
+from freshq_pipeline.gold.touched import day_of
 from freshq_pipeline.storage.days import Day
-from freshq_pipeline.tables.silver_days import read_days
-from freshq_pipeline.tables.touched import day_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,1 @@
+"""Silver to gold, the tables: one module per table, DataFrame -> DataFrame; only `build` reads and writes."""
