@@ -196,7 +196,7 @@ def replay(
     Exits with status 5 if the replay of the recorded policy is more than 5 % off the recording.
     """
     from freshq_pipeline.gold.published import read_table  # noqa: PLC0415 - an extra
-    from freshq_pipeline.replays import replay as simulate  # noqa: PLC0415 - an extra
+    from freshq_pipeline.replays.scenarios import replayed  # noqa: PLC0415 - an extra
     from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - an extra
     from freshq_pipeline.runs.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
@@ -210,7 +210,7 @@ def replay(
         summary = execute(request, lambda _tuning: nullcontext(session))
         paths = published_paths(request.out, summary["run_id"], "tasks")
         tasks = read_table(session, request.out, paths, "tasks")
-        result = simulate(session, tasks, grid)
+        result = replayed(session, tasks, grid)
     request.out.write_json(REPLAY, result)
     write_report(request.out)
     finish_replay(result, as_json=as_json)

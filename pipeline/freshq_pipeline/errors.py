@@ -10,6 +10,8 @@ FAILED_STATUS: Final = 3
 VIOLATION_STATUS: Final = 4
 # A replay of the recorded policy is far from the recording; everything is written.
 DIFFERENCE_STATUS: Final = 5
+# Everything is published, but a catalog does not have it yet.
+NOT_REGISTERED_STATUS: Final = 6
 # A command that Ctrl-C ended, as a shell reports it.
 INTERRUPTED_STATUS: Final = 130
 
@@ -33,6 +35,12 @@ class BadInput(PipelineError):  # noqa: N818 - it names the input, as ValueError
     """The events or an option cannot be used."""
 
     status = BAD_INPUT_STATUS
+
+
+class NotRegistered(PipelineError):  # noqa: N818 - it names the state
+    """The tables are published, but a catalog does not have them; the next run makes up for it."""
+
+    status = NOT_REGISTERED_STATUS
 
 
 class Interrupted(PipelineError):  # noqa: N818 - as KeyboardInterrupt

@@ -31,6 +31,11 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "help": "Also write the tables to this Iceberg catalog of Spark.",
         "metavar": "CATALOG.NAMESPACE",
     },
+    "catalog": {
+        "help": "Register the tables in this Iceberg catalog of PyIceberg: local, glue or one that it is "
+        "configured for (default: where they are registered already).",
+        "metavar": "NAME[.NAMESPACE]",
+    },
     "keep_silver_days": {
         "help": "Delete the events of tasks that have been over for so many days, but not their tables "
         "(default: keep all)."

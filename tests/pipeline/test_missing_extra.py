@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from freshq_pipeline.errors import FAILED_STATUS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Hides packages from the imports of a process, as if they were not installed, and starts the command.
 HIDDEN = """
@@ -40,6 +44,16 @@ def test_help_needs_only_the_packages_of_the_command(command: list[str]) -> None
     done = run_without(f"{EXTRA},boto3,botocore", *command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Usage:" in done.stdout
+
+
+def test_a_catalog_needs_an_extra_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.json").write_text("{}")
+    places = ["--events", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    done = run_without("pyiceberg", "run", *places, "--catalog", "local")
+    message = "freshq-pipeline: pyiceberg is not installed; run: pip install 'freshq[iceberg]'\n"
+    assert (done.returncode, done.stderr) == (FAILED_STATUS, message)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

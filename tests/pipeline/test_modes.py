@@ -18,8 +18,9 @@ from benchmarks.lives import write_events
 
 from freshq.policy.order import Order
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.replays import Grid, replay
+from freshq_pipeline.replays.grid import Grid
 from freshq_pipeline.replays.record import recorded_loads
+from freshq_pipeline.replays.scenarios import replayed
 from freshq_pipeline.report.page import write_report
 from freshq_pipeline.runs.batch import as_before, plan
 from freshq_pipeline.runs.request import Options, RunRequest
@@ -196,7 +197,7 @@ def test_replay_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Pa
     write_lines(tmp_path / "in/mail.json", tape.landed())
     summary = pipeline(tmp_path / "in", tmp_path / "out")
     tasks = spark.createDataFrame(query(f"from {relations(summary)['tasks']}"), ddl(TABLES["tasks"]))
-    result = replay(spark, tasks, Grid((Order.FIFO,), (1.0, 2.0)))
+    result = replayed(spark, tasks, Grid((Order.FIFO,), (1.0, 2.0)))
     assert result["check"]["within"], result["check"]
     assert result["record"]["service_times_imputed"] > 0
     assert [row["queue"] for row in result["scenarios"]] == ["default"] * 3 + ["mail"] * 3

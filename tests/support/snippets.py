@@ -34,6 +34,7 @@ _DATA: Final[dict[str, Callable[[str], object]]] = {
     "ini": str,
     "json": json.loads,
     "mermaid": str,
+    "sql": str,  # tests/pipeline/test_questions.py runs it
     "toml": tomllib.loads,
     "yaml": yaml_parse,
 }

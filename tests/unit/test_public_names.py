@@ -1,4 +1,4 @@
-"""The public names: `from freshq import ...` loads a name when it is first used."""
+"""The public names of `freshq` and `freshq_pipeline`: each is loaded when it is first used."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 import freshq
+import freshq_pipeline
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+each_package = pytest.mark.parametrize("package", [freshq, freshq_pipeline])
 
 
-def declared() -> dict[str, str]:
+def declared(package: ModuleType) -> dict[str, str]:
     """Return the module of each public name, as type checkers see it."""
-    tree = ast.parse(Path(freshq.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     return {
         alias.name: str(node.module)
@@ -23,28 +32,34 @@ def declared() -> dict[str, str]:
     }
 
 
-def test_type_checkers_and_the_interpreter_see_the_same_names() -> None:
-    assert declared() == freshq._MODULES
-    assert sorted(declared()) == sorted(freshq.__all__)
+@each_package
+def test_type_checkers_and_the_interpreter_see_the_same_names(package: ModuleType) -> None:
+    assert declared(package) == package._MODULES
+    assert sorted(declared(package)) == sorted(package.__all__)
 
 
-def test_every_public_name_can_be_loaded() -> None:
-    missing = [name for name in freshq.__all__ if getattr(freshq, name).__name__ != name]
+@each_package
+def test_every_public_name_can_be_loaded(package: ModuleType) -> None:
+    missing = [name for name in package.__all__ if getattr(package, name).__name__ != name]
 
     assert missing == []
+    assert set(package.__all__) <= set(dir(package))
 
 
-def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
-    assert not hasattr(freshq, "no_such_name")
+@each_package
+def test_a_name_that_is_not_public_is_an_attribute_error(package: ModuleType) -> None:
+    assert not hasattr(package, "no_such_name")
 
 
-def test_importing_the_package_loads_no_module_of_it() -> None:
-    program = "import sys, freshq; print([name for name in sys.modules if name.startswith('freshq.')])"
+@pytest.mark.parametrize(("package", "loaded"), [("freshq", []), ("freshq_pipeline", ["freshq.errors"])])
+def test_importing_the_package_loads_no_module_of_it(package: str, loaded: list[str]) -> None:
+    starts = ("freshq.", "freshq_pipeline.")
+    program = f"import sys, {package}; print([name for name in sys.modules if name.startswith({starts})])"
     run = subprocess.run(  # noqa: S603 - the program is above
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
 
-    assert run.stdout.strip() == "[]"
+    assert run.stdout.strip() == str(loaded)
 
 
 def test_every_verb_of_a_queue_is_a_coroutine_of_an_async_queue() -> None:

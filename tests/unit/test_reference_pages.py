@@ -9,6 +9,7 @@ from pathlib import Path
 
 import freshq
 import freshq.testing
+import freshq_pipeline
 
 PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"
@@ -21,7 +22,7 @@ def test_every_public_name_is_on_a_page() -> None:
     )
     missing = [
         name
-        for name, module in freshq._MODULES.items()
+        for name, module in (freshq._MODULES | freshq_pipeline._MODULES).items()
         if module not in named and f"{module}.{name}" not in named
     ]
     assert missing == []
@@ -36,11 +37,11 @@ def test_every_public_class_has_an_example() -> None:
             used |= {
                 name.name
                 for node in found
-                if node.module in {"freshq", "freshq.testing"}
+                if node.module in {"freshq", "freshq.testing", "freshq_pipeline"}
                 for name in node.names
             }
     errors = (DOCS / "reference" / "errors.md").read_text("utf-8")
-    public = [*freshq.__all__, *freshq.testing.__all__]
+    public = [*freshq.__all__, *freshq.testing.__all__, *freshq_pipeline.__all__]
     missing = [name for name in public if name not in used and f"`{name}`" not in errors]
     assert missing == []
     assert len(used) > 45

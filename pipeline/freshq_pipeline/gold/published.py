@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from freshq_pipeline.schemas import TABLES, ddl
+from freshq_pipeline.schemas import ddl
 from freshq_pipeline.storage.partitions import columns_with_day, place
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_table(spark: SparkSession, out: Folder, paths: list[str], name: str) -> DataFrame:
-    """Return a table of a run.
+    """Return a table of a run; tables by day with the column `day`.
 
     Args:
         spark: The session.
@@ -22,5 +22,6 @@ def read_table(spark: SparkSession, out: Folder, paths: list[str], name: str) ->
         paths: Paths of its files below the output folder.
         name: Name of the table.
     """
-    reader = spark.read.schema(ddl(columns_with_day(name))).option("basePath", out.at(place(name)))
-    return reader.parquet(*(out.at(path) for path in paths)).select(*TABLES[name])
+    columns = columns_with_day(name)
+    reader = spark.read.schema(ddl(columns)).option("basePath", out.at(place(name)))
+    return reader.parquet(*(out.at(path) for path in paths)).select(*columns)

@@ -33,7 +33,7 @@ _IMPUTATION: Final = (
 )
 
 
-def replay(spark: SparkSession, tasks: DataFrame, grid: Grid) -> dict[str, Any]:
+def replayed(spark: SparkSession, tasks: DataFrame, grid: Grid) -> dict[str, Any]:
     """Return the result of each scenario of each queue, with the recorded load and the check against it.
 
     The first scenario of each queue is its recorded policy. `record` sums up all queues, and `check` is the
@@ -51,7 +51,7 @@ def replay(spark: SparkSession, tasks: DataFrame, grid: Grid) -> dict[str, Any]:
     wanted = [(grid.recorded, 1.0, None), *product(grid.policies, grid.capacities, grid.deadlines_seconds)]
     scenarios = list(dict.fromkeys(wanted))
     rows = [
-        (load * len(scenarios) + place, load, str(order), capacity, deadline)
+        (load * len(scenarios) + place, load, str(order), float(capacity), deadline and float(deadline))
         for load in range(len(loads))
         for place, (order, capacity, deadline) in enumerate(scenarios)
     ]

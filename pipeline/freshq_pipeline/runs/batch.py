@@ -15,6 +15,7 @@ from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.tuning import INFLATION, Tuning, tuning_for, uncompressed_bytes
 from freshq_pipeline.storage.days import DAY_US, Day, number
 from freshq_pipeline.storage.partitions import MANIFEST, PUBLISHED, place
+from freshq_pipeline.storage.registration import registry_of
 from freshq_pipeline.storage.state import (
     SECONDS,
     SUMMARY,
@@ -22,6 +23,7 @@ from freshq_pipeline.storage.state import (
     current,
     new_run_id,
     publish,
+    register,
     show,
     silver_path,
 )
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from freshq_pipeline.runs.progress import RunProgress
     from freshq_pipeline.runs.request import RunRequest
     from freshq_pipeline.storage.folder import Folder
+    from freshq_pipeline.storage.registration import Registry
 
 # With more silver parts of a day than this, a run rewrites the day as one.
 MAX_SILVER_PARTS: Final = 16
@@ -49,12 +52,14 @@ class RunPlan:
         files: All files of the folder, each with size and time.
         new: Paths of the files that no run has read yet.
         again: Whether also days may be computed that are over.
+        registry: Where the tables are registered; None: nowhere.
     """
 
     before: State | None
     files: dict[str, tuple[int, int]]
     new: list[str]
     again: bool = False
+    registry: Registry | None = None
 
     def tuning(self) -> Tuning:
         """Return the settings of Spark for the new files and the days of silver that they may open."""
@@ -83,7 +88,7 @@ def plan(request: RunRequest) -> RunPlan:
     """Find the files that no run has read yet.
 
     Raises:
-        BadInput: If there are no files, or the earlier runs read another format.
+        BadInput: If there are no files, the earlier runs read another format, or the catalog cannot be used.
     """
     options = request.options
     files = input_files(request.events, options.form)
@@ -96,7 +101,8 @@ def plan(request: RunRequest) -> RunPlan:
         before = None
     known = set() if before is None else before.files.keys()
     again = before is not None and (options.again() or not same_tables(before, request))
-    return RunPlan(before, files, sorted(files.keys() - known), again)
+    registry = registry_of(request.out, options.catalog)
+    return RunPlan(before, files, sorted(files.keys() - known), again, registry)
 
 
 def _changed(before: State, files: dict[str, tuple[int, int]]) -> bool:
@@ -123,6 +129,8 @@ def execute(
     before = todo.before
     if before is not None and not todo.new and not todo.again:
         show(request.out, before.run_id)
+        if todo.registry is not None:
+            register(todo.registry, before)
         kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
         return kept
     watch, tuning = Stopwatch(), todo.tuning()
@@ -153,22 +161,26 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
         state.counts, state.reasons = dict(before.counts), dict(before.reasons)
         state.unknown_fields = dict(before.unknown_fields)
     try:
-        return _work(spark, request, todo, state, watch)
+        summary = _work(spark, request, todo, state, watch)
     except BaseException:
         for folder in ("runs", "silver", "ids"):
             request.out.delete(f"{folder}/{state.run_id}")
         raise
+    if todo.registry is not None:
+        summary["catalog"] = str(todo.registry.name)
+    publish(request.out, state, summary, request.options.keep_runs, todo.before, todo.registry)
+    return summary
 
 
 def _work(
     spark: SparkSession, request: RunRequest, todo: RunPlan, state: State, watch: Stopwatch
 ) -> dict[str, Any]:
     from freshq_pipeline.gold.build import TableOptions, build  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.runs import catalog  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.runs import spark_catalog  # noqa: PLC0415 - loads Spark
 
     out, options = request.out, request.options
     if options.iceberg is not None:
-        catalog.require(spark, options.iceberg)
+        spark_catalog.require(spark, options.iceberg)
     if todo.new:
         with watch.part("read"):
             _ingest(spark, request, todo, state)
@@ -181,8 +193,7 @@ def _work(
     out.write_json(f"runs/{state.run_id}/{SECONDS}", watch.seconds)
     summary = summarize(state, figures, out)
     if options.iceberg is not None:
-        summary |= catalog.commit(spark, out, state, options.iceberg)
-    publish(out, state, summary, options.keep_runs, todo.before)
+        summary |= spark_catalog.commit(spark, out, state, options.iceberg)
     return summary
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.storage.catalogs import CatalogName
 from freshq_pipeline.storage.days import number
 from freshq_pipeline.storage.recording import recorded_index_lag_seconds
 
@@ -32,7 +33,9 @@ class Options:
         index_lag_seconds: Time after which a new task must be visible to claims; None: as recorded with the
             events.
         full_refresh: Whether to ignore earlier runs and read everything again.
-        iceberg: Catalog and namespace, joined by a dot, to copy the tables to; None: no copy.
+        iceberg: Catalog and namespace of Spark, joined by a dot, to copy the tables to; None: no copy.
+        catalog: Catalog of PyIceberg to register the tables in, NAME or NAME.NAMESPACE; None: where they are
+            registered already, if anywhere.
         keep_silver_days: How long to keep the events of tasks that are over; None: for ever. Later events of
             these tasks are counted as too late.
         since: First day (YYYY-MM-DD, UTC) whose tables to compute again from silver; None: from the first.
@@ -46,6 +49,7 @@ class Options:
     index_lag_seconds: float | None = None
     full_refresh: bool = False
     iceberg: str | None = None
+    catalog: str | None = None
     keep_silver_days: int | None = None
     since: str | None = None
     until: str | None = None
@@ -71,6 +75,8 @@ class Options:
         if self.iceberg is not None and not _NAMESPACE.fullmatch(self.iceberg):
             msg = f"iceberg: must be CATALOG.NAMESPACE, got {self.iceberg!r}"
             raise BadInput(msg)
+        if self.catalog is not None:
+            CatalogName.parse(self.catalog)
         self._check_days()
 
     def _check_days(self) -> None:

@@ -7,12 +7,13 @@ and streams and batches share the code that computes the tables.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.runs.batch import RunPlan, execute_plan, plan
+from freshq_pipeline.runs.batch import execute_plan, plan
 from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
@@ -58,7 +59,7 @@ def stream(
         todo = plan(request)
         new = [path for path in todo.new if normalized(request.events.at(path)) in in_batch]
         if new:
-            published(execute_plan(spark, request, RunPlan(todo.before, todo.files, new), Stopwatch()))
+            published(execute_plan(spark, request, replace(todo, new=new), Stopwatch()))
 
     paths = _paths(spark, request.events.uri, files_per_batch)
     writer = paths.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)

@@ -130,6 +130,26 @@ def _embedded_session(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def session_beside(spark: SparkSession) -> SparkSession:
+    """Return a session beside another one, with its settings and those that the pipeline relies on.
+
+    Both share the Spark context and nothing that can be set.
+
+    Raises:
+        BadInput: If the session is of Spark Connect or has stopped.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow to load
+
+    # A session of Spark Connect is of another class. After the end of a session its context has no Java.
+    if not isinstance(spark, SparkSession) or spark.sparkContext._jsc is None:  # noqa: SLF001 - nothing else says so
+        raise BadInput("spark: must be a running session with a Spark context; Spark Connect has none")
+    beside = spark.newSession()
+    given = {name: value for name, value in spark.conf.getAll.items() if spark.conf.isModifiable(name)}
+    for name, value in (given | _ALWAYS).items():
+        beside.conf.set(name, value)
+    return beside
+
+
 def _validate(master: str, memory: str) -> None:
     if not _MEMORY.fullmatch(memory):
         msg = f"memory: must be a number with k, m, g or t, such as 2g, got {memory!r}"

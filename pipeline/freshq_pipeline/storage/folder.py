@@ -66,6 +66,10 @@ class Folder:
         """Return the address of a path below the folder, for Spark."""
         return f"{self.uri}/{path}"
 
+    def make(self, path: str) -> None:
+        """Make a folder below this one, with its parents; do nothing if it exists."""
+        self._files.create_dir(self._path(path))
+
     def exists(self, path: str = "") -> bool:
         """Return whether a file or folder exists."""
         return self._info(path).type is not fs.FileType.NotFound

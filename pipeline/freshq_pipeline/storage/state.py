@@ -23,6 +23,7 @@ from freshq_pipeline.storage.partitions import (
 
 if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
+    from freshq_pipeline.storage.registration import Registry
 
 POINTER: Final = "_current.json"
 SUMMARY: Final = "summary.json"
@@ -122,9 +123,10 @@ def current(out: Folder) -> State | None:
 
 
 def publish(
-    out: Folder, state: State, summary: dict[str, Any], keep_runs: int, before: State | None = None
-) -> None:
-    """Make a finished run the current one, and delete what is no longer needed.
+    out: Folder, state: State, summary: dict[str, Any], keep_runs: int, before: State | None = None,
+    registry: Registry | None = None,
+) -> None:  # fmt: skip
+    """Make a finished run the current one, register it, and delete what is no longer needed.
 
     The pointer decides. Readers of the manifest or the summary see either the previous run or this one.
 
@@ -134,6 +136,7 @@ def publish(
         summary: Its summary.
         keep_runs: How many runs to keep, including this one.
         before: State that the run built on.
+        registry: Where its tables are registered; None: nowhere.
     """
     run = f"runs/{state.run_id}"
     out.write_json(f"{run}/{MANIFEST}", manifest(state.run_id, state.tables))
@@ -142,7 +145,14 @@ def publish(
         POINTER, asdict(state) | {"days": {iso(day): asdict(kept) for day, kept in state.days.items()}}
     )
     show(out, state.run_id)
-    prune(out, state, keep_runs, before)
+    if registry is not None:
+        register(registry, state)
+    prune(out, state, keep_runs, before, registry)
+
+
+def register(registry: Registry, state: State) -> None:
+    """Register the tables of the current run in a catalog, unless they are."""
+    registry.register(state.run_id, {name: paths_of(state.tables, name) for name in TABLES})
 
 
 def show(out: Folder, run_id: str) -> None:
@@ -155,18 +165,25 @@ def show(out: Folder, run_id: str) -> None:
             out.write_json(seen, out.read_json(f"runs/{run_id}/{name}"))
 
 
-def prune(out: Folder, state: State, keep_runs: int, before: State | None = None) -> None:
-    """Delete all but the newest runs, and the files that neither they nor the next run need."""
+def prune(
+    out: Folder, state: State, keep_runs: int, before: State | None = None, registry: Registry | None = None
+) -> None:
+    """Delete all but the newest runs, and the files that neither they, a catalog nor the next run need."""
     finished = []
     for run_id in out.folders("runs"):
         if out.exists(f"runs/{run_id}/{SUMMARY}"):
             finished.append(run_id)
         elif run_id < state.run_id:  # it was killed: it has no summary
             out.delete(f"runs/{run_id}")
-    for run_id in finished[: max(0, len(finished) - keep_runs)]:
-        if run_id != state.run_id:
+    kept = {*finished[-keep_runs:], state.run_id}
+    # First the snapshots, which need the files.
+    needed = set() if registry is None else registry.retire(kept)
+    for run_id in finished:
+        if run_id not in kept:
             out.delete(f"runs/{run_id}")
-    _prune_files(out, state, [run_id for run_id in finished[-keep_runs:] if run_id != state.run_id])
+    for run_id, table in product(kept - {state.run_id}, TABLES):
+        needed.update(published_paths(out, run_id, table))
+    _prune_files(out, state, needed)
     _prune_silver(out, state, before)
 
 
@@ -182,11 +199,9 @@ def _prune_silver(out: Folder, state: State, before: State | None) -> None:
             out.delete(silver_path(part, day))
 
 
-def _prune_files(out: Folder, state: State, runs: list[str]) -> None:
-    """Delete the files of tables that neither the current run nor one of some others names."""
-    needed = {path for table in state.tables for path in paths_of(state.tables, table)}
-    for run_id, table in product(runs, TABLES):
-        needed.update(published_paths(out, run_id, table))
+def _prune_files(out: Folder, state: State, needed: set[str]) -> None:
+    """Delete the files of tables that neither the current run nor anything else needs."""
+    needed = needed.union(*(paths_of(state.tables, table) for table in state.tables))
     for folder in (PUBLISHED, INTERNAL):
         for file in out.files(folder):
             run_id = file.path.rpartition("/")[2].rpartition("-")[0]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.runs.catalog import commit, require
+from freshq_pipeline.runs.spark_catalog import commit, require
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State
@@ -65,7 +65,7 @@ class Recorder:
 
 
 def test_every_table_is_replaced_in_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("freshq_pipeline.runs.catalog.F.desc", lambda name: name)
+    monkeypatch.setattr("freshq_pipeline.runs.spark_catalog.F.desc", lambda name: name)
     spark: Any = Recorder()
     files = {name: f"tables/{name}/run1-0000.parquet" for name in TABLES}
     tables = {name: {"": [file]} for name, file in files.items()}

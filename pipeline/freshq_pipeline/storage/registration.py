@@ -1,0 +1,271 @@
+"""The published tables in a catalog of Apache Iceberg, whose readers see snapshots of them.
+
+After a run each table gets one commit, which leaves it with the files that the run's manifest names. So a
+run that was killed in between is made up for by the next one, and nothing is registered twice. Each snapshot
+has the id of its run, by which readers find the snapshots of several tables that belong together.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from freshq_pipeline.errors import BadInput, NotRegistered
+from freshq_pipeline.schemas import TABLES
+from freshq_pipeline.storage.catalogs import (
+    FOLDER,
+    CatalogName,
+    is_unwritten,
+    one_line,
+    open_catalog,
+    unusable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.snapshots import Snapshot
+
+    from freshq_pipeline.storage.folder import Folder
+
+# Says where the tables of an output folder are registered.
+REGISTERED: Final = "_catalog.json"
+# The id of a run among the properties of a snapshot, and the output folder among those of a table.
+RUN_ID: Final = "freshq.run-id"
+OUT: Final = "freshq.out"
+# With so many files that list a table's files, these lists are merged.
+MAX_MANIFESTS: Final = 16
+
+
+def registry_of(out: Folder, wanted: str | None) -> Registry | None:
+    """Return where the tables of an output folder are or will be registered, after a check; None: nowhere.
+
+    Args:
+        out: The output folder.
+        wanted: The option: NAME or NAME.NAMESPACE; None: where they are registered already, if anywhere.
+
+    Raises:
+        BadInput: If the tables are registered elsewhere, or the catalog cannot be used.
+        MissingExtra: If PyIceberg is not installed.
+    """
+    name = None if wanted is None else CatalogName.parse(wanted)
+    if out.exists(REGISTERED):
+        known = CatalogName(**out.read_json(REGISTERED))
+        if name not in (None, known):
+            msg = f"catalog: the tables of {out.uri} are registered in {known}; use it, or another folder"
+            raise BadInput(msg)
+        name = known
+    if name is None:
+        return None
+    registry = Registry(out, name)
+    registry.check()
+    return registry
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The tables of an output folder in a catalog.
+
+    Attributes:
+        out: The output folder.
+        name: The catalog and the namespace.
+    """
+
+    out: Folder
+    name: CatalogName
+
+    def check(self) -> None:
+        """Check that the catalog can be used, and that its tables are those of the output folder.
+
+        Raises:
+            BadInput: If not.
+            MissingExtra: If PyIceberg is not installed.
+        """
+        if is_unwritten(self.out, self.name.catalog):
+            return
+        with open_catalog(self.out, self.name.catalog) as catalog:
+            try:
+                owners = {self._owner(catalog, name) for name in TABLES}
+            except Exception as error:
+                raise unusable(self.name.catalog, error) from error
+        others = owners - {None, self._address()}
+        if others:
+            msg = f"catalog: {self.name} has the tables of {', '.join(map(str, others))}; use another "
+            msg += "namespace, or drop them first"
+            raise BadInput(msg)
+
+    def register(self, run_id: str, files: Mapping[str, Iterable[str]]) -> None:
+        """Let each table have the files of a run, and no others.
+
+        Args:
+            run_id: Id of the run.
+            files: Paths of the files of each table below the output folder.
+
+        Raises:
+            NotRegistered: If the catalog failed; some tables may be registered.
+        """
+        if not self.out.exists(REGISTERED):
+            self.out.write_json(REGISTERED, {"catalog": self.name.catalog, "namespace": self.name.namespace})
+        with self._catalog("the tables are published, but not all are registered in") as catalog:
+            catalog.create_namespace_if_not_exists(self.name.namespace)
+            for name in TABLES:
+                _replace(
+                    self._table(catalog, name), run_id, {self._address(f"/{path}") for path in files[name]}
+                )
+
+    def retire(self, runs: Collection[str]) -> set[str]:
+        """Expire the snapshots of runs that are not kept; return the paths of files that others still need.
+
+        A tag or branch keeps its snapshot. So files that it has must be kept, too.
+
+        Args:
+            runs: Ids of the runs to keep, whose files are known.
+
+        Raises:
+            NotRegistered: If the catalog failed.
+        """
+        needed: set[str] = set()
+        with self._catalog("the tables are registered, but old snapshots are still in") as catalog:
+            for name in TABLES:
+                needed |= _expire(self._table(catalog, name), runs)
+        below = len(self._address("/"))
+        return {address[below:] for address in needed}
+
+    @contextmanager
+    def _catalog(self, state: str) -> Iterator[Catalog]:
+        """Open the catalog; an error says in which state the tables are."""
+        try:
+            with open_catalog(self.out, self.name.catalog) as catalog:
+                yield catalog
+        except Exception as error:
+            msg = f"{state} {self.name}; run again: {one_line(error)}"
+            raise NotRegistered(msg) from error
+
+    def _owner(self, catalog: Catalog, name: str) -> str | None:
+        """Return the output folder that a table of the catalog is of, None if there is no such table."""
+        identifier = (self.name.namespace, name)
+        if not catalog.table_exists(identifier):
+            return None
+        return catalog.load_table(identifier).properties.get(OUT, "another application")
+
+    def _table(self, catalog: Catalog, name: str) -> Table:
+        """Return a table of the catalog, which is made if it does not exist."""
+        from freshq_pipeline.storage.data_files import partitions_of, schema_of  # noqa: PLC0415 - an extra
+
+        identifier = (self.name.namespace, name)
+        schema = schema_of(name)
+        if catalog.table_exists(identifier):
+            table = catalog.load_table(identifier)
+            if set(schema.column_names) - set(table.schema().column_names):  # of an earlier version
+                with table.update_schema() as change:
+                    change.union_by_name(schema)
+            return table
+        properties = {
+            OUT: self._address(),
+            # Spark's files have no numbers of columns.
+            "schema.name-mapping.default": schema.name_mapping.model_dump_json(),
+            "write.metadata.delete-after-commit.enabled": "true",
+            "write.metadata.previous-versions-max": "10",
+            "commit.manifest.min-count-to-merge": str(MAX_MANIFESTS),
+        }
+        place = self._address(f"/{FOLDER}/{self.name.namespace}/{name}")
+        return catalog.create_table(
+            identifier, schema, place, partitions_of(name, schema), properties=properties
+        )
+
+    def _address(self, path: str = "") -> str:
+        """Return the address of a path below the output folder as all engines understand it."""
+        uri = self.out.uri.replace("s3a://", "s3://", 1)
+        return (uri if "://" in uri else f"file://{uri}") + path
+
+
+def _replace(table: Table, run_id: str, wanted: set[str]) -> None:
+    """Replace the files of a table by others in one commit."""
+    from freshq_pipeline.storage.data_files import data_files  # noqa: PLC0415 - an extra
+
+    snapshot = table.current_snapshot()
+    known = {} if snapshot is None else {file.file_path: file for file in _files(table, [snapshot])}
+    by = None if snapshot is None else _run_of(snapshot)
+    if by == run_id and known.keys() == wanted:
+        return
+    # Who else wrote to the table may have deleted rows of files without removing the files.
+    kept = set[str]() if by is None else known.keys() & wanted
+    added = data_files(table.io, table.metadata, sorted(wanted - kept))
+    properties = {RUN_ID: run_id}
+    with table.transaction() as transaction:
+        with transaction.update_snapshot(properties).overwrite() as change:
+            for address in known.keys() - kept:
+                change.delete_data_file(known[address])
+            for file in added:
+                change.append_data_file(file)
+        if len(_manifests(table, _newest(transaction))) >= MAX_MANIFESTS:
+            with transaction.update_snapshot(properties).merge_append():
+                pass  # only the lists are merged
+
+
+def _expire(table: Table, runs: Collection[str]) -> set[str]:
+    """Expire snapshots that are older than those of some runs; return the files of others that are left."""
+    old = _outdated(table, runs)
+    left = [one for one in table.metadata.snapshots if one not in old]
+    if old:
+        _remove(table, old, left)
+    return {file.file_path for file in _files(table, (one for one in left if _run_of(one) not in runs))}
+
+
+def _outdated(table: Table, runs: Collection[str]) -> list[Snapshot]:
+    """Return the snapshots that are older than those of some runs and that no tag or branch names."""
+    snapshots = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
+    first = next(place for place, one in enumerate(snapshots) if _run_of(one) in runs)
+    named = {reference.snapshot_id for reference in table.metadata.refs.values()}
+    return [one for one in snapshots[:first] if one.snapshot_id not in named]
+
+
+def _remove(table: Table, old: list[Snapshot], left: list[Snapshot]) -> None:
+    """Expire snapshots, and delete what only they have of the lists of files."""
+    unneeded = _lists(table, old) - _lists(table, left)
+    table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
+    for address in unneeded:
+        table.io.delete(address)
+
+
+def _run_of(snapshot: Snapshot) -> str | None:
+    """Return the id of the run that made a snapshot; None: something else made it."""
+    return None if snapshot.summary is None else snapshot.summary.additional_properties.get(RUN_ID)
+
+
+def _newest(transaction: Transaction) -> Snapshot:
+    snapshot = transaction.table_metadata.current_snapshot()
+    if snapshot is None:
+        msg = "a transaction that wrote a snapshot has none"
+        raise RuntimeError(msg)
+    return snapshot
+
+
+def _manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    return snapshot.manifests(table.io)
+
+
+def _lists(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
+    """Return the addresses of the files that say which files snapshots have."""
+    return {
+        address
+        for snapshot in snapshots
+        for address in (snapshot.manifest_list, *(one.manifest_path for one in _manifests(table, snapshot)))
+    }
+
+
+def _files(table: Table, snapshots: Iterable[Snapshot]) -> list[DataFile]:
+    """Return the files with rows that snapshots have."""
+    from pyiceberg.manifest import DataFileContent  # noqa: PLC0415 - an extra
+
+    lists = {one for snapshot in snapshots for one in _manifests(table, snapshot)}
+    return [
+        entry.data_file
+        for one in lists
+        for entry in one.fetch_manifest_entry(table.io, discard_deleted=True)
+        if entry.data_file.content == DataFileContent.DATA
+    ]

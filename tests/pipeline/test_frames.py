@@ -1,0 +1,94 @@
+"""Runs in the caller's own Spark session, and what they return, as docs/reference/pipeline.md shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from freshq_pipeline import BadInput, Grid, Options, replay, run, tables
+from freshq_pipeline.schemas import BY_DAY, TABLES
+from tests.pipeline.recording import write_lines
+from tests.pipeline.two_days import two_days
+from tests.support.snippets import Reader, snippets
+
+PAGE = Path(__file__).parents[2] / "docs/reference/pipeline.md"
+
+
+@pytest.mark.timeout(300)  # two runs on Spark, on a machine that may be busy
+def test_the_session_of_the_caller(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = two_days().landed()
+    write_lines(tmp_path / "events/1.json", events)
+    monkeypatch.chdir(tmp_path)
+    # A session with settings with which the pipeline would fail or count days otherwise.
+    mine = spark.newSession()
+    settings = {"spark.sql.session.timeZone": "Asia/Tokyo", "spark.sql.caseSensitive": "false"}
+    for name, value in settings.items():
+        mine.conf.set(name, value)
+    before = mine.conf.getAll
+    first = run(mine, "events", "out")
+    assert mine.conf.getAll == before
+    assert {name: frame.sparkSession for name, frame in first.tables.items()} == dict.fromkeys(TABLES, mine)
+    assert {name: frame.columns for name, frame in first.tables.items()} == {
+        name: [*columns, *(["day"] if name in BY_DAY else [])] for name, columns in TABLES.items()
+    }
+    by_day = first.tables["tasks"].groupBy("day").count().collect()
+    assert {row["day"]: row["count"] for row in by_day} == {"2026-01-01": 3, "2026-01-02": 15}
+    # Later runs leave the DataFrames of earlier ones as they are.
+    late = [event | {"event_id": f"late {event['event_id']}", "task_id": "late"} for event in events[:1]]
+    write_lines(tmp_path / "events/2.json", late)
+    second = run(mine, tmp_path / "events", tmp_path / "out")
+    counts = [frames["tasks"].count() for frames in (first.tables, second.tables, tables(mine, "out"))]
+    assert counts == [18, 19, 19]
+    assert tables(mine, "out", first.summary["run_id"])["tasks"].count() == 18
+    with pytest.raises(BadInput, match=r"run_id: .*/out has no run 'other'; it has 20.*, 20"):
+        tables(mine, "out", "other")
+    with pytest.raises(BadInput, match="/events has no run; run the pipeline first"):
+        tables(mine, "events")
+    assert mine.range(3).count() == 3
+
+
+def test_a_replay_says_how_far_it_is_from_the_recording(spark: SparkSession) -> None:
+    rows = [
+        row | {"created_ms": 1000.0 * number, "put_ms": 1000.0 * number}
+        for number, row in enumerate([TASK] * 3)
+    ]
+    columns = ", ".join(f"{name} {kind}" for name, kind in TABLES["tasks"].items())
+    tasks = spark.createDataFrame([tuple(row.get(name) for name in TABLES["tasks"]) for row in rows], columns)
+    found = replay(tasks, replace(Grid(), capacities=(1.0, 2.0)))
+    assert found.sparkSession is spark
+    listed = [row.asDict() for row in found.collect()]
+    assert [(row["policy"], row["capacity"]) for row in listed[:2]] == [("lifo", 1.0), ("lifo", 2.0)]
+    assert [row["recorded"] for row in listed] == [True] + [False] * (len(listed) - 1)
+    assert listed[0]["difference_ratio"] == 0
+    assert {row["difference_ratio"] for row in listed[1:]} == {None}
+    assert {row["offered"] for row in listed} == {3}
+
+
+TASK: dict[str, Any] = {
+    "task_id": "a", "life": 1, "queue": "mail", "priority": 0, "deadline_ms": 60_000.0, "attempts": 1,
+    "first_taken_ms": 3000.0, "finished_ms": 4000.0, "wait_seconds": 1.0, "run_seconds": 1.0,
+    "outcome": "success", "lease_losses": 0, "inverted": False, "in_time": True, "problems": [],
+}  # fmt: skip
+
+
+def test_a_session_that_cannot_be_used(tmp_path: Path) -> None:
+    connect: Any = object()
+    with pytest.raises(BadInput, match="spark: must be a running session with a Spark context"):
+        run(connect, "events", tmp_path / "out", Options())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.timeout(300)  # a run on Spark, on a machine that may be busy
+def test_the_page_does_what_it_says(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lines(tmp_path / "events/1.json", two_days().landed())
+    monkeypatch.chdir(tmp_path)
+    assert SparkSession.builder.getOrCreate() is spark
+    Reader(tmp_path).follow(replace(one, not_run=None, is_next=True) for one in snippets(PAGE))

@@ -1,0 +1,49 @@
+"""The notebook of examples/pipeline, cell by cell: from recorded events to a max age, with a chart."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import jupytext
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.functions import PROJECT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDER = PROJECT / "examples/pipeline"
+
+
+@pytest.mark.timeout(300)  # a run and a replay on Spark, on a machine that may be busy
+def test_the_notebook_picks_a_max_age(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    for name in ("EVENTS", "OUT"):
+        monkeypatch.delenv(name, raising=False)
+    assert SparkSession.builder.getOrCreate() is spark
+    notebook = jupytext.read("max_age.py")
+    kinds = [cell.cell_type for cell in notebook.cells]
+    assert kinds.count("markdown") > 4
+    names: dict[str, Any] = {}
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code":
+            exec(compile(cell.source, f"cell {number}", "exec"), names)  # noqa: S102 - the notebook's own code
+    summary = names["recorded"].summary
+    assert (summary["tasks"], summary["success"], summary["shed"]) == (720, 245, 475)
+    # Longer max ages serve more tasks and older ones; newest first, the limit is met up to 5 seconds.
+    found = {row["deadline_seconds"]: row for row in names["candidates"].collect()}
+    served = [row["served_in_time"] for row in found.values()]
+    waits = [row["wait_p99_seconds"] for row in found.values()]
+    assert (served, waits) == (sorted(served), sorted(waits))
+    assert names["best"]["deadline_seconds"] == max(
+        age for age in found if found[age]["wait_p99_seconds"] <= 5
+    )
+    assert f"max_age_seconds={names['best']['deadline_seconds']:g}: " in capsys.readouterr().out
+    picture = (tmp_path / "out/max_age.svg").read_text()
+    for shown in ("newest first", "oldest first", "max age (s)", "wait, 99th percentile (s)"):
+        assert shown in picture
