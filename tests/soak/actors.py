@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import boto3
 from botocore.config import Config
 
-from freshq import AttachedQueue, FreshqError, Queue
+from freshq import AttachedQueue, FreshqError, Queue, StoreError
 from tests.soak.history import Journal
 
 if TYPE_CHECKING:
@@ -241,9 +241,16 @@ class Actor:
                 self._queue.touch(task_id)
 
 
+def opened(place: Place) -> Queue | AttachedQueue:
+    """Return the queue once its store answers: to open an attached table reads how it was attached."""
+    while True:
+        with contextlib.suppress(StoreError):
+            return place.open()
+
+
 def play(place: Place, journal: Path, seed: int, opening: Sequence[str]) -> None:
     """Act until killed, after an opening if it has verbs."""
-    actor = Actor(place.open(), Journal(journal, journal.stem), random.Random(seed))
+    actor = Actor(opened(place), Journal(journal, journal.stem), random.Random(seed))
     if opening:
         actor.open(opening)
     while True:

@@ -77,13 +77,13 @@ class Cast:
         process.start()
         return process
 
-    def has_opened(self) -> bool:
-        """Return whether the first actors have done their shares of the opening."""
+    def unopened(self) -> set[tuple[str, str]]:
+        """Return what the first actors have not done yet of their shares of the opening."""
         size = len(self._actors)
         events = read(self._folder.glob("*.jsonl"))
         done = {(event.process, event.verb) for event in events if event.outcome == OK}
         shares = {f"actor{number + 1}": OPENING[number::size] for number in range(size)}
-        return all((name, verb) in done for name, share in shares.items() for verb in (*share, "cancel"))
+        return {(name, verb) for name, share in shares.items() for verb in (*share, "cancel")} - done
 
     def disturb(self) -> None:
         """Do one of the bad things; at first each of them once."""

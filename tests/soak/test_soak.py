@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 IS_LONG: Final = "FRESHQ_SOAK_SECONDS" in os.environ
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "2"))
 ACTORS: Final = 4
-# Of processes on a busy machine, which import everything first.
-START_SECONDS: Final = 60.0
+# Of processes on a busy machine, which import everything first; the long form has a store on a disk.
+START_SECONDS: Final = 300.0 if IS_LONG else 60.0
 PAUSE_SECONDS: Final = 0.5
 SEED: Final = 20_260_000
 # Longer than a hundred claims take on a busy machine.
@@ -158,11 +158,11 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return True
 
 
-@pytest.mark.timeout(2 * SOAK_SECONDS + 240)
+@pytest.mark.timeout(2 * SOAK_SECONDS + START_SECONDS + 180)
 def test_no_history_breaks_a_rule(scene: Scene, tmp_path: Path) -> None:
     cast = Cast(scene.place, tmp_path, ACTORS, SEED, scene.network)
     try:
-        assert eventually(cast.has_opened)
+        assert eventually(lambda: not cast.unopened()), cast.unopened()
         begun = time.monotonic()
         while time.monotonic() < begun + SOAK_SECONDS or not cast.tried_all:
             time.sleep(PAUSE_SECONDS)

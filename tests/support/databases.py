@@ -75,6 +75,12 @@ class Server(ABC):
         """Return the command that starts it in the foreground."""
 
     @property
+    def pid(self) -> int:
+        """Id of its process."""
+        assert self._process is not None, "the server does not run"
+        return self._process.pid
+
+    @property
     @abstractmethod
     def url(self) -> str:
         """Where it answers."""

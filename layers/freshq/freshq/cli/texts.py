@@ -26,6 +26,11 @@ def span(seconds: float | None) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004 - one digit or two
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 task" and "2 tasks"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def excerpt(text: str, chars: int) -> str:
     """Return the beginning of a text on one line, at most `chars` characters."""
     line = printable(" ".join(text.split()))

@@ -9,6 +9,7 @@ import typer
 from freshq.cli.command import Group, QueueCommand, QueueContext
 from freshq.cli.commands.arguments import Cursor, LeaseSeconds, Limit, TaskIds, Yes
 from freshq.cli.commands.attached_verbs import attached
+from freshq.cli.texts import counted
 from freshq.errors import RefusedError
 from freshq.model.task import TaskStatus
 
@@ -54,7 +55,7 @@ def dlq_purge(context: QueueContext, task_ids: TaskIds = None, yes: Yes = False)
     which = f"{len(task_ids)} dead letters" if task_ids else f"every dead letter of {queue.name!r}"
     session.confirm(f"Delete {which}?", yes=yes)
     deleted = sum(queue.discard(task_id=task_id) for task_id in task_ids) if task_ids else queue.discard()
-    session.output.answer({"deleted": deleted}, f"{deleted:,} dead letters deleted")
+    session.output.answer({"deleted": deleted}, f"{counted(deleted, 'dead letter')} deleted")
 
 
 def dlq_index(context: QueueContext) -> None:
@@ -64,7 +65,7 @@ def dlq_index(context: QueueContext) -> None:
     """
     session = context.session
     indexed = session.queue.index_dead()
-    session.output.answer({"indexed": indexed}, f"{indexed:,} dead letters brought into the index")
+    session.output.answer({"indexed": indexed}, f"{counted(indexed, 'dead letter')} brought into the index")
 
 
 app = typer.Typer(cls=Group, help="Dead letters: list, claim, redrive, delete, index.", no_args_is_help=True)

@@ -14,6 +14,7 @@ import typer
 from freshq.cli.command import QueueContext
 from freshq.cli.commands.arguments import instant, parsed
 from freshq.cli.errors import printable
+from freshq.cli.texts import counted
 from freshq.errors import RefusedError
 from freshq.model.answers import PutOutcome
 from freshq.queue.attached import AttachedQueue
@@ -144,7 +145,7 @@ def put_lines(session: Session, source: str, options: Mapping[str, Any], *, as_t
             session.see(*(receipt.task_id for receipt in receipts))
             advance(len(batch))
     created = len(tasks) - duplicates
-    session.output.answer({"created": created, "duplicates": duplicates}, f"{created:,} tasks put")
+    session.output.answer({"created": created, "duplicates": duplicates}, f"{counted(created, 'task')} put")
     if duplicates:
         msg = f"{duplicates:,} of {len(tasks):,} were duplicates, and changed nothing"
         raise RefusedError(msg)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from freshq.cli.addresses import FORMS, Address, open_queue
+from freshq.cli.texts import counted
 from freshq.feeds.relay import DEFAULT_BATCH, Relay
 from freshq.model.task import MAX_SECONDS
 
@@ -51,7 +52,7 @@ def relay(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         moved = Relay(outbox, target, batch=batch).run(stop, until_empty=until_empty)
-    typer.echo(f"{moved} tasks relayed")
+    typer.echo(f"{counted(moved, 'task')} relayed")
 
 
 def _check(option: str, address: str) -> None:

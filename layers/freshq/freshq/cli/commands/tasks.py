@@ -13,6 +13,7 @@ from freshq.cli.commands.arguments import Cursor, Limit, Reason, TaskId, Yes
 from freshq.cli.commands.attached_verbs import attached
 from freshq.cli.errors import print_error, printable
 from freshq.cli.facts import fields
+from freshq.cli.texts import counted
 from freshq.errors import RefusedError
 from freshq.model.task import TaskStatus
 
@@ -192,4 +193,4 @@ def purge(context: QueueContext, yes: Yes = False) -> None:
     session.confirm(f"Delete every task of queue {name!r}, including those being worked on?", yes=yes)
     deleted = session.queue.purge(confirm=name)
     session.claims.clear()
-    session.output.answer({"deleted": deleted}, f"queue {name}: {deleted:,} tasks deleted")
+    session.output.answer({"deleted": deleted}, f"queue {name}: {counted(deleted, 'task')} deleted")

@@ -13,6 +13,7 @@ from freshq.cli.commands.match.opening import MatchContext
 from freshq.cli.commands.match.pairs import CriteriaJson, CriteriaPairs, criteria_of
 from freshq.cli.commands.match.resources import ResourceId
 from freshq.cli.errors import printable
+from freshq.cli.texts import counted
 from freshq.errors import MatchLost, RefusedError, quoted
 from freshq.matching.match import held_match
 from freshq.matching.resource import ResourceStatus
@@ -81,7 +82,7 @@ def release(
             raise ValueError("id: give either a resource with --token, or --all")
         session.confirm("Release every matched resource, also those in use?", yes=yes)
         released = _release_all(context)
-        session.output.answer({"released": released}, f"{released:,} resources released")
+        session.output.answer({"released": released}, f"{counted(released, 'resource')} released")
         return
     if resource_id is None or token is None:
         raise ValueError("token: missing; give ID --token TOKEN as match printed them, or --all")
@@ -113,4 +114,4 @@ def recover(context: MatchContext) -> None:
     """Return the resources of callers whose leases have expired to their old positions."""
     session = context.session
     recovered = session.queue.recover()
-    session.output.answer({"recovered": recovered}, f"{recovered:,} resources recovered")
+    session.output.answer({"recovered": recovered}, f"{counted(recovered, 'resource')} recovered")

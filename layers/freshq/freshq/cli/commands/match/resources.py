@@ -12,6 +12,7 @@ from freshq.cli.commands.match.answers import print_changed, print_depths, print
 from freshq.cli.commands.match.opening import MatchContext
 from freshq.cli.commands.match.pairs import AttributePairs, AttributesJson, attributes_of
 from freshq.cli.errors import printable
+from freshq.cli.texts import counted
 from freshq.errors import ResourceNotFound, WrongResourceState
 from freshq.matching.resource import ResourceStatus
 
@@ -69,7 +70,7 @@ def enqueue(context: MatchContext, resource_ids: ResourceIds = None, every: AllA
         print_changed(session, session.queue.enqueue(resource_id))
     if every:
         enqueued = _enqueue_all(context)
-        session.output.answer({"enqueued": enqueued}, f"{enqueued:,} resources enqueued")
+        session.output.answer({"enqueued": enqueued}, f"{counted(enqueued, 'resource')} enqueued")
 
 
 def _enqueue_all(context: MatchContext) -> int:
