@@ -11,6 +11,7 @@ import typer
 
 from freshq import Queue
 from freshq.cli.commands import table
+from freshq.cli.facts import fields, task_facts
 from freshq.cli.main import COMMANDS
 from freshq.cli.output import Output
 from freshq.cli.texts import json_text
@@ -135,3 +136,16 @@ class TestJson:
         Output(as_json=True).answer({"a": math.inf, "b": [(math.nan, 1.5)], "c": {"d": -math.inf}})
         assert json.loads(capsys.readouterr().out) == {"a": None, "b": [[None, 1.5]], "c": {"d": None}}
         assert json_text({"a": 1}, indent=2) == '{\n  "a": 1\n}'
+
+
+def test_a_task_that_carries_a_trace_shows_its_id() -> None:
+    queue = Queue.memory()
+    traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    queue.put(1, task_id="a", trace_context=traceparent)
+    queue.put(1, task_id="b")
+    with_trace, without = queue.get("a"), queue.get("b")
+    assert with_trace is not None
+    assert without is not None
+    assert task_facts(with_trace, queue.now())["trace"] == traceparent[3:35]
+    assert fields(with_trace, queue.now())["trace_context"] == traceparent
+    assert "trace" not in task_facts(without, queue.now())

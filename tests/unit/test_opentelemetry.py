@@ -538,7 +538,8 @@ class TestMetrics:
             ),
             **dict.fromkeys(["freshq.oldest_pending_seconds", "freshq.newest_pending_seconds"], "s"),
             **dict.fromkeys(["freshq.offered_per_second", "freshq.served_per_second"], "{task}/s"),
-            **dict.fromkeys(["freshq.shed_ratio", "freshq.queue_paused"], "1"),
+            "freshq.shed_ratio": "1",
+            "freshq.queue_paused": "",
         }
         assert {tuple(attributes.items()) for _unit, attributes, _point in metrics.values()} == {
             (("queue", "default"),)
@@ -550,6 +551,35 @@ class TestMetrics:
         for name in ("claim_age_seconds", "run_seconds"):
             assert points[f"freshq.{name}"].count == 3
             assert points[f"freshq.{name}"].explicit_bounds[0] < 0.01
+
+    def test_of_several_queues_are_all_told_whoever_watches_them(self, told: Told) -> None:
+        """An SDK has one gauge of a name, so the second callback would be lost."""
+        other = OpenTelemetry(told.tracers, told.meters)
+        for name, telemetry in [("a", told.telemetry), ("b", told.telemetry), ("c", other)]:
+            queue = Queue.memory(name=name, telemetry=telemetry)
+            telemetry.watch(AsyncQueue(queue) if name == "b" else queue)
+            queue.put_many([{"payload": SECRET}] * 2)
+        data: Any = told.reader.get_metrics_data()
+        (scope,) = data.resource_metrics[0].scope_metrics
+        pending = next(metric for metric in scope.metrics if metric.name == "freshq.tasks_pending")
+        assert {point.attributes["queue"]: point.value for point in pending.data.data_points} == {
+            "a": 2,
+            "b": 2,
+            "c": 2,
+        }
+
+    def test_of_a_queue_that_does_not_answer_are_missing_and_the_others_there(
+        self, told: Told, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = FaultyStore()
+        for queue in (store.queue(name="away"), Queue.memory()):
+            told.telemetry.watch(queue)
+        with store.down():
+            metrics = told.metrics()
+        assert {attributes["queue"] for _unit, attributes, _point in metrics.values()} == {"default"}
+        assert "freshq.tasks_pending" in metrics
+        (said,) = [record.getMessage() for record in caplog.records]  # once, not for each gauge
+        assert said.startswith("queue 'away' was not read")
 
     def test_are_told_beside_the_observer(self, told: Told) -> None:
         queue, quiet = Queue.memory(telemetry=told.telemetry), Quiet()

@@ -81,6 +81,8 @@ def _unusual(task: Task) -> dict[str, str]:
         facts["kind"] = printable(task.kind)
     if task.error is not None:
         facts["last error"] = printable(task.error)
+    if task.trace_id is not None:
+        facts["trace"] = task.trace_id
     return facts
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
-from opentelemetry.metrics import Observation
+from opentelemetry.metrics import Observation, get_meter
 
-from freshq.errors import AlreadyQueued, Overloaded, PutIncomplete, RefusedError
+from freshq.errors import AlreadyQueued, Overloaded, PutIncomplete, RefusedError, StoreError
 from freshq.model.answers import PutOutcome, Receipt
 from freshq.queue.gauges import GAUGES, gauges, snake_case
 from freshq.worker.report import METRIC_OF_OUTCOME, Outcome
@@ -17,11 +19,14 @@ from freshq.worker.report import METRIC_OF_OUTCOME, Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from opentelemetry.metrics import CallbackOptions, Meter
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
 
     from freshq.model.answers import Claim
     from freshq.queue.base import BaseQueue
 
+logger = logging.getLogger(__name__)
+
+SCOPE: Final = "freshq"
 COUNTERS: Final = {
     "TasksCreated": "{task}",
     "TasksDuplicate": "{task}",
@@ -53,7 +58,7 @@ def otel_name(name: str) -> str:
 
 def unit_of(gauge: str) -> str:
     """Return the unit of a gauge, as UCUM writes it."""
-    units = {"PerSecond": "{task}/s", "Seconds": "s", "Ratio": "1", "Paused": "1"}
+    units = {"PerSecond": "{task}/s", "Seconds": "s", "Ratio": "1", "Paused": ""}
     return next((unit for end, unit in units.items() if gauge.endswith(end)), "{task}")
 
 
@@ -61,8 +66,8 @@ class Instruments:
     """The metrics of queues and workers."""
 
     def __init__(self, meter: Meter) -> None:
-        """Create the instruments that count; those of `watch` are created for each queue."""
-        self._meter = meter
+        """Create the instruments, and watch no queue yet."""
+        self._readings: dict[BaseQueue, _Reading] = {}
         self._counters = {
             name: meter.create_counter(otel_name(name), unit) for name, unit in COUNTERS.items()
         }
@@ -72,6 +77,10 @@ class Instruments:
             )
             for name in HISTOGRAMS
         }
+        for name, meaning in GAUGES.items():
+            meter.create_observable_gauge(
+                otel_name(name), [partial(self._observed, name)], unit_of(name), meaning
+            )
 
     def count(self, queue: str, name: str, number: int = 1) -> None:
         """Add to a counter."""
@@ -104,13 +113,15 @@ class Instruments:
         self._counters["OrderSwitches"].add(1)
 
     def watch(self, queue: BaseQueue) -> None:
-        """Observe the state of a queue whenever metrics are collected."""
-        reading = _Reading(queue)
-        for name in GAUGES:
-            observe = partial(_observed, reading, name, queue.name)
-            self._meter.create_observable_gauge(
-                otel_name(name), [observe], unit_of(name), description=GAUGES[name]
-            )
+        """Observe the state of a queue, too, whenever metrics are collected."""
+        # A new dictionary: another thread may be collecting.
+        self._readings = {**self._readings, queue: _Reading(queue)}
+
+    def _observed(self, name: str, _options: CallbackOptions) -> Iterable[Observation]:
+        for queue, reading in self._readings.items():
+            value = reading.values().get(name)
+            if value is not None:
+                yield Observation(value, {"queue": queue.name})
 
 
 class _Reading:
@@ -122,23 +133,45 @@ class _Reading:
         self._read_at = float("-inf")
         self._values: dict[str, float] = {}
 
-    def value(self, name: str) -> float | None:
-        """Return a gauge; None if it has no value now.
-
-        Raises:
-            StoreError: If the store did not answer. The metrics reader logs it, and the gauge has no value.
-        """
-        queue = self._queue
+    def values(self) -> dict[str, float]:
+        """Return the gauges that have a value now: none if the store does not answer."""
         with self._lock:
             if time.monotonic() - self._read_at >= READING_SECONDS:
-                self._values = gauges(queue.stats(approximate=True), queue.pressure(), paused=queue.paused)
+                self._values = self._read()
                 self._read_at = time.monotonic()
-            return self._values.get(name)
+            return self._values
+
+    def _read(self) -> dict[str, float]:
+        queue = self._queue
+        try:
+            return gauges(queue.stats(approximate=True), queue.pressure(), paused=queue.paused)
+        except StoreError as error:
+            logger.warning("queue %r was not read, so its metrics have no values: %s", queue.name, error)
+            return {}
 
 
-def _observed(reading: _Reading, name: str, queue: str, _options: CallbackOptions) -> Iterable[Observation]:
-    value = reading.value(name)
-    return [] if value is None else [Observation(value, {"queue": queue})]
+class _Process:
+    """Stands for the provider of the process, which may be set later."""
+
+
+_PROCESS: Final = _Process()
+_of_providers: Final[WeakKeyDictionary[object, Instruments]] = WeakKeyDictionary()
+_lock: Final = threading.Lock()
+
+
+def instruments_of(provider: MeterProvider | None) -> Instruments:
+    """Return the instruments of a provider, always the same.
+
+    An SDK keeps one instrument of a name, and silently drops what another one of that name would observe.
+
+    Args:
+        provider: The provider; None for that of the process.
+    """
+    key: object = _PROCESS if provider is None else provider
+    with _lock:
+        if key not in _of_providers:
+            _of_providers[key] = Instruments(get_meter(SCOPE, meter_provider=provider))
+        return _of_providers[key]
 
 
 def _metric_of(answer: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -11,10 +11,9 @@ from freshq.model.telemetry import Telemetry
 from freshq.worker.report import Observer
 
 with needs("otel"):
-    from opentelemetry.metrics import get_meter
     from opentelemetry.trace import get_tracer
 
-    from freshq.worker.otel.metrics import Instruments
+    from freshq.worker.otel.metrics import SCOPE, instruments_of
     from freshq.worker.otel.spans import Spans, note_put, note_settled, now_ns
 
 if TYPE_CHECKING:
@@ -27,10 +26,9 @@ if TYPE_CHECKING:
     from freshq.model.task import Task, Verb
     from freshq.model.telemetry import Answer, RunScope
     from freshq.policy.order import OrderSwitch
+    from freshq.queue.async_queue import AsyncQueue
     from freshq.queue.base import BaseQueue
     from freshq.worker.report import Outcome
-
-SCOPE = "freshq"
 
 
 class OpenTelemetry(Telemetry, Observer):
@@ -56,17 +54,19 @@ class OpenTelemetry(Telemetry, Observer):
             propagate: Whether tasks carry the context of their put, in about 70 bytes of their item or row.
         """
         self._spans = Spans(get_tracer(SCOPE, tracer_provider=tracer_provider), propagate=propagate)
-        self._instruments = Instruments(get_meter(SCOPE, meter_provider=meter_provider))
+        self._instruments = instruments_of(meter_provider)
 
-    def watch(self, queue: BaseQueue) -> None:
+    def watch(self, queue: BaseQueue | AsyncQueue) -> None:
         """Observe the state of a queue, as `freshq metrics` does, whenever metrics are collected.
 
-        One process does that; each collection costs about six reads.
+        One process does that; each collection costs about six reads of each queue. If the store of a queue
+        does not answer, that is logged, and its metrics have no values.
 
         Args:
             queue: The queue.
         """
-        self._instruments.watch(queue)
+        own: Any = getattr(queue, "queue", queue)  # of an AsyncQueue, the queue that it uses
+        self._instruments.watch(own)
 
     @override
     def put(
