@@ -229,6 +229,11 @@ def test_the_largest_of_everything_fits(table_store: StoreUnderTest) -> None:
     (claim,) = queue.claim(lease_seconds=3e9)
     queue.retry(claim, "é" * 1000, delay_seconds=0)
     (claim,) = queue.claim()
+    claim = queue.extend(claim, 3e9, progress=0.333333, step="\N{GRINNING FACE}" * 300)
+    queue.fail(claim, "\N{GRINNING FACE}" * 1000)
+    queue.redrive()
+    (claim,) = queue.claim()
+    claim = queue.extend(claim, 3e9, progress=0.333333, step="\N{GRINNING FACE}" * 300)
     result = "r" * (MAX_RESULT_AND_PAYLOAD_BYTES - MAX_PAYLOAD_BYTES - 2)
     assert checked_result(result, payload) == result
     queue.complete(claim, result)

@@ -203,8 +203,8 @@ class Task(_Run):
     def progress(self, fraction: float, step: str | None = None) -> None:
         """Report how far the run of this task is. Only the function that runs it can; it never waits.
 
-        The worker stores the last report together with the lease: with each renewal, and at most every
-        `PROGRESS_SECONDS` besides. The end of the run stores it too. Under `at_most_once` the task is over
+        The worker stores the last report together with the lease: with each renewal, and at most every 5 s
+        besides. The end of the run stores it too. Under `at_most_once` the task is over
         before its run, and reports are not kept.
 
         Args:

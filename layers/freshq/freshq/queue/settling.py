@@ -77,7 +77,8 @@ class Settling(Verbs):
         their lines.
 
         Args:
-            settlements: How each claim is to end. Of two for one task, the first one counts.
+            settlements: How each claim is to end, with results as they are stored: of a queue with a codec,
+                encoded. Of two for one task, the first one counts.
 
         Returns:
             For each settlement, in order: its task; LeaseLost if the claim no longer holds it; or StoreError
