@@ -248,6 +248,20 @@ class TestDeadLettersOfAnEarlierVersion:
         assert queue.stats().pending == 121
         assert table_store.queue(name="other").list(DEAD).tasks == ()
 
+    def test_one_that_cannot_be_read_is_left_out_and_not_reported_for_ever(
+        self, table_store: StoreUnderTest, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        queue = table_store.queue()
+        assert table_store.client is not None
+        damaged = dead_before_the_index("a", round(table_store.clock.now * 1000)) | {
+            "attempts": {"S": "many"}
+        }
+        table_store.client.put_item(TableName=str(table_store.table), Item=damaged)
+        assert queue.index_dead() == 0
+        queue.stats()
+        assert "task 'a' cannot be read" in caplog.text
+        assert "in no index" not in caplog.text
+
     def test_one_that_changes_meanwhile_is_left_alone(
         self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:

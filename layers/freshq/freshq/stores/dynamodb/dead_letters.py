@@ -67,10 +67,13 @@ class DeadLetters:
                 yield listed, Guard(TaskStatus.FAILURE, request_token=task.request_token)
 
     def reported(self, queue: str, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield items that were read anyway; warn once if a dead letter among them is in no index."""
+        """Yield items that were read anyway; warn once if a dead letter among them is in no index.
+
+        One that cannot be read does not count: no listing can show it.
+        """
         unlisted = 0
         for item in items:
-            unlisted += _is_unlisted(item)
+            unlisted += _is_unlisted(item) and decode_if_task(item) is not None
             yield item
         if unlisted:
             logger.warning(
