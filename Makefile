@@ -164,7 +164,7 @@ bench-coldstart: setup ## Time the functions' cold starts, and compare them with
 bench-pipeline: setup ## Time the data pipeline on 2 million events, and check it against DuckDB and Polars
 	@$(BIN)/python -m benchmarks.pipeline
 
-bench-pipeline-nights: setup ## Time a night of the data pipeline beside a run over 62 days, and after 10 to 1,000 days
+bench-pipeline-nights: setup ## Measure a night of the data pipeline beside a run over 62 days, and after 10 to 1,000 days (half an hour)
 	@$(BIN)/python -m benchmarks.pipeline_nights
 
 bench-pipeline-small: setup ## Time the data pipeline on 1,000 events beside a bare PySpark script (some minutes)

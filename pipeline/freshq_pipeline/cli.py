@@ -33,6 +33,7 @@ from freshq_pipeline.errors import (
     complain,
 )
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
+from freshq_pipeline.report.ahead import load_ahead
 from freshq_pipeline.report.terminal import difference, show_replay, show_summary
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import Options, RunRequest
@@ -63,6 +64,7 @@ class Spark:
         """Return a session with settings for the input, which starts when it is entered."""
         from freshq_pipeline.spark.session import spark_session  # noqa: PLC0415 - an extra
 
+        load_ahead()
         return spark_session(self.master, self.memory, tuning)
 
 
@@ -134,7 +136,6 @@ def run(
     events: EventsOption, out: OutOption, options: Options, spark: Spark, as_json: JsonOption = False
 ) -> None:
     """Compute tables, summary and report from a folder of changes; later runs read only new files."""
-    from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - an extra
     from freshq_pipeline.runs.batch import execute  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
 
@@ -142,6 +143,8 @@ def run(
     with RunProgress(Console(stderr=True)) as progress:
         summary = execute(request, spark.session, progress)
         progress.begin("report")
+        from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java started
+
         write_report(request.out)
     finish(summary, as_json=as_json)
 
@@ -162,7 +165,6 @@ def stream(
     as_json: JsonOption = False,
 ) -> None:
     """Publish the same tables whenever files arrive; after a restart it continues."""
-    from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - an extra
     from freshq_pipeline.runs.batch import plan  # noqa: PLC0415 - an extra
     from freshq_pipeline.runs.stream import stream as follow  # noqa: PLC0415 - an extra
     from freshq_pipeline.spark.tuning import LARGE  # noqa: PLC0415 - an extra
@@ -177,6 +179,8 @@ def stream(
     tuning = plan(request).tuning() if every_seconds is None else LARGE
     with spark.session(tuning) as session:
         follow(session, request, Folder(checkpoint).uri, every_seconds, files_per_batch=files_per_batch)
+    from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java started
+
     write_report(request.out)
     finish(request.out.read_json(SUMMARY), as_json=as_json)
 
@@ -197,7 +201,6 @@ def replay(
     """
     from freshq_pipeline.gold.published import read_table  # noqa: PLC0415 - an extra
     from freshq_pipeline.replays.scenarios import replayed  # noqa: PLC0415 - an extra
-    from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - an extra
     from freshq_pipeline.runs.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.partitions import published_paths  # noqa: PLC0415 - an extra
@@ -211,6 +214,8 @@ def replay(
         paths = published_paths(request.out, summary["run_id"], "tasks")
         tasks = read_table(session, request.out, paths, "tasks")
         result = replayed(session, tasks, grid)
+    from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java started
+
     request.out.write_json(REPLAY, result)
     write_report(request.out)
     finish_replay(result, as_json=as_json)

@@ -173,7 +173,7 @@ BY_DAY: Final = ("tasks", "minutes")
 
 # What totals over all days are computed from. Of each row only the columns of its `kind` are set.
 TOTALS: Final[dict[str, str]] = {
-    "kind": "string",  # fates, waits, workers, open
+    "kind": "string",  # fates, waits, workers, violations, open
     "day": "string",
     "queue": "string",
     "task_group": "string",
@@ -190,8 +190,10 @@ TOTALS: Final[dict[str, str]] = {
     "count": "bigint",
     "shortest_us": "bigint",
     "longest_us": "bigint",
-    "task_id": "string",  # of the open tasks: their last steps
-    "status": "string",
+    "task_id": "string",
+    "life": "int",  # of the violations
+    "problem": "string",
+    "status": "string",  # of the open tasks: their last steps
     "priority": "int",
     "created_us": "bigint",
     "changed_us": "bigint",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq_pipeline.spark.class_archive import DRAFT_SECONDS, ClassArchive, class_archive
+from freshq_pipeline.spark.class_archive import DRAFT_SECONDS, MOST_TRIES, ClassArchive, class_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,15 +55,18 @@ def test_the_second_start_makes_it_and_later_ones_use_it(java: Path) -> None:
 
 
 @pytest.mark.parametrize(("written", "ended_well"), [(True, False), (False, True)])
-def test_a_java_that_cannot_make_it_is_asked_once(java: Path, *, written: bool, ended_well: bool) -> None:
+def test_a_java_that_does_not_make_it_is_asked_some_times(
+    java: Path, *, written: bool, ended_well: bool
+) -> None:
     start(java)
-    second = start(java)
-    assert second.draft is not None
-    if written:
-        second.draft.write_text("the first half")
-    second.keep(ended_well=ended_well)
-    assert not second.draft.exists()
-    assert start(java) == ClassArchive((), second.file)
+    for _ in range(MOST_TRIES):
+        again = start(java)
+        assert again.draft is not None
+        if written:
+            again.draft.write_text("the first half")
+        again.keep(ended_well=ended_well)
+        assert not again.draft.exists()
+    assert start(java) == ClassArchive((), again.file)
 
 
 def test_another_java_makes_its_own_and_old_ones_are_deleted(java: Path) -> None:

@@ -13,7 +13,7 @@ from freshq_pipeline.gold.ledger import violations
 from freshq_pipeline.gold.minutes import minutes
 from freshq_pipeline.gold.steps import distinct_steps
 from freshq_pipeline.gold.tasks import lives, tasks
-from freshq_pipeline.gold.workers import workers
+from freshq_pipeline.gold.workers import worked
 from freshq_pipeline.ingest.sources.registry import canonical_files
 from freshq_pipeline.schemas import EVENT, TABLES, Format, ddl
 
@@ -74,7 +74,7 @@ def test_nothing_runs_in_one_partition(steps: DataFrame, written: DataFrame) -> 
     made = {
         "tasks": tasks(lives(steps), inverted, AS_OF_US, 0),
         "minutes": minutes(steps, written, AS_OF_US),
-        "workers": workers(steps),
+        "workers": worked(steps),
         "fates": fates(written),
         "violations": violations(written),
     }

@@ -6,27 +6,38 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark import StorageLevel
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.fates import day_of_creation
+from freshq_pipeline.gold.figures import figures
 from freshq_pipeline.gold.groups import groups
-from freshq_pipeline.gold.inversions import inversions
-from freshq_pipeline.gold.ledger import ledger, violations
+from freshq_pipeline.gold.id_index import index_ids
+from freshq_pipeline.gold.inversions import inversions, inversions_here
+from freshq_pipeline.gold.ledger import ledger
 from freshq_pipeline.gold.minutes import minutes
-from freshq_pipeline.gold.open_days import every_day, open_days, up_to
-from freshq_pipeline.gold.percentiles import wait_percentiles
-from freshq_pipeline.gold.silver_days import events_of, partitions_for, read_days
-from freshq_pipeline.gold.steps import distinct_steps
+from freshq_pipeline.gold.open_days import open_all, open_days
+from freshq_pipeline.gold.silver_days import silver_files
 from freshq_pipeline.gold.tasks import lives, tasks
-from freshq_pipeline.gold.totals import FATES, WAITS, WORKERS, open_steps, totals
-from freshq_pipeline.gold.touched import day_figures, day_of
-from freshq_pipeline.gold.workers import summed
-from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS, ddl
+from freshq_pipeline.gold.totals import (
+    FATES,
+    SCHEMA,
+    TOTAL,
+    VIOLATIONS,
+    WORKERS,
+    count_open,
+    open_steps,
+    read_totals,
+    totals,
+)
+from freshq_pipeline.gold.workers import workers
+from freshq_pipeline.schemas import EVENT, TABLES, TOTALS, ddl
+from freshq_pipeline.storage.arrow_schema import arrow_schema
 from freshq_pipeline.storage.days import iso, linked_days, number
 from freshq_pipeline.storage.partitions import (
     FOLDERS,
+    PARQUET,
     columns_with_day,
     draft_path,
     move_in,
@@ -38,16 +49,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from freshq_pipeline.gold.open_days import OpenDays
-    from freshq_pipeline.gold.percentiles import WaitPercentiles
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.state import State
 
-PARALLEL_TABLES: Final = 3
 INVERSIONS: Final = "inversions"
-TOTAL: Final = "totals"
+_CHANGED: Final = arrow_schema({"changed_us": EVENT["changed_us"]})
+# The claims and waits of at most so many steps are compared here, which takes some 100 bytes each.
+FEW_STEPS: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +113,11 @@ class _Run:
         """Return the names of the days whose tasks are computed; None: of all."""
         return None if self.opened.clock is None else [iso(day) for day in sorted(self.opened.tasks)]
 
-    def with_others(self, name: str, table: DataFrame, columns: dict[str, str]) -> DataFrame:
-        """Return rows of the computed days, together with the rows of all other days from the run before."""
-        computed = self.names()
-        if computed is None:
-            return table
-        paths = [self.out.at(path) for path in paths_of(self.known, name)]
-        others = self.spark.read.schema(ddl(columns)).parquet(*paths)
-        mine = table.where(F.col("day").isin(*computed)).select(*columns)
-        return mine.unionByName(others.where(~F.col("day").isin(*computed)))
+    def write_small(self, name: str, table: pa.Table) -> None:
+        """Write a table that was computed without Spark."""
+        schema = arrow_schema(TABLES[name])
+        rows = table.select(schema.names).cast(schema)
+        self.out.write_parquet(f"{draft_path(self.state.run_id, name)}/0{PARQUET}", rows.to_batches(), schema)
 
 
 def build(
@@ -131,42 +139,40 @@ def build(
     """
     as_of_ms = options.as_of_ms
     state.as_of_us = (state.last_us or 0) if as_of_ms is None else as_of_ms * 1000
-    with timed("steps"):
+    with timed("steps"), ThreadPoolExecutor(1, thread_name_prefix="ids") as beside:
+        indexed = beside.submit(index_ids, out, state)
         if before is None:
-            run = _Run(spark, out, state, {}, every_day(state), state.as_of_us)
+            opened, known = open_all(spark, out, state), {}
         else:
+            indexed.result()  # which days share ids
             again = {day for day in state.days if options.again(day)}
-            opened = open_days(spark, out, state, before, state.as_of_us, again)
-            run = _Run(spark, out, state, before.tables, opened, state.as_of_us)
+            opened, known = open_days(spark, out, state, before, again), before.tables
+        run = _Run(spark, out, state, known, opened.days, state.as_of_us)
         state.tables = dict(run.known)
         state.opened = sorted(map(iso, run.opened.tasks))
-        steps = _steps(run)
+        _note_figures(run, opened.figures)
         if as_of_ms is not None:
             _count_later(run)
-    if steps is not None:
+    if opened.steps is not None:
         try:
-            _tables(run, steps, round(options.index_lag_seconds * 1e6), timed)
+            _tables(run, opened.steps, round(options.index_lag_seconds * 1e6), timed)
         finally:
-            steps.unpersist()
-    return _figures(run)
+            opened.steps.unpersist()
+    return figures(out, state)
 
 
-def _steps(run: _Run) -> DataFrame | None:
-    """Return the steps of the days to compute, and note what is known of these days; None: there are none."""
-    chosen, days = run.opened.tasks, run.state.days
-    if not chosen:
-        _check_events(run)
-        return None
-    events = up_to(events_of(run.spark, run.out, days, chosen, None), run.as_of_us)
-    steps = distinct_steps(events, partitions_for(run.spark, days, chosen))
-    steps = steps.persist(StorageLevel.MEMORY_AND_DISK)
-    found = {row["day"]: row for row in day_figures(steps, run.as_of_us).collect()}
-    for day in chosen:
-        row = found[day].asDict() if day in found else {"events": 0, "unbegun": False, "has_open": False}
+def _note_figures(run: _Run, figures: list[dict[str, Any]]) -> None:
+    """Note what is known of the computed days.
+
+    Raises:
+        BadInput: If there are no events.
+    """
+    found = {row["day"]: row for row in figures}
+    for day in run.opened.tasks:
+        row = found.get(day, {"events": 0, "unbegun": False, "has_open": False})
         for name in ("events", "first_us", "last_us", "has_open", "next_deadline_us", "unbegun"):
-            setattr(days[day], name, row.get(name))
+            setattr(run.state.days[day], name, row.get(name))
     _check_events(run)
-    return steps
 
 
 def _check_events(run: _Run) -> None:
@@ -177,15 +183,11 @@ def _check_events(run: _Run) -> None:
 
 def _count_later(run: _Run) -> None:
     """Count the events after as-of of the days to compute."""
+    later = pc.field("changed_us") > run.as_of_us
     for day in run.opened.tasks:
-        run.state.days[day].later = 0
-    if run.opened.tasks:
-        events = read_days(run.spark, run.out, run.state.days, run.opened.tasks)
-        later = events.where(F.col("changed_us") > run.as_of_us).groupBy(
-            day_of(F.col("created_us")).alias("day")
-        )
-        for row in later.count().collect():
-            run.state.days[row["day"]].later = row["count"]
+        known = run.state.days[day]
+        paths = silver_files(run.out, day, known.silver)
+        known.later = run.out.scan(paths, _CHANGED, _CHANGED.names, later).count_rows() if paths else 0
 
 
 def _tables(
@@ -196,9 +198,9 @@ def _tables(
     clock_names = None if clock is None else {iso(day) for day in clock}
     task_names = run.names()
     with timed("tasks"):
-        on_clock = _with_open(run, steps)
-        inverted = _inverted(run, inversions(on_clock, run.as_of_us, lag_us, clock))
-        made = tasks(lives(steps), inverted, run.as_of_us, run.state.first_us or 0)
+        elsewhere = _open_elsewhere(run, steps)
+        on_clock = steps if elsewhere is None else steps.unionByName(elsewhere, allowMissingColumns=True)
+        made = tasks(lives(steps), _inverted(run, on_clock, lag_us), run.as_of_us, run.state.first_us or 0)
         by_day = made.withColumn("day", day_of_creation())
         every = run.write("tasks", by_day, columns_with_day("tasks"), *FOLDERS)
     with timed("minutes and others"):
@@ -211,103 +213,87 @@ def _tables(
         run.state.tables = replaced(run.known, moved, replaces)
 
 
-def _inverted(run: _Run, found: DataFrame) -> DataFrame:
-    """Write the claims that were out of turn by day, and return them with those of the other days."""
-    columns = {"task_id": "string", "life": "int", "day": "string"}
-    day = F.date_format(F.timestamp_seconds(F.col("day").cast("bigint") * 86_400), "yyyy-MM-dd")
-    mine = run.write(INVERSIONS, found.withColumn("day", day), columns, "day")
-    clock = run.opened.clock
-    if clock is None:
-        return mine
-    computed = {iso(day) for day in clock}
-    chosen = [run.state.days[day] for day in run.opened.tasks]
-    paths = [
-        run.out.at(path)
-        for name, files in run.known.get(INVERSIONS, {}).items()
-        if name not in computed and any(day.touches((number(name),)) for day in chosen)
-        for path in files
-    ]
-    if not paths:
-        return mine
-    others = run.spark.read.schema("task_id string, life int").parquet(*paths)
-    return mine.select("task_id", "life").unionByName(others)
-
-
-def _with_open(run: _Run, steps: DataFrame) -> DataFrame:
-    """Return steps with those of other days' tasks that have no end yet."""
+def _open_elsewhere(run: _Run, steps: DataFrame) -> DataFrame | None:
+    """Return the last steps of other days' tasks that have no end yet, None if there are none."""
     days, chosen = run.state.days, run.opened.tasks
     if not any(known.has_open for day, known in days.items() if day not in chosen):
-        return steps
+        return None
     paths = [run.out.at(path) for path in paths_of(run.known, TOTAL)]
     others = open_steps(run.spark.read.schema(ddl(TOTALS)).parquet(*paths), run.names() or [])
     if linked_days(days, chosen):
         others = others.join(steps.select("task_id").distinct(), "task_id", "left_anti")
-    return steps.unionByName(others, allowMissingColumns=True)
+    return others
+
+
+def _inverted(run: _Run, steps: DataFrame, lag_us: int) -> DataFrame | None:
+    """Write the claims that were out of turn by day, and return them with those of the other days, if any."""
+    draft, of_steps = draft_path(run.state.run_id, INVERSIONS), (run.as_of_us, lag_us, run.opened.clock)
+    if _steps_at_most(run) <= FEW_STEPS:
+        found = inversions_here(steps, *of_steps)
+        for day in found["day"].unique().to_pylist():
+            rows = found.filter(pc.field("day") == day).select(["task_id", "life"])
+            run.out.write_parquet(f"{draft}/day={iso(day)}/0{PARQUET}", rows.to_batches(), rows.schema)
+    else:
+        day = F.date_format(F.timestamp_seconds(F.col("day").cast("bigint") * 86_400), "yyyy-MM-dd")
+        by_day = inversions(steps, *of_steps).withColumn("day", day)
+        run.write(INVERSIONS, by_day, {"task_id": "string", "life": "int", "day": "string"}, "day")
+    paths = [*(file.path for file in run.out.files(draft)), *_inverted_elsewhere(run)]
+    if not paths:
+        return None
+    return run.spark.read.schema("task_id string, life int").parquet(*map(run.out.at, paths))
+
+
+def _steps_at_most(run: _Run) -> int:
+    """Return a bound of the number of steps that the claims of this run are compared with."""
+    steps = sum(run.state.days[day].events for day in run.opened.tasks)
+    known = paths_of(run.known, TOTAL)
+    return steps + (count_open(run.out, known) if known else 0)
+
+
+def _inverted_elsewhere(run: _Run) -> list[str]:
+    """Return the paths of claims out of turn on other days that may be of the computed tasks."""
+    clock = run.opened.clock
+    if clock is None:
+        return []
+    computed = {iso(day) for day in clock}
+    chosen = [run.state.days[day] for day in run.opened.tasks]
+    return [
+        path
+        for name, files in run.known.get(INVERSIONS, {}).items()
+        if name not in computed and any(day.touches((number(name),)) for day in chosen)
+        for path in files
+    ]
 
 
 def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) -> None:
     """Write all tables except `tasks`."""
-    in_days = steps
-    if run.opened.clock is not None:
-        in_days = steps.where(day_of(F.col("created_us")).isin(*run.opened.tasks))
     minute_day = F.date_format(F.timestamp_millis("minute_ms"), "yyyy-MM-dd")
     by_minute = minutes(on_clock, every, run.as_of_us, run.opened.clock).withColumn("day", minute_day)
-
-    def write(name: str, table: DataFrame) -> None:
-        run.write(name, table, TABLES[name])
-
-    # These tables are small: in parallel, one is computed while another is planned or written.
-    with ThreadPoolExecutor(PARALLEL_TABLES) as pool:
+    counts, computed = totals(steps, every), run.names()
+    if computed is not None:
+        counts = counts.where(F.col("day").isin(*computed))
+    # In parallel, one is computed while the other is planned or written.
+    with ThreadPoolExecutor(2) as pool:
         work: list[Future[Any]] = [
-            pool.submit(run.write, "minutes", by_minute, columns_with_day("minutes"), *FOLDERS)
-        ]
-        others = run.with_others("violations", violations(every), TABLES["violations"])
-        work.append(pool.submit(write, "violations", others))
-        counts = run.write(TOTAL, run.with_others(TOTAL, totals(in_days, every), TOTALS), TOTALS)
-        by_kind = {kind: counts.where(F.col("kind") == kind) for kind in (FATES, WORKERS)}
-        work += [
-            pool.submit(write, "workers", summed(by_kind[WORKERS])),
-            pool.submit(write, "ledger", ledger(by_kind[FATES])),
-            pool.submit(write, "groups", groups(by_kind[FATES])),
+            pool.submit(run.write, "minutes", by_minute, columns_with_day("minutes"), *FOLDERS),
+            pool.submit(run.write, TOTAL, counts, TOTALS),
         ]
     for one in work:
         one.result()
+    _keep_other_days(run)
+    drafts = [file.path for file in run.out.files(draft_path(run.state.run_id, TOTAL))]
+    fates = read_totals(run.out, drafts, FATES)
+    run.write_small("ledger", ledger(fates))
+    run.write_small("groups", groups(fates))
+    run.write_small("workers", workers(read_totals(run.out, drafts, WORKERS)))
+    run.write_small("violations", read_totals(run.out, drafts, VIOLATIONS))
 
 
-def _figures(run: _Run) -> dict[str, Any]:
-    """Return the figures of all queues together, and in `queues` those of each."""
-    paths = [run.out.at(path) for path in paths_of(run.state.tables, TOTAL)]
-    counts = run.spark.read.schema(ddl(TOTALS)).parquet(*paths)
-    sums = {name: name for name in ("tasks", *OUTCOMES, "inversions", "count")}
-    sums |= {"ledger_violations": "violations"}
-    least, most = F.min("shortest_us").alias("shortest_us"), F.max("longest_us").alias("longest_us")
-    wanted = counts.where(F.col("kind").isin(FATES, WAITS)).groupBy("kind", "queue", "class")
-    rows = wanted.agg(*(F.sum(of).alias(name) for name, of in sums.items()), least, most).collect()
-    by_queue = _by_queue([row.asDict() for row in rows if row["kind"] == FATES])
-    classes = (row.asDict() for row in rows if row["kind"] == WAITS)
-    events = run.state.days.values()
-    return {
-        "events_distinct": sum(day.events for day in events),
-        "events_after_as_of": sum(day.later for day in events),
-        "as_of_ms": run.as_of_us // 1000,
-        **_with_waits(by_queue, wait_percentiles(classes, (0.5, 0.99))),
-    }
-
-
-def _by_queue(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the figures of each queue, sorted by its name, without what only waits have."""
-    names = ("queue", "tasks", *OUTCOMES, "inversions", "ledger_violations")
-    figures = [{name: row[name] for name in names} for row in rows]
-    return sorted(figures, key=lambda row: (row["queue"] is None, row["queue"] or ""))
-
-
-def _with_waits(by_queue: list[dict[str, Any]], waits: WaitPercentiles) -> dict[str, Any]:
-    """Return the figures of all queues together, and in `queues` those of each."""
-    names = [name for name in by_queue[0] if name != "queue"]
-    total = {name: sum(row[name] for row in by_queue) for name in names} | _named(waits.overall)
-    nothing: list[float | None] = [None, None]
-    return total | {"queues": [row | _named(waits.by_queue.get(row["queue"], nothing)) for row in by_queue]}
-
-
-def _named(waits: list[float | None]) -> dict[str, float | None]:
-    return dict(zip(("wait_p50_seconds", "wait_p99_seconds"), waits, strict=True))
+def _keep_other_days(run: _Run) -> None:
+    """Add the totals of all days that are not computed to those that were."""
+    computed, known = run.names(), paths_of(run.known, TOTAL)
+    if computed is None or not known:
+        return
+    others = run.out.scan(known, SCHEMA, SCHEMA.names, ~pc.field("day").isin(computed))
+    path = f"{draft_path(run.state.run_id, TOTAL)}/others{PARQUET}"
+    run.out.write_parquet(path, others.to_batches(), SCHEMA)

@@ -1,64 +1,92 @@
 """Which days have events of the same task id: an index with a hash and a day for each.
 
-Two ids with the same hash only make a run read more than it needs.
+Arrow makes and reads it, without jobs of Spark: that takes one column of the new events, and of the index
+only what has one of their ids. Two ids with the same hash only make a run read more than it needs.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from freshq_pipeline.gold.silver_days import read_days
-from freshq_pipeline.gold.touched import day_of
-from freshq_pipeline.storage.days import Day
+from freshq_pipeline.gold.silver_days import silver_files
+from freshq_pipeline.storage.partitions import PARQUET
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.state import State
 
 # With more parts than this, the index is rewritten as one.
 MAX_PARTS: Final = 16
-_SCHEMA: Final = "id_hash bigint, day int"
+_THREADS: Final = 8
+_SCHEMA: Final = pa.schema([("id_hash", pa.int64()), ("day", pa.int32())])
+_EVENTS: Final = pa.schema([("task_id", pa.string())])
 
 
-def index_ids(spark: SparkSession, out: Folder, state: State) -> None:
+def index_ids(out: Folder, state: State) -> None:
     """Add the ids of silver parts that are not in the index, and link the days that share ids."""
     parts = state.silver_parts() - set(state.indexed)
     if not parts:
         return
-    path = f"ids/{state.run_id}"
-    _ids_of(spark, out, state, parts).write.mode("overwrite").parquet(out.at(path))
+    out.write_parquet(f"ids/{state.run_id}/0{PARQUET}", _ids_of(out, state, parts), _SCHEMA)
     state.ids.append(state.run_id)
     state.indexed = sorted(state.silver_parts())
     if len(state.days) > 1:
-        other = _read(spark, out, state.ids).withColumnRenamed("day", "other")
-        pairs = _read(spark, out, [state.run_id]).join(other, "id_hash").where("day <> other")
-        for row in pairs.select("day", "other").distinct().collect():
-            _link(state, row["day"], row["other"])
-            _link(state, row["other"], row["day"])
+        for day, other in _days_that_share(out, state):
+            _link(state, day, other)
+            _link(state, other, day)
     if len(state.ids) > MAX_PARTS:
         merged = f"{state.run_id}-all"
-        _read(spark, out, state.ids).distinct().write.parquet(out.at(f"ids/{merged}"))
+        whole = out.scan(_files(out, state.ids), _SCHEMA, _SCHEMA.names)
+        out.write_parquet(f"ids/{merged}/0{PARQUET}", whole.to_batches(), _SCHEMA)
         state.ids = [merged]
 
 
-def _ids_of(spark: SparkSession, out: Folder, state: State, parts: set[str]) -> DataFrame:
-    """Return the distinct keys of the index of some silver parts."""
-    days = {
-        day: Day({part: size for part, size in known.silver.items() if part in parts})
-        for day, known in state.days.items()
-        if parts & known.silver.keys()
-    }
-    events = read_days(spark, out, days, days)
-    key = (F.xxhash64("task_id").alias("id_hash"), day_of(F.col("created_us")).alias("day"))
-    return events.select(*key).distinct()
+def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the keys of the index of some silver parts, day by day."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="ids") as pool:
+        for day, known in sorted(state.days.items()):
+            paths = silver_files(out, day, (part for part in known.silver if part in parts))
+            found = list(pool.map(lambda path: _hashes(out, path), paths))
+            if found:
+                hashes = np.unique(np.concatenate(found))
+                days = np.full(len(hashes), day, np.int32)
+                yield pa.record_batch([pa.array(hashes), pa.array(days)], schema=_SCHEMA)
 
 
-def _read(spark: SparkSession, out: Folder, parts: list[str]) -> DataFrame:
-    return spark.read.schema(_SCHEMA).parquet(*(out.at(f"ids/{part}") for part in parts))
+def _hashes(out: Folder, path: str) -> NDArray[np.int64]:
+    """Return a hash of each task id in a file of silver."""
+    ids = pc.unique(out.scan([path], _EVENTS, _EVENTS.names).to_table()["task_id"])
+    return hashed(ids.to_numpy(zero_copy_only=False))
+
+
+def hashed(ids: NDArray[np.object_]) -> NDArray[np.int64]:
+    """Return the hashes that the index has of some task ids."""
+    found: NDArray[np.int64] = pd.util.hash_array(ids, categorize=False).view(np.int64)
+    return found
+
+
+def _days_that_share(out: Folder, state: State) -> set[tuple[int, int]]:
+    """Return pairs of different days with an id in common, the first one with fresh events of it."""
+    fresh = out.scan(_files(out, [state.run_id]), _SCHEMA, _SCHEMA.names).to_table()
+    known = pc.field("id_hash").isin(fresh["id_hash"].combine_chunks())
+    others = out.scan(_files(out, state.ids), _SCHEMA, _SCHEMA.names, known).to_table()
+    pairs = fresh.join(others.rename_columns(["id_hash", "other"]), "id_hash", join_type="inner")
+    pairs = pairs.filter(pc.field("day") != pc.field("other")).group_by(["day", "other"]).aggregate([])
+    return set(zip(pairs["day"].to_pylist(), pairs["other"].to_pylist(), strict=True))
+
+
+def _files(out: Folder, parts: list[str]) -> list[str]:
+    return [file.path for part in parts for file in out.files(f"ids/{part}")]
 
 
 def _link(state: State, day: int, other: int) -> None:

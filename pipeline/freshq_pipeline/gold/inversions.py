@@ -1,7 +1,7 @@
 """Tasks that were claimed while a newer one of the same queue and level waited.
 
-Spark has no operator for the newest waiting task at each of many times. So this runs in Python on the
-executors, vectorized over Arrow batches, one chunk of time of one level at a time.
+Spark has no operator for the newest waiting task at each of many times. So this runs in Python, vectorized
+over Arrow tables: on the executors, one chunk of time of one level at a time, or for few steps right here.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ CHUNK_US: Final = 900 * 1_000_000
 NEVER_US: Final = -FOREVER_US
 SCHEMA: Final = "task_id string, life int, day int"
 _ARROW: Final = pa.schema([("task_id", pa.string()), ("life", pa.int32()), ("day", pa.int32())])
+_LEVEL: Final = ("queue", "priority")
 
 
 def inversions(
@@ -40,34 +41,63 @@ def inversions(
         index_lag_us: Time after which a claimable task must be visible to claims.
         days: Look at the claims of these days; None: of all.
     """
-    level = ("queue", "priority")
+    claims, waits = _claims_and_waits(steps, as_of_us, index_lag_us)
+    first = F.expr(f"since_us div {CHUNK_US}")
+    last = F.floor(F.least(F.col("until_us"), F.lit(as_of_us)) / CHUNK_US)
+    rows = claims.withColumn("chunk", first).unionByName(
+        waits.withColumn("chunk", F.explode(F.sequence(first, last)))
+    )
+    if days is not None:
+        rows = rows.where(F.expr(f"chunk div {DAY_US // CHUNK_US}").isin(*days))
+    return rows.groupBy(*_LEVEL, "chunk").applyInArrow(_out_of_turn, SCHEMA)
+
+
+def inversions_here(
+    steps: DataFrame, as_of_us: int, index_lag_us: int = 0, days: Collection[int] | None = None
+) -> pa.Table:
+    """Return the same without a worker of Python's, which takes longer to start than few steps take here.
+
+    Args:
+        steps: As above; all their claims and waits must fit into memory.
+        as_of_us: As above.
+        index_lag_us: As above.
+        days: As above.
+    """
+    claims, waits = _claims_and_waits(steps, as_of_us, index_lag_us)
+    if days is not None:
+        claims = claims.where(F.expr(f"since_us div {DAY_US}").isin(*days))
+    found = claims.unionByName(waits).toArrow()
+    queue = found["queue"].combine_chunks().dictionary_encode(null_encoding="encode")
+    names = np.stack((queue.indices.to_numpy(zero_copy_only=False), found["priority"].to_numpy()))
+    _, level = np.unique(names, axis=1, return_inverse=True)
+    return pa.concat_tables(
+        [_ARROW.empty_table(), *(_out_of_turn(found.filter(level == one)) for one in np.unique(level))]
+    )
+
+
+def _claims_and_waits(steps: DataFrame, as_of_us: int, index_lag_us: int) -> tuple[DataFrame, DataFrame]:
+    """Return the claims, whose `until_us` is null, and the times in which tasks waited."""
     claims = steps.where("claimed").select(
-        *level,
+        *_LEVEL,
         F.col("changed_us").alias("since_us"),
         F.lit(None).cast("bigint").alias("until_us"),
         "created_us",
         "task_id",
         "life",
-        F.expr(f"changed_us div {CHUNK_US}").alias("chunk"),
     )
     # A delayed task may not be in the index yet.
     waiting = steps.where("status = 'PENDING' and not removed and not_before_us is null")
     until = F.coalesce(F.least("next_us", "deadline_us"), F.lit(FOREVER_US))
     since = F.col("changed_us") + index_lag_us
-    last = F.floor(F.least(until, F.lit(as_of_us)) / CHUNK_US)
-    chunks = F.sequence(F.expr(f"(changed_us + {index_lag_us}) div {CHUNK_US}"), last)
     waits = waiting.where(since < F.least(until, F.lit(as_of_us))).select(
-        *level,
+        *_LEVEL,
         since.alias("since_us"),
         until.alias("until_us"),
         "created_us",
         F.lit(None).cast("string").alias("task_id"),
         F.lit(None).cast("int").alias("life"),
-        F.explode(chunks).alias("chunk"),
     )
-    wanted = F.lit(True) if days is None else F.expr(f"chunk div {DAY_US // CHUNK_US}").isin(*days)
-    rows = claims.unionByName(waits).where(wanted)
-    return rows.groupBy(*level, "chunk").applyInArrow(_out_of_turn, SCHEMA)
+    return claims, waits
 
 
 def _out_of_turn(chunk: pa.Table) -> pa.Table:

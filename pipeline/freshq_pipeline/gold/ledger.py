@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.fates import day_of_creation
-from freshq_pipeline.schemas import OUTCOMES, TABLES
+from freshq_pipeline.gold.sums import summed
+from freshq_pipeline.schemas import OUTCOMES
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+_COUNTS: Final = ("created", *OUTCOMES, "violations")
 
 
-def ledger(counts: DataFrame) -> DataFrame:
-    """Return the table.
+def ledger(counts: pa.Table) -> pa.Table:
+    """Return the table; `day` is null in the rows for all days.
 
     Args:
-        counts: From `fates`.
+        counts: From `fates`, of all days.
     """
-    summed = ("created", *OUTCOMES, "violations")
-    by_day_and_in_total = counts.groupingSets([["queue", "day"], ["queue"]], "queue", "day")
-    rows = by_day_and_in_total.agg(*(F.sum(name).alias(name) for name in summed))
-    fates = sum((F.col(name) for name in OUTCOMES), F.lit(0))
-    return rows.select(
-        *(
-            (F.col("created") - fates if name == "difference" else F.col(name)).cast(kind).alias(name)
-            for name, kind in TABLES["ledger"].items()
-        )
-    )
+    by_day = summed(counts, ("queue", "day"), _COUNTS)
+    in_total = summed(by_day, ("queue",), _COUNTS)
+    in_total = in_total.append_column("day", pa.nulls(len(in_total), pa.string()))
+    rows = pa.concat_tables((by_day, in_total.select(by_day.column_names)))
+    difference = rows["created"]
+    for name in OUTCOMES:
+        difference = pc.subtract(difference, rows[name])
+    return rows.append_column("difference", difference)
 
 
 def violations(tasks: DataFrame) -> DataFrame:

@@ -49,8 +49,7 @@ def minutes(
         *_OWNER,
         wait_us().alias("us"),
     )
-    flows = (_actions(steps), _offers_and_sheds(tasks, as_of_us))
-    parts = (*flows, _percentiles(waits), _histogram(waits), _stocks(steps, as_of_us))
+    parts = (_flows(steps, tasks, as_of_us), _percentiles(waits), _histogram(waits), _stocks(steps, as_of_us))
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
     summed = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (*_FLOWS, "backlog", "in_flight")]
     copied = ("percentiles", "wait_histogram", "backlog_by_age", "oldest_us", "newest_us")
@@ -90,16 +89,24 @@ def _one(condition: Column) -> Column:
     return condition.cast("bigint")
 
 
+def _flows(steps: DataFrame, tasks: DataFrame, as_of_us: int) -> DataFrame:
+    """Return the sums of what happened in each minute, and the greatest age at a claim."""
+    offers, sheds = _offers_and_sheds(tasks, as_of_us)
+    found = reduce(
+        lambda one, other: one.unionByName(other, allowMissingColumns=True), (_actions(steps), offers, sheds)
+    )
+    sums = (F.sum(name).alias(name) for name in _FLOWS)
+    return found.groupBy(*KEY).agg(*sums, F.max("horizon_us").alias("horizon_us"))
+
+
 def _actions(steps: DataFrame) -> DataFrame:
-    """Return the claims, settles and losses of each minute."""
+    """Return what each step was, as one of each of `_FLOWS` that it counts for, and the age at a claim."""
     buried = F.expr("status = 'FAILURE' and coalesce(previous_status = 'PENDING', false)")
     acted = F.expr("claimed or left or status = 'CANCELLED'") | buried
-    live = steps.where(~F.col("removed") & acted).withColumns({"minute": _minute(F.col("changed_us"))})
     first = ~F.col("status").eqNullSafe(F.col("previous_status"))
     done = F.col("left") & (F.col("status") == "SUCCESS")
     timely = done & F.coalesce(F.col("changed_us") <= F.col("deadline_us"), F.lit(True))
-    horizon = F.when(F.col("claimed"), F.col("changed_us") - F.col("created_us"))
-    sums = {
+    amounts = {
         "taken": _one(F.col("claimed")),
         "succeeded": _one(done),
         "failed": _one(buried | (F.col("left") & (F.col("status") == "FAILURE"))),
@@ -109,20 +116,20 @@ def _actions(steps: DataFrame) -> DataFrame:
         "lease_losses": _one(F.col("lease_lost")),
         "goodput": _one(timely),
         "wasted_us": F.when(F.col("left") & ~timely, F.col("held_us")),
+        "horizon_us": F.when(F.col("claimed"), F.col("changed_us") - F.col("created_us")),
     }
-    aggregates = [F.sum(amount).alias(name) for name, amount in sums.items()]
-    return live.groupBy(*KEY).agg(*aggregates, F.max(horizon).alias("horizon_us"))
+    named = (amount.alias(name) for name, amount in amounts.items())
+    return steps.where(~F.col("removed") & acted).select(_minute(F.col("changed_us")), *_OWNER, *named)
 
 
-def _offers_and_sheds(tasks: DataFrame, as_of_us: int) -> DataFrame:
-    """Return how many tasks entered their line and were shed in each minute."""
-    number = F.count(F.lit(1))
+def _offers_and_sheds(tasks: DataFrame, as_of_us: int) -> tuple[DataFrame, DataFrame]:
+    """Return a row for each task that entered its line, and one for each that was shed."""
     # A delayed put is offered when it is due. Clocks differ, so others may seem to be created after the end.
     not_due = (F.col("created_ms") > F.col("put_ms")) & (_us("created_ms") > as_of_us)
-    put = tasks.where(~not_due).select(_minute(_us("created_ms")), *_OWNER)
-    gone = tasks.where("outcome = 'shed'").select(_minute(_us("finished_ms")), *_OWNER)
-    offered = put.groupBy(*KEY).agg(number.alias("offered"))
-    return offered.unionByName(gone.groupBy(*KEY).agg(number.alias("shed")), allowMissingColumns=True)
+    one = F.lit(1).cast("bigint")
+    put = tasks.where(~not_due).select(_minute(_us("created_ms")), *_OWNER, one.alias("offered"))
+    gone = tasks.where("outcome = 'shed'").select(_minute(_us("finished_ms")), *_OWNER, one.alias("shed"))
+    return put, gone
 
 
 def _percentiles(waits: DataFrame) -> DataFrame:

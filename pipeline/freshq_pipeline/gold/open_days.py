@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.gold.id_index import index_ids
 from freshq_pipeline.gold.silver_days import events_of, partitions_for
 from freshq_pipeline.gold.steps import distinct_steps
-from freshq_pipeline.gold.touched import days_of_changed_tasks, touched_days
+from freshq_pipeline.gold.touched import day_figures, days_of_changed_tasks, touched_days
 from freshq_pipeline.storage.days import DAY_US, iso, linked_days
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from pyspark.sql import DataFrame, SparkSession
 
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.state import State
+
+_FIGURES: Final = "figures"
+_CHANGED: Final = "changed"
+_TOUCHED: Final = "touched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,74 @@ class OpenDays:
     clock: frozenset[int] | None
 
 
-def every_day(state: State) -> OpenDays:
-    """Return that everything is computed.
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The steps of the days that a run computes.
+
+    Attributes:
+        days: What the run computes.
+        steps: From `distinct_steps`, all events of the tasks of these days, kept in memory until the caller
+            gives them up; None: there are no days to compute.
+        figures: From `day_figures`.
+    """
+
+    days: OpenDays
+    steps: DataFrame | None
+    figures: list[dict[str, Any]]
+
+
+def open_all(spark: SparkSession, out: Folder, state: State) -> Opened:
+    """Return that everything is computed, with all steps.
+
+    Args:
+        spark: The session.
+        out: Folder with silver.
+        state: State of this run.
 
     Raises:
         BadInput: If silver of some days was deleted.
     """
     refuse_forgotten(state, state.days)
-    return OpenDays(frozenset(state.days), None)
+    return _opened(spark, out, state, OpenDays(frozenset(state.days), None))
+
+
+def open_days(spark: SparkSession, out: Folder, state: State, before: State, wanted: set[int]) -> Opened:
+    """Return the days to compute after some files were read, with the steps of their tasks.
+
+    New events nearly always happen after the recording ended before, and so change only the time since then.
+    The steps of the days that this opens are made in any case; they tell whether more days must be opened.
+
+    Args:
+        spark: The session.
+        out: Folder with silver.
+        state: State of this run, with the events of its files in the part that has its name, and the links of
+            the days that share ids.
+        before: State of the run before, made with the same options.
+        wanted: Days to compute in any case.
+
+    Raises:
+        BadInput: If silver of a wanted day was deleted.
+    """
+    refuse_forgotten(state, wanted)
+    known_us, as_of_us = before.as_of_us, state.as_of_us
+    fresh = {day for day, known in state.days.items() if state.run_id in known.silver}
+    changed = fresh | wanted | _changed_without_events(state, before, as_of_us)
+    # The last minute of a recording may go on after it.
+    later = range(known_us // DAY_US, as_of_us // DAY_US + 1) if as_of_us > known_us else ()
+    clock = wanted | set(later)
+    opened = _with_beside(state, changed, clock)
+    if not fresh:
+        return _opened(spark, out, state, opened)
+    while True:
+        steps = _steps(spark, out, state, opened.tasks, state.run_id)
+        found = _surveyed(steps, known_us, as_of_us, linked=bool(linked_days(state.days, opened.tasks)))
+        changed = changed | _days(found, _CHANGED)
+        needed = _with_beside(state, changed, clock | _days(found, _TOUCHED))
+        if needed.tasks <= opened.tasks:
+            figures = [row for row in found if row["what"] == _FIGURES]
+            return Opened(OpenDays(opened.tasks, needed.clock), steps, figures)
+        steps.unpersist()
+        opened = OpenDays(opened.tasks | needed.tasks, needed.clock)
 
 
 def refuse_forgotten(state: State, days: Iterable[int]) -> None:
@@ -56,31 +119,43 @@ def refuse_forgotten(state: State, days: Iterable[int]) -> None:
         raise BadInput(msg)
 
 
-def open_days(
-    spark: SparkSession, out: Folder, state: State, before: State, as_of_us: int, wanted: set[int]
-) -> OpenDays:
-    """Return the days to compute after some files were read.
+def _opened(spark: SparkSession, out: Folder, state: State, days: OpenDays) -> Opened:
+    """Return days to compute that do not depend on the events."""
+    if not days.tasks:
+        return Opened(days, None, [])
+    steps = _steps(spark, out, state, days.tasks, None)
+    return Opened(days, steps, [row.asDict() for row in day_figures(steps, state.as_of_us).collect()])
+
+
+def _steps(
+    spark: SparkSession, out: Folder, state: State, chosen: Collection[int], fresh: str | None
+) -> DataFrame:
+    """Return the steps of the tasks of some days, which are kept in memory once they are made."""
+    events = up_to(events_of(spark, out, state.days, chosen, fresh), state.as_of_us)
+    steps = distinct_steps(events, partitions_for(spark, state.days, chosen))
+    return steps.persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def _surveyed(steps: DataFrame, known_us: int, as_of_us: int, *, linked: bool) -> list[dict[str, Any]]:
+    """Return by one query the figures of each day, the days that fresh events touch, and those they change.
 
     Args:
-        spark: The session.
-        out: Folder with silver.
-        state: State of this run, with the events of its files in the part that has its name.
-        before: State of the run before, made with the same options.
+        steps: From `distinct_steps` of events with `fresh`.
+        known_us: End of the recording as of the run before.
         as_of_us: End of the recording.
-        wanted: Days to compute in any case.
+        linked: Whether tasks have events on several days.
     """
-    refuse_forgotten(state, wanted)
-    index_ids(spark, out, state)
-    known_us = before.as_of_us
-    fresh = {day for day, known in state.days.items() if state.run_id in known.silver}
-    changed = fresh | wanted | _changed_without_events(state, before, as_of_us)
-    # The last minute of a recording may go on after it.
-    later = range(known_us // DAY_US, as_of_us // DAY_US + 1) if as_of_us > known_us else ()
-    clock = wanted | set(later)
-    if fresh:
-        changed, touched = _changed_by_events(spark, out, state, changed, known_us, as_of_us)
-        clock |= touched
-    return _with_beside(state, changed, clock)
+    rows = day_figures(steps, as_of_us).withColumn("what", F.lit(_FIGURES))
+    sought = {_TOUCHED: touched_days(steps, known_us, as_of_us)}
+    if linked:
+        sought[_CHANGED] = days_of_changed_tasks(steps, known_us, as_of_us)
+    for what, days in sought.items():
+        rows = rows.unionByName(days.withColumn("what", F.lit(what)), allowMissingColumns=True)
+    return [row.asDict() for row in rows.collect()]
+
+
+def _days(found: list[dict[str, Any]], what: str) -> set[int]:
+    return {row["day"] for row in found if row["what"] == what}
 
 
 def _with_beside(state: State, changed: set[int], clock: set[int]) -> OpenDays:
@@ -104,25 +179,6 @@ def _changed_without_events(state: State, before: State, as_of_us: int) -> set[i
     # A task whose put is missing may now violate the ledger.
     unbegun = {day for day, known in before.days.items() if known.unbegun}
     return shed | unbegun | linked_days(state.days, unbegun)
-
-
-def _changed_by_events(
-    spark: SparkSession, out: Folder, state: State, changed: set[int], known_us: int, as_of_us: int
-) -> tuple[set[int], set[int]]:
-    """Return the days of the changed tasks, and the days whose minutes and claims they change."""
-    while True:
-        events = up_to(events_of(spark, out, state.days, changed, state.run_id), as_of_us)
-        steps = distinct_steps(events, partitions_for(spark, state.days, changed))
-        steps = steps.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            if linked_days(state.days, changed):
-                missing = days_of_changed_tasks(steps, known_us, as_of_us) - changed
-                if missing:
-                    changed = changed | missing
-                    continue
-            return changed, touched_days(steps, known_us, as_of_us)
-        finally:
-            steps.unpersist()
 
 
 def up_to(events: DataFrame, as_of_us: int) -> DataFrame:

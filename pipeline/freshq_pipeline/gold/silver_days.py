@@ -14,7 +14,7 @@ from freshq_pipeline.storage.days import linked_days
 from freshq_pipeline.storage.state import silver_path
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -31,6 +31,11 @@ def read_days(
     """Return the events of silver of some days, duplicates included, and no others."""
     paths = [out.at(silver_path(part, day)) for day in sorted(chosen) for part in days[day].silver]
     return _read(spark, paths)
+
+
+def silver_files(out: Folder, day: int, parts: Iterable[str]) -> list[str]:
+    """Return the paths of the files of a day in some parts of silver."""
+    return [file.path for part in parts for file in out.files(silver_path(part, day))]
 
 
 def events_of(

@@ -46,18 +46,17 @@ def lives(steps: DataFrame) -> DataFrame:
     )
 
 
-def tasks(lives: DataFrame, inversions: DataFrame, as_of_us: int, since_us: int) -> DataFrame:
+def tasks(lives: DataFrame, inversions: DataFrame | None, as_of_us: int, since_us: int) -> DataFrame:
     """Return the table.
 
     Args:
         lives: From `lives`.
         inversions: `task_id` and `life` of the tasks that were claimed while a newer one waited, perhaps
-            several times.
+            several times; None: there are none.
         as_of_us: Time at which outcomes are determined.
         since_us: Start of the recording; for tasks put before it, the put may be missing.
     """
-    inverted = inversions.select("task_id", "life").distinct().withColumn("inverted", F.lit(True))
-    with_outcome = _with_outcome(lives, as_of_us).join(inverted, ["task_id", "life"], "left")
+    with_outcome = _with_inverted(_with_outcome(lives, as_of_us), inversions)
     waited_us = F.col("first_taken_us") - F.col("created_us")
     # Clocks differ, so a claim may seem to precede the put. The wait of a task never claimed is null.
     wait_us = F.when(waited_us < 0, F.lit(0)).otherwise(waited_us)
@@ -68,7 +67,6 @@ def tasks(lives: DataFrame, inversions: DataFrame, as_of_us: int, since_us: int)
         "attempts": F.greatest(F.col("claims"), F.col("last.attempts")),
         "wait_seconds": wait_us / MICROS,
         "run_seconds": F.col("run_us") / MICROS,
-        "inverted": F.coalesce("inverted", F.lit(False)),
         "in_time": done & timely,
         "problems": problems(since_us),
     }
@@ -80,6 +78,15 @@ def tasks(lives: DataFrame, inversions: DataFrame, as_of_us: int, since_us: int)
     return with_outcome.select(
         *(values.get(name, F.col(name)).cast(kind).alias(name) for name, kind in TABLES["tasks"].items())
     )
+
+
+def _with_inverted(lives: DataFrame, inversions: DataFrame | None) -> DataFrame:
+    """Return lives with whether one of their claims was out of turn."""
+    if inversions is None:
+        return lives.withColumn("inverted", F.lit(False))
+    found = inversions.select("task_id", "life").distinct().withColumn("found", F.lit(True))
+    inverted = F.coalesce("found", F.lit(False)).alias("inverted")
+    return lives.join(found, ["task_id", "life"], "left").select("*", inverted)
 
 
 def _with_outcome(lives: DataFrame, as_of_us: int) -> DataFrame:

@@ -8,23 +8,41 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.fates import fates
+from freshq_pipeline.gold.ledger import violations
 from freshq_pipeline.gold.minutes import histogram_class, wait_us
 from freshq_pipeline.gold.touched import is_open
-from freshq_pipeline.gold.workers import workers
-from freshq_pipeline.schemas import TOTALS
+from freshq_pipeline.gold.workers import worked
+from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS
+from freshq_pipeline.storage.arrow_schema import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from freshq_pipeline.storage.folder import Folder
+
+# The name of the totals as a table that only the next run reads.
+TOTAL: Final = "totals"
+# Their kinds.
 FATES: Final = "fates"
 WAITS: Final = "waits"
 WORKERS: Final = "workers"
+VIOLATIONS: Final = "violations"
 OPEN: Final = "open"
+SCHEMA: Final = arrow_schema(TOTALS)
+# What the tables and figures over all days need of each kind.
+_READ: Final = {
+    FATES: ("queue", "day", "task_group", "tasks", "created", *OUTCOMES, "violations", "inversions"),
+    WAITS: ("queue", "class", "count", "shortest_us", "longest_us"),
+    WORKERS: tuple(TABLES["workers"]),
+    VIOLATIONS: tuple(TABLES["violations"]),
+}
 _OF_OPEN: Final = (
     "task_id", "queue", "task_group", "priority", "status", "created_us", "changed_us", "not_before_us",
 )  # fmt: skip
@@ -40,6 +58,23 @@ def open_steps(totals: DataFrame, without: Collection[str]) -> DataFrame:
     steps = totals.where((F.col("kind") == OPEN) & ~F.col("day").isin(*without)).select(*_OF_OPEN)
     nothing = {name: F.lit(None).cast("bigint") for name in ("next_us", "deadline_us")}
     return steps.withColumns(nothing | {"removed": F.lit(False)})
+
+
+def count_open(out: Folder, paths: list[str]) -> int:
+    """Return the number of open tasks in files with totals."""
+    found: int = out.scan(paths, SCHEMA, ["kind"], pc.field("kind") == OPEN).count_rows()
+    return found
+
+
+def read_totals(out: Folder, paths: list[str], kind: str) -> pa.Table:
+    """Return the totals of a kind, without those of `OPEN`.
+
+    Args:
+        out: The output folder.
+        paths: Paths of files with totals.
+        kind: One of the kinds.
+    """
+    return out.scan(paths, SCHEMA, _READ[kind], pc.field("kind") == kind).to_table()
 
 
 def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:
@@ -60,7 +95,8 @@ def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:
     parts = {
         FATES: fates(tasks),
         WAITS: waits,
-        WORKERS: workers(steps, "day"),
+        WORKERS: worked(steps, "day"),
+        VIOLATIONS: violations(tasks),
         OPEN: steps.where(is_open()).select("day", *_OF_OPEN),
     }
     named = (rows.withColumn("kind", F.lit(kind)) for kind, rows in parts.items())

@@ -38,8 +38,8 @@ def is_open() -> Column:
     return F.col("is_last") & ~F.col("removed") & F.col("status").isin(*_LIVE) & until_us().isNull()
 
 
-def touched_days(steps: DataFrame, known_us: int, as_of_us: int) -> set[int]:
-    """Return the days in which fresh events change minutes, or which claims were inverted.
+def touched_days(steps: DataFrame, known_us: int, as_of_us: int) -> DataFrame:
+    """Return each `day` in which fresh events change minutes, or which claims were inverted.
 
     Args:
         steps: From `distinct_steps` of events with `fresh`; all events of each task.
@@ -61,8 +61,7 @@ def touched_days(steps: DataFrame, known_us: int, as_of_us: int) -> set[int]:
     spans = by_task.where("fresh_low is not null").select(
         day_of(since).alias("first"), day_of(F.greatest(since, until)).alias("last")
     )
-    days = spans.distinct().select(F.explode(F.sequence("first", "last")).alias("day")).distinct()
-    return {row["day"] for row in days.collect()}
+    return spans.distinct().select(F.explode(F.sequence("first", "last")).alias("day")).distinct()
 
 
 def _waits(status: str) -> Column:
@@ -104,8 +103,8 @@ def _range_of_fresh(known_us: int, as_of_us: int) -> tuple[Column, Column]:
     return low, high
 
 
-def days_of_changed_tasks(steps: DataFrame, known_us: int, as_of_us: int) -> set[int]:
-    """Return the days of all events of the lives that fresh events change, or that were shed since.
+def days_of_changed_tasks(steps: DataFrame, known_us: int, as_of_us: int) -> DataFrame:
+    """Return each `day` of the events of the lives that fresh events change, or that were shed since.
 
     Args:
         steps: From `distinct_steps` of events with `fresh`; all events of each task.
@@ -122,8 +121,7 @@ def days_of_changed_tasks(steps: DataFrame, known_us: int, as_of_us: int) -> set
     changed = F.expr(
         "transform(filter(steps, s -> unsettled or array_contains(changed_lives, s.life)), s -> s.day)"
     )
-    days = by_task.where("size(changed_lives) > 0").select(F.explode(changed).alias("day")).distinct()
-    return {row["day"] for row in days.collect()}
+    return by_task.where("size(changed_lives) > 0").select(F.explode(changed).alias("day")).distinct()
 
 
 def day_figures(steps: DataFrame, as_of_us: int) -> DataFrame:

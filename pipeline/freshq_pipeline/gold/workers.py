@@ -6,33 +6,44 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from freshq_pipeline.gold.sums import summed
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
 
 _OWNER: Final = ("queue", "worker")
 _COUNTS: Final = ("claims", "settles", "lease_losses")
 
 
-def workers(steps: DataFrame, *more: str) -> DataFrame:
-    """Return the table; the null worker covers all lease tokens that name no worker.
+def worked(steps: DataFrame, *more: str) -> DataFrame:
+    """Return the counts of each worker of a queue; the null worker covers all leases that name no worker.
 
     Args:
         steps: From `distinct_steps`.
         more: Further columns to count by.
     """
     settled = F.col("left") & ~F.col("lease_lost") & ~F.col("removed") & ~F.col("claimed")
-    begun = steps.where("claimed").groupBy(*more, *_OWNER).agg(F.count(F.lit(1)).alias("claims"))
-    ended = (
-        steps.where("left")
-        .groupBy(*more, "queue", F.col("previous_worker").alias("worker"))
-        .agg(F.count_if(settled).alias("settles"), F.count_if(F.col("lease_lost")).alias("lease_losses"))
-        # A worker that held a task when it was deleted did not settle it.
-        .where("settles > 0 or lease_losses > 0")
-    )
-    return summed(begun.unionByName(ended, allowMissingColumns=True), *more)
+    begun = _acts(steps.where("claimed"), more, "worker", claims=F.lit(True))
+    # A worker that held a task when it was deleted did not settle it.
+    ended = _acts(
+        steps.where(F.col("left") & (settled | F.col("lease_lost"))), more, "previous_worker",
+        settles=settled, lease_losses=F.col("lease_lost"),
+    )  # fmt: skip
+    sums = (F.sum(name).alias(name) for name in _COUNTS)
+    return begun.unionByName(ended).groupBy(*more, *_OWNER).agg(*sums)
 
 
-def summed(counts: DataFrame, *more: str) -> DataFrame:
-    """Return the table from the counts of its parts."""
-    sums = (F.coalesce(F.sum(name), F.lit(0)).cast("bigint").alias(name) for name in _COUNTS)
-    return counts.groupBy(*more, *_OWNER).agg(*sums)
+def _acts(steps: DataFrame, more: tuple[str, ...], worker: str, **done: Column) -> DataFrame:
+    """Return what a worker did in each step, as counts of 0 or 1."""
+    counts = (done.get(name, F.lit(False)).cast("bigint").alias(name) for name in _COUNTS)
+    return steps.select(*more, "queue", F.col(worker).alias("worker"), *counts)
+
+
+def workers(counts: pa.Table) -> pa.Table:
+    """Return the table.
+
+    Args:
+        counts: From `worked`, of all days.
+    """
+    return summed(counts, _OWNER, _COUNTS)

@@ -25,9 +25,11 @@ OTHERS_KEPT: Final = 1
 # A draft of this age belongs to a process that was killed.
 DRAFT_SECONDS: Final = 3600
 _SUFFIX: Final = ".jsa"
-# A file that says that Java was started before, and in it, that it could not make an archive.
+# A file that says that Java was started before, with a character for each time that it made no archive.
 _MARKER: Final = ".started"
-_GIVEN_UP: Final = "no archive"
+_FAILURE: Final = "x"
+# A machine may have been too busy once to make it in time.
+MOST_TRIES: Final = 3
 # Each adds folders to the class path; Java archives no classes if it has folders with files in them.
 _MORE_CLASSES: Final = (
     "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR",
@@ -51,7 +53,7 @@ class ClassArchive:
     def keep(self, *, ended_well: bool) -> None:
         """Replace the archive by the one that Java wrote, and delete those of other versions.
 
-        If Java wrote none, or was ended before it had, later starts do not try again.
+        If Java wrote none, or was ended before it had, later starts try again, but only `MOST_TRIES` times.
 
         Args:
             ended_well: Whether Java ended by itself, without an error.
@@ -64,7 +66,8 @@ class ClassArchive:
                 _prune(self.file)
             else:
                 self.draft.unlink(missing_ok=True)
-                self.file.with_suffix(_MARKER).write_text(_GIVEN_UP)
+                with self.file.with_suffix(_MARKER).open("a") as marker:
+                    marker.write(_FAILURE)
 
 
 def class_archive(java: Path) -> ClassArchive | None:
@@ -82,7 +85,7 @@ def class_archive(java: Path) -> ClassArchive | None:
         return ClassArchive((f"-XX:SharedArchiveFile={file}",), file)
     marker = file.with_suffix(_MARKER)
     try:
-        if marker.exists() and marker.read_text() != _GIVEN_UP:
+        if marker.exists() and len(marker.read_text()) < MOST_TRIES:
             draft = file.with_suffix(f".{os.getpid()}.draft")
             return ClassArchive((f"-XX:ArchiveClassesAtExit={draft}",), file, draft)
         if not marker.exists():

@@ -31,6 +31,8 @@ _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",  # stream records have userIdentity in two casings
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # PySpark would tell Java the line of each call that makes a column: most of what it sends.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.parquet.compression.codec": "zstd",
     # Writing into several folders at a time saves sorting by folder first.
     "spark.sql.maxConcurrentOutputFileWriters": "16",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import fs
 from pyarrow.dataset import HivePartitioning, dataset
+from pyarrow.parquet import ParquetWriter
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.storage.addresses import for_pyarrow
@@ -17,6 +18,7 @@ from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +128,35 @@ class Folder:
         )  # fmt: skip
         return found.to_table(columns=columns)
 
+    def scan(self, paths: Sequence[str], schema: Any, columns: Sequence[str], where: Any = None) -> Any:  # noqa: ANN401 - PyArrow has no types
+        """Return a PyArrow scanner of Parquet files, which reads them batch by batch.
+
+        Args:
+            paths: Paths of the files.
+            schema: Their PyArrow schema.
+            columns: Names of the columns to return.
+            where: Expression that is true for the wanted rows; None: all rows.
+        """
+        found = dataset(
+            [self._path(path) for path in paths], schema=schema, filesystem=self._files, format="parquet"
+        )
+        return found.scanner(columns=list(columns), filter=where)
+
+    def write_parquet(self, path: str, batches: Iterable[Any], schema: Any) -> None:  # noqa: ANN401 - PyArrow has no types
+        """Write PyArrow record batches as a Parquet file, atomically."""
+        with self._sink(path) as file, ParquetWriter(file, schema, compression="zstd") as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+
     def write(self, path: str, text: str) -> None:
         """Write a file atomically: readers see the old content or the new."""
         self.write_chunks(path, [text.encode()])
 
     def write_chunks(self, path: str, chunks: Iterable[bytes]) -> None:
         """Write a file atomically, chunk by chunk."""
-        if self.local:
-            with whole_file(Path(self._path(path))) as file:
-                file.writelines(chunks)
-        else:
-            with self._files.open_output_stream(self._path(path)) as file:
-                for chunk in chunks:
-                    file.write(chunk)
+        with self._sink(path) as file:
+            for chunk in chunks:
+                file.write(chunk)
 
     def write_json(self, path: str, value: Mapping[str, Any]) -> None:
         """Write a JSON file atomically."""
@@ -160,6 +178,13 @@ class Folder:
         """Delete a folder with its content, if it exists."""
         if self.exists(path):
             self._files.delete_dir(self._path(path))
+
+    def _sink(self, path: str) -> AbstractContextManager[Any]:
+        """Return a file to write, which appears when it is complete."""
+        if self.local:
+            return whole_file(Path(self._path(path)))
+        sink: AbstractContextManager[Any] = self._files.open_output_stream(self._path(path))
+        return sink
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root

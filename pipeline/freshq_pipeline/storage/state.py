@@ -31,7 +31,7 @@ SUMMARY: Final = "summary.json"
 REPLAY: Final = "replay.json"
 # Durations of the parts of a run. Not in the tables: these are equal for equal input, durations are not.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 
 
 @dataclass(slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -44,6 +45,13 @@ def _file() -> Column:
 
 def _several() -> Column:
     return F.col("value").contains("}{") | F.col("value").contains("} {")
+
+
+def one_of(names: Iterable[str]) -> str:
+    """Return a pattern of some names, which compares each character only once."""
+    by_first = groupby(sorted(names), key=lambda name: name[:1])
+    parts = [first + one_of(name[1:] for name in same) if first else "" for first, same in by_first]
+    return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
 
 
 def records(lines: DataFrame) -> DataFrame:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from freshq_pipeline.ingest.sources import problems
-from freshq_pipeline.ingest.sources.json_lines import micros
+from freshq_pipeline.ingest.sources.json_lines import micros, one_of
 from freshq_pipeline.schemas import LANDED, LANDED_VERSION
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _KNOWN: Final = tuple(column.split()[0] for column in LANDED.split(", "))
 # A name that is not known, after which the value comes. It also matches names within the values of others,
 # but never a part of a text: the quotation marks in it are escaped.
-UNKNOWN_NAME: Final = rf'[{{,]\s*"(?!(?:{"|".join(_KNOWN)})"\s*:)[^"]*"\s*:'
+UNKNOWN_NAME: Final = rf'[{{,]\s*"(?!{one_of(_KNOWN)}"\s*:)[^"]*"\s*:'
 
 
 def _unknown_fields() -> Column:

@@ -1,0 +1,58 @@
+"""The index of ids finds the days that share one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from freshq_pipeline.gold.id_index import hashed, index_ids
+from freshq_pipeline.storage.days import Day
+from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.state import State, silver_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+SILVER = pa.schema([("event_id", pa.string()), ("task_id", pa.string())])
+
+
+def add(out: Folder, state: State, run_id: str, ids: dict[int, list[str]]) -> None:
+    """Write the silver of a run, and index it."""
+    state.run_id = run_id
+    for day, tasks in ids.items():
+        path = f"{silver_path(run_id, day)}/0.parquet"
+        rows = pa.record_batch([pa.array(tasks), pa.array(tasks)], schema=SILVER)
+        out.write_parquet(path, [rows], SILVER)
+        state.days.setdefault(day, Day()).silver[run_id] = 1
+    index_ids(out, state)
+
+
+def links(state: State) -> dict[int, list[int]]:
+    return {day: sorted(known.linked) for day, known in state.days.items()}
+
+
+def test_days_that_share_ids_are_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("freshq_pipeline.gold.id_index.MAX_PARTS", 2)
+    out, state = Folder(str(tmp_path)), State("", "in", "landed")
+    add(out, state, "a", {1: ["x", "y", "x"], 2: ["z"]})
+    assert links(state) == {1: [], 2: []}
+    add(out, state, "b", {3: ["y", "new"], 4: ["new"]})
+    assert links(state) == {1: [3], 2: [], 3: [1, 4], 4: [3]}
+    # The third part makes them one, which still has every id.
+    add(out, state, "c", {2: ["z", "other"]})
+    assert (state.ids, state.indexed) == (["c-all"], ["a", "b", "c"])
+    add(out, state, "d", {5: ["z"], 6: ["other"]})
+    assert links(state) == {1: [3], 2: [5, 6], 3: [1, 4], 4: [3], 5: [2], 6: [2]}
+    # What is indexed is not read again.
+    (tmp_path / silver_path("a", 1) / "0.parquet").write_text("damaged")
+    index_ids(out, state)
+    assert state.ids == ["c-all", "d"]
+
+
+def test_the_hash_of_an_id_never_changes() -> None:
+    # Another hash would make the ids of earlier runs unknown.
+    assert hashed(np.array(["a", "b"], object)).tolist() == [-4496393130729816112, -5758684491630436641]
