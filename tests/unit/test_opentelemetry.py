@@ -609,11 +609,11 @@ RUNNER = """
 import sys
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, ConsoleSpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 
 tracers = TracerProvider()
 show = lambda span: f"{span.name} {span.context.trace_id:032x}\\n"
-tracers.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=sys.stderr, formatter=show)))
+tracers.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter(out=sys.stderr, formatter=show)))
 trace.set_tracer_provider(tracers)
 
 def run(task):
@@ -622,7 +622,7 @@ def run(task):
 
 
 def test_the_address_of_a_queue_says_that_a_command_tells_of_it(tmp_path: Path) -> None:
-    """The module of the runner sets up the SDK, and the queue is open by then."""
+    """The module of the runner sets up the SDK, when the queue is open; what it holds is sent in the end."""
     (tmp_path / "app.py").write_text(RUNNER)
     url = f"sqlite:///{tmp_path}/tasks.db"
     queue = Queue.sql(url)
