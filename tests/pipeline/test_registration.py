@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import duckdb
 import pyarrow as pa
@@ -17,6 +18,9 @@ from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from freshq_pipeline.errors import BadInput, NotRegistered
+from freshq_pipeline.runs.batch import execute_plan, plan
+from freshq_pipeline.runs.request import Options, RunRequest
+from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import BY_DAY, TABLES
 from freshq_pipeline.storage.catalogs import open_catalog
 from freshq_pipeline.storage.data_files import schema_of
@@ -297,6 +301,32 @@ def test_a_catalog_that_fails_is_made_up_for(out: Folder, monkeypatch: pytest.Mo
     assert seen(out)[0] == made_by("1", "1")
     run(out, "3", catalog=None)
     assert seen(out)[0] == made_by("3", "3")
+
+
+def test_a_run_that_fails_after_its_publication_stays(
+    out: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pointer names it; only what was never published is deleted."""
+    write_lines(tmp_path / "in/a.json", [{}])
+    request = RunRequest(Folder(str(tmp_path / "in")), out, Options(catalog="local"))
+
+    def work(_spark: Any, _request: Any, _todo: Any, state: State, _watch: Any) -> dict[str, Any]:
+        out.write(f"silver/{state.run_id}/a", "")
+        return {"run_id": state.run_id}
+
+    with monkeypatch.context() as patch:
+        patch.setattr("freshq_pipeline.runs.batch._work", work)
+        patch.setattr(SqlCatalog, "create_table", failing)
+        with pytest.raises(NotRegistered):
+            execute_plan(Mock(), request, plan(request), Stopwatch())
+    state = current(out)
+    assert state is not None
+    assert out.read_json(f"runs/{state.run_id}/summary.json")["catalog"] == "local.freshq"
+    with monkeypatch.context() as patch:
+        patch.setattr("freshq_pipeline.runs.batch._work", failing)
+        with pytest.raises(OSError, match="out of"):
+            execute_plan(Mock(), request, plan(request), Stopwatch())
+    assert out.folders("runs") == [state.run_id]
 
 
 def failing(*_arguments: object, **_named: object) -> None:
