@@ -6,13 +6,16 @@ import asyncio
 import base64
 import json
 import zlib
+from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 from freshq import AsyncQueue, Handlers, JsonCodec, Outcome, PutIncomplete, Queue, Task, TaskStatus, Worker
+from freshq.aws import observability
 from freshq.errors import FreshqError
 from freshq.testing import drain
 from tests.support.readings import known
@@ -91,6 +94,31 @@ class TestStored:
         queue.put(Quote("ABC"))
         (fate,) = drain(queue, lambda task: Quote(str(len(task.payload))))
         assert codec.decoder(Quote)(fate.task.result) == Quote(str(len(codec.encode(Quote("ABC")))))
+
+    def test_runs_that_are_traced_have_the_codec_of_the_handlers(
+        self, codec: Packed, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        in_subsegment = mock.Mock(side_effect=lambda name: nullcontext(None))
+        monkeypatch.setattr(
+            observability, "tracer", mock.Mock(provider=mock.Mock(in_subsegment=in_subsegment))
+        )
+        queue = Queue.memory()
+        queue.put(codec.encode(Quote("ABC")), task_id="a", kind="quote")
+        Worker(queue, observability.traced(handlers), idle_exit_seconds=0.05).run()
+        assert known(queue, "a").result == codec.encode(Quote("abc", Decimal(2)))
+        in_subsegment.assert_called_once_with(name="## runner")
+
+    def test_a_runner_whose_codec_is_something_else(self) -> None:
+        class Film:
+            codec = "h264"
+
+            def __call__(self, task: Task) -> Any:
+                return task.payload
+
+        queue = Queue.memory()
+        queue.put(1)
+        (fate,) = drain(queue, Film())
+        assert fate.task.result == 1
 
     def test_every_verb_that_takes_values_encodes_them(self, codec: Packed) -> None:
         queue = Queue.memory(codec=codec)

@@ -22,6 +22,7 @@ from typing_extensions import override
 
 from freshq.queue.gauges import gauges
 from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
+from freshq.worker.runner import CoroutineRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,6 +140,8 @@ def traced(runner: Runner) -> Runner:
                 subsegment.put_annotation(key="attempt", value=str(task.attempts))
             return runner(task)
 
+    if isinstance(runner, CoroutineRunner):
+        vars(run)["codec"] = runner.codec  # the worker asks for it
     return run
 
 

@@ -18,7 +18,7 @@ from freshq.worker.leases import LeaseRenewal
 from freshq.worker.log_fields import log_fields
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome
-from freshq.worker.runner import CoroutineRunner, codec_of
+from freshq.worker.runner import CoroutineRunner
 from freshq.worker.runs import InTurn, StartedCoroutine, TaskRuns, in_thread
 from freshq.worker.settle import (
     EndedRun,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from freshq.model.answers import Claim
+    from freshq.model.codec import Codec
     from freshq.queue.base import BaseQueue
     from freshq.worker.capacity import Capacity
     from freshq.worker.loop import EndRequest
@@ -60,8 +61,9 @@ class LeasedLoop(WorkLoop):
         capacity: Capacity,
         end_request: EndRequest,
         event_loop: asyncio.AbstractEventLoop | None,
+        codec: Codec,
     ) -> None:
-        """Start nothing yet; the arguments besides the runner and the loop are those of `WorkLoop`.
+        """Start nothing yet; the arguments about the runner are its own, the others those of `WorkLoop`.
 
         Args:
             queue: The queue.
@@ -70,11 +72,12 @@ class LeasedLoop(WorkLoop):
             capacity: How many tasks may start.
             end_request: How the end is asked for.
             event_loop: For the coroutines of the runner; None for its own loop.
+            codec: Encodes what the runner returns.
         """
         super().__init__(queue, config, capacity, end_request)
         self._event_loop = event_loop
         self._runner = runner
-        self._codec = codec_of(queue, runner)
+        self._codec = codec
         self._runs = TaskRuns(on_end=end_request.wake.set)
         self._crew = Crew(self._run, self._settle, on_freed=self._runs.free_succeeded)
         self._answered_runs = InTurn("freshq-answers", self._go_on)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from freshq.errors import quoted
-from freshq.model.codec import JSON
+from freshq.model.codec import JSON, Codec
 from freshq.model.task import Task
 from freshq.worker.loading import load_object
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from freshq.model.codec import Codec
     from freshq.queue.base import BaseQueue
 
 # Takes a task; returns any JSON value, or raises Retry, Reject or Busy.
@@ -63,7 +62,8 @@ def codec_of(queue: BaseQueue, runner: object) -> Codec:
     Raises:
         ValueError: If the queue has one, and handlers could not read what it encodes.
     """
-    own = runner.codec if isinstance(runner, CoroutineRunner) else queue.codec
+    given = getattr(runner, "codec", None)
+    own = given if isinstance(given, Codec) else queue.codec
     if own is JSON and queue.codec is not JSON:
         name = type(queue.codec).__name__
         msg = f"codec: the queue has {name}, and its handlers have none; pass the same to Handlers(codec=...)"

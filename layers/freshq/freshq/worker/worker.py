@@ -87,7 +87,7 @@ class Worker:
         if self._config.transaction:
             transactions_of(self._queue.store, "transaction")
         checked = checked_runner(runner, transaction=self._config.transaction)
-        codec_of(self._queue, checked)
+        self._codec = codec_of(self._queue, checked)
         self._runner: Any = surrounded(checked, self._queue.telemetry)
 
     def stop(self) -> None:
@@ -135,7 +135,9 @@ class Worker:
 
     def _new_loop(self) -> WorkLoop:
         common = (self._queue, self._runner, self._config, self._capacity, self._end_request)
-        return TransactionLoop(*common) if self._config.transaction else LeasedLoop(*common, self._event_loop)
+        if self._config.transaction:
+            return TransactionLoop(*common)
+        return LeasedLoop(*common, self._event_loop, self._codec)
 
     def serving(self, drain_seconds: float | None = None) -> AbstractAsyncContextManager[Self]:
         """Run the worker beside an `async with` block, as in the lifespan of a web application.
