@@ -98,15 +98,14 @@ class TestStored:
     def test_runs_that_are_traced_have_the_codec_of_the_handlers(
         self, codec: Packed, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        in_subsegment = mock.Mock(side_effect=lambda name: nullcontext(None))
-        monkeypatch.setattr(
-            observability, "tracer", mock.Mock(provider=mock.Mock(in_subsegment=in_subsegment))
-        )
+        tracer = mock.Mock()
+        tracer.provider.in_subsegment.return_value = nullcontext()
+        monkeypatch.setattr(observability, "tracer", tracer)
         queue = Queue.memory()
         queue.put(codec.encode(Quote("ABC")), task_id="a", kind="quote")
         Worker(queue, observability.traced(handlers), idle_exit_seconds=0.05).run()
         assert known(queue, "a").result == codec.encode(Quote("abc", Decimal(2)))
-        in_subsegment.assert_called_once_with(name="## runner")
+        tracer.provider.in_subsegment.assert_called_once_with(name="## runner")
 
     def test_a_runner_whose_codec_is_something_else(self) -> None:
         class Film:
