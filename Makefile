@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench-asyncio bench-capacity bench-cli bench-coldstart bench-growth bench-invocations bench-pipeline bench-pipeline-nights bench-pipeline-small bench-simulator bench-sql bench-telemetry bench-worker pipeline-package clean
+.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,7 @@ lock: ## Resolve the dependencies again (needs uv)
 release: setup ## Build and check the wheel and the sdist of the version in pyproject.toml, and tag it; pushes nothing
 	@$(BIN)/python -m local.release
 
+<<<<<<< HEAD
 bench-asyncio: setup ## Measure puts and sleeping handlers of one event loop, beside other queues
 	@$(BIN)/python -m benchmarks.coroutines
 
@@ -169,6 +170,11 @@ bench-pipeline-nights: setup ## Measure a night of the data pipeline beside a ru
 
 bench-pipeline-small: setup ## Time the data pipeline on 1,000 events beside a bare PySpark script (some minutes)
 	@$(BIN)/python -m benchmarks.pipeline_small
+=======
+# PEERS is a Python in which other queues are installed.
+bench: setup ## Measure and write the pages: make bench PARTS="worker growth" (docs/benchmarks.md lists the parts)
+	@$(BIN)/python -m benchmarks $(PARTS) $(if $(PEERS),--peers $(PEERS))
+>>>>>>> 03eaed7 (Benchmarks by name into one page: make bench PARTS, every result with its machine and date, pages held to the files; capacity counted by a clock of its own; goodput under load, simulated and of the application, opens the README)
 
 # PIPELINE_PYTHON is the cluster's Python; PIPELINE_PROCESSOR is the Architecture in pipeline/template.yaml.
 PIPELINE_PYTHON ?= 3.11

@@ -1,127 +1,122 @@
 """Counts the capacity units and calls of each step of a task's life, on Amazon's DynamoDB Local.
 
 The units come from ReturnConsumedCapacity, so they do not depend on the machine. A write whose condition
-failed reports no units, but is billed by the size of the item: one unit here.
+failed reports no units, but is billed by the size of the item: one unit here. Every clock that freshq goes by
+is the benchmark's own: what a process does once in some seconds is counted by that time, not by how long this
+machine took.
 
-    python -m benchmarks.capacity [--out FILE]
+    python -m benchmarks.capacity
+
+It writes benchmarks/results/capacity.json, from which docs/costs.md is made.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import random
-import uuid
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
 
-from rich.console import Console
-from rich.table import Table
+from tests.support import dynamodb_local
 from tests.support.bulk import load
-from tests.support.dynamodb_local import DynamoDBLocal, create_without_stream
+from tests.support.dynamodb_local import DynamoDBLocal
 from tests.support.faults import client_at, meanwhile
 
+from benchmarks import figures
+from benchmarks.capacity_bench import LEASE_SECONDS, PAYLOAD, QUEUE_MAX_AGE_SECONDS, new_bench
+from benchmarks.capacity_groups import groups
+from benchmarks.costs_page import ALONE
 from benchmarks.dead_letters import dead_letters
-from benchmarks.metering import metered
+from benchmarks.match_capacity import matching
 from freshq import Queue, Settlement
+from freshq.aws.worker_settings import WorkerSettings
+from freshq.stores.dynamodb.batches import Batches
 from freshq.stores.dynamodb.lease_items import LATE_CLAIM_SECONDS
+from freshq.stores.dynamodb.passes import WorkerPasses
+from freshq.worker.options import WorkerConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from types_boto3_dynamodb import DynamoDBClient
 
+    from benchmarks.capacity_bench import Bench, Cost
     from freshq import Claim, Receipt
     from freshq.stores.conflicts import OnConflict
 
-START_SECONDS: Final = 1_700_000_000.0
-LEASE_SECONDS: Final = 60.0
-QUEUE_MAX_AGE_SECONDS: Final = 3600.0
-# Of usual size: an item stays well under the 1 KB of one write unit.
-PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
-OUT: Final = Path("build/capacity.json")
+# How often a task comes where each has a pass for itself: as in benchmarks.invocations.
+EVERY_SECONDS: Final = 4.0
+SLOTS: Final = 25
 
 
-@dataclass
-class Clock:
-    """A clock that stands still unless a benchmark moves it."""
+def whole_life(
+    client: DynamoDBClient, claim_size: int, rate_per_second: float = 100, tasks: int = 200
+) -> Cost:
+    """Measure put, claim and, together, complete of tasks, the close of the worker and the sweep after it.
 
-    now: float = START_SECONDS
-
-    def __call__(self) -> float:
-        """Return the time in seconds."""
-        return self.now
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost of one step for one task.
-
-    Attributes:
-        step: Name of the step.
-        tasks: Number of tasks measured.
-        write_units: Write request units per task.
-        read_units: Read request units per task.
-        calls: SDK calls per task.
+    Args:
+        client: Client of DynamoDB Local.
+        claim_size: Tasks of a claim.
+        rate_per_second: How fast the worker gets through them. What it does once in some seconds, such as its
+            look at the control record, is shared by the tasks of that time.
+        tasks: Number of tasks.
     """
+    with new_bench(client) as bench:
 
-    step: str
-    tasks: int
-    write_units: float
-    read_units: float
-    calls: float
+        def live() -> None:
+            bench.fill(tasks)
+            worker = bench.queue()
+            while claims := worker.claim(limit=claim_size):
+                bench.clock.now += len(claims) / rate_per_second
+                worker.settle_many([Settlement.complete(claim, {"ok": True}) for claim in claims])
+            worker.close()
+            bench.clock.now += LEASE_SECONDS
+            bench.queue().recover()
 
-
-class Bench:
-    """A new table, queues on it, and measured steps."""
-
-    def __init__(self, client: DynamoDBClient) -> None:
-        """Create the table."""
-        self.client = client
-        self.clock = Clock()
-        self.table = f"bench-{uuid.uuid4().hex}"
-        create_without_stream(client, self.table)
-
-    def queue(self) -> Queue:
-        """Return a queue as a new process has it."""
-        return Queue.dynamodb(
-            self.table,
-            self.client,
-            clock=self.clock,
-            rng=random.Random(7),  # noqa: S311 - jitter
-            lease_seconds=LEASE_SECONDS,
-            max_age_seconds=QUEUE_MAX_AGE_SECONDS,
-        )
-
-    def fill(self, tasks: int) -> None:
-        """Put tasks without measuring."""
-        self.queue().put_many([{"payload": PAYLOAD}] * tasks)
-
-    def measure(self, step: str, tasks: int, action: Callable[[], object]) -> Cost:
-        """Return the cost of an action per task."""
-        with metered(self.client) as meter:
-            action()
-        figures = (meter.write_units, meter.read_units, meter.calls.total())
-        return Cost(step, tasks, *(round(figure / tasks, 3) for figure in figures))
+        cost = bench.measure(f"whole life, claims of {claim_size}", tasks, live)
+        assert bench.queue().stats().success == tasks  # noqa: S101 - a figure of anything else would be wrong
+    return cost
 
 
-def whole_life(client: DynamoDBClient, claim_size: int, tasks: int = 200) -> Cost:
-    """Measure put, claim and, together, complete of tasks, the close of the worker and the sweep after it."""
-    bench = Bench(client)
+def whole_lives(client: DynamoDBClient) -> list[Cost]:
+    """Measure whole lives by the size of claims, by the rate, and without writes in batches."""
+    slow = whole_life(client, 10, rate_per_second=10)
+    with patch.object(Batches, "serve", return_value=False):
+        one_by_one = whole_life(client, 10)
+    return [
+        *(whole_life(client, size) for size in (25, 10, 5, 1)),
+        replace(slow, step=f"{slow.step}, at 10 tasks a second"),
+        replace(one_by_one, step=f"{one_by_one.step}, each write a call of its own"),
+        alone(client),
+    ]
 
-    def live() -> None:
-        bench.fill(tasks)
-        worker = bench.queue()
-        while claims := worker.claim(limit=claim_size):
-            bench.clock.now += 0.1 * len(claims)
-            worker.settle_many([Settlement.complete(claim, {"ok": True}) for claim in claims])
-        worker.close()
-        bench.clock.now += LEASE_SECONDS
-        bench.queue().recover()
 
-    cost = bench.measure(f"whole life, claims of {claim_size}", tasks, live)
-    assert bench.queue().stats().success == tasks  # noqa: S101 - a figure of anything else would be wrong
+def alone(client: DynamoDBClient, tasks: int = 20) -> Cost:
+    """Measure tasks that come one every four seconds: each has a pass of the worker function for itself.
+
+    It does what Trigger and ProcessTasks do, in their order: the question whether a pass is under way, the
+    pass slot, the claim, the looks until the pass is idle for long enough, and the one before it ends.
+    """
+    idle_seconds = WorkerSettings.model_fields["idle_exit_seconds"].default
+    poll_seconds = WorkerConfig.model_fields["poll_seconds"].default
+    with new_bench(client) as bench:
+        producer, worker = bench.queue(), bench.queue()
+        passes = WorkerPasses(bench.table, worker.name, 1, client, clock=bench.clock)
+
+        def live() -> None:
+            for number in range(tasks):
+                producer.put(PAYLOAD)
+                assert not passes.all_taken()  # noqa: S101 - a figure of anything else would be wrong
+                with passes.slot(f"pass {number}") as entered:
+                    assert entered  # noqa: S101 - a figure of anything else would be wrong
+                    for claim in worker.claim(limit=SLOTS):
+                        worker.complete(claim)
+                    for _ in range(round(idle_seconds / poll_seconds)):
+                        bench.clock.now += poll_seconds
+                        worker.claim(limit=SLOTS)
+                    worker.close()
+                worker.stats(approximate=True)
+                bench.clock.now += EVERY_SECONDS - idle_seconds
+
+        cost = bench.measure(ALONE, tasks, live)
+        assert worker.stats().success == tasks  # noqa: S101 - a figure of anything else would be wrong
     return cost
 
 
@@ -133,51 +128,15 @@ def shed_task(client: DynamoDBClient, max_age_seconds: float | None = None, task
         max_age_seconds: Max age of the tasks; None for the queue's.
         tasks: Number of tasks.
     """
-    bench = Bench(client)
+    with new_bench(client) as bench:
 
-    def go_stale() -> None:
-        bench.queue().put_many([{"payload": PAYLOAD, "max_age_seconds": max_age_seconds}] * tasks)
-        bench.clock.now += (max_age_seconds or QUEUE_MAX_AGE_SECONDS) + 1
-        assert bench.queue().claim(limit=10) == []  # noqa: S101 - a figure of anything else would be wrong
+        def go_stale() -> None:
+            bench.queue().put_many([{"payload": PAYLOAD, "max_age_seconds": max_age_seconds}] * tasks)
+            bench.clock.now += (max_age_seconds or QUEUE_MAX_AGE_SECONDS) + 1
+            assert bench.queue().claim(limit=10) == []  # noqa: S101 - a figure of anything else would be wrong
 
-    whose = "the queue's max age" if max_age_seconds is None else "its own, shorter max age"
-    return bench.measure(f"shed by {whose}, its put included", tasks, go_stale)
-
-
-def groups(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
-    """Measure puts of a group, and a claim from two groups in turn."""
-    bench = Bench(client)
-    producer, worker = bench.queue(), bench.queue()
-
-    def put(group: str, count: int) -> list[Receipt]:
-        return producer.put_many([{"payload": PAYLOAD, "group": group}] * count)
-
-    def claim() -> None:
-        assert len(worker.claim(limit=tasks)) == tasks  # noqa: S101 - a figure of anything else would be wrong
-
-    return [
-        bench.measure("first put of a queue's first group", 1, lambda: put("a", 1)),
-        bench.measure("put into a group that nothing waits in", 1, lambda: put("b", 1)),
-        bench.measure("put of a group", 2 * tasks, lambda: [put(group, tasks) for group in ("a", "b")]),
-        bench.measure("claim of 10 out of two groups in turn", tasks, claim),
-        one_task_groups(client),
-    ]
-
-
-def one_task_groups(client: DynamoDBClient, tasks: int = 48) -> Cost:
-    """Measure the whole life of tasks that are each alone in their group."""
-    bench = Bench(client)
-    worker = bench.queue()
-
-    def live() -> None:
-        worker.put_many([{"payload": PAYLOAD, "group": f"g{number}"} for number in range(tasks)])
-        bench.clock.now += 10
-        while claims := worker.claim(limit=10):
-            list(map(worker.complete, claims))
-        bench.clock.now += 2 * LEASE_SECONDS
-        worker.recover()
-
-    return bench.measure("whole life, alone in its group, claims of 10", tasks, live)
+        whose = "the queue's max age" if max_age_seconds is None else "its own, shorter max age"
+        return bench.measure(f"shed by {whose}, put included", tasks, go_stale)
 
 
 class _Worker:
@@ -215,35 +174,33 @@ class _Worker:
 
 def steps(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
     """Measure single steps, at claims of `tasks`."""
-    bench = Bench(client)
-    worker = _Worker(bench, tasks)
-    worker.queue.claim()  # reads the control record
-    costs = [
-        bench.measure("put", tasks, lambda: bench.fill(tasks)),
-        bench.measure("claim of 10, the lease record included", tasks, worker.claim),
-        bench.measure("release and claim again", tasks, worker.bounce),
-        bench.measure("retry, wait, come in and claim again", tasks, worker.fail_and_wait),
-        bench.measure("extend", tasks, worker.extend),
-        bench.measure("complete", tasks, worker.complete),
-    ]
-    others = [*_single_calls(bench, worker.queue), _recovery(bench, worker)]
-    return [*costs, *others, *dead_letters(bench)]
+    with new_bench(client) as bench:
+        worker = _Worker(bench, tasks)
+        worker.queue.claim()  # reads the control record
+        costs = [
+            bench.measure("put, 10 in one call of `put_many`", tasks, lambda: bench.fill(tasks)),
+            bench.measure("claim of 10, lease record included", tasks, worker.claim),
+            bench.measure("release, one by one, and claim again", tasks, worker.bounce),
+            bench.measure("retry, one by one, wait, promote and claim again", tasks, worker.fail_and_wait),
+            bench.measure("extend", tasks, worker.extend),
+            bench.measure("complete, one by one", tasks, worker.complete),
+        ]
+        others = [*_single_calls(bench, worker.queue), _recovery(bench, worker)]
+        return [*costs, *others, *dead_letters(bench)]
 
 
 def _single_calls(bench: Bench, queue: Queue) -> list[Cost]:
     """Measure verbs of one task, and looks that find nothing."""
     queue.put(PAYLOAD, task_id="a")
     costs = [
-        bench.measure("put of an id that is taken", 1, lambda: queue.put(PAYLOAD, task_id="a")),
+        bench.measure("put of a taken id", 1, lambda: queue.put(PAYLOAD, task_id="a")),
         bench.measure("touch", 1, lambda: queue.touch("a")),
         bench.measure("cancel", 1, lambda: queue.cancel("a")),
         bench.measure("get", 1, lambda: queue.get("a")),
     ]
-    # Once a second a claim also reads the control record: on a slow machine perhaps one of these.
-    idle = [bench.measure("claim from an empty queue", 1, queue.claim) for _ in range(4)]
     return [
         *costs,
-        min(idle, key=lambda cost: cost.calls),
+        bench.measure("claim from an empty queue", 1, queue.claim),
         bench.measure("sweep with nothing to do", 1, queue.recover),
     ]
 
@@ -259,60 +216,63 @@ def _recovery(bench: Bench, worker: _Worker) -> Cost:
         bench.clock.now += LATE_CLAIM_SECONDS + 1
         bench.queue().recover()  # deletes the lease record of the dead worker
 
-    return bench.measure("orphan brought back, 10 of one dead worker", worker.tasks, sweep)
+    return bench.measure("recover an orphan, 10 of one dead worker", worker.tasks, sweep)
 
 
 def puts_over(client: DynamoDBClient) -> list[Cost]:
     """Measure puts of an id whose task is waiting, taken or over."""
-    bench = Bench(client)
-    queue = bench.queue()
+    with new_bench(client) as bench:
+        queue = bench.queue()
 
-    def put(payload: object, on_conflict: OnConflict) -> Receipt:
-        return queue.put(payload, task_id="a", on_conflict=on_conflict)
+        def put(payload: object, on_conflict: OnConflict) -> Receipt:
+            return queue.put(payload, task_id="a", on_conflict=on_conflict)
 
-    costs = [
-        bench.measure("put, `ignore` or `update`, of a free id", 1, lambda: put(PAYLOAD, "update")),
-        bench.measure("`ignore` of a task that lives", 1, lambda: put("new", "ignore")),
-        bench.measure("`update` of a task that waits", 1, lambda: put("new", "update")),
-        bench.measure("`update` by the same work", 1, lambda: put("new", "update")),
-    ]
-    queue.claim()
-    costs.append(bench.measure("`update` of a task in work", 1, lambda: put("newer", "update")))
-    queue.complete(queue.claim()[0])
-    return [*costs, bench.measure("put over a task that is over", 1, lambda: put(PAYLOAD, "ignore"))]
+        costs = [
+            bench.measure("put with `on_conflict`, the id free", 1, lambda: put(PAYLOAD, "update")),
+            bench.measure("`ignore` of a live task", 1, lambda: put("new", "ignore")),
+            bench.measure("`update` of a PENDING task", 1, lambda: put("new", "update")),
+            bench.measure("`update` of a live task with equal work", 1, lambda: put("new", "update")),
+        ]
+        queue.claim()
+        costs.append(bench.measure("`update` of a TAKEN task", 1, lambda: put("newer", "update")))
+        queue.complete(queue.claim()[0])
+        over = bench.measure("put with `on_conflict`, its task over", 1, lambda: put(PAYLOAD, "ignore"))
+        return [*costs, over]
 
 
 def races(client: DynamoDBClient) -> list[Cost]:
-    """Measure a claim of one task, and one that loses the newest task to another claimer."""
-    bench = Bench(client)
-    worker = bench.queue()
-    bench.fill(1)
-    worker.claim()
-    bench.fill(3)
-    other = client_at(client.meta.endpoint_url)
-    rival = Queue.dynamodb(bench.table, other, clock=bench.clock)
-    costs = [bench.measure("claim of 1", 1, worker.claim)]
-    with meanwhile(client, "UpdateItem", rival.claim):
-        costs.append(bench.measure("claim of 1 that loses one race", 1, worker.claim))
-    return costs
+    """Measure claims of one task, and one that loses the newest task to another claimer."""
+    with new_bench(client) as bench:
+        worker = bench.queue()
+        bench.fill(1)
+        worker.claim()
+        bench.fill(4)
+        rival = Queue.dynamodb(bench.table, client_at(client.meta.endpoint_url), clock=bench.clock)
+        costs = [
+            bench.measure("claim of 1", 1, worker.claim),
+            bench.measure("claim of 1 whose lease record names the task already", 1, worker.claim),
+        ]
+        with meanwhile(client, "UpdateItem", rival.claim):
+            raced = "claim of 1 that loses one race, both tasks named already"
+            costs.append(bench.measure(raced, 1, worker.claim))
+        return costs
 
 
 def approximate_stats(client: DynamoDBClient, tasks: int) -> Cost:
     """Measure approximate stats with a backlog."""
-    bench = Bench(client)
-    queue = bench.queue()
-    first = queue.get(queue.put(PAYLOAD).task_id)
-    assert first is not None  # noqa: S101 - a figure of anything else would be wrong
-    load(client, bench.table, [replace(first, task_id=str(number)) for number in range(1, tasks)])
-    return bench.measure(
-        f"approximate stats, {tasks} tasks waiting", 1, lambda: queue.stats(approximate=True)
-    )
+    with new_bench(client) as bench:
+        queue = bench.queue()
+        first = queue.get(queue.put(PAYLOAD).task_id)
+        assert first is not None  # noqa: S101 - a figure of anything else would be wrong
+        load(client, bench.table, [replace(first, task_id=str(number)) for number in range(1, tasks)])
+        step = f"approximate stats, {tasks:,} tasks waiting"
+        return bench.measure(step, 1, lambda: queue.stats(approximate=True))
 
 
 def all_costs(client: DynamoDBClient) -> list[Cost]:
     """Measure everything."""
     return [
-        *(whole_life(client, size) for size in (1, 5, 10, 25)),
+        *whole_lives(client),
         shed_task(client),
         shed_task(client, max_age_seconds=60),
         *steps(client),
@@ -323,26 +283,12 @@ def all_costs(client: DynamoDBClient) -> list[Cost]:
     ]
 
 
-def as_table(costs: list[Cost]) -> Table:
-    """Return the costs as a table for a terminal."""
-    table = Table("step, a task", "WRU", "RRU", "calls", title="Capacity, DynamoDB Local")
-    for cost in costs:
-        table.add_row(
-            cost.step, *(f"{value:.2f}" for value in (cost.write_units, cost.read_units, cost.calls))
-        )
-    return table
-
-
 def main() -> None:
-    """Measure everything, print it and write it to a file."""
-    parser = argparse.ArgumentParser(description="Count capacity units and calls on DynamoDB Local.")
-    parser.add_argument("--out", type=Path, default=OUT, help="file for the figures, as JSON")
-    out: Path = parser.parse_args().out
+    """Measure everything, write the figures and print the page."""
     with DynamoDBLocal() as server:
-        costs = all_costs(server.client())
-    Console().print(as_table(costs))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps([asdict(cost) for cost in costs], indent=2) + "\n", encoding="utf-8")
+        report = {"steps": [asdict(cost) for cost in all_costs(server.client())]}
+        report["matching"] = matching(server.client())
+    figures.write("capacity", report, ["boto3"], {dynamodb_local.PACKAGE: dynamodb_local.VERSION})
 
 
 if __name__ == "__main__":

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -14,17 +12,16 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from local.deploy import PROJECT
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks import figures
 from freshq import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RESULTS: Final = PROJECT / "benchmarks/results/cli.json"
 # The most that a command may take, in processor seconds.
 LIMITS: Final = {"freshq --help": 0.35, "freshq put": 0.5, "freshq claim": 0.5, "freshq done": 0.5}
 
@@ -78,10 +75,9 @@ def measure(url: str, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print, and store the figures if asked to; fail if a command takes longer than its limit."""
+    """Measure, print and write the figures; fail if a command takes longer than its limit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.relative_to(PROJECT)}")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="freshq-cli-") as folder:
         url = f"sqlite:///{Path(folder) / 'tasks.db'}"
@@ -92,9 +88,8 @@ def main() -> None:
     for name, seconds in medians.items():
         table.add_row(name, f"{seconds:.3f}", f"{LIMITS[name]:.2f}" if name in LIMITS else "")
     Console().print(table)
-    if arguments.write:
-        measured = {"python": platform.python_version(), "rounds": arguments.rounds}
-        RESULTS.write_text(json.dumps(measured | {"processor_seconds": medians}, indent=2) + "\n")
+    report = {"rounds": arguments.rounds, "processor_seconds": medians, "at_most": LIMITS}
+    figures.write("cli", report, ("boto3", "sqlalchemy", "typer"))
     if late := [name for name, seconds in LIMITS.items() if medians[name] > seconds]:
         sys.exit(f"over the limit: {', '.join(late)}")
 

@@ -15,13 +15,15 @@ import tempfile
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from local.deploy import PROJECT, build
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from tests.runtime.lambda_runtime import runtime_folder
+
+from benchmarks import figures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,7 +116,7 @@ def build_commit(commit: str, folder: Path) -> Path:
 
 
 def main() -> None:
-    """Time the builds, interleaved, today's also without tracing, and print medians and ratios."""
+    """Time the builds, interleaved, today's also without tracing, and print and write the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", default=BEFORE, help="the commit to compare with")
     parser.add_argument("--rounds", type=int, default=15)
@@ -132,6 +134,19 @@ def main() -> None:
                 seconds = start_seconds(variant, packages, function)
                 samples.setdefault((variant.name, function), []).append(seconds)
     Console(width=110).print(report(samples))
+    figures.write("coldstart", {"rounds": arguments.rounds, "processor_ms": medians(samples)}, ("boto3",))
+
+
+def medians(samples: Mapping[tuple[str, str], Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """Return by function and variant the median processor time in ms: of the import, and with clients."""
+    return {
+        function: {
+            variant: [round(1000 * median(sample[part] for sample in each), 1) for part in range(2)]
+            for (variant, of), each in samples.items()
+            if of == function
+        }
+        for function in FUNCTIONS
+    }
 
 
 def report(samples: Mapping[tuple[str, str], Sequence[tuple[float, float]]]) -> Table:

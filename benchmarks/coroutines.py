@@ -1,6 +1,6 @@
 """What one event loop does on PostgreSQL: puts, and handlers that sleep, beside other queues, in turns.
 
-    python -m benchmarks.coroutines [--rounds N] [--out FILE]
+    python -m benchmarks.coroutines [--rounds N]
 
 procrastinate and taskiq (taskiq-postgres, with asyncpg) are measured where they are installed. Each queue has
 10 connections. Every commit waits for the disk.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import threading
 import time
@@ -19,7 +18,6 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -27,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.support.databases import HOST, Postgres
 
+from benchmarks import figures
 from benchmarks.coroutines_rivals import opened_procrastinate, opened_taskiq
 from benchmarks.sql_contenders import PAYLOAD, Server
 from freshq import AsyncQueue, Handlers, Queue, Worker
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     Sleep = Callable[[], Awaitable[None]]
     Opened = Callable[[Server, int, Sleep | None, int], AbstractAsyncContextManager[Put]]
 
-OUT: Final = Path("benchmarks/results/asyncio.json")
 PUTS: Final = 2000
 # Coroutines that put at the same time.
 PUTTERS: Final = 50
@@ -202,20 +200,18 @@ def main() -> None:
     """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     with Postgres(durable=True) as running:
-        figures = measured(Server(running.url, HOST, running.port), options.rounds)
-    show(figures)
+        found = measured(Server(running.url, HOST, running.port), options.rounds)
+    show(found)
     report = {
         "puts": PUTS,
         "putters": PUTTERS,
         "sleepers": SLEEPERS,
         "sleep_seconds": SLEEP_SECONDS,
-        "queues": {name: asdict(each) for name, each in figures.items()},
+        "queues": {name: asdict(each) for name, each in found.items()},
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=2) + "\n")
+    figures.write("asyncio", report, ("psycopg", "sqlalchemy"))
 
 
 if __name__ == "__main__":

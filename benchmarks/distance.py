@@ -1,19 +1,17 @@
 """How many tasks a second one worker gets through on DynamoDB when every answer takes milliseconds longer.
 
-    python -m benchmarks.distance [--delays-ms N ...] [--tasks N] [--rounds N] [--write]
+    python -m benchmarks.distance [--delays-ms N ...] [--tasks N] [--rounds N]
 
 DynamoDB Local is on this machine; a proxy delays its answers as a network would. Handlers are empty. A
 figure counts from the first run to the last settlement, without the time to start. In turns, one endpoint
-does not know batches of statements, so that every task is written by calls of its own. With --write the
-figures go to benchmarks/results/distance.json, from which `benchmarks.worker_page` makes its table.
+does not know batches of statements, so that every task is written by calls of its own. The figures go to
+benchmarks/results/distance.json, from which `benchmarks.worker_page` makes its table.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import os
 import statistics
 import time
 from contextlib import contextmanager
@@ -22,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import boto3
 from botocore.config import Config
 from rich.console import Console
+from tests.support import dynamodb_local
 from tests.support.dynamodb_local import DynamoDBLocal, create_without_stream
 from tests.support.faults import refused
 from tests.support.proxy import Fault, Proxy
 
-from benchmarks.worker_page import DISTANCE as RESULTS
+from benchmarks import figures
 from freshq import Queue, Worker
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def far_away(delay_seconds: float) -> Iterator[DynamoDBClient]:
 
 def measured(delays_ms: Sequence[float], tasks: int, rounds: int) -> dict[str, Any]:
     """Measure both ways in turns at each distance; return the tasks a second of each round."""
-    figures: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for delay_ms in delays_ms:
         ways: dict[str, list[float]] = {TOGETHER: [], ALONE: []}
         with (
@@ -102,13 +101,11 @@ def measured(delays_ms: Sequence[float], tasks: int, rounds: int) -> dict[str, A
             for _ in range(rounds):
                 ways[TOGETHER].append(round(tasks_per_second(many, tasks), 1))
                 ways[ALONE].append(round(tasks_per_second(single, tasks), 1))
-        figures[f"{delay_ms:g}"] = ways
+        found[f"{delay_ms:g}"] = ways
     return {
         "rounds": rounds,
-        "processors": os.cpu_count(),
-        "load": round(os.getloadavg()[2], 1),
         "slots": SLOTS,
-        "delays_ms": figures,
+        "delays_ms": found,
     }
 
 
@@ -118,15 +115,13 @@ def main() -> None:
     parser.add_argument("--delays-ms", type=float, nargs="+", default=[5.0, 20.0])
     parser.add_argument("--tasks", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # that batches are refused
     report = measured(options.delays_ms, options.tasks, options.rounds)
     for delay_ms, ways in report["delays_ms"].items():
-        for way, figures in ways.items():
-            Console().print(f"{delay_ms} ms, {way}: {statistics.median(figures):,.0f}/s")
-    if options.write:
-        RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        for way, each in ways.items():
+            Console().print(f"{delay_ms} ms, {way}: {statistics.median(each):,.0f}/s")
+    figures.write("distance", report, ("boto3",), {dynamodb_local.PACKAGE: dynamodb_local.VERSION})
 
 
 if __name__ == "__main__":

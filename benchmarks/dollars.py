@@ -1,7 +1,5 @@
 """The page docs/dollars.md: what a million tasks cost, from what other benchmarks counted and a price table.
 
-    python -m benchmarks.dollars
-
 `benchmarks.invocations` counted write units, invocations, run times and log bytes of the deployed
 application, `benchmarks.capacity` the read units. Nothing is measured here, so a test can hold the page to
 the files.
@@ -9,22 +7,23 @@ the files.
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.costs_page import ALONE, LIFE
+from benchmarks.figures import figures_of
+from freshq.aws.worker_settings import WorkerSettings
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-PAGE: Final = Path("docs/dollars.md")
 PRICES: Final = Path("benchmarks/prices.toml")
-INVOCATIONS: Final = Path("benchmarks/results/invocations.json")
-CAPACITY: Final = Path("benchmarks/results/capacity.json")
 # The window that template.yaml has by default.
 WINDOW_SECONDS: Final = 1
 MEMORY_GB: Final = 0.5
+IDLE_SECONDS: Final[float] = WorkerSettings.model_fields["idle_exit_seconds"].default
 MILLION: Final = 1_000_000
 GB: Final = 1_000_000_000
 # Of the application's functions, those that a task causes; the producer is the reader's own.
@@ -33,11 +32,11 @@ FOR_TASKS: Final = ("Trigger", "ProcessTasks", "Archive")
 EVENTS_PER_TASK: Final = 3
 EVENTS_PER_PACK: Final = 12
 PACK_BYTES: Final = 5_000
-# Which step of benchmarks.capacity has the reads of a load: claims of one, or of ten.
+# Which step of benchmarks.capacity has the reads of a load: tasks that come alone, or claims of ten.
 READS: Final = {
-    "trickle": "whole life, claims of 1",
-    "steady": "whole life, claims of 10",
-    "burst": "whole life, claims of 10",
+    "trickle": ALONE,
+    "steady": LIFE,
+    "burst": LIFE,
 }
 LOADS: Final = {
     "trickle": "one every four seconds",
@@ -95,12 +94,18 @@ def bill(counted: Mapping[str, Any], read_units: float, prices: Mapping[str, Any
     )
 
 
-def page(invocations: Iterable[Mapping[str, Any]], capacity: Iterable[Mapping[str, Any]], prices: Any) -> str:  # noqa: ANN401 - TOML
+def page(invocations: Iterable[Mapping[str, Any]], capacity: Mapping[str, Any], prices: Any) -> str:  # noqa: ANN401 - TOML
     """Return the page."""
-    reads = {step["step"]: step["read_units"] for step in capacity}
+    reads = {step["step"]: step["read_units"] for step in capacity["steps"]}
     counted = {one["load"]: one for one in invocations if one["window_seconds"] == WINDOW_SECONDS}
     bills = [bill(counted[load], reads[READS[load]], prices) for load in LOADS]
-    text = _HEAD.format(as_of=prices["as_of"]) + _table(bills, counted)
+    text = _HEAD.format(as_of=prices["as_of"]) + _table(bills, counted) + _NOTE
+    text += _WAITING.format(
+        idle=IDLE_SECONDS,
+        waiting=waiting_dollars(prices) * IDLE_SECONDS,
+        writes=_write_dollars(counted["trickle"], prices) - _write_dollars(counted["steady"], prices),
+        worth=pass_seconds(bills[0], bills[1], prices),
+    )
     former = [units * prices["dynamodb"]["write_units_million"] for units in FORMER_WRITE_UNITS]
     one_by_one = 3 * prices["sqs"]["requests_million"]
     text += _BESIDE.format(
@@ -111,6 +116,26 @@ def page(invocations: Iterable[Mapping[str, Any]], capacity: Iterable[Mapping[st
         sqs_lambda=prices["lambda"]["requests_million"] / SQS_BATCH,
     )
     return text + _STANDING.format(**prices["metrics"])
+
+
+def waiting_dollars(prices: Mapping[str, Any]) -> float:
+    """Return what a million passes cost for each second in which they wait."""
+    return float(prices["lambda"]["gb_seconds_million"]) * MEMORY_GB
+
+
+def pass_seconds(alone: Bill, steady: Bill, prices: Mapping[str, Any]) -> float:
+    """Return what a pass of its own costs a task, beside its waiting, in seconds of waiting.
+
+    Args:
+        alone: The bill where each task has a pass of its own.
+        steady: The bill where many share one.
+        prices: The price table.
+    """
+    return (alone.total - steady.total) / waiting_dollars(prices) - IDLE_SECONDS
+
+
+def _write_dollars(counted: Mapping[str, Any], prices: Mapping[str, Any]) -> float:
+    return float(counted["write_units"] / counted["tasks"] * prices["dynamodb"]["write_units_million"])
 
 
 def _table(bills: Iterable[Bill], counted: Mapping[str, Mapping[str, Any]]) -> str:
@@ -131,23 +156,27 @@ def _table(bills: Iterable[Bill], counted: Mapping[str, Mapping[str, Any]]) -> s
 
 _HEAD: Final = """# Dollars
 
-What a million tasks cost on AWS, in US dollars. `python -m benchmarks.dollars` writes this page from
-counted figures and the prices of {as_of} in `benchmarks/prices.toml`, without free tiers.
+What a million tasks cost on AWS, in US dollars. `make bench` writes this page from counted figures and the
+prices of {as_of} in `benchmarks/prices.toml`, without free tiers.
 
-`make bench-invocations` counted the write units of every item, the invocations, the time that functions
+`make bench PARTS=invocations` counted the write units of every item, the invocations, the time that functions
 ran and the bytes that they logged, on the embedded emulator, for tasks under 1 KB whose run takes 10 ms.
-Read units come from `make bench-capacity`. The functions have the template's defaults: 512 MB, arm64, a
+Read units are those of [Costs](costs.md). The functions have the template's defaults: 512 MB, arm64, a
 batching window of one second, and the claims and successes of every tenth task in the log. The producer
 is not on the bill, nor is what your runner does.
 
 """
-_BESIDE: Final = """
+_NOTE: Final = """
 Invocations are those of 1,000 tasks, and the wait is the median from put to claim; in a burst the emulator
 is the limit.
-
-A lone task wakes a worker, which waits two seconds for another one before it ends: at a trickle that
-waiting is most of the bill. A task every four seconds makes 650,000 tasks a month.
-
+"""
+_WAITING: Final = """
+A task that comes alone wakes a worker for itself, whose pass waits {idle:g} s for another task before it
+ends: {waiting:.2f} dollars of the bill at a trickle. The pass slot and the lease record take another
+{writes:.2f} of write units. Without the wait more tasks would need a pass of their own, each of which costs
+as much as {worth:.1f} s of waiting. A task every four seconds makes 650,000 tasks a month.
+"""
+_BESIDE: Final = """
 ## Beside others
 
 - The system that freshq descends from writes {former_least:.2f} dollars' worth of units for a million
@@ -168,14 +197,5 @@ idle stack costs about ten dollars a month, nearly all of it for being watched.
 
 def current() -> str:
     """Return the page as the files make it now."""
-    invocations, capacity = (json.loads(file.read_text("utf-8")) for file in (INVOCATIONS, CAPACITY))
-    return page(invocations, capacity, tomllib.loads(PRICES.read_text("utf-8")))
-
-
-def main() -> None:
-    """Write the page."""
-    PAGE.write_text(current(), "utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    prices = tomllib.loads(PRICES.read_text("utf-8"))
+    return page(figures_of("invocations"), figures_of("capacity"), prices)

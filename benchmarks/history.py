@@ -1,6 +1,6 @@
 """What the history of a SQL queue costs: the same tasks with and without it, in turns, on each database.
 
-    python -m benchmarks.history [--rounds N] [--tasks N] [--write]
+    python -m benchmarks.history [--rounds N] [--tasks N]
 
 One worker puts, claims and completes, one by one and by tens. "of another queue" is a queue without a history
 in a table whose triggers write that of another one.
@@ -9,26 +9,24 @@ in a table whose triggers write that of another one.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
 from collections import defaultdict
 from contextlib import ExitStack
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.table import Table
 from tests.support.databases import MariaDB, Postgres, Unavailable
 
+from benchmarks import figures as results_file
 from freshq import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RESULTS: Final = Path(__file__).parent / "results" / "history.json"
 OFF: Final = "off"
 OTHER: Final = "of another queue"
 ON: Final = "on"
@@ -107,18 +105,16 @@ def show(results: dict[str, Figures]) -> None:
 
 
 def main() -> None:
-    """Measure and print; write the figures if asked."""
+    """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tasks", type=int, default=400)
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
     options = parser.parse_args()
     with ExitStack() as stack:
         results = {name: measured(url, options.rounds, options.tasks) for name, url in databases(stack)}
     show(results)
-    if options.write:
-        report = {"rounds": options.rounds, "tasks": options.tasks, "tasks_per_second": results}
-        RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+    report = {"rounds": options.rounds, "tasks": options.tasks, "tasks_per_second": results}
+    results_file.write("history", report, ("psycopg", "sqlalchemy"))
 
 
 if __name__ == "__main__":

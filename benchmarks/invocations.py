@@ -4,7 +4,9 @@ The application runs on the embedded emulator, which waits for batching windows 
 an emulator and a stack of its own. Invocations are the START lines in the functions' logs; a log line counts
 its bytes and the 26 that CloudWatch Logs adds to each for what it bills.
 
-    python -m benchmarks.invocations [--loads NAME,...] [--windows SECONDS,...] [--write]
+    python -m benchmarks.invocations [--loads NAME,...] [--windows SECONDS,...]
+
+The figures go to benchmarks/results/invocations.json; those of other loads and windows there stay.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import boto3
 from botocore.config import Config
@@ -27,6 +29,7 @@ from local.history import read_changes, versions_by_task
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import figures
 from freshq import Queue
 from freshq.stores.dynamodb.passes import WorkerPasses
 
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
 
     from local.facts import Life
 
-RESULTS: Final = Path("benchmarks/results/invocations.json")
 BUILD: Final = Path("build/local")
 FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
 # CloudWatch Logs, "PutLogEvents": each event is billed with 26 bytes besides its text.
@@ -56,6 +58,7 @@ PATIENCE_SECONDS: Final = 300
 # From the end of a pass to its last line in the log.
 LOG_SECONDS: Final = 2
 WINDOWS_SECONDS: Final = (0, 1)
+EMULATED_BY: Final = ("ministack",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +206,12 @@ def table(results: Iterable[Counted]) -> Table:
 
 
 def main() -> None:
-    """Count, and print or write the figures."""
+    """Count, print the figures and write them."""
     parser = argparse.ArgumentParser(description="Invocations and log bytes of the deployed application.")
     parser.add_argument("--loads", default=",".join(LOADS), help="names, separated by commas")
     parser.add_argument(
         "--windows", default=",".join(map(str, WINDOWS_SECONDS)), help="batching windows in seconds"
     )
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS}")
     arguments = parser.parse_args()
     results = []
     for name in arguments.loads.split(","):
@@ -220,9 +222,9 @@ def main() -> None:
             ):
                 results.append(counted(emulator, name, int(window)))
     Console().print(table(results))
-    if arguments.write:
-        written: list[dict[str, Any]] = [asdict(one) for one in results]
-        RESULTS.write_text(json.dumps(written, indent=2) + "\n", "utf-8")
+    kept = {(one["load"], one["window_seconds"]): one for one in figures.figures_of("invocations")}
+    kept |= {(one.load, one.window_seconds): asdict(one) for one in results}
+    figures.write("invocations", [*kept.values()], EMULATED_BY)
 
 
 if __name__ == "__main__":

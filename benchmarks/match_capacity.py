@@ -4,7 +4,7 @@ Counted on DynamoDB Local. Reads are its ConsumedCapacity. Its figures for trans
 they are computed by the rule in DynamoDB's documentation: 2 units per action and started KB of the item, the
 larger of before and after. Every item here is smaller than 1 KB.
 
-    python -m benchmarks.match_capacity
+`benchmarks.capacity` writes the figures.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
-from rich.table import Table
-from tests.support.dynamodb_local import DynamoDBLocal
 from tests.support.faults import AFTER, hooked
 
 from freshq import MatchQueue
@@ -127,16 +124,16 @@ def cycle(client: DynamoDBClient, languages: int) -> dict[str, MatchMeter]:
     return meters
 
 
-def main() -> None:
-    """Print the figures."""
-    table = Table("languages", "step", "WRU", "RRU", "calls")
-    with DynamoDBLocal() as server:
-        for languages in (1, 2, 3):
-            for step, meter in cycle(server.client(), languages).items():
-                figures = (meter.write_units, meter.read_units, meter.calls.total())
-                table.add_row(str(languages), step, *(f"{figure:g}" for figure in figures))
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
+def matching(client: DynamoDBClient) -> list[dict[str, Any]]:
+    """Return the cost of each step, by the number of languages of an agent."""
+    return [
+        {
+            "languages": languages,
+            "step": step,
+            "write_units": meter.write_units,
+            "read_units": meter.read_units,
+            "calls": meter.calls.total(),
+        }
+        for languages in (1, 2, 3)
+        for step, meter in cycle(client, languages).items()
+    ]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
 READS: Final = ("GetItem", "BatchGetItem", "Query", "Scan")
+# freshq reads items strongly consistent, and an index cannot be.
+STRONG_READS: Final = ("GetItem", "BatchGetItem")
 WRITES: Final = ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem")
 # The units of an eventually consistent read of up to 4 KB.
 LEAST_READ_UNITS: Final = 0.5
@@ -62,7 +64,8 @@ class Meter:
         units = sum(part["CapacityUnits"] for part in parts)
         if model.name in READS:
             # A read that finds nothing is billed as the smallest read; DynamoDB Local reports none.
-            self.read_units += max(units, LEAST_READ_UNITS)
+            least = LEAST_STRONG_READ_UNITS if model.name in STRONG_READS else LEAST_READ_UNITS
+            self.read_units += max(units, least)
         else:
             self.write_units += units
 

@@ -10,12 +10,14 @@ import argparse
 import threading
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
+from tests.support import dynamodb_local
 from tests.support.dynamodb_local import DynamoDBLocal, create_without_stream
 
+from benchmarks import figures
 from freshq import Order, Queue
 
 if TYPE_CHECKING:
@@ -109,18 +111,25 @@ def drain(client: DynamoDBClient, claimers: int, tasks: int = TASKS, shards: int
 
 
 def main() -> None:
-    """Print the departures of 1, 2, 4 and 8 claimers."""
+    """Print and write the departures of 1, 2, 4 and 8 claimers."""
     parser = argparse.ArgumentParser(description="Measure how far claims depart from the queue's order.")
     parser.add_argument("--tasks", type=int, default=TASKS, help="tasks to claim in each run")
     tasks: int = parser.parse_args().tasks
     console = Console()
+    report = []
     with DynamoDBLocal() as server:
         for claimers in (1, 2, 4, 8):
             found = drain(server.client(), claimers, tasks)
+            report.append(asdict(found))
             console.print(
                 f"{claimers} claimers: {found.share:.0%} of the claims pass over a better task, "
                 f"{found.mean_places:.1f} places on average, {found.most_places} at most"
             )
+    figures.write(
+        "passed_over",
+        {"tasks": tasks, "runs": report},
+        programs={dynamodb_local.PACKAGE: dynamodb_local.VERSION},
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The results are compared too: all tables with DuckDB's, and the outcomes of the tasks with Polars'.
 
-    python -m benchmarks.pipeline [--events N] [--out FILE]
+    python -m benchmarks.pipeline [--events N]
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import polars as pl
 from py4j.protocol import Py4JJavaError
 from tests.pipeline.oracle import differing_rows, make_tables, relations, rows_that_differ, write_tables
 
+from benchmarks import figures
 from benchmarks.lives import write_events
 from freshq_pipeline.report.page import write_report
 from freshq_pipeline.runs.batch import execute
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-OUT: Final = Path("build/pipeline.json")
 THREADS: Final = 2
 MASTER: Final = f"local[{THREADS}]"
 MEMORY: Final = "4g"
@@ -197,17 +197,14 @@ def main() -> None:
     """Measure, compare, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=2_000_000, help="number of events (try 20000000)")
-    parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="freshq-bench-"))
     try:
-        figures = measure(folder, given.events)
+        found = measure(folder, given.events)
     finally:
         shutil.rmtree(folder)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(figures, indent=2) + "\n")
-    sys.stdout.write(given.out.read_text())
-    if figures["rows_that_differ"]:
+    sys.stdout.write(figures.write("pipeline", found, ("pyspark",)).read_text())
+    if found["rows_that_differ"]:
         sys.exit("the engines disagree")
 
 

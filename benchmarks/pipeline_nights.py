@@ -3,7 +3,7 @@
 Each run is a command of its own, as at night. The run over all days and the night take turns, so that what
 else the machine does slows both. Spark's jobs and tasks are counted in further runs.
 
-    python -m benchmarks.pipeline_nights [--events N] [--days N ...] [--turns N] [--out FILE]
+    python -m benchmarks.pipeline_nights [--events N] [--days N ...] [--turns N]
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
 
+from benchmarks import figures
 from benchmarks.lives import write_events
 from benchmarks.pipeline_small import Cost, cost, medians
 from freshq_pipeline.runs.batch import execute
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from freshq_pipeline.spark.tuning import Tuning
 
-OUT: Final = Path(__file__).parent / "results" / "pipeline_nights.json"
 MASTER: Final = "local[2]"
 MEMORY: Final = "4g"
 DAYS: Final = 62
@@ -55,16 +55,13 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=2_000_000, help="number of events in 62 days")
     parser.add_argument("--days", type=int, nargs="*", default=GROWTH, help="recorded days before a night")
     parser.add_argument("--turns", type=int, default=TURNS, help="how often to run all days, and a night")
-    parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="freshq-nights-"))
     try:
-        figures = measure(folder, given.events, given.days, given.turns)
+        found = measure(folder, given.events, given.days, given.turns)
     finally:
         shutil.rmtree(folder)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(figures, indent=2) + "\n")
-    sys.stdout.write(given.out.read_text())
+    sys.stdout.write(figures.write("pipeline_nights", found, ("pyspark",)).read_text())
 
 
 @dataclass(frozen=True, slots=True)

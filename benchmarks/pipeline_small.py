@@ -4,13 +4,12 @@ The script starts a session, reads the same files, groups once and writes Parque
 start of the process to its end, in turns, so that what else the machine does slows both. Before that the
 command runs twice: the second run makes the archive of Java's classes.
 
-    python -m benchmarks.pipeline_small [--events N] [--turns N] [--out FILE]
+    python -m benchmarks.pipeline_small [--events N] [--turns N]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -22,10 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from benchmarks import figures
 from benchmarks.lives import write_events
 from freshq_pipeline.schemas import LANDED
 
-OUT: Final = Path("benchmarks/results/pipeline_small.json")
 # As a stream delivers a recording of a few minutes: many files, of a few events each.
 EVENTS: Final = 1000
 FILES: Final = 600
@@ -116,16 +115,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=EVENTS, help="number of events")
     parser.add_argument("--turns", type=int, default=TURNS, help="how often to run each")
-    parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="freshq-bench-"))
     try:
-        figures = measure(folder, given.events, given.turns)
+        found = measure(folder, given.events, given.turns)
     finally:
         shutil.rmtree(folder)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(figures, indent=2) + "\n")
-    sys.stdout.write(given.out.read_text())
+    sys.stdout.write(figures.write("pipeline_small", found, ("pyspark",)).read_text())
 
 
 if __name__ == "__main__":

@@ -1,25 +1,23 @@
 """The page docs/scale.md: what 10, 1,000 and 100,000 tasks a second need, from measured constants and quotas.
 
-    python -m benchmarks.scale
-
 Nothing is measured here, so a test can hold the page to the files.
 """
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.dollars import CAPACITY, INVOCATIONS, PRICES, WINDOW_SECONDS, bill
+from benchmarks.costs_page import LIFE
+from benchmarks.dollars import PRICES, WINDOW_SECONDS, bill
+from benchmarks.figures import figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PAGE: Final = Path("docs/scale.md")
 QUOTAS: Final = Path("benchmarks/quotas.toml")
 RATES_PER_SECOND: Final = (10, 1_000, 100_000)
 # A run of one second in each of a worker's slots: the reader's own figures take their place.
@@ -35,7 +33,6 @@ SPARK_CORE_SECONDS_PER_MILLION: Final = 2 * 321 / 20.003779
 DAY_SECONDS: Final = 86_400
 HOUR_SECONDS: Final = 3_600
 MILLION: Final = 1_000_000
-STEP: Final = "whole life, claims of 10"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +97,13 @@ def needs(
 
 def current() -> str:
     """Return the page as the files make it now."""
-    capacity = {step["step"]: step for step in json.loads(CAPACITY.read_text("utf-8"))}
+    capacity = {step["step"]: step for step in figures_of("capacity")["steps"]}
     steady = next(
         one
-        for one in json.loads(INVOCATIONS.read_text("utf-8"))
+        for one in figures_of("invocations")
         if (one["load"], one["window_seconds"]) == ("steady", WINDOW_SECONDS)
     )
-    units = capacity[STEP]
+    units = capacity[LIFE]
     dollars = bill(steady, units["read_units"], tomllib.loads(PRICES.read_text("utf-8"))).total
     quotas = tomllib.loads(QUOTAS.read_text("utf-8"))
     most_shards = quotas["shards"]["limit"]
@@ -176,7 +173,7 @@ def _rounded(rate: float) -> int:
 
 _TEXT: Final = """# Scale
 
-What 10, 1,000 and 100,000 tasks a second need, on paper: `python -m benchmarks.scale` writes this page
+What 10, 1,000 and 100,000 tasks a second need, on paper: `make bench` writes this page
 from the figures of [Costs](costs.md), [Dollars](dollars.md) and [Pipeline](pipeline.md) and from the quotas
 in `benchmarks/quotas.toml`. Nobody has run 100,000 tasks a second. Runs take {run_seconds:g} s here, and a
 worker has {slots} slots; with other runs, the number of workers changes in proportion.
@@ -201,12 +198,3 @@ changes reads the archive, or a Kinesis stream of the table.
 Below a thousand tasks a second, the downstream is the limit, not the queue. That is what freshq is for: see
 [Overload](overload.md).
 """
-
-
-def main() -> None:
-    """Write the page."""
-    PAGE.write_text(current(), "utf-8")
-
-
-if __name__ == "__main__":
-    main()

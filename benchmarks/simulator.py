@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import figures
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
@@ -54,20 +56,19 @@ def tasks_per_second(load: Load, rules: OverloadRules) -> float:
 
 
 def main() -> None:
-    """Time each policy at each load, the policies interleaved, and print the fastest runs."""
+    """Time each policy at each load, the policies interleaved; print and write the fastest runs."""
     table = Table(
         "policy", *(f"at {load:g}x" for load in LOADS), title="simulated tasks per second, one core"
     )
     loads = {(load, fair): load_at(load, groups=fair) for load in LOADS for fair in (False, True)}
-    speeds: dict[tuple[str, float], list[float]] = {}
-    for _ in range(ROUNDS):
-        for name, rules in POLICIES.items():
-            for load in LOADS:
-                speed = tasks_per_second(loads[load, rules.fair], rules)
-                speeds.setdefault((name, load), []).append(speed)
-    for name in POLICIES:
-        table.add_row(name, *(f"{max(speeds[name, load]):,.0f}" for load in LOADS))
+    fastest = {name: {f"{load:g}": 0 for load in LOADS} for name in POLICIES}
+    for _, (name, rules), load in product(range(ROUNDS), POLICIES.items(), LOADS):
+        speed = round(tasks_per_second(loads[load, rules.fair], rules))
+        fastest[name][f"{load:g}"] = max(speed, fastest[name][f"{load:g}"])
+    for name, speeds in fastest.items():
+        table.add_row(name, *(f"{speed:,}" for speed in speeds.values()))
     Console().print(table)
+    figures.write("simulator", {"rounds": ROUNDS, "tasks": TASKS, "tasks_per_second": fastest})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Tasks a second through the SQL store, beside other queues on the same server, in turns.
 
-    python -m benchmarks.sql [--rounds N] [--finished ROWS] [--oban PYTHON] [--minutes N] [--out FILE]
+    python -m benchmarks.sql [--rounds N] [--finished ROWS] [--peers PYTHON] [--minutes N]
 
 procrastinate, litequeue and huey are measured where they are installed, pgbench where it is on the PATH,
 oban by the interpreter that has it (Python 3.12 or newer). With --minutes there is one run only: 8 workers
@@ -10,7 +10,6 @@ for this time, beside the finished rows.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
@@ -25,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.support.databases import HOST, Postgres
 
+from benchmarks import figures as results
 from benchmarks import sql_contenders as contenders
 from benchmarks import sql_rivals as rivals
 from freshq import Queue
@@ -39,7 +39,6 @@ WORKERS: Final = (1, 8, 32)
 # Enough for some seconds of work.
 TASKS: Final = {1: 1600, 8: 6400, 32: 6400}
 SQLITE_TASKS: Final = 3000
-OUT: Final = Path("build/bench-sql.json")
 Figures = dict[str, list[float]]
 
 
@@ -185,7 +184,7 @@ def compared(options: argparse.Namespace) -> dict[str, object]:
     show("SQLite", sqlite)
     with Postgres(durable=True) as running, tempfile.TemporaryDirectory() as folder:
         server = contenders.Server(running.url, HOST, running.port)
-        report["postgresql"] = figures = on_postgresql(server, Path(folder), options.rounds, options.oban)
+        report["postgresql"] = figures = on_postgresql(server, Path(folder), options.rounds, options.peers)
         show("PostgreSQL", figures)
         report["finished"] = kept = with_finished_rows(server, options.finished, options.rounds)
         show("PostgreSQL, 8 workers, one by one", kept)
@@ -212,13 +211,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--finished", type=int, default=1_000_000)
-    parser.add_argument("--oban", metavar="PYTHON", default=sys.executable if find_spec("oban") else None)
+    parser.add_argument("--peers", metavar="PYTHON", default=sys.executable if find_spec("oban") else None)
     parser.add_argument("--minutes", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     report = lasting(options) if options.minutes else compared(options)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=2))
+    results.write("sql_lasting" if options.minutes else "sql", report, ("psycopg", "sqlalchemy"))
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ def sqlite_litequeue(folder: Path, tasks: int) -> float:
         queue.put(str(PAYLOAD))
     started = time.monotonic()
     while (message := queue.pop()) is not None:
-        queue.done(message.message_id)
+        queue.done(message.message_id, claim_id=message.claim_id)
     seconds = time.monotonic() - started
     queue.conn.close()
     return tasks / seconds

@@ -1,21 +1,19 @@
 """What telemetry costs: puts and empty runs without it and with it, in turns, on one SQLite database.
 
-    python -m benchmarks.telemetry [--rounds N] [--write]
+    python -m benchmarks.telemetry [--rounds N]
 
 Each round does the same with every setting, one after the other, and the figures are ratios of processor time
-within a round: how fast the machine is, and what else it does, hardly matters. With --write they go to
+within a round: how fast the machine is, and what else it does, hardly matters. They go to
 benchmarks/results/telemetry.json. The bytes of a trace context are those that DynamoDB counts.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.metrics import MeterProvider
@@ -27,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
 
+from benchmarks import figures
 from benchmarks.worker import processor_seconds
 from freshq import OpenTelemetry, Queue, Worker
 from freshq.model.telemetry import Telemetry
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
 
 
-RESULTS: Final = Path("benchmarks/results/telemetry.json")
 TASKS: Final = 1000
 CONCURRENCY: Final = 8
 PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
@@ -127,21 +125,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and show the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--write", action="store_true")
     options = parser.parse_args(arguments)
     measured(OFF)  # loads what is needed
     rounds = [{setting: measured(setting) for setting in SETTINGS} for _ in range(options.rounds)]
     found = ratios(rounds)
     console = Console()
     console.print(shown(found), f"a trace context takes {context_bytes()} bytes of an item")
-    if options.write:
-        results = {
-            "rounds": options.rounds,
-            "tasks": TASKS,
-            "context_bytes": context_bytes(),
-            "settings": found,
-        }
-        RESULTS.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    results = {
+        "rounds": options.rounds,
+        "tasks": TASKS,
+        "context_bytes": context_bytes(),
+        "settings": found,
+    }
+    figures.write("telemetry", results, ("opentelemetry-sdk",))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """What a Worker gets through in a SQL database, beside claims of ten by hand and other queues, in turns.
 
-    python -m benchmarks.worker [--rounds N] [--peers PYTHON] [--write]
+    python -m benchmarks.worker [--rounds N] [--peers PYTHON]
 
 Handlers are empty, payloads have 1 KB, everything is one process. A figure counts from the first run to the
 last, and of a Worker until all is settled. With --peers an interpreter is named that has other queues (oban
-needs Python 3.12 or newer); those that it lacks are left out, and named. With --write the figures go to
-benchmarks/results/worker.json, and docs/throughput.md is written anew.
+needs Python 3.12 or newer); those that it lacks are left out, and named.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import argparse
 import json
 import logging
 import multiprocessing
-import os
 import resource
 import statistics
 import subprocess
@@ -29,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from tests.support.databases import HOST, Postgres
 
-from benchmarks.worker_page import DISTANCE, HAND, RESULTS, WORKER, page
+from benchmarks import figures
+from benchmarks.worker_page import HAND, WORKER
 from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, PEERS
 from freshq import Queue, Worker
 
@@ -38,14 +37,13 @@ if TYPE_CHECKING:
 
     from freshq import Task
 
-PAGE: Final = Path("docs/throughput.md")
 CONCURRENCY: Final = (1, 8, 32, 256)
 TASKS: Final = {1: 300, 8: 1000, 32: 2000, 256: 4000}
 # Peers that take milliseconds for each task, and more of them with more places.
-PEER_TASKS: Final = {"oban": 1500, "procrastinate": 200, "huey": 1000, "litequeue": 1000}
+PEER_TASKS: Final = {"oban": 1500, "procrastinate": 200, "celery": 200, "huey": 1000, "litequeue": 1000}
 BY_HAND: Final = 10
 LONGEST_SECONDS: Final = 300
-PEERS_ON: Final = {"postgresql": ("oban", "procrastinate"), "sqlite": ("huey", "litequeue")}
+PEERS_ON: Final = {"postgresql": ("oban", "procrastinate", "celery"), "sqlite": ("huey", "litequeue")}
 # litequeue has no worker: one loop.
 ONE_LOOP: Final = ("litequeue",)
 Figure = dict[str, float]
@@ -107,8 +105,8 @@ def apart(measure: Measure, *arguments: Any) -> Figure:  # noqa: ANN401 - those 
         return executor.submit(measure, *arguments).result(LONGEST_SECONDS)
 
 
-def of_peer(python: str, peer: str, where: str, tasks: int, concurrency: int) -> Figure | None:
-    """Measure another queue; None if it is not installed."""
+def of_peer(python: str, peer: str, where: str, tasks: int, concurrency: int) -> dict[str, Any] | None:
+    """Measure another queue, and return its version, too; None if it is not installed."""
     program = [python, str(Path(__file__).with_name("worker_peers.py"))]
     done = subprocess.run(  # noqa: S603 - fixed arguments
         [*program, peer, where, str(tasks), str(concurrency)],
@@ -122,8 +120,8 @@ def of_peer(python: str, peer: str, where: str, tasks: int, concurrency: int) ->
     if done.returncode != 0:
         msg = f"{peer}: {done.stderr.strip().splitlines()[-1]}"
         raise RuntimeError(msg)
-    figure: Figure = json.loads(done.stdout.splitlines()[-1])
-    return figure
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 class Place:
@@ -141,6 +139,7 @@ class Place:
         self.name = "postgresql" if conninfo else "sqlite"
         self.figures: dict[str, dict[str, list[Figure]]] = {}
         self.missing: set[str] = set()
+        self.versions: dict[str, str] = {}
 
     def measure(self, concurrency: int) -> None:
         """Measure every contender once."""
@@ -163,12 +162,15 @@ class Place:
             if contender not in PEERS:
                 return apart({HAND: by_hand, WORKER: by_worker}[contender], url, tasks, concurrency)
             where = self._conninfo or f"{folder}/{contender}.db"
-            return of_peer(self._python, contender, where, tasks, concurrency)
+            found = of_peer(self._python, contender, where, tasks, concurrency)
+            if found is not None:
+                self.versions[contender] = found.pop("version")
+            return found
 
 
 def measured(options: argparse.Namespace) -> Mapping[str, Any]:
     """Measure everything, all in turns."""
-    report: dict[str, Any] = {"rounds": options.rounds, "processors": os.cpu_count()}
+    report: dict[str, Any] = {"rounds": options.rounds}
     with Postgres(durable=True) as server:
         conninfo = f"host={HOST} port={server.port} user=freshq dbname=postgres"
         places = [Place("", options.peers), Place(server.url, options.peers, conninfo)]
@@ -177,8 +179,8 @@ def measured(options: argparse.Namespace) -> Mapping[str, Any]:
                 for concurrency in CONCURRENCY:
                     place.measure(concurrency)
             Console().print(f"round {number + 1} of {options.rounds}")
-    report["load"] = round(os.getloadavg()[2], 1)
     report["missing"] = sorted(set.union(*(place.missing for place in places)))
+    report["versions"] = {name: each for place in places for name, each in place.versions.items()}
     return report | {place.name: place.figures for place in places}
 
 
@@ -196,13 +198,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peers", metavar="PYTHON", default=sys.executable)
-    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     report = measured(options)
     show(report)
-    if options.write:
-        RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(page(report, json.loads(DISTANCE.read_text(encoding="utf-8"))), encoding="utf-8")
+    figures.write("worker", report, ("psycopg", "sqlalchemy"))
 
 
 if __name__ == "__main__":

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-RESULTS: Final = Path("benchmarks/results/worker.json")
-DISTANCE: Final = Path("benchmarks/results/distance.json")
 HAND: Final = "claims of ten by hand"
 WORKER: Final = "Worker"
 STORES: Final = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
@@ -18,17 +15,25 @@ STORES: Final = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
 AIMS: Final = {HAND: 0.8, "oban": 2.0, "procrastinate": 10.0, "huey": 2.0}
 INTRODUCTION: Final = """# Throughput
 
-What a `Worker` gets through in a SQL database, as `make bench-worker` measured it beside claims and
+What a `Worker` gets through in a SQL database, as `make bench PARTS=worker` measured it beside claims and
 completions of ten by hand (`claim(10)`, `complete_many`, in one thread) and beside the workers of other
 queues. The script writes this page from `benchmarks/results/worker.json`.
 
 Handlers are empty and payloads have 1 KB; each contender is one process. PostgreSQL waits for the disk;
 SQLite does not, as that of the others does not. A figure counts from the first run to the last, and of a
-`Worker` until all is settled. All contenders took turns for {rounds} rounds on {processors} processors,
-which other work shared (load {load}): so compare the figures of one table, and trust the ratios more. A
-ratio is the median of those within each round. litequeue has no worker: a loop takes one message after the
-other. taskiq is beside coroutines, in [asyncio](asyncio.md).
-{missing}"""
+`Worker` until all is settled. All contenders took turns for {rounds} rounds on {cores} cores, whose load
+average was {load}, the benchmark's own included: compare the figures of one table, and trust the ratios more.
+A ratio is the median of those within each round. litequeue has no worker: a loop takes one message after the
+other.
+
+Two processes are measured in [SQL](sql.md#how-fast), by hand and beside oban and procrastinate. taskiq is
+beside coroutines, in [asyncio](asyncio.md): taskiq-postgresql hands out only what is sent while a worker
+listens, so that it cannot work off what was put before.
+{celery}{versions}{missing}"""
+CELERY: Final = """
+Celery keeps its messages in tables of SQLAlchemy, which it calls experimental: its other brokers were not
+there.
+"""
 BOUNDS: Final = """## What bounds it
 
 With one slot, a `Worker` claims one task by each call, and settles it by another, as it must; claims of ten
@@ -49,8 +54,8 @@ the machine than the rates do. A ratio whose figures spread widely says little m
 FAR: Final = """## DynamoDB at a distance
 
 One worker with {slots} slots on DynamoDB Local, behind a proxy that holds back every answer: with claims and
-settlements of 25 writes a call, and beside an endpoint that takes one write a call. `python -m
-benchmarks.distance --write` measures it ({rounds} rounds in turns, load {load}).
+settlements of 25 writes a call, and beside an endpoint that takes one write a call. `make bench
+PARTS=distance` measures it ({rounds} rounds in turns, load average {load}).
 
 {table}
 
@@ -60,20 +65,31 @@ the more they save.
 """
 
 
-def page(report: Mapping[str, Any], distance: Mapping[str, Any]) -> str:
+def page(result: Mapping[str, Any], distance: Mapping[str, Any]) -> str:
     """Return the page.
 
     Args:
-        report: What `benchmarks.worker` measured.
-        distance: What `benchmarks.distance` measured.
+        result: What `benchmarks.worker` wrote.
+        distance: What `benchmarks.distance` wrote.
     """
+    report, machine = result["figures"], result["machine"]
     names = ", ".join(report["missing"])
     missing = f"Not installed, so not measured: {names}.\n" if names else ""
+    peers = ", ".join(f"{name} {number}" for name, number in report.get("versions", {}).items())
     introduction = INTRODUCTION.format(
-        rounds=report["rounds"], processors=report["processors"], load=report["load"], missing=missing
+        rounds=report["rounds"],
+        cores=machine["cores"],
+        load=machine["load"],
+        celery=CELERY if "celery" in report.get("versions", {}) else "",
+        versions=f"\nVersions: {peers}.\n" if peers else "",
+        missing=missing,
     )
     tables = [f"## {title}\n\n" + "\n".join(_tables(report[store])) + "\n" for store, title in STORES.items()]
-    far = FAR.format(**distance, table="\n".join(_far_table(distance["delays_ms"])))
+    figures = distance["figures"]
+    table = "\n".join(_far_table(figures["delays_ms"]))
+    far = FAR.format(
+        slots=figures["slots"], rounds=figures["rounds"], load=distance["machine"]["load"], table=table
+    )
     return "\n".join([introduction, *tables, far, BOUNDS])
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import resource
 import sys
 import threading
 import time
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -109,6 +111,31 @@ def procrastinate(where: str, runs: Runs, tasks: int, concurrency: int) -> None:
     asyncio.run(measure())
 
 
+def celery(where: str, runs: Runs, tasks: int, concurrency: int) -> None:
+    """Measure Celery with threads, and its transport that keeps messages in tables."""
+    package = importlib.import_module("celery")
+    parts = importlib.import_module("psycopg.conninfo").conninfo_to_dict(where)
+    url = "sqla+postgresql+psycopg://{user}@{host}:{port}/{dbname}".format(**parts)
+    app = package.Celery(broker=url)
+    app.conf.update(task_ignore_result=True, worker_redirect_stdouts=False)
+
+    @app.task(name="nothing")  # type: ignore[untyped-decorator]
+    def nothing(_payload: object) -> None:
+        runs.note()
+
+    with app.connection_for_write() as connection:
+        connection.default_channel.queue_declare("celery")
+        connection.default_channel.queue_purge("celery")
+    for _ in range(tasks):
+        nothing.delay(PAYLOAD)
+    worker = app.Worker(
+        pool="threads", concurrency=concurrency, loglevel="ERROR", without_gossip=True, without_mingle=True,
+        without_heartbeat=True, quiet=True,
+    )  # fmt: skip
+    threading.Thread(target=worker.start, daemon=True).start()
+    runs.done.wait(LONGEST_SECONDS)
+
+
 def huey(where: str, runs: Runs, tasks: int, concurrency: int) -> None:
     """Measure huey's consumer on SQLite, with threads."""
     package = importlib.import_module("huey")
@@ -138,7 +165,7 @@ def litequeue(where: str, runs: Runs, tasks: int, _concurrency: int) -> None:
 
 
 PEERS: Final[dict[str, Callable[[str, Runs, int, int], None]]] = {
-    each.__name__: each for each in (oban, procrastinate, huey, litequeue)
+    each.__name__: each for each in (oban, procrastinate, celery, huey, litequeue)
 }
 
 
@@ -153,9 +180,10 @@ def main(peer: str, where: str, tasks: int, concurrency: int) -> int:
     if not runs.done.is_set():
         print(f"{peer} did not run {tasks} tasks in {LONGEST_SECONDS} s", file=sys.stderr)
         return 1
-    print(json.dumps(runs.result))
+    print(json.dumps(runs.result | {"version": version(peer)}), flush=True)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    # Celery's worker is still there: it is for a process of its own.
+    os._exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))

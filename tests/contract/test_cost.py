@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks import capacity
-from benchmarks.capacity import Bench
+from benchmarks import capacity, figures
+from benchmarks.capacity_bench import Bench
 from benchmarks.metering import metered
-
-from freshq.stores.dynamodb import control
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.capacity import Cost
+    from benchmarks.capacity_bench import Cost
     from types_boto3_dynamodb import DynamoDBClient
-
-
-@pytest.fixture
-def _control_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a process read the control record once, however slow this machine is."""
-    monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 3600.0)
 
 
 def by_step(costs: list[Cost]) -> dict[str, Cost]:
     return {cost.step: cost for cost in costs}
 
 
-@pytest.mark.usefixtures("_control_read_once")
 @pytest.mark.parametrize(("claim_size", "most_calls"), [(25, 0.6), (10, 0.6), (5, 1), (1, 4)])
 def test_a_whole_life(dynamodb_local: DynamoDBClient, claim_size: int, most_calls: float) -> None:
     cost = capacity.whole_life(dynamodb_local, claim_size, tasks=100)
@@ -60,26 +51,26 @@ def test_each_step(dynamodb_local: DynamoDBClient) -> None:
     # Ten tasks share a naming: a tenth of a unit each, or three tenths if the record moves in its index.
     # A process writes its counts five seconds after the first of them: not within a step.
     assert {step: cost.write_units for step, cost in costs.items()} == {
-        "put": 2,
-        "claim of 10, the lease record included": pytest.approx(2.2),
-        "release and claim again": 4.0,
-        "retry, wait, come in and claim again": pytest.approx(7.1),
+        "put, 10 in one call of `put_many`": 2,
+        "claim of 10, lease record included": pytest.approx(2.2),
+        "release, one by one, and claim again": 4.0,
+        "retry, one by one, wait, promote and claim again": pytest.approx(7.1),
         "extend": 1,
-        "complete": 1,
-        "put of an id that is taken": 1,
+        "complete, one by one": 1,
+        "put of a taken id": 1,
         "touch": 3,
         "cancel": 2,
         "get": 0,
         "claim from an empty queue": 0,
         "sweep with nothing to do": 0,
-        "orphan brought back, 10 of one dead worker": pytest.approx(2.5),
+        "recover an orphan, 10 of one dead worker": pytest.approx(2.5),
         # A dead letter has an entry of its own in the due index.
-        "fail": 2,
-        "list of dead letters": 0,
-        "redrive of all": 3,
+        "fail: the task, and its entry among the dead letters": 2,
+        "list of 10 dead letters": 0,
+        "redrive of all dead letters": 3,
         "bury": 3,
-        "restore": 3,
-        "dequeue of 10": pytest.approx(3.1, abs=0.2),
+        "restore of a dead letter": 3,
+        "dequeue of 10": 3.0,
     }
     idle = costs["claim from an empty queue"]
     assert (idle.calls, idle.read_units) == (2, 1)
@@ -103,8 +94,9 @@ def test_a_put_over_another_costs_one_write_but_for_an_update_of_what_lives(
 
 
 def test_a_lost_race_costs_one_refused_write(dynamodb_local: DynamoDBClient) -> None:
-    alone, raced = capacity.races(dynamodb_local)
+    alone, named, raced = capacity.races(dynamodb_local)
     assert (alone.write_units, alone.calls) == (3, 3)  # the query, the naming and the claim itself
+    assert (named.write_units, named.calls) == (2, 2)
     assert (raced.write_units, raced.calls) == (3, 3)  # named ahead: no naming, but a refused write
     assert raced.read_units == alone.read_units
 
@@ -125,16 +117,26 @@ def test_the_meter_counts_what_is_refused(dynamodb_local: DynamoDBClient) -> Non
     assert meter.calls == {"PutItem": 1, "GetItem": 1}
 
 
-def test_the_figures_are_printed_and_written(
-    dynamodb_local: DynamoDBClient,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_whole_life_costs_the_same_however_slow_the_machine_is(
+    dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = capacity.whole_life(dynamodb_local, 10, tasks=40)
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() * 1000)
+    assert capacity.whole_life(dynamodb_local, 10, tasks=40) == quick
+    # At a tenth of the rate fewer tasks share a look at the control record.
+    slow = capacity.whole_life(dynamodb_local, 10, rate_per_second=10, tasks=40)
+    assert (slow.calls, slow.read_units) > (quick.calls, quick.read_units)
+
+
+def test_the_figures_are_written(
+    dynamodb_local: DynamoDBClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     costs = capacity.races(dynamodb_local)
     monkeypatch.setattr(capacity, "all_costs", lambda _client: costs)
-    monkeypatch.setattr("sys.argv", ["capacity", "--out", str(tmp_path / "new" / "capacity.json")])
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
     capacity.main()
-    written = json.loads((tmp_path / "new" / "capacity.json").read_text())
-    assert [entry["step"] for entry in written] == [cost.step for cost in costs]
-    assert "claim of 1 that loses one race" in capsys.readouterr().out
+    written = figures.figures_of("capacity")
+    assert [entry["step"] for entry in written["steps"]] == [cost.step for cost in costs]
+    matches = [each for each in written["matching"] if each["step"] == "match"]
+    assert [each["write_units"] for each in matches] == [6, 10, 14]  # of an agent with 1 to 3 languages

@@ -1,15 +1,11 @@
-"""The page of dollars is what the results and the prices say."""
+"""A bill is what was counted at its price."""
 
 from __future__ import annotations
 
 import tomllib
 
 import pytest
-from benchmarks.dollars import PAGE, PRICES, bill, current
-
-
-def test_the_page_is_made_from_the_results_and_the_prices() -> None:
-    assert current() == PAGE.read_text("utf-8")
+from benchmarks.dollars import PRICES, bill
 
 
 def test_a_bill_is_the_sum_of_what_was_counted_at_its_price() -> None:

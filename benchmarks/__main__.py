@@ -1,0 +1,56 @@
+"""Measures parts by name, each in a process of its own, and writes the pages that are made from the results.
+
+    python -m benchmarks [PART ...] [--peers PYTHON]
+
+Without a name it runs the counted and short ones; with --pages none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from benchmarks.pages import write
+from benchmarks.parts import PARTS
+
+if TYPE_CHECKING:
+    from benchmarks.parts import Part
+
+
+def listing() -> str:
+    """Return a line for each part."""
+    lines = [
+        f"  {name:<16} {part.what}; {part.minutes} min{', by default' if part.is_default else ''}"
+        for name, part in PARTS.items()
+    ]
+    return "parts:\n" + "\n".join(lines)
+
+
+def main() -> None:
+    """Run the parts, then write the pages."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", epilog=listing(), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has other queues")
+    parser.add_argument("--pages", action="store_true", help="measure nothing, write the pages anew")
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.parts if name not in PARTS]:
+        parser.exit(2, f"no such part: {', '.join(unknown)}\n{listing()}\n")
+    default = [] if arguments.pages else [name for name, part in PARTS.items() if part.is_default]
+    for name in arguments.parts or default:
+        measure(PARTS[name], arguments.peers)
+    for page in write():
+        print(f"wrote {page}")
+
+
+def measure(part: Part, peers: str | None) -> None:
+    """Run a part in a process of its own; its failure ends this one."""
+    options = ["--peers", peers] if peers and part.has_peers else []
+    subprocess.run([sys.executable, "-m", f"benchmarks.{part.module}", *options], check=True)  # noqa: S603 - a part of this package
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The files in benchmarks/results: what each part of `make bench` found, on which machine and day."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+RESULTS: Final = Path("benchmarks/results")
+GIB: Final = 2**30
+
+
+def machine(packages: Sequence[str] = (), programs: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the shape of this machine, never its name.
+
+    Args:
+        packages: Installed packages whose versions matter to the figures.
+        programs: Versions of other programs, by their names.
+    """
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    versions = {name: version(name) for name in packages} | dict(programs or {})
+    return {
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory_bytes / GIB),
+        "system": f"{platform.system()} on {platform.machine()}",
+        "python": platform.python_version(),
+        # Of the last 15 minutes: what else ran beside.
+        "load": round(os.getloadavg()[2], 1),
+    } | ({"versions": versions} if versions else {})
+
+
+def write(
+    name: str,
+    figures: Any,  # noqa: ANN401 - JSON
+    packages: Sequence[str] = (),
+    programs: Mapping[str, str] | None = None,
+) -> Path:
+    """Write the figures of a part, with the machine and the date; return the file."""
+    whole = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine(packages, programs),
+        "figures": figures,
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    file = RESULTS / f"{name}.json"
+    file.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return file
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return the file of a part: its date, machine and figures.
+
+    Raises:
+        FileNotFoundError: If the part was never measured.
+    """
+    whole: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return whole
+
+
+def figures_of(name: str) -> Any:  # noqa: ANN401 - JSON
+    """Return only the figures of a part."""
+    return read(name)["figures"]

@@ -1,0 +1,205 @@
+"""Goodput under load: simulated for several orders, and measured of the deployed application on the emulator.
+
+    python -m benchmarks.overload [--simulated]
+
+It writes benchmarks/results/overload.json, and draws docs/overload.png from it. With --simulated only the
+simulator runs, and the measured figures stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+
+from benchmarks import figures
+from benchmarks.overload_application import measured
+from benchmarks.overload_plot import PICTURE, draw
+from benchmarks.overload_setting import (
+    BURST_FACTOR,
+    BURST_LOAD,
+    BURST_SECONDS,
+    DEADLINE_SECONDS,
+    QUIET_LOAD,
+    SERVERS,
+    TASK_SECONDS,
+)
+from benchmarks.source_loop import ends_in_time
+from freshq import Order
+from freshq.policy.rules import OverloadRules
+from freshq.simulate import (
+    Burst,
+    Load,
+    ServiceDistribution,
+    Source,
+    load_sweep,
+    policies,
+    simulate_load,
+    summarize,
+)
+from freshq.simulate.fates import Fates
+from freshq.simulate.load_sweep import LOADS as SWEPT_LOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+LOADS: Final = (0.5, 0.8, 0.95, 1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0)
+SEEDS: Final = range(1, 11)
+# Of Student's t distribution, for the middle 95 % of the mean of ten.
+T_OF_TEN: Final = 2.262
+# So many service times make a simulation long beside its beginning.
+SECONDS: Final = 1000.0 * TASK_SECONDS
+SOURCE: Final = "freshq's ancestor"
+RULES: Final = {
+    "LIFO": OverloadRules(DEADLINE_SECONDS),
+    "adaptive": OverloadRules(DEADLINE_SECONDS, Order.ADAPTIVE),
+    "FIFO": OverloadRules(DEADLINE_SECONDS, Order.FIFO),
+}
+TENANTS: Final = {
+    "newest first, groups in turn": OverloadRules(DEADLINE_SECONDS, fair=True),
+    "newest first, one line": OverloadRules(DEADLINE_SECONDS),
+    "first in, first out": OverloadRules(DEADLINE_SECONDS, Order.FIFO),
+}
+BURST_STARTS: Final = 60.0
+BURST_SEEDS: Final = range(1, 41)
+SWEEP_SERVERS, SWEEP_DEADLINE_SECONDS = 10, 10.0
+
+
+def interval(values: Sequence[float]) -> dict[str, float]:
+    """Return the mean of the figures of ten seeds, and the half width of its 95 % interval."""
+    half = T_OF_TEN * stdev(values) / math.sqrt(len(values))
+    return {"mean": round(fmean(values), 4), "half_width": round(half, 4)}
+
+
+def offered(load: float, seed: int, **more: Any) -> Load:  # noqa: ANN401 - of Source
+    """Return tasks that arrive at random at a load, given as a multiple of capacity; each takes the same."""
+    usual: dict[str, Any] = {"duration_seconds": SECONDS, "service": ServiceDistribution.DET}
+    return Source(
+        rate_per_second=load * SERVERS / TASK_SECONDS,
+        deadline_seconds=DEADLINE_SECONDS,
+        service_mean_seconds=TASK_SECONDS,
+        seed=seed,
+        **usual | more,
+    ).load()
+
+
+def goodput(tasks: Load, name: str, seed: int) -> float:
+    """Return what was done in time while tasks arrived, as a share of capacity."""
+    if name == SOURCE:
+        ends = ends_in_time(tasks, SERVERS, TASK_SECONDS).values()
+        done = sum(end <= tasks.duration_seconds for end in ends)
+        return done * TASK_SECONDS / (SERVERS * tasks.duration_seconds)
+    return summarize(simulate_load(tasks, RULES[name], SERVERS, seed)).goodput_ratio
+
+
+def by_load() -> list[dict[str, Any]]:
+    """Return the goodput of every order under every load; all have the same arrivals."""
+    found = []
+    for load in LOADS:
+        tasks = {seed: offered(load, seed) for seed in SEEDS}
+        found += [
+            {"order": name, "load": load, **interval([goodput(tasks[seed], name, seed) for seed in SEEDS])}
+            for name in (*RULES, SOURCE)
+        ]
+    return found
+
+
+def source_with_uneven_tasks() -> list[dict[str, Any]]:
+    """Return the goodput of the ancestor's loop where some tasks take longer: all wait for the longest."""
+    found = []
+    for load in LOADS:
+        tasks = {seed: offered(load, seed, service=ServiceDistribution.EXP) for seed in SEEDS}
+        found.append({"load": load, **interval([goodput(tasks[seed], SOURCE, seed) for seed in SEEDS])})
+    return found
+
+
+def in_time(tasks: Load, name: str, seed: int) -> Iterable[int]:
+    """Return the indices of the tasks that were done in time."""
+    if name == SOURCE:
+        return ends_in_time(tasks, SERVERS, TASK_SECONDS)
+    fates = simulate_load(tasks, RULES[name], SERVERS, seed).fates
+    return [index for index, fate in enumerate(fates) if fate == Fates.IN_TIME]
+
+
+def by_second_of_burst() -> list[dict[str, Any]]:
+    """Return the share of each second's arrivals that was done in time: before, in and after a burst."""
+    burst = Burst(BURST_FACTOR, BURST_STARTS, BURST_SECONDS)
+    seconds = round(burst.end + BURST_STARTS)
+    found = []
+    for name in (*RULES, SOURCE):
+        arrived, done = [0] * seconds, [0] * seconds
+        for seed in BURST_SEEDS:
+            tasks = offered(BURST_LOAD, seed, duration_seconds=float(seconds), burst=burst)
+            for created in tasks.created:
+                arrived[int(created)] += 1
+            for index in in_time(tasks, name, seed):
+                done[int(tasks.created[index])] += 1
+        found += [
+            {
+                "order": name,
+                "second": second - BURST_STARTS,
+                "share": round(done[second] / arrived[second], 4),
+            }
+            for second in range(round(BURST_STARTS / 2), seconds - math.ceil(DEADLINE_SECONDS))
+        ]
+    return found
+
+
+def by_flood() -> list[dict[str, Any]]:
+    """Return the share of a quiet tenant's tasks that was done in time, beside floods."""
+    found = []
+    for load in LOADS:
+        shares: dict[str, list[float]] = {name: [] for name in TENANTS}
+        for seed in SEEDS:
+            tasks = offered(load + QUIET_LOAD, seed, groups={"quiet": QUIET_LOAD, "flood": load})
+            for name, rules in TENANTS.items():
+                quiet = summarize(simulate_load(tasks, rules, SERVERS, seed)).by_group["quiet"]
+                shares[name].append(quiet.served_in_time / quiet.offered)
+        found += [{"tenants": name, "load": load, **interval(each)} for name, each in shares.items()]
+    return found
+
+
+def by_policy() -> list[dict[str, Any]]:
+    """Return the goodput of every policy of `freshq simulate --sweep`, with exponential service times."""
+    compared = policies(SWEEP_DEADLINE_SECONDS, SWEEP_SERVERS)
+    cells: dict[tuple[str, float], list[float]] = {}
+    for seed in SEEDS:
+        for cell in load_sweep(compared, SWEEP_SERVERS, seed=seed):
+            # What chance lets pass beyond what is offered, or can be done, is no merit of the policy.
+            best = min(cell.load, 1.0)
+            cells.setdefault((cell.policy, cell.load), []).append(min(cell.result.goodput_ratio, best))
+    return [
+        {"policy": name, "load": load, **interval(cells[name, load])}
+        for name in compared
+        for load in SWEPT_LOADS
+    ]
+
+
+SIMULATED: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
+    "by_load": by_load,
+    "by_second_of_burst": by_second_of_burst,
+    "by_flood": by_flood,
+    "source_with_uneven_tasks": source_with_uneven_tasks,
+    "by_policy": by_policy,
+}
+
+
+def main() -> None:
+    """Simulate, measure, write the figures and draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--simulated", action="store_true")
+    arguments = parser.parse_args()
+    report: dict[str, Any] = {name: simulate() for name, simulate in SIMULATED.items()}
+    if arguments.simulated:
+        report["application"] = figures.figures_of("overload")["application"]
+    else:
+        report["application"] = measured(Console())
+    figures.write("overload", report, ("ministack", "boto3"))
+    draw(report, PICTURE)
+
+
+if __name__ == "__main__":
+    main()

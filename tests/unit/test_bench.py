@@ -1,0 +1,123 @@
+"""The pages of figures are what the results say, and `make bench` runs what it is told to."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from benchmarks import __main__ as bench
+from benchmarks import figures, overload_page
+from benchmarks.costs_page import LIFE
+from benchmarks.pages import DOCS, PAGES
+from benchmarks.parts import PARTS
+from benchmarks.source_loop import ends_in_time
+from benchmarks.summary_page import AT_LEAST, AT_MOST, Finding
+
+from freshq.simulate import ServiceDistribution, Source
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_made_from_the_results(page: str) -> None:
+    assert PAGES[page]() == (DOCS / page).read_text("utf-8"), "write it anew: python -m benchmarks --pages"
+
+
+def test_the_readme_says_what_was_counted() -> None:
+    (life,) = [step for step in figures.figures_of("capacity")["steps"] if step["step"] == LIFE]
+    readme = " ".join(Path("README.md").read_text("utf-8").split())
+    assert f"takes {life['write_units']:.2f} write units in {life['calls']:.2f} calls" in readme
+    (four,) = [run for run in figures.figures_of("passed_over")["runs"] if run["claimers"] == 4]
+    passed = f"{100 * four['share']:.0f} % of the claims pass over a better task"
+    assert f"{passed}, by {four['mean_places']:.1f} places on average" in readme
+
+
+def test_every_part_can_run_and_its_page_is_there() -> None:
+    for name, part in PARTS.items():
+        assert find_spec(f"benchmarks.{part.module}"), name
+        assert Path("docs", part.page).exists(), name
+
+
+def test_every_result_belongs_to_a_part_and_says_where_it_was_found() -> None:
+    known = {file for part in PARTS.values() for file in part.files}
+    found = {file.stem for file in figures.RESULTS.glob("*.json")}
+    assert found <= known
+    for name in found:
+        whole = figures.read(name)
+        assert whole.keys() == {"date", "machine", "figures"}, name
+        assert {"cores", "memory_gib", "python", "system"} <= whole["machine"].keys(), name
+        assert platform.node() not in json.dumps(whole["machine"]), name
+
+
+def test_an_unknown_part_is_named_beside_those_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", "capacity", "speed"])
+    with pytest.raises(SystemExit) as ended:
+        bench.main()
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error.startswith("no such part: speed\n")
+    assert all(f"  {name} " in error and part.what in error for name, part in PARTS.items())
+
+
+def test_parts_run_by_name_and_peers_go_to_those_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, check: ran.append(command[1:]) if check else None)
+    monkeypatch.setattr(bench, "write", list)
+    for arguments in (["worker", "cli", "--peers", "python3.12"], [], ["--pages"]):
+        monkeypatch.setattr("sys.argv", ["benchmarks", *arguments])
+        bench.main()
+    default = [name for name, part in PARTS.items() if part.is_default]
+    assert ran == [
+        ["-m", "benchmarks.worker", "--peers", "python3.12"],
+        ["-m", "benchmarks.cli"],
+        *(["-m", f"benchmarks.{PARTS[name].module}"] for name in default),
+    ]
+    assert {PARTS[name].minutes for name in default} == {1}
+
+
+def test_figures_are_written_with_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "RESULTS", tmp_path / "new")
+    figures.write("part", {"a": 1}, packages=["pytest"], programs={"server": "1.2"})
+    whole = figures.read("part")
+    assert whole["figures"] == {"a": 1}
+    assert whole["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert whole["machine"]["versions"] == {"pytest": pytest.__version__, "server": "1.2"}
+
+
+@pytest.mark.parametrize(
+    ("found", "relation", "aim", "form", "is_met"),
+    [
+        (0.6, AT_MOST, 0.6, "{:.2f}", True),
+        (0.604, AT_MOST, 0.6, "{:.2f}", True),  # as exactly as it is shown
+        (0.61, AT_MOST, 0.6, "{:.2f}", False),
+        (1.99, AT_LEAST, 2.0, "{:.2f}", False),
+        (2300, AT_MOST, 2000, "{:,.0f}", False),
+    ],
+)
+def test_an_aim_is_met_or_bold(
+    found: float, relation: object, aim: float, form: str, *, is_met: bool
+) -> None:
+    finding = Finding("calls", found, relation, aim, form)  # type: ignore[arg-type]  # one of the two
+    assert finding.is_met is is_met
+    assert ("**" in finding.row()) is not is_met
+
+
+def test_a_page_without_the_marks_of_a_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="no marks around the table 'orders'"):
+        overload_page.page("# Overload\n", figures.figures_of("overload"))
+
+
+def test_the_ancestors_loop_waits_for_all_of_a_batch() -> None:
+    """Of even tasks it does nearly all; of uneven ones, what the longest of a batch allows."""
+    shares = []
+    for service in (ServiceDistribution.DET, ServiceDistribution.EXP):
+        tasks = Source(12.0, 500.0, 5.0, service=service, seed=3).load()
+        shares.append(len(ends_in_time(tasks, 4, 1.0)) / (4 * 500.0))
+    # A stagger of 4 starts and a pause for each second of work; the mean longest of 4 is 25/12 of a mean.
+    assert shares[0] == pytest.approx(1 / (1 + 0.2 / 15 * 4 + 0.5 / 15), abs=0.03)
+    assert shares[1] == pytest.approx(12 / 25, abs=0.1)
