@@ -201,6 +201,7 @@ class Ending(Application):
         (2, "freshq-pipeline: events: is empty", "freshq-pipeline: events: is empty\n"),
         (3, "freshq-pipeline: Spark failed", "the run 00run ended as FAILED: Spark failed\n"),
         (4, "2 tasks", "2 ledger violations"),
+        (6, "freshq-pipeline: not registered", "freshq-pipeline: not registered\n"),
     ],
 )
 def test_the_exit_status_is_that_of_the_run(

@@ -16,11 +16,11 @@ from freshq_pipeline.cluster.package import ENTRY_POINT, JOB
 from freshq_pipeline.cluster.stacks import aws_errors, error_code, outputs_of
 from freshq_pipeline.cluster.verdict import VERDICT
 from freshq_pipeline.errors import (
-    BAD_INPUT_STATUS,
     DIFFERENCE_STATUS,
     PREFIX,
     VIOLATION_STATUS,
     BadInput,
+    NotRegistered,
     PipelineError,
 )
 
@@ -35,6 +35,8 @@ POLL_SECONDS: Final = 5.0
 FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
 # EMR reports runs with these statuses as failed, though they have published everything.
 PUBLISHED: Final = frozenset({VIOLATION_STATUS, DIFFERENCE_STATUS})
+# Errors that say everything in their message.
+_ERRORS: Final = {BadInput.status: BadInput, NotRegistered.status: NotRegistered}
 _VERDICT_IN: Final = re.compile(rf"driverEnv\.{VERDICT}=(s3://\S+)")
 _ADDRESS: Final = re.compile(r"s3://([^/\s]+)/?(\S*)")
 _SETTING: Final = re.compile(r"[A-Za-z][\w.-]*=\S+")
@@ -175,12 +177,13 @@ def result_of(described: dict[str, Any], s3: S3Client) -> tuple[Command, dict[st
 
     Raises:
         BadInput: If the run rejected its input.
+        NotRegistered: If the run published its tables, but the catalog failed.
         PipelineError: If the run failed otherwise.
     """
     driver, state = described["jobDriver"]["sparkSubmit"], described["state"]
     status, message = (None, "") if state == "CANCELLED" else _verdict(driver, s3)
-    if state == "FAILED" and status == BAD_INPUT_STATUS:
-        raise BadInput(message)
+    if state == "FAILED" and status in _ERRORS:
+        raise _ERRORS[status](message)
     if state != "SUCCESS" and status not in PUBLISHED:
         reason = message or described.get("stateDetails") or "no reason given"
         msg = f"the run {described['jobRunId']} ended as {state}: {reason}"
