@@ -2,8 +2,9 @@
 
     python -m benchmarks.history [--rounds N] [--tasks N]
 
-One worker puts, claims and completes, one by one and by tens. "of another queue" is a queue without a history
-in a table whose triggers write that of another one.
+One worker puts, claims and completes, one by one and by tens. Turns are short, so that the noise of the
+machine is the same for all. "of another queue" is a queue without a history in a table whose triggers write
+that of another one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ ON: Final = "on"
 # Each in a table of its own.
 TABLES: Final = {OFF: "tasks_off", OTHER: "tasks_other", ON: "tasks_on"}
 BATCHES: Final = (1, 10)
-Figures = dict[str, dict[str, list[float]]]
+Figures = dict[str, dict[str, list[tuple[float, float]]]]
+WALL: Final = 0
+PROCESSOR: Final = 1
 
 
 def databases(stack: ExitStack) -> Iterator[tuple[str, str]]:
@@ -59,9 +62,9 @@ def prepare(url: str) -> None:
                 queue.close()
 
 
-def processed(queue: Queue, tasks: int, batch: int) -> float:
-    """Put, claim and complete tasks; return how many a second."""
-    start = time.perf_counter()
+def processed(queue: Queue, tasks: int, batch: int) -> tuple[float, float]:
+    """Put, claim and complete tasks; return the time and this process's processor time of each, in µs."""
+    start, busy = time.perf_counter(), time.process_time()
     for _ in range(0, tasks, batch):
         if batch == 1:
             queue.put({"n": 1})
@@ -70,50 +73,65 @@ def processed(queue: Queue, tasks: int, batch: int) -> float:
         else:
             queue.put_many([{"payload": {"n": 1}}] * batch)
             queue.complete_many(queue.claim(limit=batch))
-    return tasks / (time.perf_counter() - start)
+    ended = time.perf_counter() - start, time.process_time() - busy
+    return round(ended[0] / tasks * 1e6, 1), round(ended[1] / tasks * 1e6, 1)
 
 
 def measured(url: str, rounds: int, tasks: int) -> Figures:
-    """Measure in turns; return tasks a second by batch and by kind of history."""
+    """Measure in turns; return the times of a task by batch and by kind of history."""
     prepare(url)
-    figures: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    figures: defaultdict[str, defaultdict[str, list[tuple[float, float]]]]
+    figures = defaultdict(lambda: defaultdict(list))
     queues = {name: Queue.sql(url, table) for name, table in TABLES.items()}
     for name in TABLES:  # opens the connections
         processed(queues[name], 20, 10)
     for _, batch, name in product(range(rounds), BATCHES, TABLES):
-        figures[str(batch)][name].append(round(processed(queues[name], tasks, batch), 1))
+        figures[str(batch)][name].append(processed(queues[name], tasks, batch))
     for queue in queues.values():
         queue.close()
     return {batch: dict(by_name) for batch, by_name in figures.items()}
 
 
-def ratio(figures: dict[str, list[float]], name: str) -> float:
-    """Return the median over the rounds of the time without a history, as a multiple of it."""
-    return statistics.median(
-        without / given for without, given in zip(figures[OFF], figures[name], strict=True)
-    )
+def median(figures: dict[str, list[tuple[float, float]]], name: str, kind: int) -> float:
+    """Return the median time of a task in µs."""
+    return statistics.median(times[kind] for times in figures[name])
+
+
+def ratio(figures: dict[str, list[tuple[float, float]]], name: str, kind: int = WALL) -> str:
+    """Return the median time of a task as a multiple of that without a history."""
+    return f"x {median(figures, name, kind) / median(figures, OFF, kind):.2f}"
 
 
 def show(results: dict[str, Figures]) -> None:
-    """Print the medians, and how much longer a task takes with a history."""
-    table = Table("database", "at a time", "tasks/s without", f"time, {OTHER}", "time with a history")
+    """Print how much longer a task takes with a history."""
+    columns = (
+        "database",
+        "at a time",
+        "ms without",
+        f"time, {OTHER}",
+        "time with a history",
+        "processor time",
+    )
+    table = Table(*columns)
     for database, by_batch in results.items():
         for batch, figures in by_batch.items():
-            ratios = [f"x {ratio(figures, name):.2f}" for name in (OTHER, ON)]
-            table.add_row(database, batch, f"{statistics.median(figures[OFF]):,.0f}", *ratios)
+            wall_ms = f"{median(figures, OFF, WALL) / 1000:.1f}"
+            # A server's processor time is its own.
+            busy = ratio(figures, ON, PROCESSOR) if database == "SQLite" else "-"
+            table.add_row(database, batch, wall_ms, ratio(figures, OTHER), ratio(figures, ON), busy)
     Console().print(table)
 
 
 def main() -> None:
     """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--tasks", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--tasks", type=int, default=20)
     options = parser.parse_args()
     with ExitStack() as stack:
         results = {name: measured(url, options.rounds, options.tasks) for name, url in databases(stack)}
     show(results)
-    report = {"rounds": options.rounds, "tasks": options.tasks, "tasks_per_second": results}
+    report = {"rounds": options.rounds, "tasks": options.tasks, "wall_and_processor_us_per_task": results}
     results_file.write("history", report, ("psycopg", "sqlalchemy"))
 
 

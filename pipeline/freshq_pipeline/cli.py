@@ -40,6 +40,7 @@ from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
@@ -145,8 +146,8 @@ def run(
         progress.begin("report")
         from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java started
 
-        write_report(request.out)
-    finish(summary, as_json=as_json)
+        verdicts = write_report(request.out)
+    finish(summary, verdicts, as_json=as_json)
 
 
 @app.command()
@@ -181,8 +182,8 @@ def stream(
         follow(session, request, Folder(checkpoint).uri, every_seconds, files_per_batch=files_per_batch)
     from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java started
 
-    write_report(request.out)
-    finish(request.out.read_json(SUMMARY), as_json=as_json)
+    verdicts = write_report(request.out)
+    finish(request.out.read_json(SUMMARY), verdicts, as_json=as_json)
 
 
 @app.command()
@@ -318,15 +319,18 @@ def submit(
     if ended is None:
         return
     command, result = ended
-    (finish_replay if command is Command.REPLAY else finish)(result, as_json=as_json)
+    if command is Command.REPLAY:
+        finish_replay(result, as_json=as_json)
+    else:
+        finish(result, {}, as_json=as_json)  # the sentences are in the report
 
 
-def finish(summary: dict[str, Any], *, as_json: bool) -> None:
-    """Print a summary, and exit with `VIOLATION_STATUS` if it has ledger violations."""
+def finish(summary: dict[str, Any], verdicts: Mapping[str, str], *, as_json: bool) -> None:
+    """Print verdicts and summary; exit with `VIOLATION_STATUS` if there are ledger violations."""
     if as_json:
         typer.echo(json.dumps(summary))
     else:
-        show_summary(summary)
+        show_summary(summary, verdicts)
     if summary["ledger_violations"]:
         complain(f"{summary['ledger_violations']} ledger violations; see the table violations")
         raise typer.Exit(VIOLATION_STATUS)

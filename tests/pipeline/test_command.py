@@ -59,7 +59,7 @@ def test_bad_input(options: list[str], message: str, tmp_path: Path) -> None:
 
 def test_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended:
-        finish({"ledger_violations": 2}, as_json=True)
+        finish({"ledger_violations": 2}, {}, as_json=True)
     assert ended.value.exit_code == VIOLATION_STATUS
     assert "2 ledger violations" in capsys.readouterr().err
 
@@ -168,3 +168,13 @@ def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/report.html").exists()
     assert done.stderr == ""
+
+
+def test_what_became_of_the_tasks_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = {"tasks": 3, "ledger_violations": 0}
+    finish(summary, {"mail": "67 % done in time, 33 % shed; median wait 60 ms."}, as_json=False)
+    assert capsys.readouterr().out.startswith("67 % done in time, 33 % shed; median wait 60 ms.\n")
+    finish(summary, {"mail": "All done.", "[b]ship[/b]": "No tasks."}, as_json=False)
+    assert capsys.readouterr().out.startswith("mail: All done.\n[b]ship[/b]: No tasks.\n")
+    finish(summary, {"mail": "All done."}, as_json=True)
+    assert "All done" not in capsys.readouterr().out

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,14 +195,16 @@ def test_the_tables_of_a_random_life_say_what_stats_say(
     stats = queue.stats()
     store.close()
     pull_queue(url, out)
-    now_ms = clock.now * 1000
-    summary = pipeline(out, tmp_path / "out", as_of_ms=now_ms)
+    summary = pipeline(out, tmp_path / "out", as_of_ms=math.ceil(clock.now * 1000))
     (total,) = [row for row in table(summary, "ledger", "queue, day") if row["day"] is None]
     assert summary["events_read"] == summary["events_distinct"] == len(ids(out))
     assert summary["events_duplicate"] == 0
+    # A put over a task that is over begins another life. The queue knows only the last one.
+    last = {row["task_id"]: row["outcome"] for row in table(summary, "tasks", "task_id, life")}
     names = ("taken", "success", "failure", "cancelled", "shed")
-    assert {name: total[name] for name in names} == {name: getattr(stats, name) for name in names}
-    assert total["pending"] == stats.pending + stats.delayed
+    expected = {"pending": stats.pending + stats.delayed} | {name: getattr(stats, name) for name in names}
+    assert Counter(last.values()) == {name: count for name, count in expected.items() if count}
+    assert total["created"] > len(last) == sum(expected.values())
     assert (total["difference"], total["violations"]) == (0, 0)
     check_saved_queries(summary, total["created"])
 

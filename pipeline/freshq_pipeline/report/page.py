@@ -40,8 +40,8 @@ MAX_QUEUES: Final = 8
 _OF_TASKS: Final = ("task_group", "shed_reason", "in_time")
 
 
-def write_report(out: Folder) -> None:
-    """Write the report of the current run.
+def write_report(out: Folder) -> dict[str, str]:
+    """Write the report of the current run; return what became of the tasks of each queue, as sentences.
 
     Raises:
         BadInput: If there is no run.
@@ -55,7 +55,9 @@ def write_report(out: Folder) -> None:
     tasks = _read(out, summary["run_id"], "tasks", [*_OF_TASKS, *by_second.COLUMNS])
     tasks = tasks[tasks["queue"].isin(largest)]
     sections = _sections(out, summary, tasks, replayed)
-    out.write(REPORT, page(summary, _verdicts(summary, tasks), sections))
+    verdicts = _verdicts(summary, tasks)
+    out.write(REPORT, page(summary, _verdicts_html(verdicts), sections))
+    return verdicts
 
 
 def _read(out: Folder, run_id: str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
@@ -107,16 +109,19 @@ def _name(queue: str | None) -> str:
     return charts.NO_NAME if queue is None else queue
 
 
-def _verdicts(summary: dict[str, Any], tasks: pd.DataFrame) -> str:
+def _verdicts(summary: dict[str, Any], tasks: pd.DataFrame) -> dict[str, str]:
     """Return what became of the tasks of each queue, in one sentence each."""
     waits = {_name(row["queue"]): row["wait_p50_seconds"] for row in summary["queues"]}
-    said = {
+    return {
         queue: verdict(fates_of(tasks[tasks["queue"] == queue]), waits[queue]) for queue in _largest(summary)
     }
+
+
+def _verdicts_html(verdicts: dict[str, str]) -> str:
     lines = []
-    for queue, sentence in said.items():
+    for queue, sentence in verdicts.items():
         first, comma, rest = sentence.partition(", ")
-        named = f"{html.escape(queue)}: " if len(said) > 1 else ""
+        named = f"{html.escape(queue)}: " if len(verdicts) > 1 else ""
         lines.append(f"<div>{named}<b>{first}</b>{comma}{rest}</div>")
     return "".join(lines)
 

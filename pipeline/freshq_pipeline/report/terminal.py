@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,18 +10,29 @@ from rich.table import Table
 
 from freshq_pipeline.report.words import conclusions
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 # Most queues in a table.
 MAX_QUEUES: Final = 6
 
 
-def show_summary(summary: dict[str, Any]) -> None:
-    """Print the figures of a summary, and those of each queue."""
+def show_summary(summary: dict[str, Any], verdicts: Mapping[str, str]) -> None:
+    """Print what became of the tasks, the figures of a summary, and those of each queue.
+
+    Args:
+        summary: The summary.
+        verdicts: A sentence for each queue; empty if they are not known.
+    """
     table = Table("figure", "value", title="what happened")
     for name, value in summary.items():
         if not isinstance(value, dict | list):
             table.add_row(name.replace("_", " "), _text(value))
     table.columns[1].justify = "right"
     console = Console()
+    for queue, sentence in verdicts.items():
+        named = f"{queue}: {sentence}" if len(verdicts) > 1 else sentence
+        console.print(named, style="bold", soft_wrap=True, markup=False, highlight=False)
     console.print(table)
     # An older package on a cluster answers without it.
     if "queues" in summary:
