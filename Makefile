@@ -130,51 +130,9 @@ lock: ## Resolve the dependencies again (needs uv)
 release: setup ## Build and check the wheel and the sdist of the version in pyproject.toml, and tag it; pushes nothing
 	@$(BIN)/python -m local.release
 
-<<<<<<< HEAD
-bench-asyncio: setup ## Measure puts and sleeping handlers of one event loop, beside other queues
-	@$(BIN)/python -m benchmarks.coroutines
-
-bench-capacity: setup ## Count capacity units and calls per step of a task
-	@$(BIN)/python -m benchmarks.capacity
-	@$(BIN)/python -m benchmarks.match_capacity
-
-bench-cli: setup ## Measure the processor time of commands, against their limits
-	@$(BIN)/python -m benchmarks.cli --write
-
-bench-growth: setup ## Measure how the cost of a claim grows with the queue, on every store, into docs/growth.md (some minutes)
-	@$(BIN)/python -m benchmarks.growth --write
-
-bench-invocations: setup ## Count invocations and log bytes of the deployed application at three loads (some minutes)
-	@$(BIN)/python -m benchmarks.invocations --write
-
-bench-simulator: setup ## Time the simulator for each policy
-	@$(BIN)/python -m benchmarks.simulator
-
-bench-sql: setup ## Compare the SQL store with other queues, on PostgreSQL and SQLite (some minutes)
-	@$(BIN)/python -m benchmarks.sql
-
-bench-telemetry: setup ## Measure what OpenTelemetry costs for each task, in turns with none
-	@$(BIN)/python -m benchmarks.telemetry --write
-
-bench-worker: setup ## Measure what a worker gets through beside other queues, into docs/throughput.md (PEERS=python with them; some minutes)
-	@$(BIN)/python -m benchmarks.worker --write $(if $(PEERS),--peers $(PEERS))
-
-bench-coldstart: setup ## Time the functions' cold starts, and compare them with the layer without bytecode
-	@$(BIN)/python -m benchmarks.coldstart
-
-bench-pipeline: setup ## Time the data pipeline on 2 million events, and check it against DuckDB and Polars
-	@$(BIN)/python -m benchmarks.pipeline
-
-bench-pipeline-nights: setup ## Measure a night of the data pipeline beside a run over 62 days, and after 10 to 1,000 days (half an hour)
-	@$(BIN)/python -m benchmarks.pipeline_nights
-
-bench-pipeline-small: setup ## Time the data pipeline on 1,000 events beside a bare PySpark script (some minutes)
-	@$(BIN)/python -m benchmarks.pipeline_small
-=======
 # PEERS is a Python in which other queues are installed.
 bench: setup ## Measure and write the pages: make bench PARTS="worker growth" (docs/benchmarks.md lists the parts)
 	@$(BIN)/python -m benchmarks $(PARTS) $(if $(PEERS),--peers $(PEERS))
->>>>>>> 03eaed7 (Benchmarks by name into one page: make bench PARTS, every result with its machine and date, pages held to the files; capacity counted by a clock of its own; goodput under load, simulated and of the application, opens the README)
 
 # PIPELINE_PYTHON is the cluster's Python; PIPELINE_PROCESSOR is the Architecture in pipeline/template.yaml.
 PIPELINE_PYTHON ?= 3.11
