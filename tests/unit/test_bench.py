@@ -64,6 +64,12 @@ def test_an_unknown_part_is_named_beside_those_there_are(
     assert all(f"  {name} " in error and part.what in error for name, part in PARTS.items())
 
 
+def test_make_passes_the_parts_and_the_peers_on() -> None:
+    command = ["make", "--dry-run", "bench", "PARTS=worker cli", "PEERS=python3.12"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 - make, by name
+    assert shown.splitlines()[-1].endswith("-m benchmarks worker cli --peers python3.12")
+
+
 def test_parts_run_by_name_and_peers_go_to_those_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(subprocess, "run", lambda command, check: ran.append(command[1:]) if check else None)
