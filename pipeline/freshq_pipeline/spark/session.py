@@ -31,8 +31,6 @@ _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "true",  # stream records have userIdentity in two casings
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # PySpark would tell Java the line of each call that makes a column: most of what it sends.
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.parquet.compression.codec": "zstd",
     # Writing into several folders at a time saves sorting by folder first.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
@@ -43,6 +41,9 @@ _ALWAYS: Final = {
     # Object aggregates hash up to 128 groups and sort beyond that. Nearly all of ours are larger.
     "spark.sql.execution.useObjectHashAggregateExec": "false",
 }
+# A setting that a session cannot change later. PySpark would tell Java the line of each call that makes a
+# column: more than half of all it sends.
+_AT_START: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 _EMBEDDED: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -92,7 +93,7 @@ def spark_session(
     from pyspark.sql import SparkSession  # noqa: PLC0415 - slow to load; the options are validated first
 
     builder = SparkSession.Builder().appName("freshq-pipeline")
-    for name, value in _ALWAYS.items():
+    for name, value in (_ALWAYS | _AT_START).items():
         builder = builder.config(name, value)
     if submitted():
         spark = builder.getOrCreate()
