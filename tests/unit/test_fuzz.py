@@ -41,6 +41,7 @@ from freshq.model.options import parse_options
 from freshq.policy.rules import ReserveRule
 from freshq.stores.dynamodb.tables.description import read_description
 from freshq.worker.report import RunReport
+from tests.support import faults
 from tests.support.functions import EVENTS, PROJECT, Context, load_event, load_function
 
 if TYPE_CHECKING:
@@ -293,7 +294,9 @@ class TestOfTheFunctions:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in (given_values | changed).items():
                 patch.setenv(name, value)
-            refused(lambda: cast("QueueSettings", kind.load()).queue(default_client))
+            # An attached table is described first; this one does not exist.
+            with faults.refused(default_client, "DescribeTable", code="ResourceNotFoundException"):
+                refused(lambda: cast("QueueSettings", kind.load()).queue(default_client), StoreError)
 
 
 def put(queue: Queue, arguments: dict[str, Any]) -> None:
