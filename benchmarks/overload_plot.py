@@ -71,7 +71,7 @@ def _loads(report: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of Altair, a lay
     points = [point for point in report["application"] if point["order"] in ORDERS]
     x, y = _load_axis("load, as a multiple of what can be done"), _share("done in time, of what can be done")
     return alt.layer(
-        _ideal(),
+        _ideal(x),
         *_lines(rows, "order", ORDERS, x, y),
         _points(points, x, y),
         *_names(
@@ -188,17 +188,17 @@ def _names(
     ]
 
 
-def _ideal() -> alt.Chart:
+def _ideal(x: alt.X) -> alt.Chart:
     best = [{"load": load, "best": min(load, 1.0)} for load in (0.5, 1.0, 10.0)]
     line: alt.Chart = (
         alt.Chart(alt.InlineData(values=best))
         .mark_line(strokeDash=[5, 4], color=INK, strokeWidth=1)
-        .encode(x=_load_axis(None), y="best:Q")
+        .encode(x=x, y="best:Q")
     )
     return line
 
 
-def _load_axis(title: str | None) -> alt.X:
+def _load_axis(title: str) -> alt.X:
     return alt.X(
         "load:Q",
         title=title,

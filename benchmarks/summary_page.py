@@ -260,7 +260,8 @@ claim costs beside more tasks, [scale](scale.md) which quota binds first).
 The deployed application on the embedded emulator, with {servers} slots, tasks of {task:g} s and a deadline
 of {deadline:g} s, for {seconds:g} s under each load: the same arrivals in both orders, side by side. A
 share is of what its slots could do, by the measured time from one task of a slot to the next: the emulator
-needs some of it, on a machine whose load average was {least_load} to {most_load}. Close to the capacity a
+needs some of it, on a machine whose load average was {least_load} to {most_load}. At the edges of the time a
+task more may end than the slots do on average: such a share counts as 1. Close to the capacity a
 backlog takes minutes to reach the deadline, which FIFO does not show in this time.
 
 {application}
