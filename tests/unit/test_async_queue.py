@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # What is no verb (tests/unit/test_public_names.py), and what is no coroutine.
 NOT_VERBS = {"uniform", "store", "lifecycle"}
-SAME_PROPERTIES = {"name", "order", "lease_seconds", "max_age_seconds", "codec"}
+SAME_PROPERTIES = {"name", "order", "lease_seconds", "max_age_seconds", "codec", "telemetry"}
 LONG_SECONDS = 30
 
 

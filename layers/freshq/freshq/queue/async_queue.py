@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.model.task import Task
+    from freshq.model.telemetry import Telemetry
     from freshq.policy.order import Order
     from freshq.queue.async_held import AsyncHeldTask
     from freshq.queue.polling import Look
@@ -168,6 +169,11 @@ class AsyncQueue:
     def codec(self) -> Codec:
         """Turns payloads and results into JSON values, and back into types."""
         return self.queue.codec
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Is told of the verbs."""
+        return self.queue.telemetry
 
     now = _verb(BaseQueue.now)
     create_table = _verb(BaseQueue.create_table)
