@@ -135,6 +135,44 @@ def test_what_a_record_has_already_stays(kept: Kept) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["task_id", "kind", "queue", "attempt", "trace_id"])
+def test_what_the_application_gives_every_record_stays(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Its record factory may use the same names; that must not end the worker."""
+    make = logging.getLogRecordFactory()
+
+    def with_own(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        setattr(record, name, "own")
+        return record
+
+    def fail(_task: Task) -> None:
+        raise OSError("no connection")
+
+    queue = Queue.memory(max_attempts=1)
+    queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
+    monkeypatch.setattr(logging, "_logRecordFactory", with_own)
+    report = work_off(queue, fail)
+    assert report.outcomes[Outcome.FAILED] == 1
+    assert kept.of("freshq.worker") == [fields(**{name: "own"})] * 3
+
+
+def test_a_handler_without_the_filter_has_the_fields_too() -> None:
+    seen = Kept()
+    seen.filters.clear()
+    logger = logging.getLogger("freshq.worker.report")
+    logger.addHandler(seen)
+    try:
+        queue = Queue.memory()
+        queue.put(SECRET, task_id="a", kind="mail", trace_context=CONTEXT)
+        work_off(queue, _rejects)
+    finally:
+        logger.removeHandler(seen)
+    assert seen.of("freshq.worker") == [fields()]
+    assert not any("freshq" in name for name in vars(seen.records[0]))
+
+
 def test_the_lines_of_the_command_have_it_too() -> None:
     lines = io.StringIO()
     handler = ReportingHandler(JsonLines(lines, 60))

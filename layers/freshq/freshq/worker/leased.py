@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from freshq.errors import LeaseLost, StoreError
 from freshq.model.settlement import Settlement
 from freshq.worker.crew import Crew
 from freshq.worker.leases import LeaseRenewal
-from freshq.worker.log_fields import log_fields
+from freshq.worker.log_fields import log_fields, task_logger
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome
 from freshq.worker.runner import CoroutineRunner
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from freshq.worker.runs import TaskRun
     from freshq.worker.settle import RunEnd
 
-logger = logging.getLogger(__name__)
+logger = task_logger(__name__)
 
 # How long a worker that is to end at once waits for its leases to be given back.
 GIVE_BACK_SECONDS: Final = 5.0

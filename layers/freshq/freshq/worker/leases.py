@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost, StoreError
-from freshq.worker.log_fields import log_fields
+from freshq.worker.log_fields import log_fields, task_logger
 from freshq.worker.runs import in_thread
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
     from freshq.worker.runs import TaskRun, TaskRuns
 
-logger = logging.getLogger(__name__)
+logger = task_logger(__name__)
 
 # A lease is extended when less than this part of it is left, and checked at least twice within that time.
 RENEW_BELOW: Final = 0.5

@@ -17,15 +17,49 @@ FIELDS: Final = ("task_id", "kind", "queue", "attempt", "trace_id")
 RUNNING: Final[ContextVar[RunScope | None]] = ContextVar("freshq_run", default=None)
 
 
-def log_fields(task: Task, trace_id: str | None = None) -> dict[str, Any]:
-    """Return what a log record has of a task, for `extra`.
+# The fields have this one name until the record is made: `logging` refuses names that a record has already,
+# and the application's record factory may have given it any.
+KEY: Final = "_freshq_task"
+
+
+def log_fields(task: Task) -> dict[str, Any]:
+    """Return what a log record has of a task, for `extra` of a `task_logger`.
 
     Args:
         task: The task.
-        trace_id: The trace of its run; None for that of its put.
     """
+    return {KEY: _fields(task, task.trace_id)}
+
+
+def _fields(task: Task, trace_id: str | None) -> dict[str, Any]:
     values = (task.task_id, task.kind, task.queue, task.attempts, trace_id or task.trace_id)
     return dict(zip(FIELDS, values, strict=True))
+
+
+def _add(record: logging.LogRecord, fields: dict[str, Any]) -> None:
+    """Give a record the fields that it does not have."""
+    for name, value in fields.items():
+        if not hasattr(record, name):
+            setattr(record, name, value)
+
+
+class _Unpacking(logging.Filter):
+    """Gives a record the fields of `log_fields`; what the application's record factory set stays."""
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        _add(record, record.__dict__.pop(KEY, {}))
+        return True
+
+
+_UNPACKING: Final = _Unpacking()
+
+
+def task_logger(name: str) -> logging.Logger:
+    """Return a logger whose records may have `log_fields`."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_UNPACKING)
+    return logger
 
 
 class TaskLogFilter(logging.Filter):
@@ -40,8 +74,5 @@ class TaskLogFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the fields; let every record pass."""
         scope = None if hasattr(record, FIELDS[0]) else RUNNING.get()
-        fields = dict.fromkeys(FIELDS) if scope is None else log_fields(scope.task, scope.trace_id)
-        for name, value in fields.items():
-            if not hasattr(record, name):
-                setattr(record, name, value)
+        _add(record, dict.fromkeys(FIELDS) if scope is None else _fields(scope.task, scope.trace_id))
         return True

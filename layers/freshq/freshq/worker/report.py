@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from typing_extensions import override
 
-from freshq.worker.log_fields import log_fields
+from freshq.worker.log_fields import log_fields, task_logger
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.policy.order import OrderSwitch
 
-logger = logging.getLogger(__name__)
+logger = task_logger(__name__)
 
 
 class Outcome(StrEnum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from freshq.model.outcomes import Busy, Reject, Retry, error_text
 from freshq.model.settlement import Settlement
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.retry import Backoff
-from freshq.worker.log_fields import log_fields
+from freshq.worker.log_fields import log_fields, task_logger
 from freshq.worker.report import Outcome
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from freshq.worker.runner import Runner
     from freshq.worker.runs import TaskRun
 
-logger = logging.getLogger(__name__)
+logger = task_logger(__name__)
 
 # Errors that end by themselves.
 OUTAGES: Final = (Unreachable, Throttled)

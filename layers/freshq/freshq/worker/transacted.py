@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from freshq.errors import StoreError
 from freshq.model.answers import Claim
 from freshq.model.outcomes import Busy, Reject, Retry, RunnerExit, error_text
 from freshq.model.task import TaskStatus
-from freshq.worker.log_fields import log_fields
+from freshq.worker.log_fields import log_fields, task_logger
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome
 from freshq.worker.runs import in_thread
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from freshq.worker.options import WorkerConfig
     from freshq.worker.runner import TransactionRunner
 
-logger = logging.getLogger(__name__)
+logger = task_logger(__name__)
 
 
 @dataclass(eq=False, slots=True)
