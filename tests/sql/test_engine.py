@@ -16,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from freshq import Queue, StoreError, TableMissing, Throttled, Unreachable
 from freshq.stores.sql import SqlStore, engine
 from freshq.stores.sql.engine import DEFAULT, StatementPool
-from freshq.stores.sql.failures import translated
+from freshq.stores.sql.failures import RightsMissing, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,11 +175,13 @@ def postgres_error(state: str | None) -> psycopg.Error:
         ("postgresql", postgres_error("40P01"), Throttled),
         ("postgresql", postgres_error("57014"), Throttled),
         ("postgresql", postgres_error("42P01"), TableMissing),
+        ("postgresql", postgres_error("42501"), RightsMissing),
         ("postgresql", postgres_error("22001"), StoreError),
         ("postgresql", psycopg.InterfaceError("closed"), StoreError),
         ("mysql", pymysql.OperationalError(2013, "lost"), Unreachable),
         ("mariadb", pymysql.OperationalError(1213, "deadlock"), Throttled),
         ("mariadb", pymysql.ProgrammingError(1146, "no table"), TableMissing),
+        ("mariadb", pymysql.OperationalError(1142, "command denied"), RightsMissing),
         ("mariadb", pymysql.DataError(1406, "too long"), StoreError),
         ("mariadb", pymysql.OperationalError(), StoreError),
         ("sqlite", PoolTimeout("all 10 connections of this process were in use for 30 s"), Throttled),

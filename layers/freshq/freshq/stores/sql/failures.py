@@ -16,11 +16,18 @@ BUSY_STATES: Final = ("40001", "40P01", "53300", "55P03", "57014")
 MISSING_STATES: Final = ("42P01", "3F000")
 # Undefined column.
 OLDER_STATES: Final = ("42703",)
+# Insufficient privilege.
+DENIED_STATES: Final = ("42501",)
 # Error numbers of MariaDB and MySQL, for the same.
 GONE_NUMBERS: Final = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 4031})
 BUSY_NUMBERS: Final = frozenset({1040, 1205, 1213})
 MISSING_NUMBERS: Final = frozenset({1146})
 OLDER_NUMBERS: Final = frozenset({1054})
+DENIED_NUMBERS: Final = frozenset({1142, 1143})
+
+
+class RightsMissing(StoreError):  # noqa: N818 - names the outcome
+    """The database's user lacks a right to a table."""
 
 
 def translated(error: Exception, dialect: str, table: str) -> StoreError:
@@ -44,6 +51,8 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
         )
     elif _lacks_a_column(cause, dialect):
         reason = f"an older version made it ({reason:.300}); run `freshq sql migrate` or create_table()"
+    elif kind is RightsMissing:
+        reason = f"the user of the url lacks a right ({reason:.300}); docs/sql.md lists those it needs"
     elif kind is Throttled and not isinstance(error, PoolTimeout):
         reason = f"the database was too busy ({reason:.300})"
     return kind(f"table {table!r}: {reason:.500}")
@@ -86,6 +95,8 @@ def _postgresql_kind(error: BaseException | None) -> type[StoreError]:
         return Unreachable
     if state.startswith(BUSY_STATES):
         return Throttled
+    if state in DENIED_STATES:
+        return RightsMissing
     return TableMissing if state in MISSING_STATES else StoreError
 
 
@@ -95,6 +106,8 @@ def _mysql_kind(error: BaseException | None) -> type[StoreError]:
         return Unreachable
     if number in BUSY_NUMBERS:
         return Throttled
+    if number in DENIED_NUMBERS:
+        return RightsMissing
     return TableMissing if number in MISSING_NUMBERS else StoreError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,6 +13,7 @@ from freshq.errors import StoreError, TableMissing
 from freshq.model.json_values import json_text
 from freshq.model.lifecycle import new_token
 from freshq.stores.history import History, Kept
+from freshq.stores.sql.failures import RightsMissing
 from freshq.stores.sql.history.events import landed_events
 from freshq.stores.sql.history.statements import HistoryStatements
 from freshq.stores.sql.history.triggers import Triggers
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
+
+logger = logging.getLogger(__name__)
 
 # The shared record with the numbers of batches.
 STATE: Final = "freshq#history"
@@ -61,6 +65,7 @@ class SqlHistory(History):
         self._triggers = Triggers(schema, database.engine.dialect)
         # By queue: when to look for old events again, in seconds.
         self._look_at: dict[str, float] = {}
+        self._told_of_rights = False
 
     def begin(self, queue: str, keep_seconds: float) -> None:
         """Keep a history of a queue from now on, or change how long it is kept."""
@@ -152,6 +157,9 @@ class SqlHistory(History):
     def prune(self, queue: str, now: float, limit: int) -> int:
         """Delete some of the events that are past their retention.
 
+        A user without the rights to do so deletes none, and a warning says so once: to delete events is up to
+        others then, and no reason to claim no task.
+
         Args:
             queue: Name of the queue.
             now: Its time, in seconds.
@@ -163,17 +171,26 @@ class SqlHistory(History):
         look_at = self._look_at.get(queue)
         if look_at is not None and look_at - LOOK_SECONDS <= now < look_at:
             return 0
-        switch = self._database.row(self._sql.switch, {"of_queue": queue})
         page = limit * EVENTS_PER_TASK
         pruned = 0
-        if switch is not None:
-            before_us = microseconds(now - switch.keep_seconds)
-            pruned = self._prune_page(queue, before_us, page)
+        try:
+            pruned = self._prune_page(queue, now, page)
+        except RightsMissing as missing:
+            self._tell_of_rights(missing)
         if pruned < page:
             self._look_at[queue] = now + LOOK_SECONDS
         return min(limit, pruned)
 
-    def _prune_page(self, queue: str, before_us: int, page: int) -> int:
+    def _tell_of_rights(self, missing: RightsMissing) -> None:
+        if not self._told_of_rights:
+            self._told_of_rights = True
+            logger.warning("old events of histories are not deleted by this process: %s", missing)
+
+    def _prune_page(self, queue: str, now: float, page: int) -> int:
+        switch = self._database.row(self._sql.switch, {"of_queue": queue})
+        if switch is None:
+            return 0
+        before_us = microseconds(now - switch.keep_seconds)
         first = self._database.rows(self._sql.oldest, {"of_queue": queue, "page": 1})
         if not first or first[0].at_us >= before_us:
             return 0
