@@ -11,6 +11,7 @@ import pytest
 from freshq import BacklogLimit, Queue, Reject, Retry, Settlement, TableMissing
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.history import keeper
+from freshq.stores.sql.history.triggers import Triggers
 from tests.support.histories import KEPT_SECONDS, Life, changed, fates, keeping, pulled, versions
 from tests.support.verbs import VERBS, prepared
 
@@ -222,6 +223,23 @@ class TestSwitch:
         before = pulled(kept)
         again = keeping(engine, seconds=5.0)
         assert pulled(again) == before
+
+    def test_to_begin_it_again_restores_missing_triggers(
+        self, queue: Queue, kept: SqlStore, engine: sa.Engine
+    ) -> None:
+        with engine.begin() as connection:
+            Triggers(kept.schema, connection).drop()
+        queue.put("unseen", "a")
+        keeping(engine, "other")
+        queue.put("x", "b")
+        with engine.begin() as connection:
+            Triggers(kept.schema, connection).drop()
+        queue.put("unseen", "c")
+        keeping(engine)
+        queue.put("x", "d")
+        SqlStore(engine).history.end("other")
+        queue.put("x", "e")
+        assert [event["task_id"] for event in pulled(kept)] == ["b", "d", "e"]
 
     def test_a_queue_that_should_keep_one_and_does_not_is_refused(
         self, engine: sa.Engine, clock: Clock

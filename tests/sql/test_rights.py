@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from freshq import Queue, TableMissing
+from freshq import Queue, StoreError, TableMissing
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.history import keeper
+from tests.support.histories import KEPT_SECONDS, keeping, pulled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,11 +38,16 @@ def engine(request: pytest.FixtureRequest) -> sa.Engine:
     return engine
 
 
+def grantee_of(engine: sa.Engine) -> str:
+    """Return the name of the user in a GRANT."""
+    return USER if engine.dialect.name == "postgresql" else f"{USER}@'127.0.0.1'"
+
+
 @pytest.fixture
 def role(engine: sa.Engine) -> Iterator[sa.Engine]:
     """Return an engine of a user with grants on the tables of the queue, and on nothing else."""
     kind = "postgresql" if engine.dialect.name == "postgresql" else "mysql"
-    grantee = USER if kind == "postgresql" else f"{USER}@'127.0.0.1'"
+    grantee = grantee_of(engine)
     with engine.begin() as connection:
         connection.exec_driver_sql(MAKE[kind])
         for table in TABLES:
@@ -71,6 +78,74 @@ def test_a_task_lives_without_rights_to_the_tables_of_histories(
     told = [record for record in caplog.records if record.name == keeper.__name__]
     assert len(told) == 1
     assert "docs/sql.md" in told[0].getMessage()
+
+
+def test_its_changes_are_in_the_history(queue: Queue, engine: sa.Engine) -> None:
+    owner = keeping(engine)
+    try:
+        queue.put("x", "a")
+        queue.complete(queue.claim()[0])
+        queue.purge(confirm="default")
+        assert [event["change"] for event in pulled(owner)] == ["INSERT", "MODIFY", "MODIFY", "REMOVE"]
+    finally:
+        owner.history.end("default")
+
+
+def test_a_program_that_gives_history_true_and_deletes_old_events(
+    role: sa.Engine, engine: sa.Engine, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = keeping(engine)
+    grantee = grantee_of(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"GRANT SELECT ON tasks_histories TO {grantee}")
+        connection.exec_driver_sql(f"GRANT SELECT, UPDATE, DELETE ON tasks_history TO {grantee}")
+    try:
+        store = SqlStore(role, queue="default", history_seconds=KEPT_SECONDS)
+        Queue(store, clock=clock).put("x")
+        assert len(pulled(store)) == 1
+        assert store.history.prune("default", time.time() + KEPT_SECONDS + 60, 10) == 1
+        assert pulled(owner) == []
+        assert caplog.records == []
+    finally:
+        owner.history.end("default")
+
+
+# Not on MariaDB: the other databases have no search path.
+@pytest.mark.parametrize("engine", ["postgres"], indirect=True)
+def test_a_writer_with_another_search_path(engine: sa.Engine, clock: Clock) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA apart")
+    try:
+        options = {"options": "-c search_path=apart"}
+        apart = open_engine(engine.url.update_query_dict(options))
+        store = keeping(apart)
+        Queue(store, clock=clock).put("x", "a")
+        with engine.begin() as connection:
+            # A trigger must not take a table of the writer's own for that of the history.
+            connection.exec_driver_sql("CREATE TEMPORARY TABLE tasks_histories (queue text) ON COMMIT DROP")
+            connection.exec_driver_sql("UPDATE apart.tasks SET request_token = 'other'")
+        assert [event["change"] for event in pulled(store)] == ["INSERT", "MODIFY"]
+        apart.dispose()
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DROP SCHEMA apart CASCADE")
+
+
+# Not on MariaDB: the triggers of the other databases always had the rights of who made them.
+@pytest.mark.parametrize("engine", ["postgres"], indirect=True)
+def test_triggers_with_the_rights_of_the_writer_are_replaced(queue: Queue, engine: sa.Engine) -> None:
+    owner = keeping(engine)
+    try:
+        with engine.begin() as connection:
+            for event in ("insert", "update", "delete"):
+                connection.exec_driver_sql(f"ALTER FUNCTION tasks_history_{event}() SECURITY INVOKER")
+        with pytest.raises(StoreError, match=r"lacks a right .*docs/sql\.md"):
+            queue.put("x", "a")
+        owner.create_table()
+        queue.put("x", "b")
+        assert [event["task_id"] for event in pulled(owner)] == ["b"]
+    finally:
+        owner.history.end("default")
 
 
 def test_another_error_is_no_missing_right(engine: sa.Engine) -> None:

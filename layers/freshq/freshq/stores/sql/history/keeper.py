@@ -62,23 +62,24 @@ class SqlHistory(History):
         self._database = database
         self._schema = schema
         self._sql = HistoryStatements(schema, database.engine.dialect)
-        self._triggers = Triggers(schema, database.engine.dialect)
         # By queue: when to look for old events again, in seconds.
         self._look_at: dict[str, float] = {}
         self._told_of_rights = False
 
     def begin(self, queue: str, keep_seconds: float) -> None:
-        """Keep a history of a queue from now on, or change how long it is kept."""
+        """Keep a history of a queue from now on, or change how long it is kept.
+
+        Triggers that are missing are created again.
+        """
 
         def begin(connection: sa.Connection) -> None:
             lock_changes(connection, self._schema.migrations.name)
+            # Also for a history that exists: a backup may have been restored without them.
+            Triggers(self._schema, connection).create_missing()
             where = {"of_queue": queue}
             if connection.execute(self._sql.switch, where).one_or_none() is not None:
                 connection.execute(self._sql.keep, where | {"seconds": keep_seconds})
                 return
-            if not connection.execute(self._sql.any_switch).scalar_one():
-                for statement in self._triggers.create():
-                    connection.exec_driver_sql(statement)
             connection.execute(self._sql.add, {"queue": queue, "name": STATE} | _record(_Numbers()))
             switch = {"queue": queue, "history_id": new_token(), "keep_seconds": keep_seconds}
             connection.execute(self._schema.histories.insert(), switch)
@@ -94,8 +95,7 @@ class SqlHistory(History):
             if not connection.execute(self._sql.switch_off, {"of_queue": queue}).rowcount:
                 return
             if not connection.execute(self._sql.any_switch).scalar_one():
-                for statement in self._triggers.drop():
-                    connection.exec_driver_sql(statement)
+                Triggers(self._schema, connection).drop()
 
         with alone(self._database, self._schema.migrations.name):
             self._database.transaction(switch_off)
