@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +106,41 @@ def test_a_statement_that_hangs_does_not_hold_up_the_others_for_ever(
             assert meeting.met.wait(10)
             assert database.execute(statement(database, "meet"), {}).rows == [(1,)]
             assert not hangs.done()
+        finally:
+            meeting.left.set()
+        assert hangs.result().rows == [(1,)]
+
+
+def exit_code(child: int, seconds: float) -> int | None:
+    """Return how a forked child ended; None, and end it, if it has not ended in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # this is what is tried
+@pytest.mark.parametrize("lock_timeout_seconds", [600.0])
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(
+    database: Database, meeting: Meeting
+) -> None:
+    one = PreparedStatement(sa.select(sa.literal(1)), database.engine.dialect)
+    with ThreadPoolExecutor(1) as threads:
+        hangs = threads.submit(database.execute, statement(database, "hold"), {})
+        try:
+            assert meeting.met.wait(10)
+            child = os.fork()
+            if child == 0:
+                try:
+                    os._exit(0 if database.execute(one, {}).rows == [(1,)] else 2)
+                finally:
+                    os._exit(1)
+            assert exit_code(child, 20) == 0
         finally:
             meeting.left.set()
         assert hangs.result().rows == [(1,)]

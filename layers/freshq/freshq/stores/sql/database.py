@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -75,12 +77,17 @@ class Database:
         self.dialect = engine.dialect.name
         self._table = table
         self._call_seconds = connecting.answer_timeout_seconds
-        self._turn = threading.Lock()
+        self.forget_turn()
         self._turn_seconds = connecting.lock_timeout_seconds
         self._autocommit = engine.execution_options(**{AUTOCOMMIT: True})
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
         # On SQLite, a file that cannot be opened stays so.
         self._transient = Throttled if self.dialect == "sqlite" else (Throttled, Unreachable)
+        _DATABASES.add(self)
+
+    def forget_turn(self) -> None:
+        """Let the next statement of SQLite begin, whoever has its turn."""
+        self._turn = threading.Lock()
 
     @cached_property
     def clock(self) -> DatabaseClock | SqliteClock:
@@ -205,12 +212,13 @@ class Database:
         A file has one writer. SQLite itself waits for the lock of another connection by growing pauses, which
         cost several times what most statements take.
         """
-        has_turn = self.dialect == "sqlite" and self._turn.acquire(timeout=self._turn_seconds)
+        turn = self._turn
+        has_turn = self.dialect == "sqlite" and turn.acquire(timeout=self._turn_seconds)
         try:
             yield
         finally:
             if has_turn:
-                self._turn.release()
+                turn.release()
 
     def _is_gone(self, error: Exception) -> bool:
         return isinstance(error, self._errors) and isinstance(self.translated(error), Unreachable)
@@ -236,6 +244,18 @@ class Database:
             return CALL_RETRY.run(call, self._transient, sleep=time.sleep, uniform=random.random)
         except _OutOfTimeError as late:
             raise late.failure from late.__cause__
+
+
+_DATABASES: Final[WeakSet[Database]] = WeakSet()
+
+
+def _forget_turns() -> None:
+    """Wait for no thread of the parent in a forked child: it would never end its turn there."""
+    for database in _DATABASES:
+        database.forget_turn()
+
+
+os.register_at_fork(after_in_child=_forget_turns)
 
 
 class _OutOfTimeError(Exception):
