@@ -44,7 +44,7 @@ class RunScope:
 class Telemetry:
     """Calls what a verb does, and tells nothing. A subclass tells of it, and changes no answer.
 
-    Several threads call it.
+    Several threads call it. What it raises itself is logged once, and changes nothing either.
     """
 
     def put(

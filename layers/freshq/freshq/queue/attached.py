@@ -252,7 +252,7 @@ class AttachedQueue(RecordVerbs, BaseQueue):
         lease_seconds = self._checked_claim(limit, lease_seconds)
         dead = (self._claim_dead(task, lease_seconds) for task in self._core.store.dead(self.name))
         claims = (claim for claim in dead if claim is not None)
-        return self._core.telemetry.claim(self.name, lambda: list(islice(claims, limit)))
+        return self._core.guarded_telemetry.claim(self.name, lambda: list(islice(claims, limit)))
 
     def _claim_dead(self, task: Task, lease_seconds: float) -> Claim | None:
         """Claim one dead letter; return None if another process changed it first."""

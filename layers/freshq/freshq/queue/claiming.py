@@ -60,7 +60,9 @@ class Claiming(Verbs):
                 instead.
         """
         lease_seconds = self._checked_claim(limit, lease_seconds)
-        return self._core.telemetry.claim(self.name, lambda: self._claim_and_bring_in(limit, lease_seconds))
+        return self._core.guarded_telemetry.claim(
+            self.name, lambda: self._claim_and_bring_in(limit, lease_seconds)
+        )
 
     def _claim_and_bring_in(self, limit: int, lease_seconds: float) -> list[Claim]:
         if self._core.store.paused(self.name):
@@ -276,7 +278,7 @@ def _told(core: Core, enter: Callable[[], HeldTask | None]) -> HeldTask | None:
         found.extend(filter(None, [enter()]))
         return [_claim_of(work) for work in found]
 
-    core.telemetry.claim(core.name, take)
+    core.guarded_telemetry.claim(core.name, take)
     return found[0] if found else None
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from freshq.errors import LeaseLost, LostRace, TaskNotFound
 from freshq.model.answers import held_task
 from freshq.model.checks import checked_id
+from freshq.model.guarded_telemetry import guarded
 from freshq.model.lifecycle import Lifecycle
 from freshq.model.stamps import Stamps
 from freshq.model.task import TaskStatus
@@ -61,6 +62,7 @@ class Core:
         admission: Rejects puts by load.
         backlog: Bounds the number of waiting tasks.
         telemetry: Is told of the verbs.
+        guarded_telemetry: The same; what it raises is only logged.
         upkeep: Brings in what is due, and tidies up.
     """
 
@@ -71,6 +73,7 @@ class Core:
         self.name = config.name
         self.lifecycle = Lifecycle(config)
         self.telemetry = config.telemetry
+        self.guarded_telemetry = guarded(config.telemetry)
         rules = config.rules()
         self.orders = LineOrders(rules.order, rules.deadline_seconds)
         self.turns = LineTurns()

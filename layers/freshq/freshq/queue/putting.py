@@ -119,7 +119,7 @@ class Putting(Verbs):
         return parse_new_task(task, where)
 
     def _put(self, tasks: Sequence[Task], putter: Putter) -> list[Receipt]:
-        return self._core.telemetry.put(self.name, tasks, lambda told: self._admit(told, putter))
+        return self._core.guarded_telemetry.put(self.name, tasks, lambda told: self._admit(told, putter))
 
     def _admit(self, tasks: Sequence[Task], putter: Putter) -> list[Receipt]:
         now = self.now()

@@ -97,7 +97,7 @@ class Settling(Verbs):
     def _told(self, settlements: Sequence[Settlement], write: Callable[[], Iterable[Answer]]) -> list[Answer]:
         """Settle claims, and tell telemetry."""
         ends = [(each.claim.task, each.verb) for each in settlements]
-        return self._core.telemetry.settle(self.name, ends, lambda: [*write()])
+        return self._core.guarded_telemetry.settle(self.name, ends, lambda: [*write()])
 
     def _settle_each(self, settlements: Sequence[Settlement]) -> Iterator[Task | FreshqError]:
         """Settle claims of different tasks."""

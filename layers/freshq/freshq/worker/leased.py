@@ -189,6 +189,14 @@ class LeasedLoop(WorkLoop):
         self._crew.settle(EndedRun(run, end, partial(self._settled, run, run_seconds, end.error)))
 
     def _is_awaited(self, run: TaskRun) -> bool:
+        """Start the coroutine of a task that has one and may run now; return whether it needs no thread."""
+        try:
+            return self._has_started(run)
+        except BaseException as error:  # noqa: BLE001 - raised by the loop; the runs claimed with it go on
+            self._runs.end(run, error)
+            return True
+
+    def _has_started(self, run: TaskRun) -> bool:
         """Start the coroutine of a task that has one and may run now; return whether it did."""
         if not isinstance(self._runner, CoroutineRunner):
             return False

@@ -13,7 +13,7 @@ from freshq.policy.limits import (  # noqa: TC001 - Pydantic reads them at run t
     RetryBudget,
     SharedBucket,
 )
-from freshq.worker.report import LoggingObserver, Observer, Observers
+from freshq.worker.report import LoggingObserver, Observer, Observers, TellingObserver
 
 if TYPE_CHECKING:
     from freshq.model.telemetry import Telemetry
@@ -95,7 +95,9 @@ class WorkerConfig(BaseModel):
     def observer_beside(self, telemetry: Telemetry) -> Observer:
         """Return the observer, or one that writes to the log; and beside it telemetry, if it observes too."""
         observer = self.observer or LoggingObserver()
-        return Observers(observer, telemetry) if isinstance(telemetry, Observer) else observer
+        return (
+            Observers(observer, TellingObserver(telemetry)) if isinstance(telemetry, Observer) else observer
+        )
 
 
 def parse_worker_options(options: WorkerOptions) -> WorkerConfig:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from typing_extensions import override
 
+from freshq.model.guarded_telemetry import TelemetryFailures
 from freshq.worker.log_fields import log_fields, task_logger
 
 if TYPE_CHECKING:
@@ -170,6 +171,35 @@ class Observers(Observer):
     def switched(self, switch: OrderSwitch) -> None:
         for each in self._observers:
             each.switched(switch)
+
+
+class TellingObserver(Observer):
+    """Passes on what it receives to telemetry that observes; what that raises is only logged."""
+
+    def __init__(self, telemetry: Observer) -> None:
+        """Pass it on to this telemetry."""
+        self._telemetry = telemetry
+        self._failures = TelemetryFailures()
+
+    @override
+    def claimed(self, claim: Claim, age_seconds: float) -> None:
+        with self._failures.caught("claimed"):
+            self._telemetry.claimed(claim, age_seconds)
+
+    @override
+    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+        with self._failures.caught("settled"):
+            self._telemetry.settled(claim, outcome, run_seconds, error)
+
+    @override
+    def overran(self, claim: Claim, run_seconds: float) -> None:
+        with self._failures.caught("overran"):
+            self._telemetry.overran(claim, run_seconds)
+
+    @override
+    def switched(self, switch: OrderSwitch) -> None:
+        with self._failures.caught("switched"):
+            self._telemetry.switched(switch)
 
 
 # How the end of a run is logged, if it is as somebody wanted it.

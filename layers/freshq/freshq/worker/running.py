@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from freshq.model.guarded_telemetry import guarded
 from freshq.worker.log_fields import RUNNING
 from freshq.worker.runner import CoroutineRunner
 
@@ -24,8 +25,9 @@ def surrounded(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[...
 
     Args:
         runner: Takes a task, and perhaps a connection.
-        telemetry: Is told of each run.
+        telemetry: Is told of each run; what it raises is only logged.
     """
+    telemetry = guarded(telemetry)
     if isinstance(runner, CoroutineRunner):
         return SurroundedCoroutines(runner, telemetry)
     return partial(_run, runner, telemetry)

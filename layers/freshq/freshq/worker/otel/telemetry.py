@@ -93,8 +93,8 @@ class OpenTelemetry(Telemetry, Observer):
             self._spans.claim(queue, [], began_ns, error)
             raise
         if claims:  # a worker looks again and again: a span for each empty look would hide the others
-            self._spans.claim(queue, claims, began_ns, None)
             self._instruments.claimed(queue, claims)
+            self._spans.claim(queue, claims, began_ns, None)
         return claims
 
     @override

@@ -1,0 +1,289 @@
+"""Telemetry that raises changes nothing of what a queue and its workers do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import Sampler
+from typing_extensions import override
+
+from freshq import Busy, Handlers, Observer, OpenTelemetry, Outcome, Queue, Reject, Retry, Unreachable, Worker
+from freshq.model.telemetry import RunScope, Telemetry
+from freshq.policy.retry import Backoff
+from freshq.testing import FaultyStore, drain
+from freshq.worker.runs import in_thread
+from tests.support.readings import known
+from tests.support.working import PATIENCE_SECONDS, Quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from freshq import Task
+
+SECRET = "s3cr3t-payload"  # noqa: S105 - stands for what nobody may read
+
+
+class Broken(Exception):  # noqa: N818 - stands for any error of telemetry
+    """Telemetry is broken."""
+
+
+def _raise(*_arguments: object) -> None:
+    raise Broken(SECRET)
+
+
+broken: Any = _raise  # takes the place of any method
+
+
+class FailsBefore(Telemetry, Observer):
+    """Raises before the store is called."""
+
+    put = claim = settle = run = settled = overran = switched = claimed = broken
+
+
+class FailsAfter(Telemetry, Observer):
+    """Raises once the store has answered, whatever it answered."""
+
+    settled = overran = switched = claimed = broken
+
+    @override
+    def put(self, queue: str, tasks: Sequence[Task], write: Callable[..., Any]) -> Any:
+        broken(write(tasks))
+
+    @override
+    def claim(self, queue: str, take: Callable[..., Any]) -> Any:
+        broken(take())
+
+    @override
+    def settle(self, queue: str, ends: object, write: Callable[..., Any]) -> Any:
+        broken(write())
+
+    @override
+    def run(self, task: Task) -> RunScope:
+        return BrokenScope(task)
+
+
+class Hides(FailsAfter):
+    """Answers nothing, and hides the errors of the store."""
+
+    @override
+    def put(self, queue: str, tasks: Sequence[Task], write: Callable[..., Any]) -> Any:
+        try:
+            write(tasks)
+        except Exception:  # noqa: BLE001 - what is tested
+            broken()
+
+    @override
+    def run(self, task: Task) -> RunScope:
+        return SuppressingScope(task)
+
+
+class BrokenScope(RunScope):
+    @property
+    @override
+    def trace_id(self) -> str | None:
+        return str(broken())
+
+    current = end = broken
+
+
+class Suppressing:
+    """A block that hides what is raised inside."""
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, *_error: object) -> bool:
+        return True
+
+
+class BrokenAtExit(Suppressing):
+    @override
+    def __exit__(self, *_error: object) -> bool:
+        return bool(broken())
+
+
+class SuppressingScope(RunScope):
+    @override
+    def current(self) -> AbstractContextManager[object]:
+        block: Any = BrokenAtExit() if self.task.payload == "broken" else Suppressing()
+        return block  # type: ignore[no-any-return]  # it is a block, whatever its class
+
+
+class BrokenSampler(Sampler):
+    should_sample = broken
+
+    @override
+    def get_description(self) -> str:
+        return "broken"
+
+
+class BrokenAtStart(SpanProcessor):
+    on_start = broken
+
+
+class BrokenAtEnd(SpanProcessor):
+    on_end = broken
+
+
+def _of_sdk(processor: SpanProcessor | None) -> Telemetry:
+    if processor is None:
+        return OpenTelemetry(TracerProvider(sampler=BrokenSampler(), shutdown_on_exit=False))
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    return OpenTelemetry(provider)
+
+
+ALL = {
+    "before": FailsBefore,
+    "after": FailsAfter,
+    "hides": Hides,
+    "sampler": lambda: _of_sdk(None),
+    "on_start": lambda: _of_sdk(BrokenAtStart()),
+    "on_end": lambda: _of_sdk(BrokenAtEnd()),
+}
+
+
+@pytest.fixture(params=ALL)
+def telemetry(request: pytest.FixtureRequest) -> Telemetry:
+    make: Any = ALL[request.param]
+    made: Telemetry = make()
+    return made
+
+
+ENDS: dict[str, Exception | None] = {
+    "succeeds": None,
+    "rejects": Reject("never"),
+    "retries": Retry("later", delay_seconds=0.001),
+    "fails": OSError("down"),
+}
+
+
+def _handlers() -> Handlers:
+    handlers = Handlers()
+
+    def end(task: Task) -> str:
+        logging.getLogger("application").info("runs")
+        error = ENDS[str(task.kind).removeprefix("a")]
+        if error is not None:
+            raise error
+        return "done"
+
+    async def end_later(task: Task) -> str:
+        await asyncio.sleep(0)
+        return end(task)
+
+    for kind in ENDS:
+        handlers.on(kind)(end)
+        handlers.on("a" + kind)(end_later)
+    return handlers
+
+
+def _fates(telemetry: Telemetry, **options: Any) -> dict[str, Any]:
+    """Return what becomes of tasks that end in every way."""
+    quick = Backoff(base_seconds=0.001, cap_seconds=0.001)
+    queue = Queue.memory(telemetry=telemetry, max_attempts=2, backoff=quick)
+    kinds = [*ENDS, *("a" + kind for kind in ENDS)]
+    outcomes = [queue.put("one", task_id=kinds[0], kind=kinds[0]).outcome]
+    outcomes.append(queue.put("again", task_id=kinds[0], kind=kinds[0]).outcome)
+    rest = [{"payload": "broken", "task_id": kind, "kind": kind} for kind in kinds[1:]]
+    outcomes += [receipt.outcome for receipt in queue.put_many(rest)]
+    observer = Quiet()
+    worker = Worker(
+        queue, _handlers(), poll_seconds=0.01, idle_exit_seconds=0.05, observer=observer, **options
+    )
+    report = in_thread("worker", worker.run).result(PATIENCE_SECONDS)
+    tasks = [known(queue, kind) for kind in kinds]
+    return {
+        "put": outcomes,
+        "tasks": [(task.status, task.attempts, task.result, task.error) for task in tasks],
+        "outcomes": report.outcomes,
+        "claimed": report.claimed,
+        "observed": sorted(observer.settlements),
+    }
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 4}, {"concurrency": 4, "at_most_once": True}])
+def test_tasks_end_as_without(telemetry: Telemetry, options: dict[str, Any]) -> None:
+    fates = _fates(telemetry, **options)
+    assert fates["outcomes"][Outcome.SUCCEEDED] == 2
+    assert fates == _fates(Telemetry(), **options)
+
+
+def test_a_release_and_a_drain_end_as_without(telemetry: Telemetry) -> None:
+    def run(task: Task) -> None:
+        if task.kind == "busy":
+            raise Busy
+
+    queue = Queue.memory(telemetry=telemetry)
+    queue.put("one", task_id="a", kind="busy")
+    queue.put("two", task_id="b")
+    assert [(fate.task.task_id, fate.outcome) for fate in drain(queue, run)] == [
+        ("b", Outcome.SUCCEEDED),
+        ("a", Outcome.RELEASED),
+    ]
+
+
+def test_the_error_of_the_store_is_what_the_caller_gets(telemetry: Telemetry) -> None:
+    store = FaultyStore()
+    queue = store.queue(telemetry=telemetry)
+    calls: list[Callable[[], object]] = [lambda: queue.put("one"), queue.claim]
+    for call in calls:
+        with store.down(), pytest.raises(Unreachable):
+            call()
+
+
+def test_the_store_is_called_once(telemetry: Telemetry) -> None:
+    queue = Queue.memory(telemetry=telemetry)
+    queue.put_many([{"payload": number} for number in range(3)])
+    assert queue.stats().pending == 3
+    assert len(queue.claim(2)) == 2
+    assert queue.stats().pending == 1
+
+
+def test_each_failure_is_logged_once_and_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    queue = Queue.memory(telemetry=FailsBefore())
+    for _ in range(3):
+        queue.put(SECRET)
+        (claim,) = queue.claim()
+        queue.complete(claim)
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("freshq.model")]
+    assert [message.split()[1] for message in told] == ["put", "claim", "settle"]
+    assert all("Broken" in message and __file__ in message for message in told)
+    assert SECRET not in caplog.text
+
+
+class CannotStart(Handlers):
+    """Its coroutines cannot be started, for a reason that nobody expected."""
+
+    @override
+    def start(self, task: Task, loop: object = None) -> Any:
+        if task.kind == "afails":
+            raise Broken
+        return super().start(task)
+
+
+def test_a_run_that_cannot_start_ends_the_worker_and_not_the_others() -> None:
+    done: list[str] = []
+    handlers = CannotStart()
+
+    @handlers.on("afails")
+    async def fails(_task: Task) -> None:
+        raise AssertionError
+
+    @handlers.on("succeeds")
+    def succeeds(task: Task) -> None:
+        done.append(task.task_id)
+
+    queue = Queue.memory()
+    queue.put_many(
+        [{"payload": None, "kind": "afails"}, {"payload": None, "kind": "succeeds", "task_id": "b"}]
+    )
+    worker = Worker(queue, handlers, concurrency=2, poll_seconds=0.01, idle_exit_seconds=0.05)
+    with pytest.raises(Broken):
+        in_thread("worker", worker.run).result(PATIENCE_SECONDS)
+    assert done == ["b"]
