@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import traceback
 import zlib
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
+from pydantic import TypeAdapter
 
 from freshq import AsyncQueue, Handlers, JsonCodec, Outcome, PutIncomplete, Queue, Task, TaskStatus, Worker
 from freshq.aws import observability
@@ -245,3 +247,44 @@ class TestKinds:
         wrong: Any = len
         with pytest.raises(ValueError, match="kinds"):
             Queue.memory(kinds=wrong)
+
+
+class ByPydantic(JsonCodec):
+    """Lets the errors of pydantic pass, whose texts print the value."""
+
+    def encode(self, value: Any) -> Any:
+        return TypeAdapter(dict[str, int]).validate_python(value) if isinstance(value, dict) else value
+
+    def decoder(self, kind: Any) -> Callable[[Any], Any]:
+        decode: Callable[[Any], Any] = TypeAdapter(kind).validate_python
+        return decode
+
+
+class TestErrorsOfPydantic:
+    SECRET = "s3cr3t-payload"  # noqa: S105 - stands for what nobody may read
+
+    def test_a_payload_is_neither_in_the_error_nor_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("DEBUG")
+        codec = ByPydantic()
+        handlers = Handlers(codec=codec)
+
+        @handlers.on("count")
+        def count(_task: Task, payload: int) -> int:
+            return payload
+
+        queue = Queue.memory(codec=codec)
+        queue.put(self.SECRET, task_id="a", kind="count")
+        (fate,) = drain(queue, handlers)
+        assert fate.outcome is Outcome.FAILED
+        problem = "payload: input should be a valid integer, unable to parse string as an integer"
+        assert known(queue, "a").error == problem
+        with pytest.raises(ValueError, match=r"^payload: input should be a valid integer") as refused:
+            handlers.check("count", self.SECRET)
+        assert self.SECRET not in str(refused.value)
+        assert self.SECRET not in caplog.text
+
+    def test_a_put_names_the_field_alone(self) -> None:
+        queue = Queue.memory(codec=ByPydantic())
+        with pytest.raises(ValueError, match=r"^payload\.n: input should be a valid integer") as refused:
+            queue.put({"n": self.SECRET})
+        assert self.SECRET not in "".join(traceback.format_exception(refused.value))

@@ -34,8 +34,9 @@ class Codec(Protocol):
     def decoder(self, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - an annotation
         """Return a function that makes a value of a type from the stored JSON value.
 
-        That function raises ValueError for what will never fit, and so makes a dead letter. After another
-        error the task is tried again.
+        That function raises ValueError for what will never fit, and so makes a dead letter. The message has
+        no part of the value: the task keeps it as its error, and the log shows it. Of a ValidationError of
+        pydantic, freshq keeps only the field and the problem. After another error the task is tried again.
 
         Args:
             kind: The type, as a handler annotates its payload; `Any` where it does not.
@@ -135,11 +136,14 @@ def encoded(codec: Codec, value: Any, name: str) -> Any:  # noqa: ANN401 - any v
     try:
         return codec.encode(value)
     except ValueError as error:
-        raise ValueError(field_problem(name, error)) from error
+        cause = None if isinstance(error, ValidationError) else error  # a traceback would print the value
+        raise ValueError(field_problem(name, error)) from cause
 
 
 def field_problem(name: str, error: ValueError) -> str:
     """Return what is wrong with a payload or a result as ``payload.symbol: field required``."""
+    if isinstance(error, ValidationError):
+        error = _first_problem(error)
     if not isinstance(error, DoesNotFitError):
         return f"{name}: {error}"
     return f"{plain('.'.join(map(str, (name, *error.path))))}: {error.problem}"
