@@ -53,8 +53,8 @@ OWN_STALE: Final = """What misses the aim here is bounded, and does not grow fur
   where those found nothing but stale tasks. The next few still read a large page; from then on a claim costs
   what it costs beside 1,000 tasks, which is what was counted here."""
 GROUPS: Final = """On DynamoDB a claim of ten takes from ten groups where there are as many, by a query
-for each. That is what groups add to its calls, and why the ratio of its time may miss 2. One call writes its
-tasks in either case."""
+for each. That is what groups add to its calls, and why its time beside 100 groups misses the aim of 2. One
+call writes its tasks in either case."""
 NOTES: Final = {
     "beside stale, LIFO": OWN_STALE,
     "beside stale, FIFO": "The bounds are those of the section before.",

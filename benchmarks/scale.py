@@ -195,6 +195,6 @@ In the order in which they bind:
 A stream may have two readers for each shard, and Trigger and Archive are two. A third consumer of the
 changes reads the archive, or a Kinesis stream of the table.
 
-Below a thousand tasks a second, the downstream is the limit, not the queue. That is what freshq is for: see
+Below 500 tasks a second the downstream is the limit, not the queue. That is what freshq is for: see
 [Overload](overload.md).
 """

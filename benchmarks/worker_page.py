@@ -20,7 +20,7 @@ completions of ten by hand (`claim(10)`, `complete_many`, in one thread) and bes
 queues. The script writes this page from `benchmarks/results/worker.json`.
 
 Handlers are empty and payloads have 1 KB; each contender is one process. PostgreSQL waits for the disk;
-SQLite does not, as that of the others does not. A figure counts from the first run to the last, and of a
+SQLite does not, in freshq or in the other queues. A figure counts from the first run to the last, and of a
 `Worker` until all is settled. All contenders took turns for {rounds} rounds on {cores} cores, whose load
 average was {load}, the benchmark's own included: compare the figures of one table, and trust the ratios more.
 A ratio is the median of those within each round. litequeue has no worker: a loop takes one message after the

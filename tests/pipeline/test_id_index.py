@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from freshq_pipeline.gold import build as gold
 from freshq_pipeline.gold.id_index import hashed, index_ids
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
@@ -14,8 +18,6 @@ from freshq_pipeline.storage.state import State, silver_path
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 SILVER = pa.schema([("event_id", pa.string()), ("task_id", pa.string())])
 
@@ -56,3 +58,20 @@ def test_days_that_share_ids_are_linked(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_hash_of_an_id_never_changes() -> None:
     # Another hash would make the ids of earlier runs unknown.
     assert hashed(np.array(["a", "b"], object)).tolist() == [-4496393130729816112, -5758684491630436641]
+
+
+def test_an_index_that_fails_ends_a_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_arguments: object) -> None:
+        raise OSError("the disk is full")
+
+    no_days = SimpleNamespace(days=SimpleNamespace(tasks=set(), clock=None), figures=[], steps=None)
+    monkeypatch.setattr(gold, "index_ids", fails)
+    monkeypatch.setattr(gold, "open_all", lambda *_arguments: no_days)
+    monkeypatch.setattr(gold, "_check_events", lambda _run: None)
+    monkeypatch.setattr(gold, "figures", lambda *_arguments: {})
+    state, options = State("1", "in", "landed"), SimpleNamespace(as_of_ms=None, index_lag_seconds=0)
+    no_spark: Any = None
+    with pytest.raises(OSError, match="the disk is full"):
+        gold.build(
+            no_spark, Folder(str(tmp_path)), state, None, cast("Any", options), lambda _name: nullcontext()
+        )

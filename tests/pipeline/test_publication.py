@@ -7,11 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
 import pytest
 
+from freshq_pipeline.runs.batch import RunPlan, finish_last
+from freshq_pipeline.runs.stream import stream
+from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.partitions import manifest, move_in, published_paths, replaced
@@ -150,3 +154,43 @@ def test_the_page_reads_the_files_that_the_manifest_names(tmp_path: Path) -> Non
     shown = replace(snippet, not_run=None)
     reader = Reader(tmp_path, stand_ins={"OUT/": f"{out.uri}/", "== E": f"== {expected!r}"})
     reader.follow([shown, replace(shown, code=f"import datetime\n{check}")])
+
+
+def killed_before_it_is_shown(out: Folder, run_id: str) -> None:
+    """Publish a run whose process ends once it is the current one."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def kill(*_arguments: object) -> None:
+            raise KilledError
+
+        patch.setattr("freshq_pipeline.storage.state.show", kill)
+        with suppress(KilledError):
+            run(out, run_id, DAYS)
+
+
+def test_a_run_that_finds_nothing_new_ends_what_a_killed_one_left(tmp_path: Path) -> None:
+    out = Folder(str(tmp_path))
+    run(out, "1", DAYS)
+    killed_before_it_is_shown(out, "2")
+    assert seen(tmp_path) == {day: f"1 {day}" for day in DAYS}
+    request: Any = SimpleNamespace(out=out, options=SimpleNamespace(keep_runs=1))
+    finish_last(request, RunPlan(current(out), {}, []))
+    assert seen(tmp_path) == {day: f"2 {day}" for day in DAYS}
+    assert out.folders("runs") == ["2"]
+
+
+def test_a_stream_begins_with_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[Any, ...]] = []
+
+    def kill(*arguments: Any) -> None:
+        begun.append(arguments)
+        raise KilledError
+
+    options = SimpleNamespace(form=Format.LANDED)
+    request: Any = SimpleNamespace(options=options, with_recorded_lag=lambda: request)
+    monkeypatch.setattr("freshq_pipeline.runs.stream.plan", lambda _request: "planned")
+    monkeypatch.setattr("freshq_pipeline.runs.stream.finish_last", kill)
+    no_spark: Any = None
+    with pytest.raises(KilledError):
+        stream(no_spark, request, "checkpoint")
+    assert begun == [(request, "planned")]

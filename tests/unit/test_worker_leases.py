@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import LeaseLost, Outcome, Queue, Worker
+from freshq.model.task import handle_of
 from freshq.stores.memory import MemoryStore
 from freshq.worker import leases, loop
 from freshq.worker.leases import LeaseRenewal
@@ -73,6 +74,23 @@ class TestLeases:
         renewal.wait()
         assert extended == [claims[index].task.task_id for index in (1, 2, 0)]
         assert {run.claim.lease_until for run in runs.running} <= {clock.now + 20}
+
+    def test_a_run_that_waits_for_the_store_is_not_too_long(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20)
+        runs, overran = TaskRuns(on_end=lambda: None), list[str]()
+        queue.put_many([{"payload": 0, "task_id": name} for name in "abc"])
+        done, unsettled, hangs = (runs.begin(claim, clock.now) for claim in queue.claim(3))
+        done.is_over = unsettled.unsettled = True
+        clock.advance(15)
+        renewal = LeaseRenewal(
+            queue, runs, 1.0, 10.0, lambda run, _seconds: overran.append(run.claim.task.task_id)
+        )
+        renewal.renew()
+        renewal.wait()
+        assert overran == [hangs.claim.task.task_id]
+        assert {run.claim.lease_until for run in runs.running} == {clock.now + 20}
+        # The function still knows its run, although the claim is another one.
+        assert handle_of(done.claim.task) is done.handle
 
     def test_an_error_in_the_renewal_thread_ends_the_worker(self, clock: Clock) -> None:
         class Failing(Quiet):

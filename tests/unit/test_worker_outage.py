@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -195,6 +195,33 @@ def test_a_system_without_threads_ends_the_worker_with_an_error(monkeypatch: pyt
     monkeypatch.setattr(threading.Thread, "start", refuse_runs)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         Worker(queue, lambda task: task.payload, poll_seconds=0.01).run()
+
+
+def test_acknowledged_tasks_run_when_one_thread_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, list[str]()
+
+    def refuse_more(thread: threading.Thread) -> None:
+        if thread.name == "freshq-run":
+            started.append(thread.name)
+            if len(started) > 1:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    queue, ran = Queue.memory(), list[int]()
+    queue.put_many([{"payload": number} for number in range(3)])
+    monkeypatch.setattr(threading.Thread, "start", refuse_more)
+    # The loop learns of it only after the last run, as `wake` raises there, too.
+    with suppress(RuntimeError):
+        Worker(
+            queue,
+            lambda task: ran.append(task.payload),
+            concurrency=3,
+            at_most_once=True,
+            idle_exit_seconds=0.1,
+            poll_seconds=1,
+        ).run()
+    wait_until(lambda: len(ran) == 3)
+    assert queue.stats().success == 3
 
 
 def test_an_extension_that_finds_no_thread_is_tried_again(

@@ -110,6 +110,23 @@ class TestStopAtOnce:
         assert (report.given_back, report.unfinished) == (["a"], [])
         assert [(claim.task.task_id, claim.task.attempts) for claim in claims] == [("a", 1)]
 
+    def test_a_task_that_was_given_back_before_its_run_began_does_not_run(self) -> None:
+        queue, ran = Queue.memory(), list[str]()
+        queue.put_many([{"payload": 0} for _ in range(50)])
+
+        def runner(task: Task) -> None:
+            worker.stop_at_once()
+            ran.append(task.task_id)
+
+        worker = Worker(queue, runner, concurrency=50)
+        report = worker.run()
+        for thread in threading.enumerate():
+            if thread.name == "freshq-run":
+                thread.join(PATIENCE_SECONDS)
+        assert len(ran) < 50
+        stats = queue.stats()
+        assert (stats.pending, stats.pending + stats.success) == (len(report.given_back), 50)
+
     def test_a_run_that_was_acknowledged_stays_so(self) -> None:
         with Blocked(Queue.memory(), at_most_once=True) as work:
             work.worker.stop_at_once()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -139,6 +140,18 @@ def build(
     """
     as_of_ms = options.as_of_ms
     state.as_of_us = (state.last_us or 0) if as_of_ms is None else as_of_ms * 1000
+    with ExitStack() as held:
+        run, steps = _opened(spark, out, state, before, options, timed, held)
+        if steps is not None:
+            _tables(run, steps, round(options.index_lag_seconds * 1e6), timed)
+    return figures(out, state)
+
+
+def _opened(
+    spark: SparkSession, out: Folder, state: State, before: State | None, options: TableOptions,
+    timed: Callable[[str], AbstractContextManager[None]], held: ExitStack,
+) -> tuple[_Run, DataFrame | None]:  # fmt: skip
+    """Return the run with its days, and their steps, which Spark keeps as long as `held` lasts."""
     with timed("steps"), ThreadPoolExecutor(1, thread_name_prefix="ids") as beside:
         indexed = beside.submit(index_ids, out, state)
         if before is None:
@@ -147,18 +160,16 @@ def build(
             indexed.result()  # which days share ids
             again = {day for day in state.days if options.again(day)}
             opened, known = open_days(spark, out, state, before, again), before.tables
+        if opened.steps is not None:
+            held.callback(opened.steps.unpersist)
         run = _Run(spark, out, state, known, opened.days, state.as_of_us)
         state.tables = dict(run.known)
         state.opened = sorted(map(iso, run.opened.tasks))
         _note_figures(run, opened.figures)
-        if as_of_ms is not None:
+        if options.as_of_ms is not None:
             _count_later(run)
-    if opened.steps is not None:
-        try:
-            _tables(run, opened.steps, round(options.index_lag_seconds * 1e6), timed)
-        finally:
-            opened.steps.unpersist()
-    return figures(out, state)
+        indexed.result()  # a failure must not be taken for days that share no ids
+    return run, opened.steps
 
 
 def _note_figures(run: _Run, figures: list[dict[str, Any]]) -> None:
@@ -245,7 +256,8 @@ def _inverted(run: _Run, steps: DataFrame, lag_us: int) -> DataFrame | None:
 
 def _steps_at_most(run: _Run) -> int:
     """Return a bound of the number of steps that the claims of this run are compared with."""
-    steps = sum(run.state.days[day].events for day in run.opened.tasks)
+    days = run.state.days
+    steps = sum(days[day].events for day in run.opened.tasks | linked_days(days, run.opened.tasks))
     known = paths_of(run.known, TOTAL)
     return steps + (count_open(run.out, known) if known else 0)
 

@@ -22,6 +22,7 @@ from freshq_pipeline.storage.state import (
     State,
     current,
     new_run_id,
+    prune,
     publish,
     register,
     show,
@@ -109,6 +110,16 @@ def _changed(before: State, files: dict[str, tuple[int, int]]) -> bool:
     return any(path in files and list(files[path]) != seen for path, seen in before.files.items())
 
 
+def finish_last(request: RunRequest, todo: RunPlan) -> None:
+    """Do what the run before left undone if it was killed, or the catalog failed, after it was published."""
+    if todo.before is None:
+        return
+    show(request.out, todo.before.run_id)
+    if todo.registry is not None:
+        register(todo.registry, todo.before)
+    prune(request.out, todo.before, request.options.keep_runs, registry=todo.registry)
+
+
 def execute(
     request: RunRequest,
     session: Callable[[Tuning], AbstractContextManager[SparkSession]],
@@ -128,9 +139,7 @@ def execute(
     todo = plan(request)
     before = todo.before
     if before is not None and not todo.new and not todo.again:
-        show(request.out, before.run_id)
-        if todo.registry is not None:
-            register(todo.registry, before)
+        finish_last(request, todo)
         kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
         return kept
     watch, tuning = Stopwatch(), todo.tuning()

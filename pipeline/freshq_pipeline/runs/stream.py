@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.runs.batch import execute_plan, plan
+from freshq_pipeline.runs.batch import execute_plan, finish_last, plan
 from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
@@ -52,7 +52,7 @@ def stream(
     if request.options.form is Format.EXPORT:
         raise BadInput("format: an export is complete when it appears; use run")
     request = request.with_recorded_lag()
-    plan(request)  # raises BadInput before the query starts
+    finish_last(request, plan(request))  # raises BadInput before the query starts
 
     def batch(arrived: DataFrame, _batch_id: int) -> None:
         in_batch = {normalized(row["path"]) for row in arrived.select(F.col("path")).distinct().collect()}

@@ -117,7 +117,7 @@ def current(out: Folder) -> State | None:
         return None
     kept = out.read_json(POINTER)
     if not isinstance(kept, dict) or kept.get("version") != STATE_VERSION:
-        msg = f"out: {out.at(POINTER)} was written by another version; use another folder"
+        msg = f"out: {out.at(POINTER)} was written by another version; use --full-refresh, or another folder"
         raise BadInput(msg)
     return State(**kept | {"days": days_from_json(kept["days"])})
 

@@ -173,6 +173,8 @@ class LeasedLoop(WorkLoop):
             self._runs.end(run, error)
 
     def _begin(self, run: TaskRun) -> None:
+        if self._end_request.at_once and run.coroutine is None:
+            return  # another worker may have it already: it is given back
         started = time.monotonic()
         end = too_late_to_run(self._queue, run.claim) if run.coroutine is None else None
         if end is None and self._config.at_most_once:
@@ -267,7 +269,8 @@ class LeasedLoop(WorkLoop):
         run.acknowledged = True
         if not self._is_awaited(run):
             self._crew.start([run])
-            self._crew.wake()
+            with suppress(RuntimeError):  # no thread is left: the one that settles takes it next
+                self._crew.wake()
 
     def _run_once(self, run: TaskRun) -> None:
         started = _started(run, time.monotonic())

@@ -89,12 +89,17 @@ class LeaseRenewal:
                 return
             now = self._queue.now()
             run_seconds = now - run.started
-            if self._max_run_seconds is not None and run_seconds >= self._max_run_seconds:
+            if self._is_too_long(run, run_seconds):
                 if self._runs.abandon(run):
                     run.cancel(f"it took longer than {self._max_run_seconds:g} s")
                     self._on_overrun(run, run_seconds)
             elif self._needs_extension(run, now):
                 self._begin_extension(run)
+
+    def _is_too_long(self, run: TaskRun, run_seconds: float) -> bool:
+        # During an outage, a run that is done waits for the store, however long it takes.
+        limit_seconds = self._max_run_seconds
+        return limit_seconds is not None and run_seconds >= limit_seconds and not run.only_settles
 
     def _needs_extension(self, run: TaskRun, now: float) -> bool:
         is_due = run.claim.lease_until - now < RENEW_BELOW * self._queue.lease_seconds
@@ -123,7 +128,8 @@ class LeaseRenewal:
         run.stored_at = self._queue.now()
         task = run.claim.task
         try:
-            run.claim = self._queue.extend(run.claim, self._queue.lease_seconds, progress=fraction, step=step)
+            lease_seconds = self._queue.lease_seconds
+            run.extended(self._queue.extend(run.claim, lease_seconds, progress=fraction, step=step))
             run.stored = reported
         except LeaseLost as lost:
             run.handle.lost = lost

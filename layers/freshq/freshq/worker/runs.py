@@ -70,6 +70,16 @@ class TaskRun:
         """Let the function that runs the task report on it."""
         give_handle(self.claim.task, self.handle)
 
+    @property
+    def only_settles(self) -> bool:
+        """Whether its function has returned, and only its settlement is left, as far as is known."""
+        return self.is_over or self.unsettled
+
+    def extended(self, claim: Claim) -> None:
+        """Go on with a claim whose lease is longer."""
+        give_handle(claim.task, self.handle)
+        self.claim = claim
+
     def cancel(self, why: str) -> None:
         """Ask the run to stop: its function sees `task.cancelled`, and a coroutine is cancelled."""
         self.handle.why_cancelled = why
