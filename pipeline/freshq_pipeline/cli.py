@@ -246,7 +246,8 @@ def pull(
     """Copy the landed events of a stack or of a SQL queue; later pulls copy only new ones."""
     if (stack is None) is (queue is None):
         raise BadInput("pull: give either --stack NAME or --queue URL")
-    with Progress(*Progress.get_default_columns(), console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    with Progress(*Progress.get_default_columns(), console=console, disable=not console.is_terminal) as bar:
         said = _pull_stack(stack, out, bar) if stack is not None else _pull_queue(queue or "", out, bar)
     typer.echo(said)
 

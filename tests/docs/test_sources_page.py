@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import boto3
 import pytest
 from typer.testing import CliRunner
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 PAGE: Final = Path(__file__).parents[2] / "docs" / "sources.md"
 CODE: Final = re.compile(r"`([^`]+)`")
 STATUS: Final = re.compile(r" \(status (\d)\)$")
-TOKEN: Final = re.compile(r"^token\s+(\S+)$", re.MULTILINE)
+TOKEN: Final = re.compile(r"^token +(\S+) *$", re.MULTILINE)
 VARIABLE: Final = re.compile(r"\$(\w+)")
 FAR: Final = datetime(2099, 12, 1, 9, tzinfo=UTC)
 
@@ -109,6 +110,8 @@ def to_local(client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", client.meta.endpoint_url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
     monkeypatch.setenv("AWS_DEFAULT_REGION", client.meta.region_name)
+    # It would keep the credentials of an earlier test.
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
 
 
 @pytest.fixture(params=["sqlite", "postgres", "dynamodb_local"])

@@ -28,8 +28,9 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         Emulator(tmp_path_factory.mktemp("emulator") / "log") as emulator,
         pytest.MonkeyPatch.context() as patch,
     ):
-        for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"):
-            patch.setenv(name, emulator.environment[name])
+        for name, value in emulator.environment.items():
+            if name.startswith("AWS_"):
+                patch.setenv(name, value)
         client = boto3.client("s3", **emulator.connection)
         client.create_bucket(Bucket="own")
         yield client

@@ -65,7 +65,7 @@ def test_an_unknown_part_is_named_beside_those_there_are(
 
 
 def test_make_passes_the_parts_and_the_peers_on() -> None:
-    command = ["make", "--dry-run", "bench", "PARTS=worker cli", "PEERS=python3.12"]
+    command = ["make", "--no-print-directory", "--dry-run", "bench", "PARTS=worker cli", "PEERS=python3.12"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 - make, by name
     assert shown.splitlines()[-1].endswith("-m benchmarks worker cli --peers python3.12")
 

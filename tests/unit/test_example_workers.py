@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = PROJECT / "examples"
 PAGES = {"web": "asyncio.md"}
+# Too long for a page, which links to it; a test runs it.
+SHOWN_BY_THEMSELVES = ("pipeline",)
 
 
 class Example:
@@ -69,7 +71,7 @@ def status_of(queue: Queue, task_id: str) -> TaskStatus | None:
 
 
 def test_the_documentation_shows_each_file() -> None:
-    files = list(EXAMPLES.glob("*/*.py"))
+    files = [path for path in EXAMPLES.glob("*/*.py") if path.parent.name not in SHOWN_BY_THEMSELVES]
     assert len(files) == 7
     for path in files:
         page = PROJECT / "docs" / PAGES.get(path.parent.name, "worker.md")
