@@ -11,15 +11,25 @@ const QUESTIONS = {
   "redrive all": () => "Return the dead letters that are not past their deadline to their lines, at most 100 at a time?",
 };
 
+// Resolves the question that is asked; null if none is.
+let answer = null;
+
+function answered(yes) {
+  const resolve = answer;
+  answer = null;
+  resolve?.(yes);
+}
+
 /** Ask a question; resolves to whether the answer was yes. */
 function confirmed(text) {
   const dialog = byId("ask");
+  // The event of a dialog that was closed may come after the next question: that one is still open then.
+  answered(false);
+  dialog.onclose = () => { if (!dialog.open) answered(dialog.returnValue === "yes"); };
   say("ask-text", text);
   dialog.returnValue = "no";
   dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
-  });
+  return new Promise((resolve) => { answer = resolve; });
 }
 
 /** Do something, after a question if it cannot be undone, and say what was done. */
