@@ -92,21 +92,21 @@ class Lifecycle:
             raise ValueError(msg)
         return max_age_seconds
 
-    def completed(self, task: Task, now: float, result: Any, version: str | None = None) -> Task:  # noqa: ANN401 - any JSON value
+    def completed(self, task: Task, now: float, result: Any, request_token: str | None = None) -> Task:  # noqa: ANN401 - any JSON value
         """Return the task after success.
 
         Args:
             task: The task that was run.
             now: Current time in seconds.
             result: What the runner returned.
-            version: Request token of the write; None for a new one.
+            request_token: Names the write; None for a new one.
         """
         changes = {"result": result, "error": None} | UNHELD
-        return self._next(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, version, **changes)
+        return self._next(task, Verb.COMPLETE, TaskStatus.SUCCESS, now, request_token, **changes)
 
-    def failed(self, task: Task, now: float, error: str | None, version: str | None = None) -> Task:
+    def failed(self, task: Task, now: float, error: str | None, request_token: str | None = None) -> Task:
         """Return the task as a dead letter."""
-        changes = {"error": truncated(error), "version": version}
+        changes = {"error": truncated(error), "request_token": request_token}
         return self._settled(task, Verb.FAIL, TaskStatus.FAILURE, now, **changes)
 
     def retried(
@@ -116,7 +116,7 @@ class Lifecycle:
         error: str | None,
         delay_seconds: float | None,
         uniform: float,
-        version: str | None = None,
+        request_token: str | None = None,
     ) -> Task:
         """Return the task delayed until its next attempt, or as a dead letter after its last one.
 
@@ -126,9 +126,9 @@ class Lifecycle:
             error: Why it failed.
             delay_seconds: Before the next attempt; None for the queue's backoff.
             uniform: A random number from [0, 1), for the backoff's jitter.
-            version: Request token of the write; None for a new one.
+            request_token: Names the write; None for a new one.
         """
-        changes = {"error": truncated(error), "version": version}
+        changes = {"error": truncated(error), "request_token": request_token}
         if task.attempts >= self.config.max_attempts:
             return self._settled(task, Verb.RETRY, TaskStatus.FAILURE, now, **changes)
         if delay_seconds is None:
@@ -136,14 +136,16 @@ class Lifecycle:
         not_before = _not_before(task, now, delay_seconds)
         return self._settled(task, Verb.RETRY, TaskStatus.PENDING, now, not_before=not_before, **changes)
 
-    def released(self, task: Task, now: float, delay_seconds: float = 0, version: str | None = None) -> Task:
+    def released(
+        self, task: Task, now: float, delay_seconds: float = 0, request_token: str | None = None
+    ) -> Task:
         """Return the task as claimable again after a delay, the attempt not counted."""
         return self._settled(
             task,
             Verb.RELEASE,
             TaskStatus.PENDING,
             now,
-            version=version,
+            request_token=request_token,
             attempts=max(0, task.attempts - 1),
             not_before=_not_before(task, now, delay_seconds),
         )
@@ -258,7 +260,7 @@ class Lifecycle:
         verb: Verb,
         to: TaskStatus,
         now: float,
-        version: str | None = None,
+        request_token: str | None = None,
         **changes: Any,  # noqa: ANN401 - the fields of Task
     ) -> Task:
         """Apply a verb; set the expiry and the request token of the new version."""
@@ -269,7 +271,7 @@ class Lifecycle:
             useful_until = max(task.deadline, changes["lease_until"])
         else:
             useful_until = now
-        changes |= {"expires": self.expires(useful_until), "request_token": version or new_token()}
+        changes |= {"expires": self.expires(useful_until), "request_token": request_token or new_token()}
         return advance(task, verb, to, now, **changes)
 
 

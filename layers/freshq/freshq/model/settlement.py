@@ -33,7 +33,7 @@ class Settlement:
         error: Of `fail` and `retry`: why the attempt failed.
         delay_seconds: Of `retry` and `release`: delay before the task can be claimed again; None for the
             default of the verb.
-        version: Names the write; empty until it is first settled.
+        request_token: Names the write; empty until it is first settled.
     """
 
     claim: Claim
@@ -41,7 +41,7 @@ class Settlement:
     result: Any = None
     error: str | None = None
     delay_seconds: float | None = None
-    version: str = field(default="", compare=False)
+    request_token: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -114,17 +114,17 @@ class Settlement:
             uniform: Returns a random number from [0, 1), for the jitter of a retry.
         """
         task = held_task(self.claim)
-        if not self.version:
+        if not self.request_token:
             # Not before: random numbers let other threads go first, and a worker would claim for one free
             # slot while the others are about to be free.
-            object.__setattr__(self, "version", new_token())
+            object.__setattr__(self, "request_token", new_token())
         if self.verb is Verb.COMPLETE:
-            return life.completed(task, now, self.result, self.version)
+            return life.completed(task, now, self.result, self.request_token)
         if self.verb is Verb.FAIL:
-            return life.failed(task, now, self.error, self.version)
+            return life.failed(task, now, self.error, self.request_token)
         if self.verb is Verb.RETRY:
-            return life.retried(task, now, self.error, self.delay_seconds, uniform(), self.version)
-        return life.released(task, now, self.delay_seconds or 0, self.version)
+            return life.retried(task, now, self.error, self.delay_seconds, uniform(), self.request_token)
+        return life.released(task, now, self.delay_seconds or 0, self.request_token)
 
     @property
     def serves(self) -> bool:
