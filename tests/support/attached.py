@@ -57,7 +57,7 @@ class Shipments:
 
     def _keys(self) -> tuple[Any, ...]:
         parts = [(self.key.hash, "HASH"), *([(self.key.range, "RANGE")] if self.key.range else [])]
-        return tuple((part.name, part.kind, role) for part, role in parts)
+        return tuple((part.name, part.attribute_type, role) for part, role in parts)
 
     def create_attached(self, index_options: Any = (), **how: Any) -> None:
         """Make a table as it is once it was attached, which takes DynamoDB Local two seconds."""

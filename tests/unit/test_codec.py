@@ -44,8 +44,8 @@ class Packed:
         text = json.dumps(self.inner.encode(value))
         return base64.b85encode(zlib.compress(text.encode())).decode()
 
-    def decoder(self, kind: Any) -> Callable[[Any], Any]:
-        read = self.inner.decoder(kind)
+    def decoder(self, annotation: Any) -> Callable[[Any], Any]:
+        read = self.inner.decoder(annotation)
 
         def decode(stored: Any) -> Any:
             if self.down:
@@ -255,8 +255,8 @@ class ByPydantic(JsonCodec):
     def encode(self, value: Any) -> Any:
         return TypeAdapter(dict[str, int]).validate_python(value) if isinstance(value, dict) else value
 
-    def decoder(self, kind: Any) -> Callable[[Any], Any]:
-        decode: Callable[[Any], Any] = TypeAdapter(kind).validate_python
+    def decoder(self, annotation: Any) -> Callable[[Any], Any]:
+        decode: Callable[[Any], Any] = TypeAdapter(annotation).validate_python
         return decode
 
 

@@ -114,11 +114,12 @@ class AlreadyQueued(RefusedError):  # noqa: N818 - names the outcome
 class NoPosition(RefusedError):  # noqa: N818 - names the outcome
     """The record lacks the attribute that orders its table, or has it with another type."""
 
-    def __init__(self, task_id: str, attribute: str, kind: str) -> None:
+    def __init__(self, task_id: str, attribute: str, attribute_type: str) -> None:
         """Name the record, the attribute, and the type that it must have: S, N or B."""
         super().__init__(
             f"task {task_id!r}: cannot be queued, because the table is in the order of {attribute!r} and the "
-            f"record has none of type {kind}, or one that is too long; set it, then put the record again"
+            f"record has none of type {attribute_type}, or one that is too long; "
+            "set it, then put the record again"
         )
         self.task_id = task_id
         self.attribute = attribute

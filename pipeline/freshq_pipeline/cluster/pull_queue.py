@@ -92,7 +92,7 @@ def _opened(address: str) -> BaseQueue:
     Raises:
         BadInput: If it is not in a SQL database.
     """
-    if Address.parse(address).kind == "dynamodb":
+    if Address.parse(address).backend == "dynamodb":
         msg = "queue: the changes of a table of DynamoDB are in the archive of its stack; use --stack NAME"
         raise BadInput(msg)
     return open_queue(address)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Types of keys, and how many a table has at most: a hash key and a range key.
-KINDS: Final = frozenset({TEXT, NUMBER, BINARY})
+# Types of attributes that can be keys, and how many a table has at most: a hash key and a range key.
+ATTRIBUTE_TYPES: Final = frozenset({TEXT, NUMBER, BINARY})
 MAX_KEY_PARTS: Final = 2
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
 # The year 10,000, which `datetime` does not have.
@@ -78,7 +78,7 @@ def landed_event(record: Mapping[str, Any], key: str | None = None) -> dict[str,
         "schema_version": SCHEMA_VERSION,
         "event_id": _required(text_of(record, "eventID"), "eventID"),
         "sequence": text_of(change, "SequenceNumber"),
-        "change": _kind(before, after),
+        "change": _change_type(before, after),
         "stream_ms": _stream_ms(change.get("ApproximateCreationDateTime")),
         "ttl_removal": after is None and _removed_by_ttl(record),
         "task_id": _task_id(_required(part_of(change, "Keys"), "Keys"), image, key),
@@ -108,25 +108,26 @@ def _task_id(keys: Image, image: Image, key: str | None) -> str | float | int | 
     if key is None:
         return _value(keys, "taskId", str) or _value(image, "taskId", str)
     parts = {name: KeyPart(name, next(iter(part_of(keys, name)), "")) for name in keys}
-    if key not in parts or len(parts) > MAX_KEY_PARTS or not {part.kind for part in parts.values()} <= KINDS:
+    types = {part.attribute_type for part in parts.values()}
+    if key not in parts or len(parts) > MAX_KEY_PARTS or not types <= ATTRIBUTE_TYPES:
         msg = f"record: Keys must be those of the attached table, with the hash key {quoted(key)}"
         raise ValueError(msg)
     hash_key = parts.pop(key)
     table_key = TableKey(hash_key, next(iter(parts.values()), None))
     return table_key.id_of(
-        {part.name: {part.kind: _key_value(keys, part)} for part in (hash_key, *parts.values())}
+        {part.name: {part.attribute_type: _key_value(keys, part)} for part in (hash_key, *parts.values())}
     )
 
 
 def _key_value(keys: Image, part: KeyPart) -> KeyValue:
     """Return the value of a key; Lambda passes binary data as base64, boto3 as bytes."""
-    value = keys[part.name][part.kind]
-    if part.kind == BINARY and isinstance(value, bytes):
+    value = keys[part.name][part.attribute_type]
+    if part.attribute_type == BINARY and isinstance(value, bytes):
         return value
-    return part.value(text_of(part_of(keys, part.name), part.kind) or "")
+    return part.value(text_of(part_of(keys, part.name), part.attribute_type) or "")
 
 
-def _kind(before: Image | None, after: Image | None) -> str:
+def _change_type(before: Image | None, after: Image | None) -> str:
     if after is None:
         return "REMOVE"
     return "INSERT" if before is None else "MODIFY"
@@ -139,13 +140,13 @@ def _required(value: T, name: str) -> T:
     return value
 
 
-def _value(image: Image, attribute: str, kind: type[str | float | int]) -> str | float | int | None:
+def _value(image: Image, attribute: str, python_type: type[str | float | int]) -> str | float | int | None:
     """Return an attribute; None if the image does not have it, or not as a string or number."""
-    text = text_of(part_of(image, attribute), "S" if kind is str else "N")
+    text = text_of(part_of(image, attribute), "S" if python_type is str else "N")
     if text is None:
         return None
     try:
-        value = kind(text)
+        value = python_type(text)
     except ValueError:
         value = math.nan
     if isinstance(value, float) and not math.isfinite(value):
@@ -166,5 +167,5 @@ def _removed_by_ttl(record: Mapping[str, Any]) -> bool:
     """Return whether TTL removed the item; Lambda and GetRecords spell the fields differently."""
     identity = part_of(record, "userIdentity")
     principal = identity.get("principalId") or identity.get("PrincipalId")
-    kind = identity.get("type") or identity.get("Type")
-    return bool(kind == "Service" and principal == TTL_PRINCIPAL)
+    identity_type = identity.get("type") or identity.get("Type")
+    return bool(identity_type == "Service" and principal == TTL_PRINCIPAL)

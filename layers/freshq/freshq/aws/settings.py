@@ -81,9 +81,12 @@ class QueueSettings(EnvironmentSettings):
         from freshq.stores.dynamodb.tables.attachment import described_key  # noqa: PLC0415 - likewise
 
         key = described_key(client, self.table, self.attach_key)
-        if key.hash.kind != "S":
-            msg = f"FRESHQ_ATTACH_KEY: {self.attach_key!r} is of type {key.hash.kind}; the functions' roles "
-            raise ValueError(msg + "allow only tables whose hash key is of type S; use freshq work instead")
+        if key.hash.attribute_type != "S":
+            msg = (
+                f"FRESHQ_ATTACH_KEY: {self.attach_key!r} is of type {key.hash.attribute_type}; the "
+                "functions' roles allow only tables whose hash key is of type S; use freshq work instead"
+            )
+            raise ValueError(msg)
         return Names.attached(key)
 
     def queue(self, client: DynamoDBClient | None = None) -> BaseQueue:

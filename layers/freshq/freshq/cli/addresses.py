@@ -103,8 +103,8 @@ class Address:
         scheme, _, rest = text.partition("://")
         location, _, query = rest.partition("?")
         address = cls(scheme, location, _pairs(query), table)
-        rules = SCHEMES.get(address.kind)
-        if address.kind == "postgres":
+        rules = SCHEMES.get(address.backend)
+        if address.backend == "postgres":
             raise ValueError("queue: postgres:// is not a scheme; write postgresql://USER@HOST/NAME")
         if rules is None or not rules.allows(address):
             msg = f"queue: must look like {FORMS}; got {quoted(without_password(text))}"
@@ -112,7 +112,7 @@ class Address:
         return address
 
     @property
-    def kind(self) -> str:
+    def backend(self) -> str:
         """The scheme without the driver of a SQL database."""
         return self.scheme.partition("+")[0]
 
@@ -172,7 +172,7 @@ def open_queue(
         StoreError: If the store cannot be reached.
     """
     parsed = Address.parse(address)
-    scheme = SCHEMES[parsed.kind]
+    scheme = SCHEMES[parsed.backend]
     options, others = split_options(parsed.options, {**QUEUE_OPTIONS, **scheme.own_options})
     if others and not scheme.passes_options:
         known = ", ".join({**QUEUE_OPTIONS, **scheme.own_options})
@@ -184,7 +184,7 @@ def open_queue(
     if max_age_seconds is not None:
         options["max_age_seconds"] = max_age_seconds
     parsed = replace(parsed, options=others)
-    if parsed.kind == "sqlite" and not new:
+    if parsed.backend == "sqlite" and not new:
         _check_file(parsed)
     return scheme.open(parsed, options)
 
@@ -192,9 +192,9 @@ def open_queue(
 def storable_names(address: str) -> tuple[str, ...]:
     """Return the names of the options that can be stored with the queue of an address."""
     parsed = Address.parse(address)
-    if parsed.kind == "dynamodb" and "key" in parsed.options:  # the attachment has order and shards
+    if parsed.backend == "dynamodb" and "key" in parsed.options:  # the attachment has order and shards
         return tuple(option for option in STORABLE if option not in ("order", "shards"))
-    return STORABLE if parsed.kind == "dynamodb" else STORABLE[:-1]
+    return STORABLE if parsed.backend == "dynamodb" else STORABLE[:-1]
 
 
 def storable_options(address: str) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def with_connections(address: str, max_connections: int) -> str:
         max_connections: Maximum number of connections.
     """
     parsed = Address.parse(address)
-    if not SCHEMES[parsed.kind].has_table or "max_connections" in parsed.options:
+    if not SCHEMES[parsed.backend].has_table or "max_connections" in parsed.options:
         return address
     options = {**parsed.options, "max_connections": str(max_connections)}
     table = f"#{parsed.table}" if parsed.table else ""
@@ -249,7 +249,7 @@ def database_of(address: str) -> tuple[str, str]:
         ValueError: If it is not the address of a SQL database.
     """
     parsed = Address.parse(address)
-    if not SCHEMES[parsed.kind].has_table:
+    if not SCHEMES[parsed.backend].has_table:
         msg = f"url: must be the address of a SQL database, got {quoted(without_password(address))}"
         raise ValueError(msg)
     others = split_options(parsed.options, {**QUEUE_OPTIONS, **SQL_OPTIONS})[1]

@@ -118,13 +118,13 @@ def checked_resource_id(resource_id: Any, argument: str = "resource_id") -> str:
     return _checked_text(argument, "an id", resource_id, MAX_RESOURCE_ID_BYTES)
 
 
-def _checked_text(where: str, kind: str, text: Any, limit_bytes: int) -> str:  # noqa: ANN401
+def _checked_text(where: str, what: str, text: Any, limit_bytes: int) -> str:  # noqa: ANN401
     try:
         usable = isinstance(text, str) and 0 < len(text.encode()) <= limit_bytes
     except UnicodeEncodeError:
         usable = False
     if not usable:
-        msg = f"{where}: {kind} must be a text of 1 to {limit_bytes} bytes, got {quoted(text)}"
+        msg = f"{where}: {what} must be a text of 1 to {limit_bytes} bytes, got {quoted(text)}"
         raise ValueError(msg)
     return str(text)
 

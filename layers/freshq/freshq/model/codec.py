@@ -31,7 +31,7 @@ class Codec(Protocol):
             ValueError: If it has none; the message has no part of the value.
         """
 
-    def decoder(self, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - an annotation
+    def decoder(self, annotation: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - an annotation
         """Return a function that makes a value of a type from the stored JSON value.
 
         That function raises ValueError for what will never fit, and so makes a dead letter. The message has
@@ -39,7 +39,7 @@ class Codec(Protocol):
         pydantic, freshq keeps only the field and the problem. After another error the task is tried again.
 
         Args:
-            kind: The type, as a handler annotates its payload; `Any` where it does not.
+            annotation: The type, as a handler annotates its payload; `Any` where it does not.
 
         Raises:
             Exception: Any, if the codec does not know the type.
@@ -92,9 +92,9 @@ class JsonCodec:
         """
         return json_copy(json_text(value), value)
 
-    def decoder(self, kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - an annotation
+    def decoder(self, annotation: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - an annotation
         """Return a function that makes a value of a type, as pydantic does, from the stored JSON value."""
-        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
 
         def decode(stored: Any) -> Any:  # noqa: ANN401 - any JSON value
             try:

@@ -172,8 +172,8 @@ class _GuardedBlock(AbstractContextManager[object]):
 
     @override
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self, error_class: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         if self._entered is not None:
             with self._failures.caught("current"):
-                self._entered.__exit__(kind, error, at)
+                self._entered.__exit__(error_class, error, at)

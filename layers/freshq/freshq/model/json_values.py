@@ -65,9 +65,9 @@ def json_copy(text: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
     copy = json.loads(text)
     # Comparing is fast; only what differs is looked through.
     if copy != value and (found := next(_changed_keys(value, ""), None)) is not None:
-        where, kind = found
+        where, type_name = found
         at = f" at {where}" if where else ""
-        msg = f"a key{at} is of type {kind}, and JSON would make it a text; use texts as keys"
+        msg = f"a key{at} is of type {type_name}, and JSON would make it a text; use texts as keys"
         raise ValueError(msg)
     return copy
 

@@ -136,8 +136,8 @@ class Source:
         for name in names:
             positive(name, getattr(self, name))
         for name in ("groups", "priorities"):
-            for kind, share in getattr(self, name).items():
-                positive(f"{name}.{kind}", share)
+            for member, share in getattr(self, name).items():
+                positive(f"{name}.{member}", share)
         if self.burst is not None and self.burst.end >= self.duration_seconds:
             msg = f"burst: must end before the run does, at {self.duration_seconds:g} s; it ends at "
             raise ValueError(msg + f"{self.burst.end:g} s")
@@ -198,9 +198,9 @@ def _exponential(mean: float, count: int, rng: Random) -> list[float]:
     return [-mean * log(1.0 - random()) for _ in range(count)]
 
 
-def _arrivals(kind: ArrivalProcess, rate: float, start: float, end: float, rng: Random) -> array[float]:
+def _arrivals(process: ArrivalProcess, rate: float, start: float, end: float, rng: Random) -> array[float]:
     """Return the times in [start, end) at which tasks arrive."""
-    if kind is ArrivalProcess.DETERMINISTIC:
+    if process is ArrivalProcess.DETERMINISTIC:
         count = max(0, math.ceil((end - start) * rate - 1e-9))
         return array("d", [start + index / rate for index in range(count)])
     times = array("d")

@@ -115,10 +115,10 @@ def _print_stream_plan(attachment: Attachment, present: str | None) -> None:
     """Print whether the stream is to be enabled, and whether the Lambda functions can use it."""
     typer.echo(f"  exists: the stream {present}" if present else "  to enable: the change stream")
     key = attachment.key.hash
-    if key.kind != "S":
+    if key.attribute_type != "S":
         typer.echo(
-            f"  note: the hash key {key.name!r} is of type {key.kind}; the functions of the stack take only "
-            "type S, so work this table with freshq work"
+            f"  note: the hash key {key.name!r} is of type {key.attribute_type}; the functions of the "
+            "stack take only type S, so work this table with freshq work"
         )
 
 
@@ -138,7 +138,7 @@ def _order(order: AttachOrder | None, order_by: str | None) -> Order:
     return allowed[order]
 
 
-def _order_by(name: str | None, kind: OrderType | None) -> KeyPart | None:
+def _order_by(name: str | None, order_type: OrderType | None) -> KeyPart | None:
     """Return the attribute that orders the table, and its type; None if time does.
 
     Raises:
@@ -148,13 +148,13 @@ def _order_by(name: str | None, kind: OrderType | None) -> KeyPart | None:
     from freshq.stores.dynamodb.table_key import NUMBER, TEXT, KeyPart  # noqa: PLC0415 - an extra
 
     if name is None:
-        if kind is not None:
+        if order_type is not None:
             raise ValueError("order_type: only with --order-by, as the type of that attribute")
         return None
     if not name or name.startswith(ATTACHED_PREFIX):
         msg = f"order_by: must be the name of an attribute of the records, got {quoted(name)}"
         raise ValueError(msg)
-    return KeyPart(name, TEXT if kind is OrderType.TEXT else NUMBER)
+    return KeyPart(name, TEXT if order_type is OrderType.TEXT else NUMBER)
 
 
 def print_plan(plan: AttachPlan, attachment: Attachment) -> None:

@@ -107,10 +107,10 @@ class AttachedDynamoDBStore(TableStore):
         """Return the arguments of an UpdateItem, with a copy of the attribute that orders the table."""
         if self._attachment.order_by is None:
             return arguments
-        kind = self._attachment.order_by.kind
+        attribute_type = self._attachment.order_by.attribute_type
         conditions = [arguments["ConditionExpression"], "attribute_type(#orderBy, :orderType)"]
-        values: Item = {":orderType": {"S": kind}}
-        if kind != NUMBER:
+        values: Item = {":orderType": {"S": attribute_type}}
+        if attribute_type != NUMBER:
             conditions.append("size(#orderBy) BETWEEN :one AND :mostBytes")
             values[":mostBytes"] = {"N": str(MAX_RANGE_KEY_BYTES)}
         update = arguments["UpdateExpression"].replace("SET ", "SET #position = #orderBy, ", 1)
@@ -130,7 +130,7 @@ class AttachedDynamoDBStore(TableStore):
         if status in (TaskStatus.PENDING, TaskStatus.TAKEN):
             return AlreadyQueued(task.task_id, found.queue, status)
         if status in (TaskStatus.READY, *PUTTABLE) and (order_by := self._attachment.order_by):
-            return NoPosition(task.task_id, order_by.name, order_by.kind)
+            return NoPosition(task.task_id, order_by.name, order_by.attribute_type)
         return IllegalTransition(task.task_id, "put", status, TaskStatus.READY)
 
     @override
@@ -158,7 +158,7 @@ class AttachedDynamoDBStore(TableStore):
             order_by, current = self._attachment.order_by, conflict.current
             if order_by is None or current is None or not guard.admits(current):
                 raise
-            raise NoPosition(task.task_id, order_by.name, order_by.kind) from None
+            raise NoPosition(task.task_id, order_by.name, order_by.attribute_type) from None
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:

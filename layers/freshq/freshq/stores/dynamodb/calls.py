@@ -343,5 +343,5 @@ def _translated_client_error(error: ClientError, table: str) -> FreshqError:
         return Unreachable(
             f"table {table!r}: DynamoDB refused the call ({code}: {message}); check credentials and clock"
         )
-    kind = InvalidUpdate if code == "ValidationException" else StoreError
-    return kind(f"table {table!r}: {code}: {message}")
+    error_class = InvalidUpdate if code == "ValidationException" else StoreError
+    return error_class(f"table {table!r}: {code}: {message}")

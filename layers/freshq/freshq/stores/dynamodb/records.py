@@ -123,7 +123,7 @@ class Records:
         table_key = self.calls.names.key
         parts = [part for part in (table_key.hash, table_key.range) if part is not None]
         for part in parts:
-            if part.kind not in typed.get(part.name, {}):
+            if part.attribute_type not in typed.get(part.name, {}):
                 msg = f"record: must have the table's key {table_key}, got {quoted(sorted(typed))}"
                 raise ValueError(msg)
         key = {part.name: typed[part.name] for part in parts}

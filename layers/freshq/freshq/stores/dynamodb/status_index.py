@@ -75,10 +75,10 @@ class StatusIndex:
 
     def place(self, key: Item) -> Any:  # noqa: ANN401 - a number, a text as bytes, or bytes
         """Return what orders an entry, comparable as DynamoDB compares it."""
-        ((kind, value),) = key[self.range_key].items()
+        ((attribute_type, value),) = key[self.range_key].items()
         if self.by_time:
             return seconds(key[self.range_key])
-        return Decimal(value) if kind == "N" else value.encode() if kind == "S" else value
+        return Decimal(value) if attribute_type == "N" else value.encode() if attribute_type == "S" else value
 
     def entry(self, item: Item) -> Entry:
         """Return an item of the index as an entry."""

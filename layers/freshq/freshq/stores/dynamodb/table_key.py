@@ -59,11 +59,11 @@ class KeyPart:
 
     Attributes:
         name: Name of the attribute.
-        kind: Its type: S, N or B.
+        attribute_type: S, N or B.
     """
 
     name: str
-    kind: str = TEXT
+    attribute_type: str = TEXT
 
     def value(self, text: str) -> KeyValue:
         """Return the value, as the low-level client has it, that a text names.
@@ -71,17 +71,17 @@ class KeyPart:
         Raises:
             ValueError: If it names none; says what is allowed.
         """
-        if self.kind == NUMBER:
+        if self.attribute_type == NUMBER:
             return _number_text(text, self.name)
-        if self.kind == BINARY:
+        if self.attribute_type == BINARY:
             return _bytes(text, self.name)
         return text
 
     def text(self, value: Any) -> str:  # noqa: ANN401 - text or bytes, as the low-level client has them
         """Return the text that names a value."""
-        if self.kind == NUMBER:
+        if self.attribute_type == NUMBER:
             return _digits(Decimal(value))
-        return base64.b64encode(bytes(value)).decode() if self.kind == BINARY else str(value)
+        return base64.b64encode(bytes(value)).decode() if self.attribute_type == BINARY else str(value)
 
     def given(self, value: KeyValue) -> str:
         """Return the text that names a value of an application.
@@ -89,11 +89,11 @@ class KeyPart:
         Raises:
             ValueError: If the value is not of the type of this key.
         """
-        wanted, allowed = GIVEN[self.kind]
+        wanted, allowed = GIVEN[self.attribute_type]
         if not isinstance(value, wanted) or isinstance(value, bool):
             msg = f"{self.name}: must be {allowed}, got {type(value).__name__}"
             raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
-        return self.text(self.value(str(value)) if self.kind == NUMBER else value)
+        return self.text(self.value(str(value)) if self.attribute_type == NUMBER else value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +116,21 @@ class TableKey:
     @property
     def has_own_ids(self) -> bool:
         """Whether freshq's own items must name their id in an attribute, as their key cannot."""
-        return self.hash.kind == NUMBER
+        return self.hash.attribute_type == NUMBER
 
     def __str__(self) -> str:
         """Return the names and types, such as ``customer (S), at (N)``."""
-        return ", ".join(f"{part.name} ({part.kind})" for part in (self.hash, self.range) if part)
+        return ", ".join(f"{part.name} ({part.attribute_type})" for part in (self.hash, self.range) if part)
 
     @property
     def form(self) -> str:
         """How the id of a record is written, for messages."""
         forms = {TEXT: "text", NUMBER: "a number", BINARY: "base64"}
         if self.range is None:
-            return f"the key {self.hash.name!r} as {forms[self.hash.kind]}"
+            return f"the key {self.hash.name!r} as {forms[self.hash.attribute_type]}"
         both = f"{self.hash.name.upper()}/{self.range.name.upper()}"
-        kinds = f"{forms[self.hash.kind]} and {forms[self.range.kind]}"
-        return f"{both}, {kinds}, with '/' and '%' inside either written %2F and %25"
+        types = f"{forms[self.hash.attribute_type]} and {forms[self.range.attribute_type]}"
+        return f"{both}, {types}, with '/' and '%' inside either written %2F and %25"
 
     def attributes(self, item_id: str) -> dict[str, Any]:
         """Return the key attributes of an item.
@@ -153,15 +153,15 @@ class TableKey:
             item: Its attributes under the names in the table, the key among them.
             own_id: The id that one of freshq's own items names.
         """
-        value = item[self.hash.name][self.hash.kind]
+        value = item[self.hash.name][self.hash.attribute_type]
         if own_id is not None and self.has_own_ids:
             return own_id
-        if self.hash.kind == BINARY and value.startswith(RESERVED_ID_PREFIX.encode()):
+        if self.hash.attribute_type == BINARY and value.startswith(RESERVED_ID_PREFIX.encode()):
             return str(value.decode(errors="replace"))
         text = self.hash.text(value)
         if self.range is None or text.startswith(RESERVED_ID_PREFIX):
             return text
-        return _joined(text, self.range.text(item[self.range.name][self.range.kind]))
+        return _joined(text, self.range.text(item[self.range.name][self.range.attribute_type]))
 
     def checked_id(self, item_id: str, name: str = "task_id") -> str:
         """Return the id of a record in the form in which freshq keeps it: each record has one.
@@ -217,20 +217,20 @@ class TableKey:
 
     def _own_attributes(self, item_id: str) -> dict[str, Any]:
         value: Any = item_id
-        if self.hash.kind == NUMBER:
+        if self.hash.attribute_type == NUMBER:
             value = own_number(item_id)
-        elif self.hash.kind == BINARY:
+        elif self.hash.attribute_type == BINARY:
             value = item_id.encode()
-        key = {self.hash.name: {self.hash.kind: value}}
+        key = {self.hash.name: {self.hash.attribute_type: value}}
         if self.range is not None:
-            key[self.range.name] = {self.range.kind: OWN_RANGE[self.range.kind]}
+            key[self.range.name] = {self.range.attribute_type: OWN_RANGE[self.range.attribute_type]}
         return key
 
     def _is_reserved(self, key: Mapping[str, Any]) -> bool:
-        value = key[self.hash.name][self.hash.kind]
-        if self.hash.kind == NUMBER:
+        value = key[self.hash.name][self.hash.attribute_type]
+        if self.hash.attribute_type == NUMBER:
             return Decimal(value) <= -(Decimal(10) ** GREATEST_EXPONENT)
-        prefix = RESERVED_ID_PREFIX.encode() if self.hash.kind == BINARY else RESERVED_ID_PREFIX
+        prefix = RESERVED_ID_PREFIX.encode() if self.hash.attribute_type == BINARY else RESERVED_ID_PREFIX
         return bool(value.startswith(prefix))
 
 
@@ -248,7 +248,7 @@ def _attribute(part: KeyPart, text: str) -> dict[str, Any]:
     if not text:
         msg = f"{part.name} is empty"
         raise ValueError(msg)
-    return {part.name: {part.kind: part.value(text)}}
+    return {part.name: {part.attribute_type: part.value(text)}}
 
 
 def _joined(hash_text: str, range_text: str) -> str:

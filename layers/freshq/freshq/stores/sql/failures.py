@@ -40,33 +40,33 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     """
     cause = error.orig if isinstance(error, DBAPIError) else error
     reason = " ".join(str(cause or error).split())
-    kind = _kind(error, cause, dialect)
-    if kind is TableMissing:
+    error_class = _error_class(error, cause, dialect)
+    if error_class is TableMissing:
         commands = "`freshq table create` for tasks, `freshq match create` for resources"
         reason = f"it does not exist; run {commands}, or create_table()"
-    elif kind is Unreachable:
+    elif error_class is Unreachable:
         reason = (
             f"the database did not answer ({reason:.300}); "
             "check that it runs, and the address and credentials in the url"
         )
     elif _lacks_a_column(cause, dialect):
         reason = f"an older version made it ({reason:.300}); run `freshq sql migrate` or create_table()"
-    elif kind is RightsMissing:
+    elif error_class is RightsMissing:
         reason = f"the user of the url lacks a right ({reason:.300}); docs/sql.md lists those it needs"
-    elif kind is Throttled and not isinstance(error, PoolTimeout):
+    elif error_class is Throttled and not isinstance(error, PoolTimeout):
         reason = f"the database was too busy ({reason:.300})"
-    return kind(f"table {table!r}: {reason:.500}")
+    return error_class(f"table {table!r}: {reason:.500}")
 
 
-def _kind(error: Exception, cause: BaseException | None, dialect: str) -> type[StoreError]:
+def _error_class(error: Exception, cause: BaseException | None, dialect: str) -> type[StoreError]:
     if isinstance(error, DBAPIError):
         if error.connection_invalidated:
             return Unreachable
     elif isinstance(error, SQLAlchemyError):
         return Throttled if isinstance(error, PoolTimeout) else StoreError
     if dialect == "sqlite":
-        return _sqlite_kind(str(cause))
-    return _postgresql_kind(cause) if dialect == "postgresql" else _mysql_kind(cause)
+        return _sqlite_error_class(str(cause))
+    return _postgresql_error_class(cause) if dialect == "postgresql" else _mysql_error_class(cause)
 
 
 def _lacks_a_column(cause: BaseException | None, dialect: str) -> bool:
@@ -77,7 +77,7 @@ def _lacks_a_column(cause: BaseException | None, dialect: str) -> bool:
     return _number(cause) in OLDER_NUMBERS
 
 
-def _sqlite_kind(reason: str) -> type[StoreError]:
+def _sqlite_error_class(reason: str) -> type[StoreError]:
     if "no such table" in reason:
         return TableMissing
     if "locked" in reason or "busy" in reason:
@@ -85,11 +85,11 @@ def _sqlite_kind(reason: str) -> type[StoreError]:
     return Unreachable if "unable to open" in reason else StoreError
 
 
-def _postgresql_kind(error: BaseException | None) -> type[StoreError]:
+def _postgresql_error_class(error: BaseException | None) -> type[StoreError]:
     state = getattr(error, "sqlstate", None)
     if state is None:  # raised by the driver: it did not reach the server, or lost it
         # A connect timeout is a subclass.
-        names = {kind.__name__ for kind in type(error).__mro__}
+        names = {base.__name__ for base in type(error).__mro__}
         return Unreachable if "OperationalError" in names else StoreError
     if state.startswith(GONE_STATES):
         return Unreachable
@@ -100,7 +100,7 @@ def _postgresql_kind(error: BaseException | None) -> type[StoreError]:
     return TableMissing if state in MISSING_STATES else StoreError
 
 
-def _mysql_kind(error: BaseException | None) -> type[StoreError]:
+def _mysql_error_class(error: BaseException | None) -> type[StoreError]:
     number = _number(error)
     if number in GONE_NUMBERS:
         return Unreachable

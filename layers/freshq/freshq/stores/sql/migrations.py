@@ -71,8 +71,8 @@ def _add_columns(connection: sa.Connection, schema: Schema) -> None:
     table = connection.dialect.identifier_preparer.format_table(schema.tasks)
     for column in schema.tasks.columns:
         if column.name not in found:
-            kind = column.type.compile(connection.dialect)
-            connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}"))
+            column_type = column.type.compile(connection.dialect)
+            connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {column.name} {column_type}"))
 
 
 def _column_names(connection: sa.Connection, schema: Schema) -> set[str]:

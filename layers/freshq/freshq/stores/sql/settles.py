@@ -57,9 +57,12 @@ class SettleStatements(Statements):
 
     @cached_property
     def replacements(self) -> dict[tuple[bool, bool], sa.Update]:
-        """Store the new version of a task, for each kind of guard."""
+        """Store the new version of a task, for each form of guard."""
         values: dict[str, Any] = {name: sa.bindparam(name) for name in self.replaced_columns}
-        return {kind: sa.update(self.tasks).where(*self._guarded(*kind)).values(values) for kind in GUARDS}
+        return {
+            guard_key: sa.update(self.tasks).where(*self._guarded(*guard_key)).values(values)
+            for guard_key in GUARDS
+        }
 
     @cached_property
     def _given(self) -> sa.Subquery:
@@ -117,12 +120,12 @@ class SettleStatements(Statements):
     @cached_property
     def prepared_replacements(self) -> dict[tuple[bool, bool], PreparedStatement]:
         """As `replacements`."""
-        return {kind: self.prepared(statement) for kind, statement in self.replacements.items()}
+        return {guard_key: self.prepared(statement) for guard_key, statement in self.replacements.items()}
 
     @cached_property
     def deletions(self) -> dict[tuple[bool, bool], sa.Delete]:
-        """Delete a task, for each kind of guard."""
-        return {kind: sa.delete(self.tasks).where(*self._guarded(*kind)) for kind in GUARDS}
+        """Delete a task, for each form of guard."""
+        return {guard_key: sa.delete(self.tasks).where(*self._guarded(*guard_key)) for guard_key in GUARDS}
 
     @cached_property
     def _held(self) -> Conditions:
@@ -194,12 +197,12 @@ class Settles(Reads):
         if task.status in ENDS and guard.lease_token is not None and guard.request_token is None:
             parameters = end(task) | _this(task) | {"of_lease_token": guard.lease_token}
             return self.database.execute(self.settle_sql.finish, parameters).changed == 1
-        statement = self.settle_sql.prepared_replacements[_kind(guard)]
+        statement = self.settle_sql.prepared_replacements[_guard_key(guard)]
         return self.database.execute(statement, _replacement(task, guard)).changed == 1
 
     def replace_in(self, task: Task, guard: Guard, connection: sa.Connection) -> bool:
         """Store the new version of a task in a transaction; return whether the guard held."""
-        statement = self.settle_sql.replacements[_kind(guard)]
+        statement = self.settle_sql.replacements[_guard_key(guard)]
         return connection.execute(statement, _replacement(task, guard)).rowcount == 1
 
     @override
@@ -275,7 +278,7 @@ class Settles(Reads):
 
     @override
     def delete(self, task: Task, guard: Guard) -> None:
-        statement = self.settle_sql.deletions[_kind(guard)]
+        statement = self.settle_sql.deletions[_guard_key(guard)]
         if self.database.changed(statement, _this(task) | guard_parameters(guard)) == 1:
             return
         current = self.find(task.task_id, task.queue)
@@ -283,7 +286,7 @@ class Settles(Reads):
             raise ConflictError(current)
 
 
-def _kind(guard: Guard) -> tuple[bool, bool]:
+def _guard_key(guard: Guard) -> tuple[bool, bool]:
     """Return the guard's key in `GUARDS`."""
     return guard.lease_token is not None, guard.request_token is not None
 

@@ -48,8 +48,8 @@ def _of_module(source: str) -> list[Schedule]:
         raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
     for number, each in enumerate(found, 1):
         if not isinstance(each, Schedule):
-            kind = type(each).__name__
-            msg = f"schedules: number {number} of {quoted(source)} is a {kind}; use Schedule.of(...)"
+            type_name = type(each).__name__
+            msg = f"schedules: number {number} of {quoted(source)} is a {type_name}; use Schedule.of(...)"
             raise ValueError(msg)  # noqa: TRY004 - as above
     return list(found)
 

@@ -177,7 +177,7 @@ def checked_key_name(key: object) -> str:
 def _key_of(description: Item) -> TableKey:
     types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
     names = {key["KeyType"]: key["AttributeName"] for key in description["KeySchema"]}
-    parts = {kind: KeyPart(name, types[name]) for kind, name in names.items()}
+    parts = {key_type: KeyPart(name, types[name]) for key_type, name in names.items()}
     return TableKey(parts["HASH"], parts.get("RANGE"))
 
 
@@ -229,7 +229,7 @@ def _write_record(client: DynamoDBClient, attachment: Attachment) -> None:
         "requestToken": {"S": new_request_token()},
     }
     if (order_by := attachment.order_by) is not None:
-        record |= {ORDER_BY: {"S": order_by.name}, "orderType": {"S": order_by.kind}}
+        record |= {ORDER_BY: {"S": order_by.name}, "orderType": {"S": order_by.attribute_type}}
     # `orderBy` is a name of freshq's own here.
     TableCalls(client, attachment.table, Names.attached(attachment.key)).put(record)
 
@@ -273,7 +273,7 @@ def _check_unchanged(known: Attachment | None, attachment: Attachment) -> None:
 
 
 def _by(order_by: KeyPart | None) -> str:
-    return "by time" if order_by is None else f"by {order_by.name!r} ({order_by.kind})"
+    return "by time" if order_by is None else f"by {order_by.name!r} ({order_by.attribute_type})"
 
 
 def own_definitions(attachment: Attachment) -> list[Item]:
@@ -285,9 +285,9 @@ def own_definitions(attachment: Attachment) -> list[Item]:
     own = {entry["AttributeName"]: entry["AttributeType"] for entry in definitions}
     del own[KEY]
     if attachment.order_by is not None:
-        own[POSITION] = attachment.order_by.kind
+        own[POSITION] = attachment.order_by.attribute_type
         del own[CREATED]
-    return [{"AttributeName": names.attribute(name), "AttributeType": kind} for name, kind in own.items()]
+    return [{"AttributeName": names.attribute(name), "AttributeType": code} for name, code in own.items()]
 
 
 def _definitions(attachment: Attachment, index: Item) -> list[Item]:

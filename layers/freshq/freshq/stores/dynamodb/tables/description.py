@@ -156,7 +156,7 @@ class Table(_Part):
             ],
             "LocalSecondaryIndexes": [_index(index) for index in self.indexes if not index.GSI],
         }
-        definition |= {kind: given for kind, given in indexes.items() if given}
+        definition |= {member: given for member, given in indexes.items() if given}
         return definition | self._throughput(self)
 
     def _throughput(self, part: Table | Index) -> Item:

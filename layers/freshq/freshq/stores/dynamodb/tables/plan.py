@@ -151,12 +151,12 @@ def _check_keys(found: Item, definition: Item, path: str) -> None:
 
 def _check_indexes(found: Item, definition: Item, path: str) -> None:
     """Reject changes that need a new index."""
-    for kind in ("GlobalSecondaryIndexes", "LocalSecondaryIndexes"):
-        present = {index["IndexName"]: index for index in found.get(kind) or []}
-        for index in definition.get(kind, []):
+    for member in ("GlobalSecondaryIndexes", "LocalSecondaryIndexes"):
+        present = {index["IndexName"]: index for index in found.get(member) or []}
+        for index in definition.get(member, []):
             known = present.get(index["IndexName"])
             where = f"{path}: index {index['IndexName']!r}"
-            if known is None and kind == "LocalSecondaryIndexes":
+            if known is None and member == "LocalSecondaryIndexes":
                 raise ValueError(where + ": a local index can only be created with its table")
             if known is not None and _fixed(known) != _fixed(index):
                 msg = f"{where}: has keys {_shown(known['KeySchema'])} and another projection or keys;"
