@@ -21,7 +21,7 @@ from freshq.cli.addresses import open_queue, with_connections
 from freshq.cli.commands.work import process
 from freshq.cli.commands.work.display import Display
 from freshq.cli.commands.work.ending import Order, Orders, Stage
-from freshq.cli.commands.work.health import HealthServer, TurnLimits, is_live, is_ready
+from freshq.cli.commands.work.health import HealthServer, LoopLimits, is_live, is_ready
 from freshq.cli.commands.work.report import (
     JsonLines,
     ProcessStatus,
@@ -223,7 +223,7 @@ def process_status(**values: Any) -> ProcessStatus:
 
 
 class TestHealth:
-    limits = TurnLimits.of(lease_seconds=60, poll_seconds=0.5)
+    limits = LoopLimits.of(lease_seconds=60, poll_seconds=0.5)
 
     def test_a_loop_that_does_not_turn_is_not_live(self) -> None:
         assert not is_live([process_status(), process_status(turned_seconds=121.0)], self.limits)

@@ -29,25 +29,25 @@ class AsyncHeldTask:
         task: The task, as if it had been claimed.
     """
 
-    def __init__(self, held: HeldTask, threads: Threads, turn: Lock) -> None:
+    def __init__(self, held: HeldTask, threads: Threads, lock: Lock) -> None:
         """Use a held task.
 
         Args:
             held: The task.
             threads: Where the connection is used.
-            turn: The right to use it. It serves one thread at a time, also when the coroutine that the
-                first one worked for was cancelled.
+            lock: Held while a thread uses the connection. Only one may, also when the coroutine that it
+                works for was cancelled.
         """
         self.task: Task = held.task
         self._held = held
         self._threads = threads
-        self._turn = turn
+        self._lock = lock
 
     async def run(self, function: Callable[[Connection], T]) -> T:
         """Return what a function returns for the connection of the transaction, in a thread."""
 
         def call() -> T:
-            with self._turn:
+            with self._lock:
                 return function(self._held.connection)
 
         return await self._threads.run(call)
@@ -80,22 +80,22 @@ async def held_for_coroutine(
     held = await threads.run(
         block.__enter__, undo=lambda _held: _leave(block, Lock(), asyncio.CancelledError())
     )
-    turn = Lock()
+    lock = Lock()
     try:
-        yield None if held is None else AsyncHeldTask(held, held_threads, turn)
+        yield None if held is None else AsyncHeldTask(held, held_threads, lock)
     except BaseException as error:
-        if not await held_threads.run_to_end(partial(_leave, block, turn, error)):
+        if not await held_threads.run_to_end(partial(_leave, block, lock, error)):
             raise
     else:
-        await held_threads.run_to_end(partial(_leave, block, turn))
+        await held_threads.run_to_end(partial(_leave, block, lock))
 
 
 def _leave(
-    block: AbstractContextManager[object], turn: Lock, error: BaseException | None = None
+    block: AbstractContextManager[object], lock: Lock, error: BaseException | None = None
 ) -> bool | None:
     """Leave a transaction, once no thread uses its connection; return whether the error is dealt with.
 
     Under a CancelledError it ends as if the process had died.
     """
-    with turn:
+    with lock:
         return block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)

@@ -77,17 +77,17 @@ class Database:
         self.dialect = engine.dialect.name
         self._table = table
         self._call_seconds = connecting.answer_timeout_seconds
-        self.forget_turn()
-        self._turn_seconds = connecting.lock_timeout_seconds
+        self.renew_lock()
+        self._lock_seconds = connecting.lock_timeout_seconds
         self._autocommit = engine.execution_options(**{AUTOCOMMIT: True})
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
         # On SQLite, a file that cannot be opened stays so.
         self._transient = Throttled if self.dialect == "sqlite" else (Throttled, Unreachable)
         _DATABASES.add(self)
 
-    def forget_turn(self) -> None:
-        """Let the next statement of SQLite begin, whoever has its turn."""
-        self._turn = threading.Lock()
+    def renew_lock(self) -> None:
+        """Replace the lock of SQLite's statements, whoever holds it."""
+        self._lock = threading.Lock()
 
     @cached_property
     def clock(self) -> DatabaseClock | SqliteClock:
@@ -194,7 +194,7 @@ class Database:
         arguments = statement.arguments(parameters)
         entry, cursor = pool.borrow()
         try:
-            with self._in_turn():
+            with self._locked():
                 cursor.execute(statement.text, arguments)
                 rows = list(cursor.fetchall()) if statement.returns_rows else []
                 changed = cursor.rowcount
@@ -206,19 +206,19 @@ class Database:
         return Result(rows, changed)
 
     @contextmanager
-    def _in_turn(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """On SQLite, let one thread at a time run a statement.
 
         A file has one writer. SQLite itself waits for the lock of another connection by growing pauses, which
         cost several times what most statements take.
         """
-        turn = self._turn
-        has_turn = self.dialect == "sqlite" and turn.acquire(timeout=self._turn_seconds)
+        lock = self._lock
+        is_held = self.dialect == "sqlite" and lock.acquire(timeout=self._lock_seconds)
         try:
             yield
         finally:
-            if has_turn:
-                turn.release()
+            if is_held:
+                lock.release()
 
     def _is_gone(self, error: Exception) -> bool:
         return isinstance(error, self._errors) and isinstance(self.translated(error), Unreachable)
@@ -249,13 +249,13 @@ class Database:
 _DATABASES: Final[WeakSet[Database]] = WeakSet()
 
 
-def _forget_turns() -> None:
-    """Wait for no thread of the parent in a forked child: it would never end its turn there."""
+def _renew_locks() -> None:
+    """Replace locks in a forked child: a thread of the parent would never release them there."""
     for database in _DATABASES:
-        database.forget_turn()
+        database.renew_lock()
 
 
-os.register_at_fork(after_in_child=_forget_turns)
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 class _OutOfTimeError(Exception):

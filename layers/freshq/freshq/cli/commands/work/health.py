@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 # Requests of orchestrators come at once or not at all.
 REQUEST_SECONDS: Final = 5.0
-# A call to the store may take nine tenths of a lease, and a turn of the loop makes a few of them.
-LEASES_A_TURN: Final = 2
-MIN_TURN_SECONDS: Final = 30.0
+# A call to the store may take nine tenths of a lease, and a round of the loop makes a few of them.
+LEASES_PER_LOOP: Final = 2
+MIN_LOOP_SECONDS: Final = 30.0
 # A store that has not answered for this time is away, although the call has not failed yet.
 ANSWER_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class TurnLimits:
-    """How long a turn of a worker's loop may take.
+class LoopLimits:
+    """How long a round of a worker's loop may take.
 
     Attributes:
         live_seconds: Beyond this the loop is stuck.
@@ -39,18 +39,18 @@ class TurnLimits:
     ready_seconds: float
 
     @classmethod
-    def of(cls, lease_seconds: float, poll_seconds: float) -> TurnLimits:
+    def of(cls, lease_seconds: float, poll_seconds: float) -> LoopLimits:
         """Return the limits for the leases of a queue, and the pauses of its workers."""
-        live_seconds = poll_seconds + max(MIN_TURN_SECONDS, LEASES_A_TURN * lease_seconds)
+        live_seconds = poll_seconds + max(MIN_LOOP_SECONDS, LEASES_PER_LOOP * lease_seconds)
         return cls(live_seconds, poll_seconds + ANSWER_SECONDS)
 
 
-def is_live(processes: Sequence[ProcessStatus], limits: TurnLimits) -> bool:
-    """Return whether the loop of every process turns."""
+def is_live(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
+    """Return whether the loop of every process goes round."""
     return all(each.turned_seconds < limits.live_seconds for each in processes)
 
 
-def is_ready(processes: Sequence[ProcessStatus], limits: TurnLimits) -> bool:
+def is_ready(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
     """Return whether a process takes tasks."""
     return any(each.takes_tasks and each.turned_seconds < limits.ready_seconds for each in processes)
 
@@ -59,14 +59,14 @@ class HealthServer:
     """Answers `/live` and `/ready` in a thread, as long as the block of this context manager lasts."""
 
     def __init__(
-        self, host: str, port: int, limits: TurnLimits, processes: Callable[[], Sequence[ProcessStatus]]
+        self, host: str, port: int, limits: LoopLimits, processes: Callable[[], Sequence[ProcessStatus]]
     ) -> None:
         """Listen.
 
         Args:
             host: Address to listen on.
             port: Port; 0 for a free one.
-            limits: How long a turn of a loop may take.
+            limits: How long a round of a loop may take.
             processes: Returns the status of the processes.
 
         Raises:

@@ -186,9 +186,9 @@ def _reporting(
         port = None
         host, wanted_port = job.health_address
         if wanted_port is not None and not job.supervised:
-            from freshq.cli.commands.work.health import HealthServer, TurnLimits  # noqa: PLC0415 - an option
+            from freshq.cli.commands.work.health import HealthServer, LoopLimits  # noqa: PLC0415 - an option
 
-            limits = TurnLimits.of(job.session.queue.lease_seconds, job.worker_options["poll_seconds"])
+            limits = LoopLimits.of(job.session.queue.lease_seconds, job.worker_options["poll_seconds"])
             port = stack.enter_context(HealthServer(host, wanted_port, limits, statuses)).port
         try:
             yield port

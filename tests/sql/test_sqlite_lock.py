@@ -1,4 +1,4 @@
-"""On SQLite, the threads of a process wait for each other in line."""
+"""On SQLite, the threads of a process run one statement at a time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def lock_timeout_seconds() -> float:
 @pytest.fixture
 def database(tmp_path: Path, meeting: Meeting, lock_timeout_seconds: float) -> Iterator[Database]:
     connecting = Connecting(lock_timeout_seconds=lock_timeout_seconds)
-    database = Database(f"sqlite:///{tmp_path}/turns.db", "tasks", connecting)
+    database = Database(f"sqlite:///{tmp_path}/lock.db", "tasks", connecting)
 
     def prepare(connection: Any, _record: object) -> None:
         connection.create_function("meet", 0, meeting)
@@ -87,7 +87,7 @@ def test_one_thread_at_a_time_runs_a_statement(database: Database, meeting: Meet
     assert not meeting.met.is_set()
 
 
-def test_a_failed_statement_ends_its_turn(database: Database) -> None:
+def test_a_failed_statement_releases_the_lock(database: Database) -> None:
     fails = PreparedStatement(
         sa.text("SELECT 1 FROM absent").columns(sa.column("one")), database.engine.dialect
     )
