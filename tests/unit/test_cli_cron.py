@@ -19,7 +19,7 @@ from freshq import AttachedQueue, Cron, Every, Queue, RefusedError, Schedule, Sc
 from freshq.cli.commands.cron.job import _fire_until_told, fire_once, show_next
 from freshq.cli.commands.cron.loading import load_schedules
 from freshq.cli.commands.work.display import Lines
-from freshq.cli.commands.work.ending import Order, Orders, WorkStatus
+from freshq.cli.commands.work.ending import ControlChannel, ControlMessage, WorkStatus
 from freshq.cli.commands.work.report import JsonLines
 from freshq.cli.main import app
 from freshq.cli.output import Output
@@ -216,28 +216,30 @@ def test_an_attached_table_is_refused() -> None:
 
 
 class TestEnd:
-    def told(self, here: Session, schedules: list[Schedule], orders: Orders) -> tuple[WorkStatus, list[str]]:
+    def told(
+        self, here: Session, schedules: list[Schedule], control: ControlChannel
+    ) -> tuple[WorkStatus, list[str]]:
         stream = io.StringIO()
-        status = _fire_until_told(Scheduler(here.queue, schedules), orders, JsonLines(stream, 0))
+        status = _fire_until_told(Scheduler(here.queue, schedules), control, JsonLines(stream, 0))
         return status, [each["event"] for each in events(stream.getvalue())]
 
     def test_one_signal_lets_the_put_end(self, clock: Clock) -> None:
-        here, orders, release = session(clock), Orders(), threading.Event()
+        here, control, release = session(clock), ControlChannel(), threading.Event()
 
         def payload(_instant: object) -> str:
-            orders.give(Order.SIGNAL)
+            control.send(ControlMessage.SIGNAL)
             release.wait(PATIENCE_SECONDS)
             return "done"
 
-        class Released(Orders):
-            def take(self, timeout_seconds: float) -> Any:
-                stage = orders.take(timeout_seconds)
+        class Released(ControlChannel):
+            def receive(self, timeout_seconds: float) -> Any:
+                stage = control.receive(timeout_seconds)
                 if stage:
                     release.set()
                 return stage
 
-            def give(self, order: Order) -> None:
-                orders.give(order)
+            def send(self, message: ControlMessage) -> None:
+                control.send(message)
 
         fire_once(here, [poll()])
         clock.advance(60)
@@ -246,16 +248,16 @@ class TestEnd:
         assert [task.payload for task in here.queue.list()] == ["done"]
 
     def test_a_second_signal_does_not_wait(self, clock: Clock) -> None:
-        here, orders, release = session(clock), Orders(), threading.Event()
+        here, control, release = session(clock), ControlChannel(), threading.Event()
 
         def payload(_instant: object) -> None:
-            orders.give(Order.SIGNAL)
-            orders.give(Order.SIGNAL)
+            control.send(ControlMessage.SIGNAL)
+            control.send(ControlMessage.SIGNAL)
             release.wait(PATIENCE_SECONDS)
 
         fire_once(here, [poll()])
         clock.advance(60)
-        status, told = self.told(here, [poll(payload)], orders)
+        status, told = self.told(here, [poll(payload)], control)
         release.set()
         assert (status, told[-1]) == (WorkStatus.UNFINISHED, "ended")
 

@@ -20,7 +20,7 @@ from freshq import Queue, Worker
 from freshq.cli.addresses import open_queue, with_connections
 from freshq.cli.commands.work import process
 from freshq.cli.commands.work.display import Display
-from freshq.cli.commands.work.ending import Order, Orders, Stage
+from freshq.cli.commands.work.ending import ControlChannel, ControlMessage, Stage
 from freshq.cli.commands.work.health import HealthServer, LoopLimits, is_live, is_ready
 from freshq.cli.commands.work.report import (
     JsonLines,
@@ -162,11 +162,18 @@ def test_tasks_in_transactions_have_a_connection_each() -> None:
 
 
 def test_orders_only_ever_lead_further_towards_the_end() -> None:
-    orders = Orders()
+    control = ControlChannel()
     seen = []
-    for order in (Order.LOOK, Order.DRAIN, Order.DRAIN, Order.SIGNAL, Order.SIGNAL, Order.DRAIN):
-        orders.give(order)
-        seen.append(orders.take(1))
+    for message in (
+        ControlMessage.WAKE,
+        ControlMessage.DRAIN,
+        ControlMessage.DRAIN,
+        ControlMessage.SIGNAL,
+        ControlMessage.SIGNAL,
+        ControlMessage.DRAIN,
+    ):
+        control.send(message)
+        seen.append(control.receive(1))
     assert seen == [
         Stage.WORKING,
         Stage.DRAINING,
@@ -175,17 +182,17 @@ def test_orders_only_ever_lead_further_towards_the_end() -> None:
         Stage.STOPPING,
         Stage.STOPPING,
     ]
-    assert orders.take(0) is Stage.STOPPING
+    assert control.receive(0) is Stage.STOPPING
 
 
 def test_the_end_of_a_supervisor_is_an_order_to_drain() -> None:
-    orders = Orders()
+    control = ControlChannel()
     reading, writing = os.pipe()
-    orders.follow(reading)
-    os.write(writing, b"look\n")
-    assert orders.take(10) is Stage.WORKING
+    control.follow(reading)
+    os.write(writing, b"wake\n")
+    assert control.receive(10) is Stage.WORKING
     os.close(writing)
-    assert orders.take(10) is Stage.DRAINING
+    assert control.receive(10) is Stage.DRAINING
     os.close(reading)
 
 
@@ -204,7 +211,7 @@ def test_a_line_of_another_program_is_output(line: str, monkeypatch: pytest.Monk
     stream = io.StringIO()
     child = Child(1, ["unused"])
     monkeypatch.setattr(child, "lines", lambda: [line + "\n"])
-    supervisor = Supervisor(1, [], JsonLines(stream, 0), Orders())
+    supervisor = Supervisor(1, [], JsonLines(stream, 0), ControlChannel())
     supervisor._tend(child)
     event = json.loads(stream.getvalue())
     assert (event["event"], event["process"], event["text"]) == ("output", 1, line)
@@ -246,18 +253,18 @@ class TestHealth:
 
 def test_a_worker_that_waits_for_its_store_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "STOP_SECONDS", 0.05)
-    store, orders, stream = SlowClaims(), Orders(), io.StringIO()
+    store, control, stream = SlowClaims(), ControlChannel(), io.StringIO()
     worker = Worker(Queue(store), str)
 
     def interrupt_twice() -> None:
         assert store.waits.wait(30)
-        orders.give(Order.SIGNAL)
-        orders.give(Order.SIGNAL)
+        control.send(ControlMessage.SIGNAL)
+        control.send(ControlMessage.SIGNAL)
 
     interrupter = threading.Thread(target=interrupt_twice)
     interrupter.start()
     try:
-        status = process.WorkProcess(worker, JsonLines(stream, 60), orders, None).run()
+        status = process.WorkProcess(worker, JsonLines(stream, 60), control, None).run()
     finally:
         store.answer.set()
         interrupter.join(30)
@@ -269,19 +276,19 @@ def test_a_worker_that_waits_for_its_store_is_left_behind(monkeypatch: pytest.Mo
 
 
 def test_after_drain_seconds_the_tasks_are_given_back() -> None:
-    queue, orders, stream = Queue.memory(), Orders(), io.StringIO()
+    queue, control, stream = Queue.memory(), ControlChannel(), io.StringIO()
     started, release = threading.Event(), threading.Event()
 
     def runner(task: Task) -> None:
         del task
         started.set()
-        orders.give(Order.DRAIN)
+        control.send(ControlMessage.DRAIN)
         assert release.wait(30)
 
     queue.put("work", task_id="a")
     try:
         worker = Worker(queue, runner, poll_seconds=0.01)
-        status = process.WorkProcess(worker, JsonLines(stream, 60), orders, drain_seconds=0.05).run()
+        status = process.WorkProcess(worker, JsonLines(stream, 60), control, drain_seconds=0.05).run()
         assert [claim.task.task_id for claim in queue.claim()] == ["a"]
     finally:
         release.set()

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from zoneinfo import ZoneInfo
 
-from freshq.cli.commands.work.ending import Order, Orders, Stage, WorkStatus, end_process
+from freshq.cli.commands.work.ending import ControlChannel, ControlMessage, Stage, WorkStatus, end_process
 from freshq.cli.commands.work.report import JsonLines, report_log
 from freshq.cli.errors import exit_status
 from freshq.cli.texts import span
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from freshq.cli.session import Session
     from freshq.model.answers import Receipt
 
-# Time between two looks at the thread that fires.
-LOOK_SECONDS: Final = 1.0
+# Time between two checks of the thread that fires.
+CHECK_SECONDS: Final = 1.0
 
 
 def show_next(session: Session, schedules: Sequence[Schedule], limit: int) -> None:
@@ -89,23 +89,23 @@ def run(session: Session, schedules: Sequence[Schedule]) -> NoReturn:
         ValueError: If the queue cannot have schedules, or two have the same name.
         TableMissing: If the queue has no table.
     """
-    orders, reporter = Orders(), _reporter(session)
+    control, reporter = ControlChannel(), _reporter(session)
     scheduler = _scheduler(session, schedules, reporter)
     with _reporting(reporter):
         _check_table(session)
-        orders.follow_signals()
+        control.follow_signals()
         names = [schedule.name for schedule in schedules]
         reporter.event("started", queue=session.queue.name, schedules=names, pid=os.getpid())
-        status = _fire_until_told(scheduler, orders, reporter)
-    end_process(status, orders)
+        status = _fire_until_told(scheduler, control, reporter)
+    end_process(status, control)
 
 
-def _fire_until_told(scheduler: Scheduler, orders: Orders, reporter: Reporter) -> WorkStatus:
+def _fire_until_told(scheduler: Scheduler, control: ControlChannel, reporter: Reporter) -> WorkStatus:
     stop = threading.Event()
     ended = in_thread("freshq-cron", partial(scheduler.run, stop))
-    ended.add_done_callback(lambda _ended: orders.give(Order.LOOK))
+    ended.add_done_callback(lambda _ended: control.send(ControlMessage.WAKE))
     while not ended.done():
-        stage = orders.take(LOOK_SECONDS)
+        stage = control.receive(CHECK_SECONDS)
         if stage is Stage.STOPPING:
             break
         if stage is Stage.DRAINING and not stop.is_set():

@@ -27,13 +27,13 @@ class Stage(IntEnum):
     STOPPING = 2
 
 
-class Order(Enum):
-    """What a process is told. A signal asks for the next stage, whichever that is."""
+class ControlMessage(Enum):
+    """What a process is told. A signal asks for the next stage, whichever that is; WAKE for none."""
 
     SIGNAL = "signal"
     DRAIN = "drain"
     STOP = "stop"
-    LOOK = "look"
+    WAKE = "wake"
 
 
 class WorkStatus(IntEnum):
@@ -44,57 +44,57 @@ class WorkStatus(IntEnum):
     UNFINISHED = 4
 
 
-class Orders:
-    """The orders that a process gets, from signals, its standard input and its own threads."""
+class ControlChannel:
+    """The messages that a process gets, from signals, its standard input and its own threads."""
 
     def __init__(self) -> None:
         """Start at work."""
         self.stage = Stage.WORKING
-        self._orders: SimpleQueue[Order] = SimpleQueue()
+        self._messages: SimpleQueue[ControlMessage] = SimpleQueue()
 
-    def give(self, order: Order) -> None:
-        """Give an order; safe in a signal handler and in any thread."""
-        self._orders.put(order)
+    def send(self, message: ControlMessage) -> None:
+        """Send a message; safe in a signal handler and in any thread."""
+        self._messages.put(message)
 
-    def take(self, timeout_seconds: float) -> Stage:
-        """Wait for an order, and return the stage after it."""
+    def receive(self, timeout_seconds: float) -> Stage:
+        """Wait for a message, and return the stage after it."""
         try:
-            order = self._orders.get(timeout=timeout_seconds)
+            message = self._messages.get(timeout=timeout_seconds)
         except Empty:
             return self.stage
-        if order is Order.SIGNAL:
+        if message is ControlMessage.SIGNAL:
             self.stage = Stage(min(self.stage + 1, Stage.STOPPING))
-        elif order is Order.DRAIN:
+        elif message is ControlMessage.DRAIN:
             self.stage = max(self.stage, Stage.DRAINING)
-        elif order is Order.STOP:
+        elif message is ControlMessage.STOP:
             self.stage = Stage.STOPPING
         return self.stage
 
     def follow_signals(self) -> None:
-        """Take SIGTERM and SIGINT as orders from now on."""
+        """Take SIGTERM and SIGINT as messages from now on."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.give(Order.SIGNAL))
+            signal.signal(number, lambda *_: self.send(ControlMessage.SIGNAL))
 
     def follow(self, descriptor: int) -> None:
-        """Take each line of a pipe as an order; its end, which means that the parent died, as DRAIN."""
+        """Take each line of a pipe as a message; its end, which means that the parent died, as DRAIN."""
 
         def read() -> None:
             # Without a buffer: its lock, held by a daemon thread, would break the end of the process.
             with open(descriptor, "rb", buffering=0, closefd=False) as pipe:
                 for line in pipe:
-                    self.give(Order(line.decode().strip()))
-            self.give(Order.DRAIN)
+                    self.send(ControlMessage(line.decode().strip()))
+            self.send(ControlMessage.DRAIN)
 
-        in_thread("freshq-orders", read)
+        in_thread("freshq-control", read)
 
 
-def end_process(status: int, orders: Orders) -> NoReturn:
+def end_process(status: int, control: ControlChannel) -> NoReturn:
     """Exit; at once if that was asked for, whatever threads of the application still do.
 
     Raises:
         Exit: Unless it was to be at once.
     """
-    if orders.stage is Stage.STOPPING:
+    if control.stage is Stage.STOPPING:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # whoever read it is gone
                 stream.flush()

@@ -12,7 +12,7 @@ import typer
 
 from freshq.cli.addresses import open_queue, with_connections
 from freshq.cli.commands.application import application_imports
-from freshq.cli.commands.work.ending import Orders, end_process
+from freshq.cli.commands.work.ending import ControlChannel, end_process
 from freshq.cli.commands.work.process import WorkProcess
 from freshq.cli.commands.work.report import JsonLines, report_log
 from freshq.cli.errors import exit_status
@@ -142,16 +142,16 @@ def _stdout_for_lines() -> TextIO:
 
 def _work_here(job: Job, worker: Worker) -> NoReturn:
     """Run the worker in this process, and exit with its status."""
-    orders = Orders()
+    control = ControlChannel()
     reporter = _reporter(job)
-    process = WorkProcess(worker, reporter, orders, job.drain_seconds)
+    process = WorkProcess(worker, reporter, control, job.drain_seconds)
     with _reporting(job, reporter, process.statuses) as port, redirect_stdout(sys.stderr):
-        orders.follow_signals()
+        control.follow_signals()
         if job.supervised:
-            orders.follow(sys.stdin.fileno())
+            control.follow(sys.stdin.fileno())
         reporter.event("started", **_facts(job), pid=os.getpid(), health_port=port)
         status = process.run()
-    end_process(status, orders)
+    end_process(status, control)
 
 
 def _supervise(job: Job, processes: int) -> NoReturn:
@@ -163,16 +163,16 @@ def _supervise(job: Job, processes: int) -> NoReturn:
     from freshq.cli.commands.work.supervisor import Supervisor  # noqa: PLC0415 - only for several processes
 
     job.session.queue.close()  # each process has connections of its own
-    orders = Orders()
+    control = ControlChannel()
     reporter = _reporter(job)
-    supervisor = Supervisor(processes, sys.argv[1:], reporter, orders)
+    supervisor = Supervisor(processes, sys.argv[1:], reporter, control)
     with _reporting(job, reporter, supervisor.statuses) as port:
-        orders.follow_signals()
+        control.follow_signals()
         reporter.event("started", **_facts(job), pid=os.getpid(), health_port=port, processes=processes)
         status = supervisor.run()
         if (problem := supervisor.common_problem()) is not None:
             raise StoreError(problem)
-    end_process(status, orders)
+    end_process(status, control)
 
 
 @contextmanager

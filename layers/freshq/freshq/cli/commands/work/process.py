@@ -1,4 +1,4 @@
-"""One process that works a queue: the worker in a thread, orders and reports in the main thread."""
+"""One process that works a queue: the worker in a thread, control and reports in the main thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from freshq.cli.commands.work.ending import STOP_SECONDS, Order, Orders, Stage, WorkStatus
+from freshq.cli.commands.work.ending import STOP_SECONDS, ControlChannel, ControlMessage, Stage, WorkStatus
 from freshq.cli.commands.work.report import ProcessStatus, report_values, status_values
 from freshq.worker.runs import in_thread
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from freshq.worker.report import RunReport
     from freshq.worker.worker import Worker
 
-# Time between two looks at the worker.
-LOOK_SECONDS: Final = 0.25
+# Time between two checks of the worker.
+CHECK_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class WorkProcess:
         self,
         worker: Worker,
         reporter: Reporter,
-        orders: Orders,
+        control: ControlChannel,
         drain_seconds: float | None,
     ) -> None:
         """Start nothing yet.
@@ -50,12 +50,12 @@ class WorkProcess:
         Args:
             worker: The worker.
             reporter: Receives what happens.
-            orders: Says when to end.
+            control: Says when to end.
             drain_seconds: How long to wait for running tasks before their leases are given back.
         """
         self._worker = worker
         self._reporter = reporter
-        self._orders = orders
+        self._control = control
         self._drain_seconds = drain_seconds
         self._stage = Stage.WORKING
         self._deadlines = Deadlines()
@@ -74,9 +74,9 @@ class WorkProcess:
             StoreError: If a table is missing, or the store did not answer for `give_up_seconds`.
         """
         ended = in_thread("freshq-worker", self._worker.run)
-        ended.add_done_callback(lambda _ended: self._orders.give(Order.LOOK))
+        ended.add_done_callback(lambda _ended: self._control.send(ControlMessage.WAKE))
         while not ended.done() and time.monotonic() < self._deadlines.stop:
-            self._follow(self._orders.take(LOOK_SECONDS))
+            self._follow(self._control.receive(CHECK_SECONDS))
             self._reporter.status(self.statuses())
         if not ended.done():
             problem = f"it did not stop within {STOP_SECONDS:g} s; leases that it holds must expire"
@@ -90,7 +90,7 @@ class WorkProcess:
         """Do what the stage asks for, once."""
         now = time.monotonic()
         if stage is Stage.DRAINING and now >= self._deadlines.drain:
-            stage = self._orders.stage = Stage.STOPPING
+            stage = self._control.stage = Stage.STOPPING
         if stage is self._stage:
             return
         self._stage = stage

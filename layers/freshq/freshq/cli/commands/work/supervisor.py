@@ -14,7 +14,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.cli.commands.work.ending import STOP_SECONDS, Order, Stage, WorkStatus
+from freshq.cli.commands.work.ending import STOP_SECONDS, ControlMessage, Stage, WorkStatus
 from freshq.cli.commands.work.options import SUPERVISED
 from freshq.cli.commands.work.report import ProcessStatus
 from freshq.cli.errors import ExitStatus
@@ -24,15 +24,15 @@ from freshq.worker.runs import in_thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from freshq.cli.commands.work.ending import Orders
+    from freshq.cli.commands.work.ending import ControlChannel
     from freshq.cli.commands.work.report import Reporter
 
 # Between the death of a process and its replacement.
 RESTART_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=30.0)
 # A process that lived for this time did not die of its start.
 HEALTHY_SECONDS: Final = 60.0
-# Between two looks at the processes.
-LOOK_SECONDS: Final = 0.1
+# Between two checks of the processes.
+CHECK_SECONDS: Final = 0.1
 # How long the last lines of a process that has ended are waited for.
 LAST_LINES_SECONDS: Final = 1.0
 # What a process that is to end at once gets on top of its own time, before it is killed.
@@ -112,12 +112,12 @@ class Child:
                 found.append(self._lines.get_nowait())
         return found
 
-    def give(self, order: Order) -> None:
-        """Pass an order on; a process that is waited for is not started any more."""
+    def send(self, message: ControlMessage) -> None:
+        """Send a message; a process that is waited for is not started any more."""
         self._restart_at = None
         if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError):  # it has just died, and the next look will see that
-                self._process.stdin.write(f"{order.value}\n")
+            with suppress(OSError):  # it has just died, and the next check will see that
+                self._process.stdin.write(f"{message.value}\n")
                 self._process.stdin.flush()
 
     def kill(self) -> None:
@@ -132,7 +132,7 @@ class Child:
         process, self._process = self._process, None
         wait([self._reader], LAST_LINES_SECONDS)
         self.exit_status = process.returncode
-        with suppress(OSError):  # an order that it did not read
+        with suppress(OSError):  # a message that it did not read
             process.stdin.close()  # type: ignore[union-attr]
         if self._reader.done() and process.stdout is not None:
             process.stdout.close()
@@ -150,20 +150,22 @@ class Child:
 class Supervisor:
     """Keeps a number of processes at work until they end or are told to."""
 
-    def __init__(self, processes: int, arguments: Sequence[str], reporter: Reporter, orders: Orders) -> None:
+    def __init__(
+        self, processes: int, arguments: Sequence[str], reporter: Reporter, control: ControlChannel
+    ) -> None:
         """Start nothing yet.
 
         Args:
             processes: How many.
             arguments: The arguments of the command line that asked for them.
             reporter: Receives what happens.
-            orders: Says when to end.
+            control: Says when to end.
         """
         # -P: modules of the folder must not stand in for those of Python.
         command = [sys.executable, "-P", "-m", "freshq.cli", *arguments, SUPERVISED]
         self._children = [Child(number, command) for number in range(1, processes + 1)]
         self._reporter = reporter
-        self._orders = orders
+        self._control = control
         self._stage = Stage.WORKING
         self._kill_at = float("inf")
 
@@ -178,7 +180,7 @@ class Supervisor:
             for child in self._children:
                 self._tend(child)
             self._reporter.status(self.statuses())
-            self._follow(self._orders.take(LOOK_SECONDS))
+            self._follow(self._control.receive(CHECK_SECONDS))
             if time.monotonic() >= self._kill_at:
                 for child in self._children:
                     child.kill()
@@ -208,7 +210,7 @@ class Supervisor:
             "process_ended", process=child.number, exit_status=exit_status, restart_in_seconds=seconds
         )
         if wrong_use or self.common_problem() is not None:  # the next would end like this one
-            self._orders.give(Order.DRAIN)
+            self._control.send(ControlMessage.DRAIN)
 
     def _follow(self, stage: Stage) -> None:
         if stage is self._stage:
@@ -217,7 +219,7 @@ class Supervisor:
         if stage is Stage.STOPPING:
             self._kill_at = time.monotonic() + KILL_AFTER_SECONDS
         for child in self._children:
-            child.give(Order.STOP if stage is Stage.STOPPING else Order.DRAIN)
+            child.send(ControlMessage.STOP if stage is Stage.STOPPING else ControlMessage.DRAIN)
 
     def _pass_on(self, child: Child, line: str) -> None:
         """Report what a process said, under its number."""
