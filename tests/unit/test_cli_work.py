@@ -19,19 +19,19 @@ from typer.testing import CliRunner
 from freshq import Queue, Worker
 from freshq.cli.addresses import open_queue, with_connections
 from freshq.cli.commands.work import process
-from freshq.cli.commands.work.display import Display
-from freshq.cli.commands.work.ending import ControlChannel, ControlMessage, Stage
 from freshq.cli.commands.work.health import HealthServer, LoopLimits, is_live, is_ready
-from freshq.cli.commands.work.report import (
+from freshq.cli.commands.work.supervisor import Child, Supervisor, exit_status_of
+from freshq.cli.errors import OneLineLog
+from freshq.cli.main import app
+from freshq.cli.process.display import Display
+from freshq.cli.process.ending import ControlChannel, ControlMessage, Stage
+from freshq.cli.process.report import (
     JsonLines,
     ProcessStatus,
     ReportingHandler,
     report_log,
     status_values,
 )
-from freshq.cli.commands.work.supervisor import Child, Supervisor, exit_status_of
-from freshq.cli.errors import OneLineLog
-from freshq.cli.main import app
 from freshq.worker.report import Outcome, WorkerState, WorkerStatus
 from tests.support.functions import PROJECT
 from tests.support.work import until

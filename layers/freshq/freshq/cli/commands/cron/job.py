@@ -13,9 +13,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from zoneinfo import ZoneInfo
 
-from freshq.cli.commands.work.ending import ControlChannel, ControlMessage, Stage, WorkStatus, end_process
-from freshq.cli.commands.work.report import JsonLines, report_log
 from freshq.cli.errors import exit_status
+from freshq.cli.process.ending import ControlChannel, ControlMessage, Stage, WorkStatus, end_process
+from freshq.cli.process.report import JsonLines, report_log
 from freshq.cli.texts import span
 from freshq.errors import FreshqError, RefusedError, StoreError, TableMissing
 from freshq.feeds.schedules import Cron, Schedule, Scheduler
@@ -25,7 +25,7 @@ from freshq.worker.runs import in_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from freshq.cli.commands.work.report import Reporter
+    from freshq.cli.process.report import Reporter
     from freshq.cli.session import Session
     from freshq.model.answers import Receipt
 
@@ -147,7 +147,7 @@ def _reporter(session: Session) -> Reporter:
     console = session.output.console
     if session.output.as_json or not console.is_terminal:
         return JsonLines(sys.stdout, 0)
-    from freshq.cli.commands.work.display import Lines  # noqa: PLC0415 - only for a terminal
+    from freshq.cli.process.display import Lines  # noqa: PLC0415 - only for a terminal
 
     return Lines(console)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Self
 
-    from freshq.cli.commands.work.report import ProcessStatus
+    from freshq.cli.process.report import ProcessStatus
 
 # Requests of orchestrators come at once or not at all.
 REQUEST_SECONDS: Final = 5.0

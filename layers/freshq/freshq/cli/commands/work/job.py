@@ -12,10 +12,10 @@ import typer
 
 from freshq.cli.addresses import open_queue, with_connections
 from freshq.cli.commands.application import application_imports
-from freshq.cli.commands.work.ending import ControlChannel, end_process
 from freshq.cli.commands.work.process import WorkProcess
-from freshq.cli.commands.work.report import JsonLines, report_log
 from freshq.cli.errors import exit_status
+from freshq.cli.process.ending import ControlChannel, end_process
+from freshq.cli.process.report import JsonLines, report_log
 from freshq.errors import StoreError
 from freshq.model.checks import without_password
 from freshq.policy.limits import ConcurrencyLimit
@@ -27,7 +27,7 @@ from freshq.worker.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from freshq.cli.commands.work.report import ProcessStatus, Reporter
+    from freshq.cli.process.report import ProcessStatus, Reporter
     from freshq.cli.session import Session
     from freshq.queue.base import BaseQueue
 
@@ -124,7 +124,7 @@ def _reporter(job: Job) -> Reporter:
     console = job.session.output.console
     if job.session.output.as_json or not console.is_terminal:
         return JsonLines(sys.stdout, job.status_seconds)
-    from freshq.cli.commands.work.display import Display  # noqa: PLC0415 - only for a terminal
+    from freshq.cli.process.display import Display  # noqa: PLC0415 - only for a terminal
 
     where = without_password(job.session.address or "")
     return Display(console, f"{job.runner} works queue {job.session.queue.name} {where}")

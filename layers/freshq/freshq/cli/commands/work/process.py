@@ -7,14 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from freshq.cli.commands.work.ending import STOP_SECONDS, ControlChannel, ControlMessage, Stage, WorkStatus
-from freshq.cli.commands.work.report import ProcessStatus, report_values, status_values
+from freshq.cli.process.ending import STOP_SECONDS, ControlChannel, ControlMessage, Stage, WorkStatus
+from freshq.cli.process.report import ProcessStatus, report_values, status_values
 from freshq.worker.runs import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from freshq.cli.commands.work.report import Reporter
+    from freshq.cli.process.report import Reporter
     from freshq.worker.report import RunReport
     from freshq.worker.worker import Worker
 

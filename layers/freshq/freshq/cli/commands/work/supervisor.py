@@ -14,18 +14,18 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.cli.commands.work.ending import STOP_SECONDS, ControlMessage, Stage, WorkStatus
 from freshq.cli.commands.work.options import SUPERVISED
-from freshq.cli.commands.work.report import ProcessStatus
 from freshq.cli.errors import ExitStatus
+from freshq.cli.process.ending import STOP_SECONDS, ControlMessage, Stage, WorkStatus
+from freshq.cli.process.report import ProcessStatus
 from freshq.policy.retry import Backoff
 from freshq.worker.runs import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from freshq.cli.commands.work.ending import ControlChannel
-    from freshq.cli.commands.work.report import Reporter
+    from freshq.cli.process.ending import ControlChannel
+    from freshq.cli.process.report import Reporter
 
 # Between the death of a process and its replacement.
 RESTART_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=30.0)

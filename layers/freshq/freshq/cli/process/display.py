@@ -1,4 +1,4 @@
-"""What `freshq work` shows on a terminal: a table that is kept up to date, and the log above it."""
+"""Shows events and the status of processes on a terminal: as lines, or as a table with the log above it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from freshq.cli.commands.work.report import OUTCOMES, Reporter
 from freshq.cli.errors import printable
+from freshq.cli.process.report import OUTCOMES, Reporter
 from freshq.worker.report import Outcome
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from freshq.cli.commands.work.report import ProcessStatus
+    from freshq.cli.process.report import ProcessStatus
 
 # Over which time the rate is taken.
 RATE_SECONDS: Final = 10.0

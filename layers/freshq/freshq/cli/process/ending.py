@@ -1,4 +1,4 @@
-"""How `freshq work` is told to end, and the exit statuses that say how it ended."""
+"""How such a command is told to end, and the exit statuses that say how it ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `freshq work` tells: JSON lines for programs, and the log as part of them."""
+"""What such a command reports: JSON lines for programs, and the log as part of them."""
 
 from __future__ import annotations
 
