@@ -90,7 +90,7 @@ def quick_imports() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueOptions:
+class QueueFlags:
     """The options that every command on a queue takes."""
 
     queue: Annotated[
@@ -154,7 +154,7 @@ class SessionCommand(Command):
 
 
 @contextmanager
-def _session(context: typer.Context, options: QueueOptions) -> Iterator[Session]:
+def _session(context: typer.Context, options: QueueFlags) -> Iterator[Session]:
     """Yield the shell's session if a shell runs the command, else one on the queue of the options."""
     if isinstance(context.obj, Session):
         shell = context.obj
@@ -171,17 +171,17 @@ def _session(context: typer.Context, options: QueueOptions) -> Iterator[Session]
 
 
 class QueueCommand(SessionCommand):
-    """A command on a queue: takes `QueueOptions` besides its own, and opens the queue they name."""
+    """A command on a queue: takes `QueueFlags` besides its own, and opens the queue they name."""
 
     context_class = QueueContext
-    options_class = QueueOptions
+    options_class = QueueFlags
 
     @override
     def open_session(self, context: Any, options: Any) -> AbstractContextManager[Session]:
         return _session(context, options)
 
 
-def _open(context: typer.Context, options: QueueOptions) -> BaseQueue:
+def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
     with quick_imports():
         from freshq.cli.configuration import open_configured  # noqa: PLC0415 - help needs none
         from freshq.cli.stacks import stack_queue  # noqa: PLC0415 - help needs none
