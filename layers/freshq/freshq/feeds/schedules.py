@@ -11,7 +11,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError, quoted
-from freshq.feeds.marks import Marks, Retries
+from freshq.feeds.high_water_marks import HighWaterMarks, Retries
 from freshq.feeds.ticks import Cron, Every
 from freshq.model.checks import checked_count
 from freshq.model.new_task import parse_new_task
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
-    from freshq.feeds.marks import Progress
+    from freshq.feeds.high_water_marks import ScheduleState
     from freshq.model.answers import Receipt
     from freshq.queue.base import BaseQueue
 
@@ -135,7 +135,7 @@ class Scheduler:
         self._queue = queue
         self._schedules = schedules
         self._on_put = on_put
-        self._marks = Marks(queue)
+        self._marks = HighWaterMarks(queue)
         self._retries = {name: Retries(RETRY_BACKOFF) for name in names}
         self._failed_rounds = 0
         self._quiet_until: dict[str, float] = {}
@@ -176,11 +176,11 @@ class Scheduler:
             StoreError: If the store did not answer: no tick's own trouble.
         """
         now, name, retries = self._queue.now(), schedule.record_name, self._retries[schedule.name]
-        progress = self._marks.read(name)
-        if progress is None:
+        state = self._marks.read(name)
+        if state is None:
             self._marks.passed(name, [now])
             return 0, []
-        skipped, left = _skipped_and_left(schedule, progress, now)
+        skipped, left = _skipped_and_left(schedule, state, now)
         self._skip(schedule, skipped)
         fired, errors = 0, list[Exception]()
         retries.keep(left)
@@ -267,10 +267,12 @@ class Scheduler:
                 self._quiet_until[schedule.name] = next(schedule.when.ticks(now), math.inf)
 
 
-def _skipped_and_left(schedule: Schedule, progress: Progress, now: float) -> tuple[list[float], list[float]]:
+def _skipped_and_left(
+    schedule: Schedule, state: ScheduleState, now: float
+) -> tuple[list[float], list[float]]:
     """Return the ticks to skip, because `catch_up` newer ones took their place, and those to fire."""
-    start = min([progress.last, *progress.failed])
+    start = min([state.last, *state.failed])
     recent = list(islice(takewhile(lambda tick: tick <= now, schedule.when.ticks(start)), MAX_MISSED))
     first = recent[-schedule.catch_up] if len(recent) >= schedule.catch_up else -math.inf
-    ticks = [*progress.failed, *(tick for tick in recent if tick > progress.last)]
+    ticks = [*state.failed, *(tick for tick in recent if tick > state.last)]
     return [tick for tick in ticks if tick < first], [tick for tick in ticks if tick >= first]

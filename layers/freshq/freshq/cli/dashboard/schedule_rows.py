@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from freshq.feeds.marks import Marks
+from freshq.feeds.high_water_marks import HighWaterMarks
 from freshq.feeds.schedules import Cron
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ def schedule_rows(queue: BaseQueue, schedules: Sequence[Schedule]) -> list[dict[
     Raises:
         StoreError: If the store did not answer.
     """
-    now, marks = queue.now(), Marks(queue)
+    now, high_water_marks = queue.now(), HighWaterMarks(queue)
     rows = []
     for schedule in schedules:
-        progress = marks.read(schedule.record_name)
+        state = high_water_marks.read(schedule.record_name)
         when = schedule.when
         rows.append(
             {
@@ -31,9 +31,9 @@ def schedule_rows(queue: BaseQueue, schedules: Sequence[Schedule]) -> list[dict[
                 "when": f"{when.expression} ({when.zone})"
                 if isinstance(when, Cron)
                 else f"every {when.seconds:g} s",
-                "started": progress is not None,
-                "up_to": None if progress is None else progress.last,
-                "failed": 0 if progress is None else len(progress.failed),
+                "started": state is not None,
+                "up_to": None if state is None else state.last,
+                "failed": 0 if state is None else len(state.failed),
                 "next": next(when.ticks(now), None),
             }
         )

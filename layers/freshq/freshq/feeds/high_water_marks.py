@@ -1,4 +1,4 @@
-"""How far the schedules of a queue got: shared by all nodes, and which ticks this node tries again when."""
+"""The state of the schedules of a queue, shared by all nodes; and when this node tries failed ticks again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a schedule got.
+class ScheduleState:
+    """The state of a schedule: how far it got.
 
     Attributes:
         last: Its high-water mark: ticks up to here were fired or skipped, but for those that failed.
@@ -29,21 +29,21 @@ class Progress:
     failed: tuple[float, ...] = ()
 
 
-class Marks:
-    """Keeps the progress of schedules in shared records of a queue."""
+class HighWaterMarks:
+    """Keeps the states of schedules in shared records of a queue."""
 
     def __init__(self, queue: BaseQueue) -> None:
         """Use the store of a queue."""
         self._queue = queue
 
-    def read(self, record_name: str) -> Progress | None:
-        """Return the progress of a schedule; None if it has not started.
+    def read(self, record_name: str) -> ScheduleState | None:
+        """Return the state of a schedule; None if it has not started.
 
         Raises:
             StoreError: If the store did not answer.
         """
         record = self._queue.store.read_record(self._queue.name, record_name)
-        return None if record is None else _progress(record.values)
+        return None if record is None else _state(record.values)
 
     def passed(self, record_name: str, ticks: Collection[float]) -> None:
         """Take note that ticks were fired or skipped.
@@ -52,9 +52,9 @@ class Marks:
             StoreError: If the store did not answer, or others changed the record at each try.
         """
 
-        def change(current: Progress) -> Progress:
+        def change(current: ScheduleState) -> ScheduleState:
             left = tuple(tick for tick in current.failed if tick not in ticks)
-            return Progress(max(current.last, *ticks), left)
+            return ScheduleState(max(current.last, *ticks), left)
 
         self._change(record_name, change)
 
@@ -65,14 +65,14 @@ class Marks:
             StoreError: If the store did not answer, or others changed the record at each try.
         """
 
-        def change(current: Progress) -> Progress:
-            return Progress(tick, (*current.failed, tick)) if tick > current.last else current
+        def change(current: ScheduleState) -> ScheduleState:
+            return ScheduleState(tick, (*current.failed, tick)) if tick > current.last else current
 
         self._change(record_name, change)
 
-    def _change(self, record_name: str, change: Callable[[Progress], Progress]) -> None:
+    def _change(self, record_name: str, change: Callable[[ScheduleState], ScheduleState]) -> None:
         def changed(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
-            before = _progress(values)
+            before = _state(values)
             after = change(before)
             return None if after == before else {"last": after.last, "failed": [*after.failed]}
 
@@ -81,8 +81,8 @@ class Marks:
             raise StoreError(msg)
 
 
-def _progress(values: Mapping[str, Any]) -> Progress:
-    return Progress(float(values.get("last", -math.inf)), tuple(map(float, values.get("failed", ()))))
+def _state(values: Mapping[str, Any]) -> ScheduleState:
+    return ScheduleState(float(values.get("last", -math.inf)), tuple(map(float, values.get("failed", ()))))
 
 
 class Retries:
