@@ -66,8 +66,8 @@ class Session:
             raise ValueError(msg)
         return self.queue.held(task_id, token)
 
-    def hold(self, *claims: Claim) -> None:
-        """Remember claims; the task of the last one becomes the current task."""
+    def remember_claims(self, *claims: Claim) -> None:
+        """Remember claims for later commands; the task of the last one becomes the current task."""
         for claim in claims:
             self.claims[claim.task.task_id] = claim
             self.current = claim.task.task_id

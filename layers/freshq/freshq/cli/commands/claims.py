@@ -31,7 +31,7 @@ def claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSeconds =
     """Claim tasks in the queue's order. Exits with status 1 if there is nothing to claim."""
     session = context.session
     claims = session.queue.claim(limit, lease_seconds)
-    session.hold(*claims)
+    session.remember_claims(*claims)
     session.output.claims(claims)
     _refuse_nothing(session, claims)
 
@@ -104,5 +104,5 @@ def extend(
     seconds = session.queue.lease_seconds if lease_seconds is None else lease_seconds
     claim = session.claim(task_id, token)
     held = session.queue.extend(claim, seconds, progress=progress, step=step)
-    session.hold(held)
+    session.remember_claims(held)
     session.output.claims([held])

@@ -31,7 +31,7 @@ def dlq_claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSecon
     """
     session = context.session
     claims = attached(session, "dlq claim").claim_dead(limit, lease_seconds)
-    session.hold(*claims)
+    session.remember_claims(*claims)
     session.output.claims(claims)
     if not claims:
         msg = f"queue {session.queue.name!r} has no dead letter to claim"
