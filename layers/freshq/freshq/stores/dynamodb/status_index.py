@@ -12,7 +12,7 @@ from freshq.stores.dynamodb.values import milliseconds, seconds
 if TYPE_CHECKING:
     from freshq.stores.dynamodb.names import Item
 
-CREATED: Final = "taskCreated"
+CREATED_ATTRIBUTE: Final = "taskCreated"
 POSITION_INDEX: Final = "status-position-index"
 
 
@@ -42,13 +42,13 @@ class StatusIndex:
     """
 
     name: str = STATUS_INDEX
-    range_key: str = CREATED
+    range_key: str = CREATED_ATTRIBUTE
     has_deadlines: bool = True
 
     @property
     def by_time(self) -> bool:
         """Whether the creation time orders it."""
-        return self.range_key == CREATED
+        return self.range_key == CREATED_ATTRIBUTE
 
     def query(self, partition: str, relation: str, created: float) -> Item:
         """Return the arguments of a query of the tasks of a partition, by creation time.
@@ -82,7 +82,7 @@ class StatusIndex:
 
     def entry(self, item: Item) -> Entry:
         """Return an item of the index as an entry."""
-        created = seconds(item[CREATED])
+        created = seconds(item[CREATED_ATTRIBUTE])
         return Entry(created if self.by_time else self.place(item), created, item["taskId"]["S"])
 
 

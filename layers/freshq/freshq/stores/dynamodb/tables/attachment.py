@@ -17,7 +17,7 @@ from freshq.stores.dynamodb.schema import (
     STATUS_INDEX_ATTRIBUTE,
     table_definition,
 )
-from freshq.stores.dynamodb.status_index import CREATED, POSITION_INDEX, StatusIndex
+from freshq.stores.dynamodb.status_index import CREATED_ATTRIBUTE, POSITION_INDEX, StatusIndex
 from freshq.stores.dynamodb.table_key import KeyPart, TableKey
 from freshq.stores.dynamodb.tables.changes import POLL_SECONDS, TableChanges, index_names, is_on_demand
 
@@ -286,7 +286,7 @@ def own_definitions(attachment: Attachment) -> list[Item]:
     del own[KEY]
     if attachment.order_by is not None:
         own[POSITION] = attachment.order_by.attribute_type
-        del own[CREATED]
+        del own[CREATED_ATTRIBUTE]
     return [{"AttributeName": names.attribute(name), "AttributeType": code} for name, code in own.items()]
 
 
@@ -300,7 +300,7 @@ def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
     names = attachment.names
     throughput = {} if is_on_demand(description) else {"ProvisionedThroughput": _throughput(description)}
     status = attachment.status_index
-    beside = [STATUS_INDEX_ATTRIBUTE, *([] if status.by_time else [CREATED])]
+    beside = [STATUS_INDEX_ATTRIBUTE, *([] if status.by_time else [CREATED_ATTRIBUTE])]
     # freshq's own items, which the due index lists, have their id here or in their key.
     due = _including(names, [OWN_ID]) if names.key.has_own_ids else {"ProjectionType": "KEYS_ONLY"}
     return [
