@@ -9,7 +9,7 @@ from freshq.cli.errors import print_error
 from freshq.errors import RefusedError, TableMissing, quoted
 from freshq.model.checks import checked_count
 from freshq.model.options import parse_options
-from freshq.queue.shared.records import change_record
+from freshq.queue.shared.shared_records import change_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

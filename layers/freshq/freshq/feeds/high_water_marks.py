@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from freshq.errors import StoreError
-from freshq.queue.shared.records import change_record
+from freshq.queue.shared.shared_records import change_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import StoreError
 from freshq.policy.limits import BucketState, ConcurrencyLimit, LimitState, RetryBudget, Signals
 from freshq.policy.shares import Share, WorkerShares
-from freshq.queue.shared.records import change_record
+from freshq.queue.shared.shared_records import change_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import StoreError
 from freshq.policy.quantile import QuantileSketch
 from freshq.policy.reserve import LearnedReserve, ReserveSpans, SkippedTasks
-from freshq.queue.shared.records import change_record
+from freshq.queue.shared.shared_records import change_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
