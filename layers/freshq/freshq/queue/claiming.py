@@ -67,11 +67,11 @@ class Claiming(Verbs):
     def _claim_and_bring_in(self, limit: int, lease_seconds: float) -> list[Claim]:
         if self._core.store.paused(self.name):
             return []
-        claims = self._claim(limit, lease_seconds)
+        claims = self._claim_unless_codel_sheds(limit, lease_seconds)
         if len(claims) < limit:
             try:
                 if self._core.bring_in_due():
-                    claims += self._claim(limit - len(claims), lease_seconds)
+                    claims += self._claim_unless_codel_sheds(limit - len(claims), lease_seconds)
             except StoreError:
                 if not claims:
                     raise
@@ -107,7 +107,7 @@ class Claiming(Verbs):
             return self.lease_seconds
         return checked_seconds("lease_seconds", lease_seconds, above_zero=True)
 
-    def _claim(self, limit: int, lease_seconds: float) -> list[Claim]:
+    def _claim_unless_codel_sheds(self, limit: int, lease_seconds: float) -> list[Claim]:
         """Claim tasks; shed those that CoDel sheds, with what waits behind them, and claim once more."""
         kept: list[Claim] = []
         longest_wait_seconds = math.inf
@@ -172,7 +172,7 @@ class Claiming(Verbs):
             shedding.shed_version,
         )
         with ExitStack() as stack:
-            work = _told(self._core, lambda: stack.enter_context(block))
+            work = _with_telemetry(self._core, lambda: stack.enter_context(block))
             yield work
         if work is not None and work.settled is not None:
             self._core.served(_claim_of(work), work.settled)
@@ -270,7 +270,7 @@ class Claiming(Verbs):
             reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)
 
 
-def _told(core: Core, enter: Callable[[], HeldTask | None]) -> HeldTask | None:
+def _with_telemetry(core: Core, enter: Callable[[], HeldTask | None]) -> HeldTask | None:
     """Return what a transaction holds, and tell telemetry of it as of a claim."""
     found: list[HeldTask] = []
 

@@ -158,11 +158,11 @@ class Core:
     def get(self, task_id: str) -> Task | None:
         """Return a task with its current status; None if the queue has no task with this id."""
         try:
-            return self.seen(self.stored(task_id))
+            return self.with_current_status(self.stored(task_id))
         except TaskNotFound:
             return None
 
-    def seen(self, task: Task) -> Task:
+    def with_current_status(self, task: Task) -> Task:
         """Return a stored task with its current status."""
         return replace(task, status=task.status_at(self.now()))
 

@@ -36,7 +36,7 @@ class Reading(Verbs):
             TaskNotFound: If the queue has no task with this id; on an attached table the error says whether
                 the record exists.
         """
-        return self._core.seen(self._core.stored(task_id))
+        return self._core.with_current_status(self._core.stored(task_id))
 
     def contains(self, task_id: str) -> bool:
         """Return whether the task with this id is PENDING or TAKEN."""
@@ -85,7 +85,7 @@ class Reading(Verbs):
         if cursor is not None:
             checked_id(cursor, "cursor")
         found: list[Task] = []
-        for task in map(self._core.seen, self._core.store.scan(self.name, start_after=cursor)):
+        for task in map(self._core.with_current_status, self._core.store.scan(self.name, start_after=cursor)):
             if wanted in (None, task.status):
                 if len(found) == limit:
                     return Page(tuple(found), found[-1].task_id)

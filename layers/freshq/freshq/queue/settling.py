@@ -91,10 +91,12 @@ class Settling(Verbs):
         answers: dict[int, Task | FreshqError] = {}
         for places in _rounds(settlements):
             some = [settlements[place] for place in places]
-            answers |= zip(places, self._told(some, partial(self._settle_each, some)), strict=True)
+            answers |= zip(places, self._with_telemetry(some, partial(self._settle_each, some)), strict=True)
         return [answers[place] for place in range(len(settlements))]
 
-    def _told(self, settlements: Sequence[Settlement], write: Callable[[], Iterable[Answer]]) -> list[Answer]:
+    def _with_telemetry(
+        self, settlements: Sequence[Settlement], write: Callable[[], Iterable[Answer]]
+    ) -> list[Answer]:
         """Settle claims, and tell telemetry."""
         ends = [(each.claim.task, each.verb) for each in settlements]
         return self._core.guarded_telemetry.settle(self.name, ends, lambda: [*write()])
@@ -152,7 +154,7 @@ class Settling(Verbs):
         return self._settle(Settlement.release(claim, delay_seconds))
 
     def _settle(self, settlement: Settlement) -> Task:
-        return self._told([settlement], lambda: [self._settled(settlement)])[0]
+        return self._with_telemetry([settlement], lambda: [self._settled(settlement)])[0]
 
     def _settled(self, settlement: Settlement) -> Task:
         core, claim = self._core, settlement.claim
