@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from freshq.errors import StoreError
-from freshq.stores.sql.connecting import Connecting
+from freshq.stores.sql.connection_limits import ConnectionLimits
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.prepared import PreparedStatement
 
@@ -63,8 +63,8 @@ def lock_timeout_seconds() -> float:
 
 @pytest.fixture
 def database(tmp_path: Path, meeting: Meeting, lock_timeout_seconds: float) -> Iterator[Database]:
-    connecting = Connecting(lock_timeout_seconds=lock_timeout_seconds)
-    database = Database(f"sqlite:///{tmp_path}/lock.db", "tasks", connecting)
+    limits = ConnectionLimits(lock_timeout_seconds=lock_timeout_seconds)
+    database = Database(f"sqlite:///{tmp_path}/lock.db", "tasks", limits)
 
     def prepare(connection: Any, _record: object) -> None:
         connection.create_function("meet", 0, meeting)

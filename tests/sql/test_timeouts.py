@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from freshq import Queue, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.sql import SqlStore, connecting_for, database
+from freshq.stores.sql import SqlStore, connection_limits_for, database
 from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.schema import schema
 from tests.support.databases import HOST
@@ -174,10 +174,10 @@ def test_sqlite_is_durable_by_default(sqlite_url: str) -> None:
     [(None, (5, 15, 5)), (60, (5, 15, 5)), (300, (5, 15, 5)), (24, (2, 6, 2)), (1, (2, 2, 2))],
 )
 def test_timeouts_fit_the_lease(lease_seconds: float | None, expected: tuple[float, float, float]) -> None:
-    limits = connecting_for(lease_seconds, answer_timeout_seconds=None, max_connections=3)
+    limits = connection_limits_for(lease_seconds, answer_timeout_seconds=None, max_connections=3)
     given = (limits.connect_timeout_seconds, limits.answer_timeout_seconds, limits.lock_timeout_seconds)
     assert given == expected
-    assert connecting_for(lease_seconds, answer_timeout_seconds=9).answer_timeout_seconds == 9
+    assert connection_limits_for(lease_seconds, answer_timeout_seconds=9).answer_timeout_seconds == 9
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq.stores.sql import Connecting, SqlStore
+from freshq.stores.sql import ConnectionLimits, SqlStore
 from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.schema import schema
 from tests.support.databases import MariaDB, Postgres, Server, Unavailable, is_required
@@ -100,6 +100,6 @@ def sqlite_url(_sqlite_template: Path, tmp_path: Path) -> str:
 def sqlite_engine(sqlite_url: str) -> Iterator[sa.Engine]:
     """Return an engine on empty tables."""
     # A test's file need not outlive a loss of power.
-    engine = open_engine(sqlite_url, Connecting(durable=False))
+    engine = open_engine(sqlite_url, ConnectionLimits(durable=False))
     yield engine
     engine.dispose()

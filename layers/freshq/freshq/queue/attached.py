@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueOptions
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.dynamodb.table_key import KeyValue
-    from freshq.stores.transactional import Putter
+    from freshq.stores.putter import Putter
 
 # By default records do not become stale.
 NEVER_STALE_SECONDS = MAX_SECONDS

@@ -20,7 +20,7 @@ from freshq.queue.peeking import waiting
 from freshq.queue.polling import answer_of, look_for_claims
 from freshq.queue.shedding import ShedWhenHeld, shed_late
 from freshq.stores.claim_request import ClaimRequest
-from freshq.stores.transactional import transactions_of
+from freshq.stores.putter import transactions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,7 +23,7 @@ from freshq.queue.upkeep import SMALL_PORTION, Upkeep
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.clocks import ComparedClock
 from freshq.stores.lines import LineOrders, LineTurns
-from freshq.stores.transactional import putter
+from freshq.stores.putter import putter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from freshq.model.telemetry import Telemetry
     from freshq.stores.base import Store
     from freshq.stores.conflicts import OnConflict
-    from freshq.stores.transactional import Putter
+    from freshq.stores.putter import Putter
 
 # Attempts of a read-change-commit before it is a LostRace.
 MAX_READ_WRITE_TRIES: Final = 10

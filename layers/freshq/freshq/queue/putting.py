@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from freshq.model.task import Task
     from freshq.stores.conflicts import OnConflict, PutResult
-    from freshq.stores.transactional import Putter
+    from freshq.stores.putter import Putter
 
 logger = logging.getLogger(__name__)
 

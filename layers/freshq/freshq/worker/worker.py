@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from freshq.model.checks import checked_seconds
-from freshq.stores.transactional import transactions_of
+from freshq.stores.putter import transactions_of
 from freshq.worker.capacity import Capacity
 from freshq.worker.leased import LeasedLoop
 from freshq.worker.loop import EndRequest

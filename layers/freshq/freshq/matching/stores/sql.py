@@ -19,7 +19,7 @@ from freshq.matching.stores.sql_rows import (
     resource_row,
 )
 from freshq.matching.stores.sql_tables import tables_of
-from freshq.stores.sql.connecting import Connecting
+from freshq.stores.sql.connection_limits import ConnectionLimits
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.statements import dialect_insert
 
@@ -39,19 +39,19 @@ class SqlMatchStore(MatchStore):
     """Resources in tables of a relational database. Every change is one transaction."""
 
     def __init__(
-        self, url: str | sa.Engine, table: str = "resources", connecting: Connecting | None = None
+        self, url: str | sa.Engine, table: str = "resources", limits: ConnectionLimits | None = None
     ) -> None:
         """Use a database; nothing is sent before the first call.
 
         Args:
             url: Address of the database, or an engine made by `freshq.stores.sql.engine.open_engine`.
             table: Name of the table of resources; the names of the others begin with it.
-            connecting: The limits of its connections; None for the defaults. An engine has its own.
+            limits: The limits of its connections; None for the defaults. An engine has its own.
 
         Raises:
             ValueError: If an argument is wrong.
         """
-        self._database = Database(url, table, connecting or Connecting())
+        self._database = Database(url, table, limits or ConnectionLimits())
         self._tables = tables_of(table, self._database.dialect)
         # Never deleted: those that this process added need not be added again.
         self._added: frozenset[str] = frozenset()

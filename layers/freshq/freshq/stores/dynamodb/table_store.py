@@ -25,11 +25,11 @@ from freshq.stores.dynamodb.items import decode_if_task, replace_arguments, vers
 from freshq.stores.dynamodb.keyspace import Keyspace
 from freshq.stores.dynamodb.leases import LeaseRecords
 from freshq.stores.dynamodb.line_records import SMALL_PORTION, LineRecords
+from freshq.stores.dynamodb.peeking import peek
 from freshq.stores.dynamodb.puts import each_in_order, each_within
 from freshq.stores.dynamodb.quarantine import Quarantine
 from freshq.stores.dynamodb.server_time import compared, table_time
 from freshq.stores.dynamodb.shared_records import SharedRecords
-from freshq.stores.dynamodb.showing import shown
 from freshq.stores.dynamodb.stale_tasks import StaleTasks
 from freshq.stores.dynamodb.status_index import StatusIndex
 from freshq.stores.dynamodb.waiting import WaitingTasks
@@ -168,7 +168,7 @@ class TableStore(Store):
     def peek(self, request: ClaimRequest) -> list[Task]:
         moment = request.moment()
         candidates = Candidates(request, moment, self._lines, self._waiting, self._stale)
-        return shown(self._calls, candidates)
+        return peek(self._calls, candidates)
 
     @override
     def delayed(self, queue: str, limit: int) -> list[Task]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from freshq.errors import StoreError
     from freshq.stores.sql.clock import DatabaseClock, SqliteClock
-    from freshq.stores.sql.connecting import Connecting
+    from freshq.stores.sql.connection_limits import ConnectionLimits
     from freshq.stores.sql.prepared import PreparedStatement
 
 T = TypeVar("T")
@@ -59,26 +59,26 @@ class Database:
 
     requirement: Callable[[], object] | None = None
 
-    def __init__(self, url: str | sa.URL | sa.Engine, table: str, connecting: Connecting = DEFAULT) -> None:
+    def __init__(self, url: str | sa.URL | sa.Engine, table: str, limits: ConnectionLimits = DEFAULT) -> None:
         """Use a database; nothing is sent before the first call.
 
         Args:
             url: Its address, or an engine made by `open_engine`, which stays its owner's to close.
             table: Name of the table of tasks, for errors.
-            connecting: The limits of the connections; an engine has its own. It bounds the time of a call:
+            limits: The limits of the connections; an engine has its own. It bounds the time of a call:
                 after the answer timeout it begins no further try.
 
         Raises:
             ValueError: If the address is wrong.
         """
         self._owns_engine = not isinstance(url, sa.Engine)
-        engine = url if isinstance(url, sa.Engine) else open_engine(url, connecting)
+        engine = url if isinstance(url, sa.Engine) else open_engine(url, limits)
         self.engine = engine
         self.dialect = engine.dialect.name
         self._table = table
-        self._call_seconds = connecting.answer_timeout_seconds
+        self._call_seconds = limits.answer_timeout_seconds
         self.renew_lock()
-        self._lock_seconds = connecting.lock_timeout_seconds
+        self._lock_seconds = limits.lock_timeout_seconds
         self._autocommit = engine.execution_options(**{AUTOCOMMIT: True})
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
         # On SQLite, a file that cannot be opened stays so.

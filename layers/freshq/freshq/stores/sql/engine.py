@@ -19,7 +19,7 @@ from sqlalchemy.pool import Pool
 from typing_extensions import override
 
 from freshq.model.checks import without_password
-from freshq.stores.sql.connecting import Connecting
+from freshq.stores.sql.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ PLANNING: Final = {
 # 4 kB. The default, 1,000, is reached every 140 tasks and costs a third of the time.
 SQLITE_LOG_PAGES: Final = 10_000
 
-DEFAULT: Final = Connecting()
+DEFAULT: Final = ConnectionLimits()
 # Probes of an idle connection: the operating system gives up after 25 s without an answer.
 KEEPALIVE: Final = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 
@@ -169,12 +169,12 @@ class StatementPool(Pool):
         self._do_return_conn(entry)
 
 
-def open_engine(url: str | sa.URL, connecting: Connecting = DEFAULT) -> sa.Engine:
+def open_engine(url: str | sa.URL, limits: ConnectionLimits = DEFAULT) -> sa.Engine:
     """Return an engine with the settings that the store needs.
 
     Args:
         url: Address of the database, in SQLAlchemy's form; the driver may be left out.
-        connecting: The limits of its connections.
+        limits: The limits of its connections.
 
     Raises:
         ValueError: If the url is malformed, or the store does not support the database.
@@ -198,28 +198,28 @@ def open_engine(url: str | sa.URL, connecting: Connecting = DEFAULT) -> sa.Engin
         msg = f"url: {without_password(str(url))!r} names no file; use sqlite:///tasks.db, or Queue.memory()"
         raise ValueError(msg)
     try:
-        return _opened(parsed, connecting)
+        return _opened(parsed, limits)
     except (ImportError, NoSuchModuleError) as error:
         msg = f"url: the driver of {parsed.drivername!r} is not installed ({error}); install freshq[sql]"
         raise ValueError(msg) from error
 
 
-def _opened(url: sa.URL, connecting: Connecting) -> sa.Engine:
+def _opened(url: sa.URL, limits: ConnectionLimits) -> sa.Engine:
     name = url.get_backend_name()
     if name in ("mysql", "mariadb"):
         url = url.update_query_dict({"charset": "utf8mb4"})
     options = {} if name == "sqlite" else {"isolation_level": "AUTOCOMMIT"}
     engine = sa.create_engine(
         url,
-        connect_args=_CONNECT_ARGUMENTS[name](connecting),
+        connect_args=_CONNECT_ARGUMENTS[name](limits),
         poolclass=StatementPool,
-        pool_size=connecting.max_connections,
-        pool_timeout=connecting.answer_timeout_seconds,
+        pool_size=limits.max_connections,
+        pool_timeout=limits.answer_timeout_seconds,
         **options,
     )
     if name == "postgresql":
         event.listen(engine, "do_connect", _connect_bounded)
-    event.listen(engine, "connect", partial(_ON_CONNECT[name], connecting=connecting))
+    event.listen(engine, "connect", partial(_ON_CONNECT[name], limits=limits))
     event.listen(engine, "begin", _begin)
     _ENGINES.add(engine)
     return engine
@@ -231,28 +231,28 @@ def _connect_bounded(_dialect: object, _record: object, arguments: Any, options:
     return BoundedConnection.connect(*arguments, **options)
 
 
-def _prepare_sqlite(connection: Any, _record: Any, connecting: Connecting) -> None:  # noqa: ANN401 - the driver's own
+def _prepare_sqlite(connection: Any, _record: Any, limits: ConnectionLimits) -> None:  # noqa: ANN401 - the driver's own
     connection.isolation_level = None  # autocommit
     connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute(f"PRAGMA synchronous={'FULL' if connecting.durable else 'NORMAL'}")
+    connection.execute(f"PRAGMA synchronous={'FULL' if limits.durable else 'NORMAL'}")
     connection.execute(f"PRAGMA wal_autocheckpoint={SQLITE_LOG_PAGES}")
 
 
-def _prepare_postgresql(connection: Any, _record: Any, connecting: Connecting) -> None:  # noqa: ANN401 - the driver's own
+def _prepare_postgresql(connection: Any, _record: Any, limits: ConnectionLimits) -> None:  # noqa: ANN401 - the driver's own
     connection.autocommit = True
-    connection.answer_timeout_seconds = connecting.answer_timeout_seconds
+    connection.answer_timeout_seconds = limits.answer_timeout_seconds
     connection.settings = PLANNING | {
-        "statement_timeout": str(milliseconds(connecting.answer_timeout_seconds)),
-        "lock_timeout": str(milliseconds(connecting.lock_timeout_seconds)),
+        "statement_timeout": str(milliseconds(limits.answer_timeout_seconds)),
+        "lock_timeout": str(milliseconds(limits.lock_timeout_seconds)),
     }
     connection.execute("; ".join(f"SET {name} = {value}" for name, value in connection.settings.items()))
 
 
-def _prepare_mysql(connection: Any, _record: Any, connecting: Connecting) -> None:  # noqa: ANN401 - the driver's own
+def _prepare_mysql(connection: Any, _record: Any, limits: ConnectionLimits) -> None:  # noqa: ANN401 - the driver's own
     with connection.cursor() as cursor:
         # Locks the rows that it takes, not the gaps between them.
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        seconds = ceil(connecting.lock_timeout_seconds)
+        seconds = ceil(limits.lock_timeout_seconds)
         cursor.execute(f"SET SESSION innodb_lock_wait_timeout={seconds}, lock_wait_timeout={seconds}")
 
 
@@ -274,22 +274,22 @@ _ON_CONNECT: Final = {
 }
 
 
-def _sqlite_arguments(connecting: Connecting) -> dict[str, Any]:
-    return {"timeout": connecting.lock_timeout_seconds}
+def _sqlite_arguments(limits: ConnectionLimits) -> dict[str, Any]:
+    return {"timeout": limits.lock_timeout_seconds}
 
 
-def _postgresql_arguments(connecting: Connecting) -> dict[str, Any]:
+def _postgresql_arguments(limits: ConnectionLimits) -> dict[str, Any]:
     return KEEPALIVE | {
-        "connect_timeout": max(2, ceil(connecting.connect_timeout_seconds)),
-        "tcp_user_timeout": milliseconds(connecting.answer_timeout_seconds),
+        "connect_timeout": max(2, ceil(limits.connect_timeout_seconds)),
+        "tcp_user_timeout": milliseconds(limits.answer_timeout_seconds),
     }
 
 
-def _mysql_arguments(connecting: Connecting) -> dict[str, Any]:
+def _mysql_arguments(limits: ConnectionLimits) -> dict[str, Any]:
     return {
-        "connect_timeout": connecting.connect_timeout_seconds,
-        "read_timeout": connecting.answer_timeout_seconds,
-        "write_timeout": connecting.answer_timeout_seconds,
+        "connect_timeout": limits.connect_timeout_seconds,
+        "read_timeout": limits.answer_timeout_seconds,
+        "write_timeout": limits.answer_timeout_seconds,
         "init_command": "SET SESSION time_zone='+00:00', sql_mode='STRICT_ALL_TABLES'",
     }
 

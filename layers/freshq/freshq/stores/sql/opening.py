@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from freshq.stores.sql.connecting import Connecting, connecting_for
+from freshq.stores.sql.connection_limits import ConnectionLimits, connection_limits_for
 from freshq.stores.sql.history import history_seconds_for
 from freshq.stores.sql.store import SqlStore
 
@@ -25,20 +25,20 @@ def open_store(
     Args:
         url: Address of the database.
         table: Name of the table of tasks.
-        options: Options of the queue and of `Connecting`, not checked yet.
+        options: Options of the queue and of `ConnectionLimits`, not checked yet.
         history: Whether to keep a history; None to leave it as it is.
         history_seconds: For how long; None for a week.
 
     Raises:
         ValueError: If an argument is wrong.
     """
-    limits = {field.name: options[field.name] for field in fields(Connecting) if field.name in options}
-    others = {name: value for name, value in options.items() if name not in limits}
+    given = {field.name: options[field.name] for field in fields(ConnectionLimits) if field.name in options}
+    others = {name: value for name, value in options.items() if name not in given}
     store = SqlStore(
         url,
         table,
         queue=others.get("name", "default"),
-        connecting=connecting_for(others.get("lease_seconds"), **limits),
+        limits=connection_limits_for(others.get("lease_seconds"), **given),
         history_seconds=history_seconds_for(history, history_seconds),
     )
     return store, others

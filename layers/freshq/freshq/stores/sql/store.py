@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from freshq.stores.clocks import TimeRange
-    from freshq.stores.sql.connecting import Connecting
+    from freshq.stores.sql.connection_limits import ConnectionLimits
 
 
 class SqlStore(Claims, Puts, Upkeep, SharedRecords, ApproximateCounts):
@@ -34,7 +34,7 @@ class SqlStore(Claims, Puts, Upkeep, SharedRecords, ApproximateCounts):
         table: str = "tasks",
         *,
         queue: str | None = None,
-        connecting: Connecting = DEFAULT,
+        limits: ConnectionLimits = DEFAULT,
         history_seconds: float | None = None,
     ) -> None:
         """Use a database; nothing is sent before the first call.
@@ -44,7 +44,7 @@ class SqlStore(Claims, Puts, Upkeep, SharedRecords, ApproximateCounts):
             table: Name of the table of tasks; the names of the others begin with it.
             queue: Whose tasks `get` returns: ids are unique within a queue. None: of any queue of the
                 table.
-            connecting: The limits of its connections; an engine has its own.
+            limits: The limits of its connections; an engine has its own.
             history_seconds: How long `create_table` makes the database keep the history of `queue`; 0: it
                 keeps none any more. None: as it is.
 
@@ -54,7 +54,7 @@ class SqlStore(Claims, Puts, Upkeep, SharedRecords, ApproximateCounts):
         checked_table(table)
         if history_seconds is not None and queue is None:
             raise ValueError("queue: must be given with history_seconds")
-        database = Database(url, table, connecting)
+        database = Database(url, table, limits)
         super().__init__(database, schema(table, database.dialect), queue)
         self._history_seconds = history_seconds
         if queue is not None and history_seconds:

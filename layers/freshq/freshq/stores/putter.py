@@ -1,4 +1,4 @@
-"""How a verb of a queue asks its store for what only a database with transactions can do."""
+"""Chooses how tasks are put into a store: in a transaction of the caller, or by themselves."""
 
 from __future__ import annotations
 

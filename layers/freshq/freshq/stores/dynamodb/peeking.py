@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAX_VAIN_READS: Final = 50
 
 
-def shown(calls: TableCalls, candidates: Candidates) -> list[Task]:
+def peek(calls: TableCalls, candidates: Candidates) -> list[Task]:
     """Return the candidates of a claim that may be claimed, best first."""
     limit, moment = candidates.request.limit, candidates.moment
     best_first = islice(candidates.best_first(), limit + MAX_VAIN_READS)

@@ -14,7 +14,7 @@ MIN_TIMEOUT_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Connecting:
+class ConnectionLimits:
     """The limits of the connections of one process.
 
     A call begins no further try once `answer_timeout_seconds` have passed, so it ends within twice that
@@ -51,13 +51,13 @@ class Connecting:
             raise ValueError(msg)
 
 
-def connecting_for(lease_seconds: object, **given: Any) -> Connecting:  # noqa: ANN401 - checked by Connecting
+def connection_limits_for(lease_seconds: object, **given: Any) -> ConnectionLimits:  # noqa: ANN401 - checked by ConnectionLimits
     """Return the limits of the connections of a queue.
 
     Args:
         lease_seconds: Length of its leases, not checked yet. The default timeouts are shortened in
             proportion if it is less than `LEASE_SECONDS`.
-        **given: Values of `Connecting`; None for the default of a timeout.
+        **given: Values of `ConnectionLimits`; None for the default of a timeout.
 
     Raises:
         ValueError: If a value is wrong.
@@ -66,6 +66,6 @@ def connecting_for(lease_seconds: object, **given: Any) -> Connecting:  # noqa: 
     if isinstance(lease_seconds, int | float) and 0 < lease_seconds < LEASE_SECONDS:
         part = lease_seconds / LEASE_SECONDS
     values = {name: value for name, value in given.items() if value is not None}
-    for name in (field.name for field in fields(Connecting) if field.name.endswith("_seconds")):
-        values.setdefault(name, max(MIN_TIMEOUT_SECONDS, part * getattr(Connecting(), name)))
-    return Connecting(**values)
+    for name in (field.name for field in fields(ConnectionLimits) if field.name.endswith("_seconds")):
+        values.setdefault(name, max(MIN_TIMEOUT_SECONDS, part * getattr(ConnectionLimits(), name)))
+    return ConnectionLimits(**values)
