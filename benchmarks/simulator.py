@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figures
+from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
-from freshq.policy.shedding import BacklogLimit
 from freshq.simulate import Load, Source, simulate_load
 
 if TYPE_CHECKING:

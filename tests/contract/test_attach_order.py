@@ -8,9 +8,9 @@ import pytest
 from benchmarks.metering import metered
 
 from freshq import AttachedQueue, LeaseLost, NoPosition, PutIncomplete, Queue, TaskStatus
+from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.order import Order
 from freshq.policy.rules import CodelRule
-from freshq.policy.shedding import BacklogLimit
 from freshq.stores.dynamodb.table_key import KeyPart
 from freshq.stores.dynamodb.tables.attachment import Attachment, open_attachment, plan_attachment
 from tests.support.attached import ID, Shipments

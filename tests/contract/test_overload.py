@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Overloaded, PutIncomplete, PutOutcome, Queue, Receipt, TaskStatus
-from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
+from freshq.policy.codel import MAX_SHED_BEHIND
+from freshq.policy.concurrency_limit import ConcurrencyLimit
 from freshq.policy.pressure import Door
+from freshq.policy.retry_budget import RetryBudget
 from freshq.policy.rules import CodelRule
-from freshq.policy.shedding import MAX_SHED_BEHIND, BacklogLimit, WhenFull
+from freshq.policy.token_bucket import SharedBucket
 from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 from tests.support.counting import counted_calls
 

@@ -23,8 +23,8 @@ from freshq import (
     TaskStatus,
     WhenFull,
 )
+from freshq.policy.codel import MAX_SHED_BEHIND
 from freshq.policy.rules import OverloadRules, ReserveRule
-from freshq.policy.shedding import MAX_SHED_BEHIND
 from freshq.queue.core import MAX_READ_WRITE_TRIES
 from freshq.queue.shared.limits import SharedRetries, SharedSlots
 from freshq.queue.shared.reserve import SharedReserve

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
-from freshq.policy.shedding import BacklogLimit, ShedReason, WhenFull
+from freshq.policy.shedding import ShedReason
 from freshq.simulate import (
     ArrivalProcess,
     Burst,

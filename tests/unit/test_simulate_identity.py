@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from freshq import Overloaded, Queue, TaskStatus
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
-from freshq.policy.shedding import BacklogLimit, WhenFull
 from freshq.simulate import Load, simulate_load
 from freshq.simulate.fates import Fates
 

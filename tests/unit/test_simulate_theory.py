@@ -8,9 +8,9 @@ from functools import cache
 
 import pytest
 
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules, ReserveRule
-from freshq.policy.shedding import BacklogLimit, WhenFull
 from freshq.simulate import Result, ServiceDistribution, Source, simulate_load, summarize, waits_in_time
 from freshq.simulate.fates import Fates
 from tests.support.queueing import (

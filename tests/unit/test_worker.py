@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Busy, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
-from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
+from freshq.policy.concurrency_limit import ConcurrencyLimit
 from freshq.policy.retry import Backoff
+from freshq.policy.retry_budget import RetryBudget
+from freshq.policy.token_bucket import SharedBucket
 from freshq.stores.memory import MemoryStore
 from freshq.worker.report import LoggingObserver
 from freshq.worker.runner import load_runner

@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from freshq.model.outcomes import Busy, Reject, Retry
     from freshq.model.settlement import Settlement
     from freshq.model.task import Task, TaskStatus
-    from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
+    from freshq.policy.backlog_limit import BacklogLimit, WhenFull
+    from freshq.policy.concurrency_limit import ConcurrencyLimit
     from freshq.policy.order import Order
     from freshq.policy.pressure import Door
+    from freshq.policy.retry_budget import RetryBudget
     from freshq.policy.rules import CodelRule, ReserveRule
-    from freshq.policy.shedding import BacklogLimit, WhenFull
+    from freshq.policy.token_bucket import SharedBucket
     from freshq.queue.async_queue import AsyncAttachedQueue, AsyncQueue
     from freshq.queue.attached import AttachedQueue
     from freshq.queue.queue import Queue
@@ -130,13 +132,13 @@ _MODULES: Final = {
     "AsyncAttachedQueue": "freshq.queue.async_queue",
     "AsyncQueue": "freshq.queue.async_queue",
     "AttachedQueue": "freshq.queue.attached",
-    "BacklogLimit": "freshq.policy.shedding",
+    "BacklogLimit": "freshq.policy.backlog_limit",
     "Busy": "freshq.model.outcomes",
     "Caller": "freshq.matching.callers",
     "Claim": "freshq.model.answers",
     "Codec": "freshq.model.codec",
     "CodelRule": "freshq.policy.rules",
-    "ConcurrencyLimit": "freshq.policy.limits",
+    "ConcurrencyLimit": "freshq.policy.concurrency_limit",
     "Cron": "freshq.feeds.schedules",
     "Door": "freshq.policy.pressure",
     "Every": "freshq.feeds.schedules",
@@ -170,12 +172,12 @@ _MODULES: Final = {
     "ResourceNotFound": "freshq.errors",
     "ResourceStatus": "freshq.matching.resource",
     "Retry": "freshq.model.outcomes",
-    "RetryBudget": "freshq.policy.limits",
+    "RetryBudget": "freshq.policy.retry_budget",
     "RunReport": "freshq.worker.report",
     "Schedule": "freshq.feeds.schedules",
     "Scheduler": "freshq.feeds.schedules",
     "Settlement": "freshq.model.settlement",
-    "SharedBucket": "freshq.policy.limits",
+    "SharedBucket": "freshq.policy.token_bucket",
     "Stats": "freshq.stores.base",
     "StoreError": "freshq.errors",
     "TableMissing": "freshq.errors",
@@ -188,7 +190,7 @@ _MODULES: Final = {
     "WaitTimeout": "freshq.errors",
     "Waiting": "freshq.model.answers",
     "WaitsFor": "freshq.model.answers",
-    "WhenFull": "freshq.policy.shedding",
+    "WhenFull": "freshq.policy.backlog_limit",
     "Worker": "freshq.worker.worker",
     "WrongResourceState": "freshq.errors",
 }

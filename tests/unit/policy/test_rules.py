@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from freshq.policy.backlog_limit import BacklogLimit
+from freshq.policy.codel import Codel
 from freshq.policy.order import Order
 from freshq.policy.reserve import FixedReserve, QuantileReserve
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
-from freshq.policy.shedding import BacklogLimit, Codel
 
 CODEL = CodelRule(0.5, 1.0)
 

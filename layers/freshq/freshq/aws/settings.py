@@ -8,10 +8,10 @@ from pydantic import Field
 
 from freshq.aws.clients import dynamodb_client
 from freshq.aws.environment import EnvironmentSettings
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule
-from freshq.policy.shedding import BacklogLimit, WhenFull
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

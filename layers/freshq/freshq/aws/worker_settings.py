@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import Field, Json
 
 from freshq.aws.settings import Arn, Count, Positive, WakeUpSettings, ZeroOrMore
-from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
+from freshq.policy.concurrency_limit import ConcurrencyLimit
+from freshq.policy.retry_budget import RetryBudget
+from freshq.policy.token_bucket import SharedBucket
 from freshq.worker.worker import Worker
 
 if TYPE_CHECKING:

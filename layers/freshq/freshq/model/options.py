@@ -15,11 +15,11 @@ from freshq.model.codec import JSON, Codec, Kinds, checked_codec
 from freshq.model.new_task import first_problem
 from freshq.model.task import MAX_SECONDS
 from freshq.model.telemetry import Telemetry
+from freshq.policy.backlog_limit import BacklogLimit  # noqa: TC001 - Pydantic reads it at run time
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door  # noqa: TC001 - Pydantic reads it at run time
 from freshq.policy.retry import Backoff
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
-from freshq.policy.shedding import BacklogLimit  # noqa: TC001 - Pydantic reads it at run time
 
 
 def _random_name() -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from freshq.policy.shedding import Eviction, Victim
+from freshq.policy.backlog_limit import Eviction, Victim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from freshq.policy.shedding import BacklogLimit
+    from freshq.policy.backlog_limit import BacklogLimit
 
 
 class CountedBacklog:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from freshq.errors import quoted
+from freshq.policy.codel import Codel
 from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.pressure import Door  # noqa: TC001 - part of a dataclass
 from freshq.policy.reserve import FixedReserve, QuantileReserve, Reserve
-from freshq.policy.shedding import BacklogLimit, Codel
 
 if TYPE_CHECKING:
+    from freshq.policy.backlog_limit import BacklogLimit
     from freshq.policy.quantile import QuantileSketch
 
 

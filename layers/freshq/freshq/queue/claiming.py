@@ -13,7 +13,7 @@ from freshq.model.answers import Claim
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
-from freshq.policy.shedding import MAX_TAKES
+from freshq.policy.codel import MAX_TAKES
 from freshq.queue.core import Verbs
 from freshq.queue.freshness import with_fresh_leases
 from freshq.queue.peeking import waiting

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from freshq.errors import StoreError
 from freshq.model.answers import held_task
 from freshq.model.task import TaskStatus
-from freshq.policy.shedding import MAX_SHED_BEHIND, ShedReason
+from freshq.policy.codel import MAX_SHED_BEHIND
+from freshq.policy.shedding import ShedReason
 from freshq.stores.base import Guard
 from freshq.stores.oldest_request import OldestRequest
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from freshq.policy.backlog_limit import Victim, WhenFull
 from freshq.policy.evictions import CountedBacklog
 from freshq.policy.flow import FlowCounter
 from freshq.policy.pressure import DoorControl
-from freshq.policy.shedding import ShedReason, Victim, WhenFull
+from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
+    from freshq.policy.backlog_limit import Eviction
     from freshq.policy.rules import OverloadRules
-    from freshq.policy.shedding import Eviction
     from freshq.simulate.backlog import Backlog
     from freshq.simulate.fates import Fates
     from freshq.simulate.load import Load

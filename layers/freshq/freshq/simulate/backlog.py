@@ -10,15 +10,16 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
+from freshq.policy.backlog_limit import Victim
 from freshq.policy.fairness import GroupTurns
-from freshq.policy.shedding import Victim
 from freshq.simulate.line_backlog import LineBacklog, has_own_ages
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from freshq.policy.backlog_limit import Eviction
+    from freshq.policy.codel import Codel
     from freshq.policy.rules import OverloadRules
-    from freshq.policy.shedding import Codel, Eviction
     from freshq.simulate.fates import Fates
     from freshq.simulate.load import Load
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
+from freshq.policy.codel import MAX_TAKES
 from freshq.policy.reserve import LearnedReserve, ReserveSpans, SkippedTasks
-from freshq.policy.shedding import MAX_TAKES, ShedReason
+from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
     from freshq.policy.rules import OverloadRules

@@ -9,11 +9,12 @@ from math import inf
 from operator import lt
 from typing import TYPE_CHECKING
 
-from freshq.policy.shedding import CLOCK_STEP_SECONDS, MAX_SHED_BEHIND
+from freshq.policy.codel import CLOCK_STEP_SECONDS, MAX_SHED_BEHIND
 
 if TYPE_CHECKING:
+    from freshq.policy.backlog_limit import Eviction
+    from freshq.policy.codel import Codel
     from freshq.policy.rules import OverloadRules
-    from freshq.policy.shedding import Codel, Eviction
     from freshq.simulate.fates import Fates
     from freshq.simulate.load import Load
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.order import Order
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
-from freshq.policy.shedding import BacklogLimit
 from freshq.simulate.engine import simulate_load
 from freshq.simulate.load import ArrivalProcess, ServiceDistribution, Source
 from freshq.simulate.results import Result, summarize

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import TYPE_CHECKING
 
-from freshq.policy.shedding import CLOCK_STEP_SECONDS
+from freshq.policy.codel import CLOCK_STEP_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

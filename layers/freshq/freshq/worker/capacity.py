@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from freshq.policy.limits import TokenBucket
+from freshq.policy.token_bucket import TokenBucket
 from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 
 if TYPE_CHECKING:

@@ -8,11 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from freshq.model.new_task import first_problem
 from freshq.model.task import MAX_SECONDS
-from freshq.policy.limits import (  # noqa: TC001 - Pydantic reads them at run time
-    ConcurrencyLimit,
-    RetryBudget,
-    SharedBucket,
-)
+from freshq.policy.concurrency_limit import ConcurrencyLimit  # noqa: TC001 - Pydantic reads them at run time
+from freshq.policy.retry_budget import RetryBudget  # noqa: TC001 - Pydantic reads them at run time
+from freshq.policy.token_bucket import SharedBucket  # noqa: TC001 - Pydantic reads them at run time
 from freshq.worker.report import LoggingObserver, Observer, Observers, TellingObserver
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.errors import Overloaded
 from freshq.model.task import TaskStatus
+from freshq.policy.backlog_limit import Victim, WhenFull
 from freshq.policy.evictions import CountedBacklog
-from freshq.policy.shedding import Victim, WhenFull
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.oldest_request import OldestRequest
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
+    from freshq.policy.backlog_limit import BacklogLimit, Eviction
     from freshq.policy.rules import OverloadRules
-    from freshq.policy.shedding import BacklogLimit, Eviction
     from freshq.queue.shared.flow import FlowMeter
     from freshq.stores.base import Store
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
+    from freshq.policy.codel import Codel
     from freshq.policy.rules import OverloadRules
-    from freshq.policy.shedding import Codel
     from freshq.stores.lines import Line
 
 

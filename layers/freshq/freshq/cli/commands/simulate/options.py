@@ -11,10 +11,10 @@ import typer
 
 from freshq.errors import quoted
 from freshq.model.task import MAX_PRIORITY
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
-from freshq.policy.shedding import BacklogLimit, WhenFull
 from freshq.simulate import ArrivalProcess, Burst, Load, ServiceDistribution, Source, read_trace
 
 DEFAULT_DURATION_SECONDS: Final = 1000.0

@@ -18,7 +18,7 @@ from freshq.cli.process.ending import ControlChannel, end_process
 from freshq.cli.process.report import JsonLines, report_log
 from freshq.errors import StoreError
 from freshq.model.checks import without_password
-from freshq.policy.limits import ConcurrencyLimit
+from freshq.policy.concurrency_limit import ConcurrencyLimit
 from freshq.worker.options import WorkerOptions
 from freshq.worker.runner import load_runner
 from freshq.worker.settle import OUTAGES
