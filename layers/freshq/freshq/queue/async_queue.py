@@ -14,7 +14,7 @@ from freshq.model.settlement import Settlement
 from freshq.queue.async_held import held_for_coroutine
 from freshq.queue.attached import AttachedQueue
 from freshq.queue.base import BaseQueue
-from freshq.queue.polling import Pause, look_for_claims, look_for_end
+from freshq.queue.polling import Interval, poll_for_claims, poll_for_end
 from freshq.queue.queue import Queue
 from freshq.queue.threads import Threads
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from freshq.model.telemetry import Telemetry
     from freshq.policy.order import Order
     from freshq.queue.async_held import AsyncHeldTask
-    from freshq.queue.polling import Look
+    from freshq.queue.polling import Poll
     from freshq.stores.base import Store
 
     # Inside the class, `list` is a verb.
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 # As many as the connections that a SQL store, or boto3, opens by default.
 MAX_THREADS: Final = 10
-# How often a waiting coroutine looks whether this process has put something.
+# How often a waiting coroutine checks whether this process has put something.
 PUT_CHECK_SECONDS: Final = 0.05
 
 
@@ -108,7 +108,7 @@ class AsyncQueue:
     """A queue whose verbs are coroutines, on any store: those of `Queue`, with the same arguments.
 
     Calls run in threads, `max_threads` at a time; the event loop never waits for a store. A poll or a wait
-    holds a thread only while it looks.
+    holds a thread only while it polls.
 
     If a coroutine is cancelled, its call has not begun and never does, or it goes on to its end and its
     answer is dropped. What a cancelled claim took is released at once, with the attempt not counted; if
@@ -229,14 +229,14 @@ class AsyncQueue:
     ) -> Claims:
         """Claim tasks; wait until there are some. The arguments are those of `Queue.poll`."""
         claim = partial(self.queue.claim, limit)
-        look = look_for_claims(claim, self.queue, timeout_seconds, poll_seconds)
-        return await self._answer_of(look, undo=partial(_give_back, self.queue))
+        poll = poll_for_claims(claim, self.queue, timeout_seconds, poll_seconds)
+        return await self._answer_of(poll, undo=partial(_give_back, self.queue))
 
     async def wait(
         self, task_id: str, timeout_seconds: float | None = None, poll_seconds: float = 1.0
     ) -> Task:
         """Return a task once it is over. The arguments and errors are those of `Queue.wait`."""
-        return await self._answer_of(look_for_end(self.queue, task_id, timeout_seconds, poll_seconds))
+        return await self._answer_of(poll_for_end(self.queue, task_id, timeout_seconds, poll_seconds))
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncHeldTask | None]:
         """Hold the next task in a database transaction, as `Queue.transaction` does. SQL only.
@@ -261,15 +261,15 @@ class AsyncQueue:
     async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
-    async def _answer_of(self, look: Look[T], undo: Callable[[T], object] | None = None) -> T:
-        """Look until there is an answer; between two looks no thread is held."""
+    async def _answer_of(self, poll: Poll[T], undo: Callable[[T], object] | None = None) -> T:
+        """Poll until there is an answer; between two polls no thread is held."""
 
-        def undo_answer(answer: T | Pause) -> None:
-            if undo is not None and not isinstance(answer, Pause):
+        def undo_answer(answer: T | Interval) -> None:
+            if undo is not None and not isinstance(answer, Interval):
                 undo(answer)
 
-        while isinstance(answer := await self.threads.run(look, undo_answer), Pause):
-            await _pause(self.queue.store, answer)
+        while isinstance(answer := await self.threads.run(poll, undo_answer), Interval):
+            await _sleep(self.queue.store, answer)
         return answer
 
 
@@ -292,11 +292,11 @@ class AsyncAttachedQueue(AsyncQueue):
     claim_dead = _undone_verb(AttachedQueue.claim_dead, _give_back)
 
 
-async def _pause(store: Store, pause: Pause) -> None:
-    """Sleep, until this process puts something if that ends the pause."""
-    if pause.seen is None:
-        await asyncio.sleep(pause.seconds)
+async def _sleep(store: Store, interval: Interval) -> None:
+    """Sleep, until this process puts something if that ends the interval."""
+    if interval.seen is None:
+        await asyncio.sleep(interval.seconds)
         return
-    end = time.monotonic() + pause.seconds
-    while (left := end - time.monotonic()) > 0 and store.put_count() == pause.seen:
+    end = time.monotonic() + interval.seconds
+    while (left := end - time.monotonic()) > 0 and store.put_count() == interval.seen:
         await asyncio.sleep(min(left, PUT_CHECK_SECONDS))

@@ -17,7 +17,7 @@ from freshq.policy.codel import MAX_TAKES
 from freshq.queue.core import Verbs
 from freshq.queue.freshness import with_fresh_leases
 from freshq.queue.peeking import waiting
-from freshq.queue.polling import answer_of, look_for_claims
+from freshq.queue.polling import answer_of, poll_for_claims
 from freshq.queue.shedding import ShedWhenHeld, shed_late
 from freshq.stores.claim_request import ClaimRequest
 from freshq.stores.putter import transactions_of
@@ -134,7 +134,7 @@ class Claiming(Verbs):
         Args:
             limit: Most claims to return.
             timeout_seconds: Stop waiting after this time; None: never.
-            poll_seconds: Longest time between two looks for what other processes put.
+            poll_seconds: Longest time between two polls for what other processes put.
 
         Returns:
             The claims; empty after the timeout.
@@ -143,8 +143,8 @@ class Claiming(Verbs):
             ValueError: If an argument is wrong.
             StoreError: If the store did not answer.
         """
-        look = look_for_claims(lambda: self.claim(limit), self._core, timeout_seconds, poll_seconds)
-        return answer_of(look, self._core.store)
+        poll = poll_for_claims(lambda: self.claim(limit), self._core, timeout_seconds, poll_seconds)
+        return answer_of(poll, self._core.store)
 
     @contextmanager
     def transaction(self) -> Iterator[HeldTask | None]:

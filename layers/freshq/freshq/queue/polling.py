@@ -1,6 +1,6 @@
-"""Waiting: looking for something again and again, with a pause after each look that found nothing.
+"""Waiting: polls until there is an answer, with an interval after each poll that found nothing.
 
-A look neither sleeps nor knows who waits. So a thread and a coroutine wait by the same rules.
+A poll neither sleeps nor knows who waits. So a thread and a coroutine wait by the same rules.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The first pause of a wait for a task, and how pauses grow: by this part of the time waited so far. So the
-# answer is late by a fifth of the wait at most, and a long wait costs few looks.
-FIRST_PAUSE_SECONDS: Final = 0.01
-PAUSE_PART: Final = 0.25
+# The first interval of a wait for a task, and how intervals grow: by this part of the time waited so far. So
+# the answer is late by a fifth of the wait at most, and a long wait costs few polls.
+FIRST_INTERVAL_SECONDS: Final = 0.01
+INTERVAL_PART: Final = 0.25
 LIVE: Final = frozenset({TaskStatus.PENDING, TaskStatus.TAKEN})
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """What to wait for before the next look.
+class Interval:
+    """What to wait for before the next poll.
 
     Attributes:
         seconds: The longest time.
-        seen: `Store.put_count` before the look: a put ends the pause; None if puts do not.
+        seen: `Store.put_count` before the poll: a put ends the interval; None if puts do not.
     """
 
     seconds: float
     seen: int | None = None
 
 
-# Returns the answer, or how long to wait for the next look.
-Look: TypeAlias = Callable[[], T | Pause]
+# Returns the answer, or how long to wait for the next poll.
+Poll: TypeAlias = Callable[[], T | Interval]
 
 
-class Looked(Protocol):
-    """What a look needs of a queue."""
+class PolledQueue(Protocol):
+    """What a poll needs of a queue."""
 
     @property
     def name(self) -> str:
@@ -62,9 +62,9 @@ class Looked(Protocol):
         """Return a task with its current status."""
 
 
-def answer_of(look: Look[T], store: Store) -> T:
-    """Look until there is an answer; between two looks this thread sleeps."""
-    while isinstance(answer := look(), Pause):
+def answer_of(poll: Poll[T], store: Store) -> T:
+    """Poll until there is an answer; between two polls this thread sleeps."""
+    while isinstance(answer := poll(), Interval):
         if answer.seen is None:
             time.sleep(answer.seconds)
         else:
@@ -72,10 +72,10 @@ def answer_of(look: Look[T], store: Store) -> T:
     return answer
 
 
-def look_for_claims(
-    claim: Callable[[], list[T]], queue: Looked, timeout_seconds: float | None, poll_seconds: float
-) -> Look[list[T]]:
-    """Return a look that claims after each put of this process, at each due time, and every `poll_seconds`.
+def poll_for_claims(
+    claim: Callable[[], list[T]], queue: PolledQueue, timeout_seconds: float | None, poll_seconds: float
+) -> Poll[list[T]]:
+    """Return a poll that claims after each put of this process, at each due time, and every `poll_seconds`.
 
     Args:
         claim: Returns what it could claim.
@@ -84,7 +84,7 @@ def look_for_claims(
         poll_seconds: Longest time between two claims.
 
     Returns:
-        A look for the first claims; its answer is an empty list after the timeout.
+        A poll for the first claims; its answer is an empty list after the timeout.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -92,7 +92,7 @@ def look_for_claims(
     deadline = _deadline(timeout_seconds, poll_seconds)
     store = queue.store
 
-    def look() -> list[T] | Pause:
+    def poll() -> list[T] | Interval:
         seen = store.put_count()
         if claims := claim():
             return claims
@@ -101,24 +101,24 @@ def look_for_claims(
             return []
         now = queue.now()
         due = store.next_due(queue.name, now)
-        return Pause(left if due is None else max(0.0, min(left, due - now)), seen)
+        return Interval(left if due is None else max(0.0, min(left, due - now)), seen)
 
-    return look
+    return poll
 
 
-def look_for_end(
-    queue: Looked, task_id: str, timeout_seconds: float | None, poll_seconds: float
-) -> Look[Task]:
-    """Return a look for the end of a task.
+def poll_for_end(
+    queue: PolledQueue, task_id: str, timeout_seconds: float | None, poll_seconds: float
+) -> Poll[Task]:
+    """Return a poll for the end of a task.
 
     Args:
         queue: The queue.
         task_id: The task.
         timeout_seconds: Give up after this time; None: never.
-        poll_seconds: Longest time between two looks.
+        poll_seconds: Longest time between two polls.
 
     Returns:
-        A look that answers with the task once it is over. It raises TaskNotFound if the queue has no such
+        A poll that answers with the task once it is over. It raises TaskNotFound if the queue has no such
         task, and WaitTimeout after the timeout.
 
     Raises:
@@ -128,7 +128,7 @@ def look_for_end(
     deadline = _deadline(timeout_seconds, poll_seconds)
     began = time.monotonic()
 
-    def look() -> Task | Pause:
+    def poll() -> Task | Interval:
         task = queue.get(task_id)
         if task is None:
             raise TaskNotFound(task_id, queue.name)
@@ -137,10 +137,10 @@ def look_for_end(
         now = time.monotonic()
         if deadline is not None and now >= deadline:
             raise WaitTimeout(task_id, task.status, now - began)
-        pause_seconds = max(FIRST_PAUSE_SECONDS, min(PAUSE_PART * (now - began), poll_seconds))
-        return Pause(pause_seconds if deadline is None else min(pause_seconds, deadline - now))
+        interval_seconds = max(FIRST_INTERVAL_SECONDS, min(INTERVAL_PART * (now - began), poll_seconds))
+        return Interval(interval_seconds if deadline is None else min(interval_seconds, deadline - now))
 
-    return look
+    return poll
 
 
 def _deadline(timeout_seconds: float | None, poll_seconds: float) -> float | None:

@@ -11,7 +11,7 @@ from freshq.model.answers import Page
 from freshq.model.checks import checked_count, checked_id, checked_status
 from freshq.model.task import TaskStatus
 from freshq.queue.core import Verbs
-from freshq.queue.polling import answer_of, look_for_end
+from freshq.queue.polling import answer_of, poll_for_end
 from freshq.queue.shared.flow import REFUSED
 from freshq.stores.dead_letters import parse_place, place_of
 from freshq.stores.tally import FirstIds, tally
@@ -46,13 +46,13 @@ class Reading(Verbs):
     def wait(self, task_id: str, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> Task:
         """Return a task once it is over, whoever runs it: for its status, its result or its error.
 
-        The task is read again and again, with growing pauses: the answer is late by a fifth of the wait at
-        most, and by `poll_seconds` at most. Each look is one read of the store.
+        The task is read again and again, with growing intervals: the answer is late by a fifth of the wait at
+        most, and by `poll_seconds` at most. Each poll is one read of the store.
 
         Args:
             task_id: The task.
             timeout_seconds: Stop waiting after this time; None: never.
-            poll_seconds: Longest time between two looks.
+            poll_seconds: Longest time between two polls.
 
         Raises:
             ValueError: If an argument is wrong.
@@ -60,7 +60,7 @@ class Reading(Verbs):
             WaitTimeout: If the task is not over after `timeout_seconds`; it stays as it is.
             StoreError: If the store did not answer.
         """
-        return answer_of(look_for_end(self, task_id, timeout_seconds, poll_seconds), self._core.store)
+        return answer_of(poll_for_end(self, task_id, timeout_seconds, poll_seconds), self._core.store)
 
     def list(
         self, status: TaskStatus | str | None = None, limit: int = 100, cursor: str | None = None
