@@ -73,7 +73,7 @@ def test_a_task_lives_without_rights_to_the_tables_of_histories(
     for _ in range(2):
         assert queue.claim() == []
         queue.recover()
-        clock.advance(2 * keeper.LOOK_SECONDS)
+        clock.advance(2 * keeper.CHECK_INTERVAL_SECONDS)
     assert queue.stats().success == 1
     told = [record for record in caplog.records if record.name == keeper.__name__]
     assert len(told) == 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from freshq.stores.dynamodb.known_lines import (
+    EMPTY_CHECK_SECONDS,
     EMPTY_IN_WINDOW,
-    EMPTY_LOOK_SECONDS,
     OUTDATED_SECONDS,
     WINDOW,
     KnownLines,
@@ -62,9 +62,9 @@ def test_an_empty_line_is_looked_at_again_before_it_is_closed() -> None:
     known.announced([(A, 1.0)])
     known.found_empty(A, 0.0)
     assert known.window(1, 0.0) == []
-    assert known.window(1, EMPTY_LOOK_SECONDS) == [A]
-    known.found_empty(A, EMPTY_LOOK_SECONDS)
-    assert known.to_close(1, 9, EMPTY_LOOK_SECONDS) == {}
+    assert known.window(1, EMPTY_CHECK_SECONDS) == [A]
+    known.found_empty(A, EMPTY_CHECK_SECONDS)
+    assert known.to_close(1, 9, EMPTY_CHECK_SECONDS) == {}
     known.found_empty(A, QUIET_SECONDS)
     assert known.to_close(1, 9, QUIET_SECONDS) == {A: False}
 

@@ -20,7 +20,7 @@ ages = st.none() | st.integers(0, 80).map(lambda quarters: quarters / 4)
 def test_a_fixed_order_never_switches(order: Order, newest_first: bool) -> None:  # noqa: FBT001 - a case
     policy = OrderPolicy(order, DEADLINE_SECONDS)
     assert order.newest_first is policy.newest_first is newest_first
-    assert policy.next_look == math.inf
+    assert policy.check_at == math.inf
     assert policy.observe(10.0, 0.1) is None
     assert policy.newest_first is newest_first
 
@@ -32,7 +32,7 @@ def test_adaptive_is_not_an_answer_by_itself() -> None:
 
 def test_adaptive_switches_at_its_thresholds_and_says_so() -> None:
     policy = OrderPolicy(Order.ADAPTIVE, DEADLINE_SECONDS)
-    assert policy.next_look == -math.inf
+    assert policy.check_at == -math.inf
     assert not policy.newest_first
     assert policy.observe(14.0, 10.0) is None
     assert policy.observe(14.5, 10.0) == OrderSwitch(14.5, newest_first=True, oldest_age_seconds=4.5)
@@ -40,12 +40,14 @@ def test_adaptive_switches_at_its_thresholds_and_says_so() -> None:
     assert policy.observe(16.5, 15.0) == OrderSwitch(16.5, newest_first=False, oldest_age_seconds=1.5)
 
 
-@pytest.mark.parametrize(("deadline_seconds", "look_seconds"), [(10.0, 0.2), (3600.0, 1.0)])
-def test_adaptive_looks_at_the_oldest_task_at_intervals(deadline_seconds: float, look_seconds: float) -> None:
+@pytest.mark.parametrize(("deadline_seconds", "check_interval_seconds"), [(10.0, 0.2), (3600.0, 1.0)])
+def test_adaptive_looks_at_the_oldest_task_at_intervals(
+    deadline_seconds: float, check_interval_seconds: float
+) -> None:
     policy = OrderPolicy(Order.ADAPTIVE, deadline_seconds)
     assert policy.unused
     policy.observe(100.0, 99.0)
-    assert (policy.next_look, policy.unused) == (100.0 + look_seconds, False)
+    assert (policy.check_at, policy.unused) == (100.0 + check_interval_seconds, False)
     policy.observe(101.0, None)
     assert policy.unused, "an empty line may be forgotten"
 

@@ -103,22 +103,22 @@ def test_the_door_opens_again_after_an_outage() -> None:
 
 def test_the_door_looks_at_intervals_and_rejects_at_random() -> None:
     door = DoorControl(Door(2.0), DEADLINE_SECONDS)
-    assert door.next_look < 0
+    assert door.check_at < 0
     assert door.rejects(None, lambda: 0.0) is None, "open until the first look"
     overloaded = flow_of({None: 40.0}, served=10.0)
-    door.look(5.0, overloaded, OLD)
-    assert door.next_look == 6.0
+    door.observe(5.0, overloaded, OLD)
+    assert door.check_at == 6.0
     assert door.rejects(None, lambda: 0.5) is None
     assert door.rejects(None, iter([0.4, 0.5]).__next__) == pytest.approx(DEADLINE_SECONDS * 3)
     assert door.rejects(None, iter([0.4, 0.0]).__next__) == pytest.approx(DEADLINE_SECONDS * 1.5)
-    door.look(6.0, overloaded, YOUNG)
+    door.observe(6.0, overloaded, YOUNG)
     assert door.rejects(None, lambda: 0.0) is None
-    assert DoorControl(Door(), 1.0).next_look < 0
+    assert DoorControl(Door(), 1.0).check_at < 0
 
 
 def test_the_door_rejects_a_flood_and_not_a_quiet_group() -> None:
     door = DoorControl(Door(2.0), DEADLINE_SECONDS)
-    door.look(5.0, flow_of({"flood": 200.0, "quiet": 5.0}, served=10.0), OLD)
+    door.observe(5.0, flow_of({"flood": 200.0, "quiet": 5.0}, served=10.0), OLD)
     assert door.rejects("quiet", lambda: 0.0) is None
     assert door.rejects("new", lambda: 0.0) is None
     assert door.rejects("flood", lambda: 1 - 15.0 / 200.0) is None

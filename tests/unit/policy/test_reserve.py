@@ -128,18 +128,18 @@ def test_shared_counts_are_short() -> None:
     ],
 )
 def test_which_claims_show_skipped_tasks(order: Order, short: bool, due: bool) -> None:  # noqa: FBT001 - a case
-    assert SkippedTasks(order).look_due(0.0, 1.0, short=short) is due
-    assert not SkippedTasks(order).look_due(0.0, 0.0, short=short)
+    assert SkippedTasks(order).check_due(0.0, 1.0, short=short) is due
+    assert not SkippedTasks(order).check_due(0.0, 0.0, short=short)
 
 
 def test_a_claim_that_skipped_tasks_is_noted_twice_a_reserve() -> None:
     skipped = SkippedTasks(Order.FIFO)
     assert not skipped.found(10.0, 4.0, None, 5.0, short=True)
     assert not skipped.found(10.0, 4.0, 5.1, 5.0, short=False)
-    assert skipped.look_due(10.0, 4.0, short=False)
+    assert skipped.check_due(10.0, 4.0, short=False)
     assert skipped.found(10.0, 4.0, 5.0, 5.0, short=False)
-    assert not skipped.look_due(11.9, 4.0, short=False)
-    assert skipped.look_due(12.0, 4.0, short=False)
+    assert not skipped.check_due(11.9, 4.0, short=False)
+    assert skipped.check_due(12.0, 4.0, short=False)
 
 
 def spans_of(*claims: tuple[float, float]) -> ReserveSpans:

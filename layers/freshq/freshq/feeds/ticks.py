@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # Of an expression that Debian's cron knows; with one more, the first is the second.
 FIELDS: Final = 5
-# Between looks for a change of a zone's offset: no zone changes twice within it.
-LOOK_SECONDS: Final = 12 * 3600
+# Between checks for a change of a zone's offset: no zone changes twice within it.
+SEARCH_SECONDS: Final = 12 * 3600
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _first_change(zone: tzinfo, start: float, end: float) -> float | None:
     """Return the first second in (start, end] with another offset from UTC than at `start`; None if none."""
     low, offset = math.floor(start), _offset(zone, start)
     while low < end:
-        high = min(low + LOOK_SECONDS, math.ceil(end))
+        high = min(low + SEARCH_SECONDS, math.ceil(end))
         if _offset(zone, high) != offset:
             while high - low > 1:
                 middle = (low + high) // 2

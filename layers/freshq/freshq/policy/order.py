@@ -11,10 +11,10 @@ from typing import Final
 # be worth a slot. Below 0.2 the oldest goes first again: half of it, so that the order does not flap.
 LIFO_ABOVE: Final = 0.4
 FIFO_BELOW: Final = 0.2
-# How often an adaptive order looks at the oldest task of a line. At least every second; not more often
-# than this, because a look costs a query.
-LOOKS_PER_DEADLINE: Final = 50
-LONGEST_LOOK_SECONDS: Final = 1.0
+# How often an adaptive order checks the oldest task of a line. At least every second; not more often
+# than this, because a check costs a query.
+CHECKS_PER_DEADLINE: Final = 50
+MAX_CHECK_INTERVAL_SECONDS: Final = 1.0
 
 
 class Order(StrEnum):
@@ -59,18 +59,24 @@ class OrderSwitch:
 class OrderPolicy:
     """Decides which end of one line is served first.
 
-    An adaptive order looks at the age of the oldest live task, never at the age of what is dequeued:
+    An adaptive order goes by the age of the oldest live task, never by the age of what is dequeued:
     newest first, a dequeued task always looks fresh and would end the very order that made it so
     (load-shedding notes, finding 3). Facebook's "Fail at Scale" (ACM Queue 13(8), 2015) switches on
     the same evidence, a queue that has not been empty for a while.
 
     Attributes:
         newest_first: Which end is served now.
-        next_look: When to call `observe` again, in seconds; infinite for an order that never switches.
+        check_at: When to call `observe` again, in seconds; infinite for an order that never switches.
     """
 
-    __slots__ = ("_adaptive", "_fifo_below_seconds", "_lifo_above_seconds", "_look_seconds", "newest_first",
-                 "next_look")  # fmt: skip
+    __slots__ = (
+        "_adaptive",
+        "_check_interval_seconds",
+        "_fifo_below_seconds",
+        "_lifo_above_seconds",
+        "check_at",
+        "newest_first",
+    )
 
     def __init__(
         self,
@@ -99,17 +105,17 @@ class OrderPolicy:
         self._adaptive = order is Order.ADAPTIVE
         self._lifo_above_seconds = lifo_above * deadline_seconds
         self._fifo_below_seconds = fifo_below * deadline_seconds
-        self._look_seconds = min(LONGEST_LOOK_SECONDS, deadline_seconds / LOOKS_PER_DEADLINE)
+        self._check_interval_seconds = min(MAX_CHECK_INTERVAL_SECONDS, deadline_seconds / CHECKS_PER_DEADLINE)
         self.newest_first = False if self._adaptive else order.newest_first
-        self.next_look = -math.inf if self._adaptive else math.inf
+        self.check_at = -math.inf if self._adaptive else math.inf
 
     @property
     def unused(self) -> bool:
         """Whether it is as it was at the start, so that it need not be kept."""
-        return self.next_look == -math.inf
+        return self.check_at == -math.inf
 
     def observe(self, now: float, oldest_created: float | None) -> OrderSwitch | None:
-        """Record a look at the oldest live task; return the switch, if the order switched.
+        """Record the age of the oldest live task; return the switch, if the order switched.
 
         Args:
             now: Current time in seconds.
@@ -125,5 +131,5 @@ class OrderPolicy:
         if switches:
             self.newest_first = not self.newest_first
         empty = oldest_created is None and not self.newest_first
-        self.next_look = -math.inf if empty else now + self._look_seconds
+        self.check_at = -math.inf if empty else now + self._check_interval_seconds
         return OrderSwitch(now, self.newest_first, age_seconds) if switches else None

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 SOONEST_RETRY: Final = 0.1
 LATEST_RETRY: Final = 10.0
 # How often the door measures the pressure. At least every second.
-DOOR_LOOKS_PER_DEADLINE: Final = 10
-LONGEST_LOOK_SECONDS: Final = 1.0
-# A look of the door has no jitter; each rejected task gets its own.
-LOOK_UNIFORM: Final = 0.5
+DOOR_CHECKS_PER_DEADLINE: Final = 10
+MAX_CHECK_INTERVAL_SECONDS: Final = 1.0
+# A check of the door has no jitter; each rejected task gets its own.
+DOOR_UNIFORM: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +107,20 @@ class Door:
 
 
 class DoorControl:
-    """Rejects tasks at the door, by the pressure and the flow it saw at its last look.
+    """Rejects tasks at the door, by the pressure and the flow that it last observed.
 
     Attributes:
-        next_look: When to call `look` again, in seconds.
+        check_at: When to call `observe` again, in seconds.
     """
 
     __slots__ = (
+        "_check_interval_seconds",
         "_deadline_seconds",
         "_door",
         "_flow",
-        "_look_seconds",
         "_retry_after_seconds",
         "_share_per_second",
-        "next_look",
+        "check_at",
     )
 
     def __init__(self, door: Door, deadline_seconds: float) -> None:
@@ -132,26 +132,28 @@ class DoorControl:
         """
         self._door = door
         self._deadline_seconds = deadline_seconds
-        self._look_seconds = min(LONGEST_LOOK_SECONDS, deadline_seconds / DOOR_LOOKS_PER_DEADLINE)
+        self._check_interval_seconds = min(
+            MAX_CHECK_INTERVAL_SECONDS, deadline_seconds / DOOR_CHECKS_PER_DEADLINE
+        )
         self._share_per_second = math.inf
         self._flow: Flow | None = None
         self._retry_after_seconds = 0.0
-        self.next_look = -math.inf
+        self.check_at = -math.inf
 
-    def look(self, now: float, flow: Flow, oldest_age_seconds: float | None) -> None:
-        """Set what is rejected until the next look.
+    def observe(self, now: float, flow: Flow, oldest_age_seconds: float | None) -> None:
+        """Set what is rejected until the next call.
 
         Args:
             now: Current time in seconds.
             flow: What went through lately, by group.
             oldest_age_seconds: Age of the oldest live task; None if none waits.
         """
-        pressure = assess(flow, oldest_age_seconds, self._deadline_seconds, LOOK_UNIFORM)
+        pressure = assess(flow, oldest_age_seconds, self._deadline_seconds, DOOR_UNIFORM)
         # In this order: another thread that sees the share sees the flow and the time, too.
         self._retry_after_seconds = pressure.retry_after_seconds or 0.0
         self._flow = flow
         self._share_per_second = self._door.share_per_second(pressure, flow)
-        self.next_look = now + self._look_seconds
+        self.check_at = now + self._check_interval_seconds
 
     def rejects(self, group: str | None, uniform: Callable[[], float]) -> float | None:
         """Return after how many seconds a rejected task may be put again; None to admit it.

@@ -168,31 +168,31 @@ class SkippedTasks:
     Oldest first, such tasks precede all others. Otherwise only a claim that came up short shows them.
     """
 
-    __slots__ = ("_next_look", "_oldest_first")
+    __slots__ = ("_check_at", "_oldest_first")
 
     def __init__(self, order: Order) -> None:
-        """Look after every claim at first.
+        """Check after every claim at first.
 
         Args:
             order: Order of the queue.
         """
         self._oldest_first = order is Order.FIFO
-        self._next_look = -math.inf
+        self._check_at = -math.inf
 
-    def look_due(self, now: float, reserve_seconds: float, *, short: bool) -> bool:
-        """Return whether to look at the oldest live task after a claim.
+    def check_due(self, now: float, reserve_seconds: float, *, short: bool) -> bool:
+        """Return whether to check the oldest live task after a claim.
 
         Args:
             now: Time of the claim, in seconds.
             reserve_seconds: Its reserve.
             short: Whether it found fewer tasks than it asked for.
         """
-        return reserve_seconds > 0 and now >= self._next_look and (short or self._oldest_first)
+        return reserve_seconds > 0 and now >= self._check_at and (short or self._oldest_first)
 
     def found(
         self, now: float, reserve_seconds: float, oldest: float | None, created_after: float, *, short: bool
     ) -> bool:
-        """Return whether the claim skipped tasks; then the next look is half a reserve later.
+        """Return whether the claim skipped tasks; then the next check is half a reserve later.
 
         Args:
             now: Time of the claim, in seconds.
@@ -203,7 +203,7 @@ class SkippedTasks:
         """
         if oldest is None or not (short or oldest <= created_after):
             return False
-        self._next_look = now + reserve_seconds / 2
+        self._check_at = now + reserve_seconds / 2
         return True
 
 

@@ -264,7 +264,7 @@ class Claiming(Verbs):
         if not seconds:
             return
         moment = request.moment()
-        if reserve.look_due(moment.now, seconds, short=short):
+        if reserve.check_due(moment.now, seconds, short=short):
             created_after = moment.now - request.max_age_seconds
             oldest = self._core.store.oldest_created(self.name, moment.now, created_after)
             reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)

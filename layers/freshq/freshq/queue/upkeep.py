@@ -59,7 +59,7 @@ class Upkeep:
         self._holder = new_token()
         self._busy = threading.Lock()
         self._holds = False
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._tally = threading.Lock()
         self._exhausted = 0
 
@@ -130,7 +130,7 @@ class Upkeep:
     def _has_lease(self) -> bool:
         """Return whether this process does the upkeep; take or renew the lease if it is time to."""
         now = self._now()
-        if now >= self._look_at:
+        if now >= self._check_at:
             self._take_lease(now)
         return self._holds
 
@@ -141,7 +141,7 @@ class Upkeep:
             # The clock of a holder whose lease ends later than any can is wrong.
             held = now < values.get("until", 0.0) <= now + 2 * LEASE_SECONDS
             self._holds = not held or values["holder"] == self._holder
-            self._look_at = now + LEASE_SECONDS / 2 if self._holds else min(values["until"], until)
+            self._check_at = now + LEASE_SECONDS / 2 if self._holds else min(values["until"], until)
             return {"holder": self._holder, "until": until} if self._holds else None
 
         if not change_record(self._store, self._queue, RECORD, take):

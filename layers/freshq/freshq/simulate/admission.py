@@ -54,11 +54,11 @@ class Admission:
         self._flow.offered_by(group, now)
 
     def _rejects(self, door: DoorControl, group: str | None, now: float) -> bool:
-        if now >= door.next_look:
+        if now >= door.check_at:
             self._backlog.expire(now)
             oldest = self._backlog.oldest()
             age_seconds = None if oldest is None else now - self._created[oldest]
-            door.look(now, self._flow.flow(now), age_seconds)
+            door.observe(now, self._flow.flow(now), age_seconds)
         return door.rejects(group, self._uniform) is not None
 
     def _put(self, task: int, now: float) -> None:

@@ -55,7 +55,7 @@ class Claims:
                 self._sync(now)
             seconds = reserve.seconds
             task = take(now, seconds, longest_wait_seconds)
-            if seconds and self._skipped.look_due(now, seconds, short=task is None):
+            if seconds and self._skipped.check_due(now, seconds, short=task is None):
                 self._note_skipped(now, seconds, short=task is None)
             if task is None or not self._sheds_by_codel or not self._sheds(task, now):
                 return task

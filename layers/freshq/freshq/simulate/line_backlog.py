@@ -50,7 +50,7 @@ class LineBacklog:
         self._skipped: deque[int] = deque()
         self.waiting: deque[int] = deque()
         self.push = self._push_with_deadline if own_ages else self.waiting.append
-        # By deadline, if there are own ages: the tasks that were not stale at the last look. Some have left
+        # By deadline, if there are own ages: the tasks that were not stale at the last check. Some have left
         # the line since.
         self._own_deadlines: list[tuple[float, int]] = []
         # Tasks in the line that are past their own deadline.
@@ -70,8 +70,8 @@ class LineBacklog:
     def take(self, now: float, reserve_seconds: float = 0.0, longest_wait_seconds: float = inf) -> int | None:
         """Remove and return the next task to claim, of those that waited no longer; None if there is none."""
         tasks, skipped, order = self.waiting, self._skipped, self._order
-        if now >= order.next_look:
-            self._look(now, reserve_seconds)
+        if now >= order.check_at:
+            self._check_order(now, reserve_seconds)
         if tasks or skipped:
             created_after = max(
                 now - self._max_age_seconds + reserve_seconds,
@@ -128,7 +128,7 @@ class LineBacklog:
             tasks.appendleft(skipped.pop())
         self.expire(now)
 
-    def _look(self, now: float, reserve_seconds: float) -> None:
+    def _check_order(self, now: float, reserve_seconds: float) -> None:
         """Show the order the oldest task that may be claimed, if a store lists the line."""
         if not self.in_store:
             return

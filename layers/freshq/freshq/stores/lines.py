@@ -38,7 +38,7 @@ class LineOrders:
         self._lock = threading.Lock()
         self._policies: dict[Line, OrderPolicy] = {}
         # Lines whose oldest task is being read, without the lock.
-        self._looking: set[Line] = set()
+        self._checking: set[Line] = set()
         self._switches: list[OrderSwitch] = []
 
     def newest_first(self, line: Line, now: float, oldest_created: Callable[[], float | None]) -> bool:
@@ -53,16 +53,16 @@ class LineOrders:
             return self._order.newest_first
         with self._lock:
             policy = self._policies.get(line) or OrderPolicy(self._order, self._deadline_seconds)
-            if now < policy.next_look or line in self._looking:
+            if now < policy.check_at or line in self._checking:
                 return policy.newest_first
-            self._looking.add(line)
+            self._checking.add(line)
         try:
             created = oldest_created()
             with self._lock:
                 self._observe(line, policy, now, created)
         finally:
             with self._lock:
-                self._looking.discard(line)
+                self._checking.discard(line)
         return policy.newest_first
 
     def _observe(self, line: Line, policy: OrderPolicy, now: float, oldest_created: float | None) -> None:

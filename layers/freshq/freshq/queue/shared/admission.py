@@ -40,10 +40,10 @@ class PressureGauge:
         Raises:
             StoreError: If the store did not answer.
         """
-        flow, oldest_age_seconds = self.look(now)
+        flow, oldest_age_seconds = self.measure(now)
         return assess(flow, oldest_age_seconds, self._deadline_seconds, uniform)
 
-    def look(self, now: float) -> tuple[Flow, float | None]:
+    def measure(self, now: float) -> tuple[Flow, float | None]:
         """Return what went through lately, and the age of the oldest live task in seconds.
 
         Raises:
@@ -70,7 +70,7 @@ class AdmissionControl:
         self._gauge = gauge
         self._door = None if rules.door is None else DoorControl(rules.door, rules.deadline_seconds)
         self._uniform = uniform
-        self._looking = threading.Lock()
+        self._checking = threading.Lock()
 
     def rejection(self, task: Task, now: float) -> Overloaded | None:
         """Return why a task is rejected; None if it is admitted.
@@ -81,11 +81,11 @@ class AdmissionControl:
         door = self._door
         if door is None:
             return None
-        if now >= door.next_look and self._looking.acquire(blocking=False):
+        if now >= door.check_at and self._checking.acquire(blocking=False):
             try:
-                door.look(now, *self._gauge.look(now))
+                door.observe(now, *self._gauge.measure(now))
             finally:
-                self._looking.release()
+                self._checking.release()
         retry_after_seconds = door.rejects(task.group, self._uniform)
         if retry_after_seconds is None:
             return None

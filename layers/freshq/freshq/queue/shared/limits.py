@@ -64,7 +64,7 @@ class SharedSlots:
         self._succeeded = self._pushed_back = self._in_flight = self._peak = 0
 
     def started(self) -> None:
-        """Record that a task was started: it counts towards the peak even if it ends before the next look."""
+        """Record that a task was started: it counts towards the peak even if it ends before that."""
         self._in_flight += 1
         self._peak = max(self._peak, self._in_flight)
 

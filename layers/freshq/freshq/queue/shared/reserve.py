@@ -79,9 +79,9 @@ class SharedReserve:
             else:
                 self._reserve.abort_sync(seen)
 
-    def look_due(self, now: float, reserve_seconds: float, *, short: bool) -> bool:
-        """Return whether to call `note_skipped` after a claim; see `SkippedTasks.look_due`."""
-        return self._skipped.look_due(now, reserve_seconds, short=short)
+    def check_due(self, now: float, reserve_seconds: float, *, short: bool) -> bool:
+        """Return whether to call `note_skipped` after a claim; see `SkippedTasks.check_due`."""
+        return self._skipped.check_due(now, reserve_seconds, short=short)
 
     def note_skipped(
         self, now: float, reserve_seconds: float, oldest: float | None, created_after: float, *, short: bool

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from freshq.stores.lines import Line
 
 # Lines of groups that a claim finds empty before it gives up, and more for each task that it finds.
-MAX_EMPTY_LOOKS: Final = 3
-MORE_EMPTY_LOOKS: Final = 2
+MAX_EMPTY_LINES: Final = 3
+MORE_EMPTY_LINES: Final = 2
 
 
 @dataclass(slots=True)
-class _Look:
-    """A look of a claim into a line.
+class _LineSearch:
+    """The search of a claim in a line.
 
     Attributes:
         line: The line.
@@ -60,7 +60,7 @@ class Candidates:
         waiting: What waits in them.
         stale: What claims passed over.
         pages: The ids on each page read so far.
-        looks: The looks into lines of groups.
+        searches: The searches into lines of groups.
     """
 
     request: ClaimRequest
@@ -69,7 +69,7 @@ class Candidates:
     waiting: WaitingTasks
     stale: StaleTasks
     pages: list[list[str]] = field(default_factory=list)
-    looks: list[_Look] = field(default_factory=list)
+    searches: list[_LineSearch] = field(default_factory=list)
 
     def best_first(self) -> Iterator[str]:
         """Yield the ids of the candidates, reading pages as needed."""
@@ -95,42 +95,42 @@ class Candidates:
             taken: Ids of those that it took.
         """
         queue = self.request.queue
-        for look in self.looks:
-            if look.shards_left or look.task_ids - tried or self.request.passes_over:
-                self.lines.served(queue, look.line)
-            elif look.task_ids & taken:
-                quiet = self.moment.now - look.newest_created >= QUIET_SECONDS
-                self.lines.drained(queue, look.line, quiet=quiet)
+        for search in self.searches:
+            if search.shards_left or search.task_ids - tried or self.request.passes_over:
+                self.lines.served(queue, search.line)
+            elif search.task_ids & taken:
+                quiet = self.moment.now - search.newest_created >= QUIET_SECONDS
+                self.lines.drained(queue, search.line, quiet=quiet)
             else:
-                self.lines.found_empty(queue, look.line)
+                self.lines.found_empty(queue, search.line)
 
     def _line(self, line: Line) -> Iterator[str]:
         """Yield the ids of the tasks of a line, best first."""
         request = self.request
         partitions = self.waiting.keyspace.pending_partitions(request.queue, [line])
-        look = _Look(line, len(partitions))
+        search = _LineSearch(line, len(partitions))
         if line[1] is not None:
-            if self._empty_looks_left() <= 0:
+            if self._empty_lines_left() <= 0:
                 return
-            self.looks.append(look)
+            self.searches.append(search)
         newest_first = request.orders.newest_first(
             line,
             self.moment.now,
             lambda: self.waiting.oldest(request.queue, self._live(), [line]),
         )
-        shards = [self._shard(partition, look, newest_first=newest_first) for partition in partitions]
+        shards = [self._shard(partition, search, newest_first=newest_first) for partition in partitions]
         merged = heapq.merge(*shards, key=lambda entry: entry.position, reverse=newest_first)
         yield from (entry.task_id for entry in merged)
 
-    def _empty_looks_left(self) -> int:
-        found = sum(len(look.task_ids) for look in self.looks)
-        empty = sum(not look.task_ids for look in self.looks)
-        return MAX_EMPTY_LOOKS + MORE_EMPTY_LOOKS * found - empty
+    def _empty_lines_left(self) -> int:
+        found = sum(len(search.task_ids) for search in self.searches)
+        empty = sum(not search.task_ids for search in self.searches)
+        return MAX_EMPTY_LINES + MORE_EMPTY_LINES * found - empty
 
     def _live(self) -> LiveTasks:
         return self.waiting.live(self.moment.created_after, self.moment.deadline_after)
 
-    def _shard(self, partition: str, look: _Look, *, newest_first: bool) -> Iterator[Entry]:
+    def _shard(self, partition: str, search: _LineSearch, *, newest_first: bool) -> Iterator[Entry]:
         pages = queries.claimable_pages(
             self.waiting.calls,
             partition,
@@ -141,7 +141,7 @@ class Candidates:
         )
         for page in pages:
             self.pages.append([entry.task_id for entry in page.entries])
-            look.add(page)
+            search.add(page)
             if page.passed_over:
                 self.stale.passed_over(self.request.queue, partition, self.request.max_age_seconds)
             yield from page.entries

@@ -12,7 +12,13 @@ from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import decode_if_task, is_task, new_request_token
-from freshq.stores.dynamodb.lease_items import due_at, due_attributes, is_lease_record, next_look, task_ids_of
+from freshq.stores.dynamodb.lease_items import (
+    due_at,
+    due_attributes,
+    is_lease_record,
+    next_check,
+    task_ids_of,
+)
 from freshq.stores.dynamodb.queries import DUE_PAGE_KEYS, due_ids, earliest_due
 from freshq.stores.dynamodb.values import seconds_or
 
@@ -101,7 +107,7 @@ class DueTasks:
         ]
         expired = [task for task, until in held if until <= now]
         if not expired:
-            self._tidy(record, next_look(record, [until for _, until in held], now))
+            self._tidy(record, next_check(record, [until for _, until in held], now))
         return expired
 
     def _tasks(self, items: Iterable[Item], now: float) -> list[Task]:

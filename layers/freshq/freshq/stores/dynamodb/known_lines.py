@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WINDOW: Final = 64
 # Lines found empty into which a claim looks again, and how often into each.
 EMPTY_IN_WINDOW: Final = 2
-EMPTY_LOOK_SECONDS: Final = 0.5
+EMPTY_CHECK_SECONDS: Final = 0.5
 # After this time a line is looked into again before its record is taken away.
 OUTDATED_SECONDS: Final = 1.0
 
@@ -116,14 +116,14 @@ class KnownLines:
         lines = [
             (level, group) for level, groups in self._open.items() for group in groups.first(WINDOW + count)
         ]
-        return lines + self.due_looks(EMPTY_IN_WINDOW, now)
+        return lines + self.due_checks(EMPTY_IN_WINDOW, now)
 
-    def due_looks(self, count: int, now: float) -> list[Line]:
+    def due_checks(self, count: int, now: float) -> list[Line]:
         """Return up to `count` lines found empty into which it is time to look again."""
         return [
             line
             for line, empty in islice(self._empty.items(), count)
-            if now - empty.seen >= EMPTY_LOOK_SECONDS
+            if now - empty.seen >= EMPTY_CHECK_SECONDS
         ]
 
     def served(self, line: Line) -> None:

@@ -45,7 +45,7 @@ def due_attributes(due_at: float) -> Item:
     return {"dueAt": milliseconds(due_at), "ttl": {"N": str(ceil(due_at) + RECORD_TTL_SECONDS)}}
 
 
-def next_look(record: Item, lease_ends: Collection[float], now: float) -> float | None:
+def next_check(record: Item, lease_ends: Collection[float], now: float) -> float | None:
     """Return when to look at a lease record again, in seconds; None if it can be deleted.
 
     Args:

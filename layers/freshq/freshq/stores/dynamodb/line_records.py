@@ -260,7 +260,7 @@ class LineRecords:
         if not self._control.read(queue).grouped:
             return 0
         if limit > SMALL_PORTION:
-            self._look_again(queue, now, limit)
+            self._check_again(queue, now, limit)
             return self._closings.recheck(queue, now, limit)
         moment = time.monotonic()
         with self._lock:
@@ -270,10 +270,10 @@ class LineRecords:
             of.next_recheck = moment + SMALL_RECHECK_SECONDS
         return self._closings.recheck(queue, now, SMALL_RECHECKS)
 
-    def _look_again(self, queue: str, now: float, limit: int) -> None:
+    def _check_again(self, queue: str, now: float, limit: int) -> None:
         """Look again into up to `limit` lines that this process found empty, and close what is."""
         with self._lock:
-            lines = self._of(queue).known.due_looks(limit, time.monotonic())
+            lines = self._of(queue).known.due_checks(limit, time.monotonic())
         working = set(self._closings.with_work(queue, lines, now))
         with self._lock:
             known, moment = self._of(queue).known, time.monotonic()

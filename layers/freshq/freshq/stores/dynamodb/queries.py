@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Resume(NamedTuple):
-    """Where the next look into a partition goes on.
+    """Where the next query of a partition goes on.
 
     Attributes:
-        key: After this key. Up to there a look found stale tasks only, or took the others.
-        since: Steady time at which the first such look began.
+        key: After this key. Up to there a query found stale tasks only, or took the others.
+        since: Steady time at which the first such query began.
     """
 
     key: Item
@@ -43,7 +43,7 @@ MAX_PAGES: Final = 4
 # Keys on the page that follows one of mostly stale tasks, and on those after that. The last is about the
 # megabyte that DynamoDB reads at most for one query.
 LARGER_PAGES_KEYS: Final = (1_000, 8_000)
-# A task may return to its line among stale ones that looks have passed. After this time they begin anew.
+# A task may return to its line among stale ones that queries have passed. After this time they begin anew.
 RESUME_SECONDS: Final = 60.0
 # Entries of the due index handled at a time.
 DUE_PAGE_KEYS: Final = 25
@@ -83,7 +83,7 @@ def claimable_pages(
         live: Which tasks are live.
         limit: How many tasks are wanted. Pages are read as needed.
         newest_first: Which end comes first.
-        resume_at: Where an earlier look ran out of pages; goes on there after the first page.
+        resume_at: Where an earlier query ran out of pages; goes on there after the first page.
     """
     arguments = live.query(partition) | {
         "ScanIndexForward": not newest_first,
@@ -91,8 +91,8 @@ def claimable_pages(
     }
     # A new task may come between stale ones where time is not the order.
     resume = resume_at if resume_at is not None and live.index.by_time else {}
-    look = _Look(resume, (partition, newest_first), live.index)
-    for page in _bounded_pages(calls, arguments, look):
+    resumed = _ResumedQuery(resume, (partition, newest_first), live.index)
+    for page in _bounded_pages(calls, arguments, resumed):
         yield KeysPage(
             list(map(live.index.entry, page["Items"])),
             is_last="LastEvaluatedKey" not in page,
@@ -100,7 +100,7 @@ def claimable_pages(
         )
 
 
-def _bounded_pages(calls: TableCalls, arguments: Item, look: _Look) -> Iterator[Item]:
+def _bounded_pages(calls: TableCalls, arguments: Item, resumed: _ResumedQuery) -> Iterator[Item]:
     """Yield up to `MAX_PAGES` pages of a query, larger ones after one of mostly stale tasks."""
     larger = iter(LARGER_PAGES_KEYS)
     mostly_stale, only_stale = False, True
@@ -109,23 +109,23 @@ def _bounded_pages(calls: TableCalls, arguments: Item, look: _Look) -> Iterator[
         key = page.get("LastEvaluatedKey")
         only_stale = only_stale and page["Count"] == 0
         if only_stale and key is not None:
-            look.passed(key)  # now: the caller may need no other page
+            resumed.passed(key)  # now: the caller may need no other page
         yield page
         if key is None:
-            look.ended()
+            resumed.ended()
             return
         mostly_stale = 2 * page["Count"] < page["ScannedCount"]
         if mostly_stale:
             arguments["Limit"] = max(arguments["Limit"], next(larger, LARGER_PAGES_KEYS[-1]))
             if "ExclusiveStartKey" not in arguments:
-                key = look.further(key)
+                key = resumed.further(key)
         arguments["ExclusiveStartKey"] = key
     if mostly_stale:
-        look.passed(arguments["ExclusiveStartKey"])
+        resumed.passed(arguments["ExclusiveStartKey"])
 
 
-class _Look:
-    """A look into one end of a partition, which goes on where earlier ones found nothing."""
+class _ResumedQuery:
+    """A query of one end of a partition, which goes on where earlier ones found nothing."""
 
     def __init__(self, resume_at: ResumeAt, end: tuple[str, bool], index: StatusIndex) -> None:
         self._resume_at = resume_at
@@ -139,7 +139,7 @@ class _Look:
         self._since = now if known is None else known.since
 
     def passed(self, key: Item) -> None:
-        """Take note that the next look need not begin before a key."""
+        """Take note that the next query need not begin before a key."""
         self._resume_at[self._end] = Resume(self.further(key), self._since)
 
     def ended(self) -> None:

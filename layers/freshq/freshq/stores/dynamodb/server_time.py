@@ -29,7 +29,7 @@ SPREAD_SECONDS: Final = 0.25
 # How fast two clocks part, at most: far more than crystals do.
 MAX_DRIFT: Final = 0.0005
 # Where answers have no Date header, one is looked for again after this time.
-LOOK_AGAIN_SECONDS: Final = 30.0
+CHECK_INTERVAL_SECONDS: Final = 30.0
 # An item that does not exist. To ask for it shows the time.
 NO_ITEM: Final = CONTROL_PREFIX
 
@@ -55,7 +55,7 @@ class ServerTime:
         self._ahead: tuple[float, float] | None = None
         self._as_of = 0.0
         self._wall_ahead = 0.0
-        self._look_again_at = float("-inf")
+        self._check_at = float("-inf")
 
     def sending(self, **_event: Any) -> None:  # noqa: ANN401 - of botocore
         """Note when a request is sent."""
@@ -97,7 +97,7 @@ class ServerTime:
         Raises:
             StoreError: If the time is not known and the call fails.
         """
-        if (now := self._range()) is None and self._steady() >= self._look_again_at:
+        if (now := self._range()) is None and self._steady() >= self._check_at:
             try:
                 ask()
             except StoreError:
@@ -105,7 +105,7 @@ class ServerTime:
                 if self._range() is None:
                     raise
             if (now := self._range()) is None:
-                self._look_again_at = self._steady() + LOOK_AGAIN_SECONDS
+                self._check_at = self._steady() + CHECK_INTERVAL_SECONDS
         return now or ANY_TIME
 
     def _range(self) -> TimeRange | None:

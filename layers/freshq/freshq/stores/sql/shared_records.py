@@ -100,7 +100,7 @@ class SharedRecords(Part):
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
         self.record_sql = RecordStatements(schema, database.engine.dialect)
-        # By queue: when to look again, and whether it was paused at the last look.
+        # By queue: when to check again, and whether it was paused at the last check.
         self._pauses: dict[str, tuple[float, bool]] = {}
         self._pauses_lock = threading.Lock()
 
@@ -150,8 +150,8 @@ class SharedRecords(Part):
     @override
     def paused(self, queue: str) -> bool:
         with self._pauses_lock:
-            look_at, paused = self._pauses.get(queue, (0.0, False))
-        if time.monotonic() < look_at:
+            check_at, paused = self._pauses.get(queue, (0.0, False))
+        if time.monotonic() < check_at:
             return paused
         record = self.read_record(queue, PAUSED)
         return self._note_pause(queue, paused=record is not None and bool(record.values["paused"]))

@@ -36,8 +36,8 @@ STATE: Final = "freshq#history"
 # Events in a batch, which is one file of a pull, and in one statement.
 BATCH_EVENTS: Final = 10_000
 STATEMENT_EVENTS: Final = 1_000
-# How often a process looks for events that are past their retention, while it finds none.
-LOOK_SECONDS: Final = 60.0
+# How often a process checks for events that are past their retention, while it finds none.
+CHECK_INTERVAL_SECONDS: Final = 60.0
 # Puts, claims and ends leave so many events for each task, at least.
 EVENTS_PER_TASK: Final = 4
 
@@ -62,8 +62,8 @@ class SqlHistory(History):
         self._database = database
         self._schema = schema
         self._sql = HistoryStatements(schema, database.engine.dialect)
-        # By queue: when to look for old events again, in seconds.
-        self._look_at: dict[str, float] = {}
+        # By queue: when to check for old events again, in seconds.
+        self._check_at: dict[str, float] = {}
         self._told_of_rights = False
 
     def begin(self, queue: str, keep_seconds: float) -> None:
@@ -168,8 +168,8 @@ class SqlHistory(History):
         Returns:
             How many tasks that is about: at most `limit`, and less if no more are left.
         """
-        look_at = self._look_at.get(queue)
-        if look_at is not None and look_at - LOOK_SECONDS <= now < look_at:
+        check_at = self._check_at.get(queue)
+        if check_at is not None and check_at - CHECK_INTERVAL_SECONDS <= now < check_at:
             return 0
         page = limit * EVENTS_PER_TASK
         pruned = 0
@@ -178,7 +178,7 @@ class SqlHistory(History):
         except RightsMissing as missing:
             self._tell_of_rights(missing)
         if pruned < page:
-            self._look_at[queue] = now + LOOK_SECONDS
+            self._check_at[queue] = now + CHECK_INTERVAL_SECONDS
         return min(limit, pruned)
 
     def _tell_of_rights(self, missing: RightsMissing) -> None:
