@@ -80,7 +80,9 @@ class TestLeases:
         runs, overran = TaskRuns(on_end=lambda: None), list[str]()
         queue.put_many([{"payload": 0, "task_id": name} for name in "abc"])
         done, unsettled, hangs = (runs.begin(claim, clock.now) for claim in queue.claim(3))
-        done.is_over = unsettled.unsettled = True
+        runs.settles(done, frees_slot=True)
+        runs.settles(unsettled)
+        unsettled.unsettled = True
         clock.advance(15)
         renewal = LeaseRenewal(
             queue, runs, 1.0, 10.0, lambda run, _seconds: overran.append(run.claim.task.task_id)

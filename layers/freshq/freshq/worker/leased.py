@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 logger = task_logger(__name__)
 
-# How long a worker that is to end at once waits for its leases to be given back.
+# How long a worker that is to end at once waits for what is done to be settled, and the rest given back.
 GIVE_BACK_SECONDS: Final = 5.0
 
 
@@ -178,16 +178,15 @@ class LeasedLoop(WorkLoop):
         started = time.monotonic()
         end = too_late_to_run(self._queue, run.claim) if run.coroutine is None else None
         if end is None and self._config.at_most_once:
-            acknowledgement = completed(run.claim)
-            self._crew.settle(EndedRun(run, acknowledgement, partial(self._acknowledged, run)))
+            self._runs.settles(run)
+            self._crew.settle(EndedRun(run, completed(run.claim), partial(self._acknowledged, run)))
             return
         if end is None:
             end = self._ran(run)
+        self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)
         if end.downstream_ok is not None:
             self._capacity.ended(downstream_ok=end.downstream_ok)
         run_seconds = time.monotonic() - _started(run, started)
-        if end.outcome is Outcome.SUCCEEDED:
-            self._runs.succeeded(run)
         self._crew.settle(EndedRun(run, end, partial(self._settled, run, run_seconds, end.error)))
 
     def _is_awaited(self, run: TaskRun) -> bool:
@@ -202,12 +201,14 @@ class LeasedLoop(WorkLoop):
         """Start the coroutine of a task that has one and may run now; return whether it did."""
         if not isinstance(self._runner, CoroutineRunner):
             return False
-        if not run.acknowledged and (self._config.at_most_once or too_late_to_run(self._queue, run.claim)):
+        if not run.acknowledged and (self._end_request.at_once or self._config.at_most_once):
+            return False
+        if not run.acknowledged and too_late_to_run(self._queue, run.claim):
             return False
         answer = self._runner.start(run.claim.task, self._event_loop)
         if answer is None:
             return False
-        run.coroutine = StartedCoroutine(answer, time.monotonic())
+        run.await_coroutine(StartedCoroutine(answer, time.monotonic()))
         answer.add_done_callback(lambda _answer: self._answered_runs.add(run))
         return True
 
@@ -266,7 +267,7 @@ class LeasedLoop(WorkLoop):
         if outcome is not Outcome.SUCCEEDED:
             self._settled(run, 0.0, "it could not be acknowledged, so it was not run", outcome)
             return
-        run.acknowledged = True
+        run.acknowledge()
         if not self._is_awaited(run):
             self._crew.start([run])
             with suppress(RuntimeError):  # no thread is left: the one that settles takes it next
@@ -286,7 +287,8 @@ class LeasedLoop(WorkLoop):
 
     @override
     def _give_back(self) -> None:
-        runs = [run for run in self._runs.running if not run.acknowledged]
+        end = time.monotonic() + GIVE_BACK_SECONDS
+        runs = [run for run in self._runs.running if self._may_give_back(run)]
         for run, answer in zip(runs, self._released(runs), strict=True):
             task = run.claim.task
             if not isinstance(answer, BaseException):
@@ -296,6 +298,16 @@ class LeasedLoop(WorkLoop):
                 logger.warning(message, task.task_id, answer, extra=log_fields(task))
         for run in self._runs.running:
             run.cancel("the worker ended at once")
+        self._wait_while(self._settles, end - time.monotonic())
+
+    def _may_give_back(self, run: TaskRun) -> bool:
+        """Return whether a task is not done: what is done is settled, or it would run twice."""
+        if self._config.at_most_once:  # it runs once it is settled
+            return not run.acknowledged
+        return not run.only_settles
+
+    def _settles(self) -> bool:
+        return any(run.only_settles for run in self._runs.running)
 
     def _released(self, runs: Sequence[TaskRun]) -> Sequence[object]:
         """Release the claims of runs; return the task or the error of each."""

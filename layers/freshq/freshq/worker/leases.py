@@ -132,8 +132,7 @@ class LeaseRenewal:
             run.extended(self._queue.extend(run.claim, lease_seconds, progress=fraction, step=step))
             run.stored = reported
         except LeaseLost as lost:
-            run.handle.lost = lost
-            run.cancel(f"its task is {lost.status or 'deleted'} now")  # the run reports it at its end
+            run.lose(lost)  # the run reports it at its end
         except StoreError as error:
             logger.warning(f"{NOT_EXTENDED}: %s", task.task_id, error, extra=log_fields(task))
         except Exception:

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -231,15 +232,18 @@ class WorkLoop(ABC):
 
     def _drain(self) -> None:
         """Wait for the running tasks, and report those that did not end in time."""
-        seconds = self._config.drain_seconds
-        end = float("inf") if seconds is None else time.monotonic() + seconds
-        self._count_ended()
-        request = self._end_request
-        while self._is_busy() and not request.at_once and (left_seconds := end - time.monotonic()) > 0:
-            self._wait(min(self._config.poll_seconds, left_seconds))
+        seconds, request = self._config.drain_seconds, self._end_request
+        self._wait_while(lambda: self._is_busy() and not request.at_once, inf if seconds is None else seconds)
         if request.at_once:
             self._give_back()
         self.report.unfinished = list(self._unfinished())
+
+    def _wait_while(self, waits: Callable[[], bool], seconds: float) -> None:
+        """Count the runs that end, as long as there is something to wait for, at most for some time."""
+        end = time.monotonic() + seconds
+        self._count_ended()
+        while waits() and (left_seconds := end - time.monotonic()) > 0:
+            self._wait(min(self._config.poll_seconds, left_seconds))
 
     def _too_many_overrunning(self) -> bool:
         """Return whether more threads hang than the process should tolerate."""

@@ -50,7 +50,7 @@ class RunReport:
         overran: Ids of the tasks that ran longer than `max_run_seconds`.
         unfinished: Ids of the tasks that were still running when the worker stopped waiting, including those
             that overran. They stay TAKEN until their leases expire.
-        given_back: Ids of the tasks that were still running at `Worker.stop_at_once`, and were released.
+        given_back: Ids of the tasks that were not done at `Worker.stop_at_once`, and were released.
         idle: Whether it stopped because there was nothing left to claim.
     """
 

@@ -15,6 +15,7 @@ from freshq.model.task import give_handle
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from freshq.errors import LeaseLost
     from freshq.model.answers import Claim
     from freshq.model.progress import Progress
     from freshq.worker.report import Outcome
@@ -45,8 +46,10 @@ class TaskRun:
     Attributes:
         claim: The claim, with the lease as last extended.
         started: When the run started, in seconds by the queue's clock.
-        is_over: Whether the runner has succeeded, only its settlement is left, and its slot may be free.
-        unsettled: Whether it is over, and the store has not answered its settlement.
+        only_settles: Whether its function does not run, as it has returned or not begun, and a settlement is
+            on its way.
+        is_over: Whether it has succeeded, and its slot may be free before it is settled.
+        unsettled: Whether the store has not answered its settlement.
         handle: What the function that runs the task shares with the worker.
         stored: The report that the store has.
         stored_at: When it was last written, by the queue's clock.
@@ -60,6 +63,7 @@ class TaskRun:
     handle: RunHandle = field(default_factory=RunHandle)
     stored: Progress | None = None
     stored_at: float = -inf
+    only_settles: bool = False
     is_over: bool = False
     unsettled: bool = False
     acknowledged: bool = False
@@ -70,21 +74,37 @@ class TaskRun:
         """Let the function that runs the task report on it."""
         give_handle(self.claim.task, self.handle)
 
-    @property
-    def only_settles(self) -> bool:
-        """Whether its function has returned, and only its settlement is left, as far as is known."""
-        return self.is_over or self.unsettled
+    def acknowledge(self) -> None:
+        """Note that it is settled and may start now."""
+        self.acknowledged = True  # before the others: see `lose`
+        self.only_settles = self.unsettled = False
 
     def extended(self, claim: Claim) -> None:
         """Go on with a claim whose lease is longer."""
         give_handle(claim.task, self.handle)
         self.claim = claim
 
+    def await_coroutine(self, coroutine: StartedCoroutine) -> None:
+        """Note what runs the task; cancel it if the run was cancelled while it was started."""
+        self.coroutine = coroutine
+        if self.handle.why_cancelled is not None:
+            coroutine.answer.cancel()
+
     def cancel(self, why: str) -> None:
         """Ask the run to stop: its function sees `task.cancelled`, and a coroutine is cancelled."""
         self.handle.why_cancelled = why
         if self.coroutine is not None:
             self.coroutine.answer.cancel()
+
+    def lose(self, lost: LeaseLost) -> None:
+        """Note that the claim no longer holds the task, and ask its function to stop.
+
+        If no function runs under the lease, the reason may be that the run's own settlement was stored. What
+        became of that, its answer will say.
+        """
+        if not self.only_settles and not self.acknowledged:
+            self.handle.lost = lost
+            self.cancel(f"its task is {lost.status or 'deleted'} now")
 
     @property
     def is_held(self) -> bool:
@@ -124,13 +144,13 @@ class TaskRuns:
 
     @property
     def running(self) -> list[TaskRun]:
-        """The runs within their time limit, until they are settled."""
+        """The runs within their time limit, and those that returned, until they are settled."""
         with self._lock:
             return list(self._running)
 
     @property
     def overrunning(self) -> list[TaskRun]:
-        """The runs past their time limit."""
+        """The runs past their time limit whose functions have not returned."""
         with self._lock:
             return list(self._overrunning)
 
@@ -147,10 +167,20 @@ class TaskRuns:
             settling = sum(run.is_over and not run.unsettled for run in self._running)
             return len(self._running) - min(settling, slots)
 
-    def succeeded(self, run: TaskRun) -> None:
-        """Note that a runner has succeeded, and that the settlement of its run is on its way."""
+    def settles(self, run: TaskRun, *, frees_slot: bool = False) -> None:
+        """Note that a settlement of a run is on its way, and that its function does not run.
+
+        Args:
+            run: The run. If it was past its time limit it no longer is: it is waited for until it is settled.
+            frees_slot: Whether `free_succeeded` is to free its slot before it is settled.
+        """
         with self._lock:
-            self._succeeded.append(run)
+            run.only_settles = True
+            if run in self._overrunning:
+                del self._overrunning[run]
+                self._running[run] = None
+            if frees_slot:
+                self._succeeded.append(run)
 
     def free_succeeded(self) -> None:
         """Free the slots of all runs that have succeeded, together."""
@@ -176,9 +206,9 @@ class TaskRuns:
         self._on_end()
 
     def abandon(self, run: TaskRun) -> bool:
-        """Free the slot of a run past its time limit; return False if it has just ended."""
+        """Free the slot of a run past its time limit; return False if its function has just returned."""
         with self._lock:
-            if run.ended is not None or run not in self._running:
+            if run.only_settles or run.ended is not None or run not in self._running:
                 return False
             del self._running[run]
             self._overrunning[run] = None

@@ -99,7 +99,8 @@ class Worker:
         """Stop claiming and do not wait: the leases of running tasks are given back, and `run` returns.
 
         Other workers can take these tasks at once, while the runs here go on until they return or the
-        process ends. So end the process. Tasks held in transactions return when it ends.
+        process ends. So end the process. Tasks that are done are settled instead; if the store does not
+        answer, `run` waits 5 s for it. Tasks held in transactions return when the process ends.
         """
         self._end_request.at_once = True
         self.stop()

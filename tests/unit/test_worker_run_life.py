@@ -1,0 +1,230 @@
+"""The life of a run: what is done is not given back, run again or cancelled, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from freshq import Handlers, LeaseLost, Outcome, Queue, Reject, Retry, TaskStatus, Worker
+from freshq.policy.retry import Backoff
+from freshq.stores.memory import MemoryStore
+from freshq.worker import settle
+from freshq.worker.leases import LeaseRenewal
+from freshq.worker.runs import StartedCoroutine, TaskRun, TaskRuns
+from tests.support.working import (
+    PATIENCE_SECONDS,
+    FailingStore,
+    Hanging,
+    InThread,
+    Quiet,
+    lease_of,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from freshq import Task
+    from freshq.errors import FreshqError
+    from freshq.stores.claim_request import ClaimRequest
+    from tests.conftest import Clock
+
+
+class LateSettlements(MemoryStore):
+    """A store that keeps the first call that settles a task named "done" waiting until it is `open`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.open = threading.Event(), threading.Event()
+
+    def settle_many(self, settled: Sequence[tuple[Task, str]]) -> list[Task | FreshqError]:
+        if not self.waits.is_set() and any(task.task_id == "done" for task, _token in settled):
+            self.waits.set()
+            assert self.open.wait(PATIENCE_SECONDS)
+        return super().settle_many(settled)
+
+
+@pytest.fixture
+def store() -> Iterator[LateSettlements]:
+    store = LateSettlements()
+    yield store
+    store.open.set()
+
+
+def known(queue: Queue, task_id: str) -> Task:
+    task = queue.get(task_id)
+    assert task is not None
+    return task
+
+
+class Ending(InThread):
+    """Its runner raises what the test says for the task "done"; other tasks run until released."""
+
+    def __init__(self, queue: Queue, raised: Exception | None = None, **options: Any) -> None:
+        self.queue, self.raised, self.observer = queue, raised, Quiet()
+        options = {"poll_seconds": 0.01, "concurrency": 2, **options}
+        super().__init__(Worker(queue, self._run, observer=self.observer, **options))
+
+    def _run(self, task: Task) -> None:
+        if task.task_id == "done":
+            if self.raised is not None:
+                raise self.raised
+        else:
+            assert self.release.wait(PATIENCE_SECONDS)
+
+
+class TestStopAtOnce:
+    @pytest.mark.parametrize(
+        ("raised", "outcome", "status"),
+        [
+            (None, Outcome.SUCCEEDED, TaskStatus.SUCCESS),
+            (Reject("wrong"), Outcome.FAILED, TaskStatus.FAILURE),
+            (Retry("later", delay_seconds=60), Outcome.RETRIED, TaskStatus.PENDING),
+        ],
+    )
+    def test_a_run_that_is_done_is_settled_and_not_given_back(
+        self, store: LateSettlements, raised: Exception | None, outcome: Outcome, status: TaskStatus
+    ) -> None:
+        queue = Queue(store)
+        queue.put_many([{"payload": 0, "task_id": name} for name in ("done", "runs")])
+        with Ending(queue, raised) as work:
+            assert store.waits.wait(PATIENCE_SECONDS)
+            wait_until(lambda: known(queue, "runs").status is TaskStatus.TAKEN)
+            work.worker.stop_at_once()
+            wait_until(lambda: known(queue, "runs").status is TaskStatus.PENDING)
+            store.open.set()
+            report = work.ended()
+        assert (report.given_back, report.unfinished) == (["runs"], [])
+        assert (report.outcomes[outcome], sum(report.outcomes.values())) == (1, 1)
+        assert (known(queue, "done").status, known(queue, "done").attempts) == (status, 1)
+
+    def test_it_does_not_wait_for_ever_for_a_settlement(
+        self, store: LateSettlements, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("freshq.worker.leased.GIVE_BACK_SECONDS", 0.05)
+        queue = Queue(store)
+        queue.put("work", task_id="done")
+        with Ending(queue) as work:
+            assert store.waits.wait(PATIENCE_SECONDS)
+            work.worker.stop_at_once()
+            report = work.ended()
+            assert not store.open.is_set()
+        assert (report.given_back, report.unfinished) == ([], ["done"])
+
+    def test_a_coroutine_does_not_start_whose_task_is_given_back(self) -> None:
+        class Stopping(MemoryStore):
+            def claim(self, request: ClaimRequest) -> list[Task]:
+                worker.stop_at_once()
+                return super().claim(request)
+
+        queue, handlers, started = Queue(Stopping()), Handlers(), list[str]()
+
+        @handlers.on("k")
+        async def noted(task: Task) -> None:
+            started.append(task.task_id)
+
+        queue.put(None, task_id="a", kind="k")
+        worker = Worker(queue, handlers, poll_seconds=0.01)
+        assert worker.run().given_back == ["a"]
+        assert known(queue, "a").status is TaskStatus.PENDING
+        queue.put(None, task_id="b", kind="k")
+        (claim,) = queue.claim()
+        handlers(claim.task)  # the loop of the handlers has had its turn since
+        assert started == ["b"]
+
+
+class TestOverrun:
+    def test_a_run_that_returned_does_not_overrun_while_its_settlement_waits(
+        self, store: LateSettlements, clock: Clock
+    ) -> None:
+        queue = Queue(store, clock=clock, lease_seconds=20)
+        queue.put("work", task_id="done")
+        with Ending(queue, Reject("wrong"), max_run_seconds=30) as work:
+            assert store.waits.wait(PATIENCE_SECONDS)
+            for _ in range(3):
+                clock.advance(15)
+                wait_until(lambda: lease_of(queue, "done") == clock.now + 20)
+            store.open.set()
+            wait_until(lambda: work.observer.settlements == [("done", Outcome.FAILED, "wrong")])
+            report = work.ended()
+        assert (report.overran, work.observer.overruns) == ([], [])
+
+    def test_the_end_waits_for_the_settlement_of_a_run_that_overran(
+        self, store: LateSettlements, clock: Clock
+    ) -> None:
+        queue = Queue(store, clock=clock, lease_seconds=20)
+        queue.put("hangs", task_id="done")
+        with Hanging(queue, clock) as work:
+            work.overrun("done")
+            work.release.set()
+            assert store.waits.wait(PATIENCE_SECONDS)
+            work.worker.stop()
+            # It has overrun, but what is left of it is only to be settled: its lease is extended again.
+            clock.advance(1)
+            wait_until(lambda: lease_of(queue, "done") == clock.now + 20)
+            assert work.report is None
+            store.open.set()
+            report = work.ended()
+        assert (report.overran, report.unfinished) == (["done"], [])
+        assert report.outcomes[Outcome.SUCCEEDED] == 1
+
+
+class TestAtMostOnce:
+    def test_a_late_acknowledgement_does_not_hold_up_later_claims(
+        self, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The run has no lease any more; that it ends late says nothing about the store."""
+        monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.02, 0.05))
+        queue = Queue(FailingStore(changes_that_fail=1), clock=clock, lease_seconds=20, order="fifo")
+        queue.put("hangs", task_id="a")
+        with Hanging(queue, clock, concurrency=2, at_most_once=True, max_run_seconds=None) as work:
+            wait_until(lambda: work.started["a"] == 1)
+            clock.advance(30)
+            queue.put("work", task_id="b")
+            wait_until(lambda: work.started["b"] == 1)
+            assert not work.release.is_set()
+            assert [task_id for task_id, *_ in work.observer.settlements if task_id == "a"] == []
+
+    def test_an_extension_that_the_acknowledgement_overtook_does_not_cancel_the_run(
+        self, clock: Clock
+    ) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20)
+        queue.put("work", task_id="a")
+        (claim,) = queue.claim()
+        runs = TaskRuns(on_end=lambda: None)
+        run = runs.begin(claim, clock.now)
+        runs.settles(run)
+        queue.complete(claim)
+        clock.advance(15)
+        renewal = LeaseRenewal(queue, runs, 1.0, None, lambda *_: None)
+        renewal.renew()
+        renewal.wait()
+        run.acknowledge()
+        assert not run.claim.task.cancelled
+        run.claim.task.progress(0.5)
+
+    def test_a_lease_that_is_lost_while_it_runs_cancels_a_run(self, clock: Clock) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20)
+        queue.put("work", task_id="a")
+        runs = TaskRuns(on_end=lambda: None)
+        run = runs.begin(queue.claim()[0], clock.now)
+        queue.cancel("a", force=True)
+        clock.advance(15)
+        renewal = LeaseRenewal(queue, runs, 1.0, None, lambda *_: None)
+        renewal.renew()
+        renewal.wait()
+        assert run.claim.task.cancelled
+        with pytest.raises(LeaseLost):
+            run.claim.task.progress(0.5)
+
+
+def test_a_run_that_is_cancelled_while_its_coroutine_starts_cancels_the_coroutine() -> None:
+    queue = Queue.memory()
+    queue.put("work", task_id="a")
+    run, answer = TaskRun(queue.claim()[0], 0.0), Future[Any]()
+    run.cancel("its task is CANCELLED now")
+    run.await_coroutine(StartedCoroutine(answer, 0.0))
+    assert answer.cancelled()
