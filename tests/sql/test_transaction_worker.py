@@ -42,6 +42,21 @@ def test_every_task_and_its_effect_commit_together(queue: Queue, effects: sa.Eng
     assert task.result == "written"
 
 
+@pytest.mark.parametrize("event", ["claimed", "settled"])
+def test_an_observer_that_fails_ends_the_worker_and_no_run(queue: Queue, event: str) -> None:
+    def fail(*_arguments: object) -> None:
+        raise Unreachable("where the observer writes to")  # no outage of the queue
+
+    observer = Quiet()
+    setattr(observer, event, fail)
+    queue.put("work", task_id="a")
+    with pytest.raises(Unreachable, match="where the observer writes to"):
+        work(queue, lambda _task, _connection: None, observer=observer)
+    task = queue.get("a")
+    assert task is not None
+    assert (task.status, task.attempts) == (TaskStatus.SUCCESS, 1)
+
+
 @pytest.mark.parametrize(
     ("error", "outcome", "status", "text"),
     [

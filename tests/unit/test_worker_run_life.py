@@ -13,6 +13,7 @@ from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.worker import settle
 from freshq.worker.leases import LeaseRenewal
+from freshq.worker.report import WorkerState
 from freshq.worker.runs import StartedCoroutine, TaskRun, TaskRuns
 from tests.support.working import (
     PATIENCE_SECONDS,
@@ -27,7 +28,7 @@ from tests.support.working import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from freshq import Task
+    from freshq import Claim, Task
     from freshq.errors import FreshqError
     from freshq.stores.claim_request import ClaimRequest
     from tests.conftest import Clock
@@ -228,3 +229,49 @@ def test_a_run_that_is_cancelled_while_its_coroutine_starts_cancels_the_coroutin
     run.cancel("its task is CANCELLED now")
     run.await_coroutine(StartedCoroutine(answer, 0.0))
     assert answer.cancelled()
+
+
+def test_an_observer_that_fails_ends_the_worker_once_the_other_runs_are_over() -> None:
+    class Failing(Quiet):
+        def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+            super().settled(claim, outcome, run_seconds, error)
+            if claim.task.task_id != "last":
+                raise ZeroDivisionError(claim.task.task_id)
+
+    queue, observer, releases = Queue.memory(), Failing(), {name: threading.Event() for name in ("b", "last")}
+    queue.put_many([{"payload": 0, "task_id": name} for name in ("a", "b", "last")])
+    errors: list[Exception] = []
+
+    def runner(task: Task) -> None:
+        if task.task_id in releases:
+            assert releases[task.task_id].wait(PATIENCE_SECONDS)
+
+    def work() -> None:
+        try:
+            worker.run()
+        except ZeroDivisionError as error:
+            errors.append(error)
+
+    worker = Worker(queue, runner, observer=observer, poll_seconds=0.01)
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: worker.status().state is WorkerState.DRAINING)
+    releases["b"].set()
+    wait_until(lambda: len(observer.settlements) == 2)
+    thread.join(0.1)
+    releases["last"].set()
+    thread.join(PATIENCE_SECONDS)
+    assert [str(error) for error in errors] == ["a"]
+    assert worker.status().outcomes[Outcome.SUCCEEDED] == 3
+
+
+def test_a_task_runs_although_an_observer_failed_at_its_claim() -> None:
+    class Failing(Quiet):
+        def claimed(self, claim: Claim, age_seconds: float) -> None:
+            raise ZeroDivisionError(claim.task.task_id, age_seconds)
+
+    queue = Queue.memory()
+    queue.put("work", task_id="a")
+    with pytest.raises(ZeroDivisionError):
+        Worker(queue, lambda _task: None, observer=Failing(), poll_seconds=0.01).run()
+    assert known(queue, "a").status is TaskStatus.SUCCESS

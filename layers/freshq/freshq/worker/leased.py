@@ -122,12 +122,8 @@ class LeasedLoop(WorkLoop):
         return (task_id for task_id in ids if task_id not in self.report.given_back)
 
     @override
-    def _take_outcomes(self) -> Iterable[Outcome]:
-        for run in self._runs.take_ended():
-            if isinstance(run.ended, BaseException):
-                raise run.ended
-            if run.ended is not None:
-                yield run.ended
+    def _take_outcomes(self) -> Iterable[Outcome | BaseException]:
+        return [run.ended for run in self._runs.take_ended() if run.ended is not None]
 
     @override
     def _start_what_fits(self) -> None:
@@ -151,11 +147,15 @@ class LeasedLoop(WorkLoop):
             return []
         self._store_answered()
         self.report.claimed += len(claims)
-        for claim in claims:
-            self._observer.claimed(claim, self._queue.now() - claim.task.created)
-        for switch in self._queue.take_order_switches():
-            self._observer.switched(switch)
+        self._tell(claims)
         return claims
+
+    def _tell(self, claims: Sequence[Claim]) -> None:
+        with self._observing():
+            for claim in claims:
+                self._observer.claimed(claim, self._queue.now() - claim.task.created)
+            for switch in self._queue.take_order_switches():
+                self._observer.switched(switch)
 
     def _settles_late(self) -> bool:
         """Return whether a claim could take a task that is done here, but not settled since an outage."""
@@ -255,12 +255,9 @@ class LeasedLoop(WorkLoop):
 
     def _settled(self, run: TaskRun, run_seconds: float, error: str | None, outcome: Outcome) -> None:
         """Report how a run ended, and free its slot."""
-        try:
+        with self._observing():
             self._observer.settled(run.claim, outcome, run_seconds, error)
-        except BaseException as problem:  # noqa: BLE001 - raised by the loop
-            self._runs.end(run, problem)
-        else:
-            self._runs.end(run, outcome)
+        self._runs.end(run, outcome)
 
     def _acknowledged(self, run: TaskRun, outcome: Outcome) -> None:
         """Run a task once that is complete now; if that could not be stored, do not run it."""

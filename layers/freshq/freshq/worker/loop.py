@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from math import inf
 from queue import Empty, SimpleQueue
@@ -19,7 +19,7 @@ from freshq.worker.settle import OUTAGES
 from freshq.worker.upkeep import BackgroundUpkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from freshq.queue.base import BaseQueue
     from freshq.worker.capacity import Capacity
@@ -93,6 +93,7 @@ class WorkLoop(ABC):
         self._last_work = self._turned_at = time.monotonic()
         self._draining = threading.Event()
         self._answered = False
+        self._failure: BaseException | None = None
 
     def work(self, ended: Callable[[], bool]) -> None:
         """Run tasks until the end; then wait for those still running."""
@@ -102,6 +103,7 @@ class WorkLoop(ABC):
             finally:
                 self._draining.set()
                 self._drain()
+            self._raise_failure()
 
     def status(self) -> WorkerStatus:
         """Return what the loop does now. Any thread may call it."""
@@ -124,8 +126,8 @@ class WorkLoop(ABC):
         """Return how many tasks occupy a slot."""
 
     @abstractmethod
-    def _take_outcomes(self) -> Iterable[Outcome]:
-        """Return how the runs ended that ended since the last call."""
+    def _take_outcomes(self) -> Iterable[Outcome | BaseException]:
+        """Return how the runs ended that ended since the last call, or the errors that end the worker."""
 
     @abstractmethod
     def _unfinished(self) -> Iterable[str]:
@@ -166,6 +168,20 @@ class WorkLoop(ABC):
                 self.report.idle = True
                 return
             self._wait(self._pause_seconds())
+            self._raise_failure()
+
+    @contextmanager
+    def _observing(self) -> Iterator[None]:
+        """Call the observer, from any thread; what it raises ends the worker, but no run."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - raised by the loop
+            self._failure = self._failure or error
+
+    def _raise_failure(self) -> None:
+        """Raise what an observer raised, or what nobody expected. Then what still runs is waited for."""
+        if self._failure is not None:
+            raise self._failure
 
     def _has_ended(self, ended: Callable[[], bool]) -> bool:
         """Return whether the run is to end; a condition that asks a store that is down is asked again."""
@@ -211,6 +227,9 @@ class WorkLoop(ABC):
     def _count_ended(self) -> None:
         for outcome in self._take_outcomes():
             self._last_work = time.monotonic()
+            if isinstance(outcome, BaseException):
+                self._failure = self._failure or outcome
+                continue
             self.report.outcomes[outcome] += 1
             if outcome is Outcome.RELEASED:
                 self._pause.run_was_busy()

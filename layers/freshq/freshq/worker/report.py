@@ -117,8 +117,9 @@ METRIC_OF_OUTCOME: Final = {
 class Observer(Protocol):
     """Receives what a worker does: derive a class from it, override what you need, and pass an instance.
 
-    Several threads call it, and the worker waits for it: return quickly. What it raises ends the worker.
-    An observer takes the place of the one that writes to the log. Each method does nothing by default.
+    Several threads call it, and the worker waits for it: return quickly. What it raises ends the worker, once
+    what runs is settled. An observer takes the place of the one that writes to the log. Each method does
+    nothing by default.
     """
 
     def claimed(self, claim: Claim, age_seconds: float) -> None:

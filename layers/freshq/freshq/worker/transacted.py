@@ -124,12 +124,12 @@ class TransactionLoop(WorkLoop):
         return self._in_flight() > 0 or (self._is_busy() and not self._found_nothing)
 
     @override
-    def _take_outcomes(self) -> Iterable[Outcome]:
+    def _take_outcomes(self) -> Iterable[Outcome | BaseException]:
         self._count_starts()
         over = self._take_over()
         # Several failures at the same time are one.
         self._outage = next((turn.outage for turn in over if turn.outage), self._outage)
-        results = [turn.ended.result() for turn in over if not turn.outage]
+        results = [turn.ended.exception() or turn.ended.result() for turn in over if not turn.outage]
         self._note(results)
         return [outcome for outcome in results if outcome is not None]
 
@@ -138,7 +138,7 @@ class TransactionLoop(WorkLoop):
         self._turns = [turn for turn in self._turns if turn not in over]
         return over
 
-    def _note(self, results: Sequence[Outcome | None]) -> None:
+    def _note(self, results: Sequence[Outcome | BaseException | None]) -> None:
         """Note that the store answered, and whether it had nothing."""
         if any(outcome is not Outcome.UNSETTLED for outcome in results):
             self._store_answered()
@@ -174,7 +174,8 @@ class TransactionLoop(WorkLoop):
         outcome = _outcome(turn.held, turn.raised)
         if not isinstance(turn.raised, Reject):  # as under a lease, it says nothing about the downstream
             self._capacity.ended(downstream_ok=outcome is Outcome.SUCCEEDED)
-        self._observer.settled(_claim_of(turn.held), outcome, time.monotonic() - started, error)
+        with self._observing():
+            self._observer.settled(_claim_of(turn.held), outcome, time.monotonic() - started, error)
         return outcome
 
     def _run(self, turn: _Turn, held: HeldTask) -> None:
@@ -183,7 +184,8 @@ class TransactionLoop(WorkLoop):
             turn.raised = Busy("the worker ends")
             raise turn.raised
         self._end_request.wake.set()
-        self._observer.claimed(_claim_of(held), self._queue.now() - held.task.created)
+        with self._observing():
+            self._observer.claimed(_claim_of(held), self._queue.now() - held.task.created)
         try:
             held.result = self._runner(held.task, held.connection)
         except (Busy, Reject, Retry) as outcome:
