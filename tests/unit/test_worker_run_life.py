@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Handlers, LeaseLost, Outcome, Queue, Reject, Retry, TaskStatus, Worker
+from freshq import Handlers, JsonCodec, LeaseLost, Outcome, Queue, Reject, Retry, TaskStatus, Worker
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.worker import settle
@@ -114,6 +115,46 @@ class TestStopAtOnce:
             report = work.ended()
             assert not store.open.is_set()
         assert (report.given_back, report.unfinished) == ([], ["done"])
+
+    def test_a_coroutine_that_ended_is_not_given_back_while_the_result_of_another_is_encoded(self) -> None:
+        encodes, may_encode = threading.Event(), threading.Event()
+
+        class Slow(JsonCodec):
+            def encode(self, value: Any) -> Any:
+                if value == "result of slow":
+                    encodes.set()
+                    assert may_encode.wait(PATIENCE_SECONDS)
+                return super().encode(value)
+
+        queue, handlers = Queue.memory(codec=Slow()), Handlers(codec=Slow())
+        ended, probed = list[str](), threading.Event()
+
+        @handlers.on("returns")
+        async def returns(task: Task) -> str:
+            while task.task_id == "quick" and not encodes.is_set():
+                await asyncio.sleep(0.005)
+            ended.append(task.task_id)
+            return f"result of {task.task_id}"
+
+        @handlers.on("hangs")
+        async def hangs(_task: Task) -> None:
+            while "quick" not in ended:
+                await asyncio.sleep(0.005)
+            for _ in range(10):  # until the loop has told the worker of it
+                await asyncio.sleep(0)
+            probed.set()
+            await asyncio.Event().wait()
+
+        kinds = {"quick": "returns", "slow": "returns", "hangs": "hangs"}
+        queue.put_many([{"payload": 0, "task_id": name, "kind": kind} for name, kind in kinds.items()])
+        with InThread(Worker(queue, handlers, poll_seconds=0.01)) as work:
+            assert probed.wait(PATIENCE_SECONDS)
+            work.worker.stop_at_once()
+            wait_until(lambda: known(queue, "hangs").status is TaskStatus.PENDING)
+            may_encode.set()
+            report = work.ended()
+        assert report.given_back == ["hangs"]
+        assert queue.stats().success == 2
 
     def test_a_coroutine_does_not_start_whose_task_is_given_back(self) -> None:
         class Stopping(MemoryStore):

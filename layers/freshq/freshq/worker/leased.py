@@ -209,11 +209,16 @@ class LeasedLoop(WorkLoop):
         if answer is None:
             return False
         run.await_coroutine(StartedCoroutine(answer, time.monotonic()))
-        answer.add_done_callback(lambda _answer: self._answered_runs.add(run))
+        answer.add_done_callback(lambda _answer: self._returned(run))
         return True
 
+    def _returned(self, run: TaskRun) -> None:
+        """Have a run settled whose coroutine ended; not here, in its event loop."""
+        self._runs.settles(run)
+        self._answered_runs.add(run)
+
     def _go_on(self, run: TaskRun) -> None:
-        """Have a run settled whose coroutine ended, outside the loop, which must not wait for the store."""
+        """Have a run settled whose coroutine ended, in a thread, which may wait for the store."""
         self._run(run)
         self._runs.free_succeeded()
         with suppress(RuntimeError):  # no thread is left now: a later `wake` has one
