@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Outcome, Queue, Unreachable, Worker
+from freshq import Outcome, Queue, StoreError, Unreachable, Worker
 from freshq.policy.retry import Backoff
+from freshq.stores.base import DamagedTaskError
 from freshq.stores.memory import MemoryStore
 from freshq.worker import leases, pause, settle
 from tests.support.working import PATIENCE_SECONDS, Outage, Quiet, lease_of, wait_until
@@ -73,6 +74,25 @@ def leases_of(queue: Queue, tasks: int = 4) -> set[float]:
     return {lease_of(queue, str(number)) for number in range(tasks)}
 
 
+class Damaged(MemoryStore):
+    """A store in which a task that ran is found damaged, as DynamoDB finds it."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__()
+        self.task_id, self.damage, self.refused = task_id, threading.Event(), 0
+
+    def replace(self, task: Task, guard: Guard) -> Task:
+        if task.task_id == self.task_id and self.damage.is_set():
+            self.refused += 1
+            raise StoreError("refused")
+        return super().replace(task, guard)
+
+    def get(self, task_id: str) -> Task | None:
+        if task_id == self.task_id and self.damage.is_set():
+            raise DamagedTaskError(task_id, KeyError("payload"))
+        return super().get(task_id)
+
+
 class TestOutage:
     def test_of_thirty_seconds_costs_no_lease_and_no_task(self, clock: Clock) -> None:
         store = Outage()
@@ -116,6 +136,20 @@ class TestOutage:
             wait_until(lambda: store.refused["replace"] >= 4)
             clock.advance(30)
             assert work.ended().outcomes[Outcome.UNSETTLED] == 4
+
+    def test_a_damaged_task_that_the_store_never_settles_keeps_no_slot(self, clock: Clock) -> None:
+        store = Damaged("0")
+        queue = Queue(store, clock=clock, lease_seconds=20)
+        with working(queue, concurrency=1, tasks=1) as work:
+            store.damage.set()
+            work.release.set()
+            wait_until(lambda: store.refused >= 2)
+            clock.advance(30)
+            wait_until(
+                lambda: [end for _task, end, _error in work.observer.settlements] == [Outcome.UNSETTLED]
+            )
+            queue.put("other", task_id="other")
+            wait_until(lambda: queue.stats().success == 1)
 
     def test_it_ends_the_worker_after_give_up_seconds(self) -> None:
         store = Outage()

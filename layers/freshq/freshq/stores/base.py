@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from freshq.errors import FreshqError
+from freshq.errors import FreshqError, StoreError
 from freshq.model.task import TaskStatus
 from freshq.stores.clocks import ANY_TIME
 
@@ -60,6 +60,15 @@ class ConflictError(FreshqError):
         """Keep the stored task."""
         super().__init__(f"found {current.status if current else 'no task'}")
         self.current = current
+
+
+class DamagedTaskError(StoreError):
+    """A stored task cannot be read: it is damaged, or a newer version wrote it."""
+
+    def __init__(self, task_id: str, error: Exception) -> None:
+        """Name the task and what failed, but not the value: it may be part of a payload."""
+        what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else type(error).__name__
+        super().__init__(f"task {task_id!r} cannot be read: it is damaged or of a newer version ({what})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from freshq.model.outcomes import Busy, Reject, Retry, error_text
 from freshq.model.settlement import Settlement
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.retry import Backoff
+from freshq.stores.base import DamagedTaskError
 from freshq.worker.log_fields import log_fields, task_logger
 from freshq.worker.report import Outcome
 
@@ -246,9 +247,11 @@ def _answers_others(queue: BaseQueue, ended: Iterable[EndedRun]) -> bool:
     for each in ended:
         try:
             queue.get(each.run.claim.task.task_id)
+        except DamagedTaskError:
+            return True
         except StoreError:
             return False
-        except Exception:  # noqa: BLE001 - an item that cannot be decoded is an answer
+        except Exception:  # noqa: BLE001 - a row that cannot be decoded is an answer
             return True
         return True
     return False

@@ -15,10 +15,9 @@ from typing_extensions import override
 from freshq.errors import AlreadyQueued, FreshqError, IllegalTransition, NoPosition, NotReady, TaskNotFound
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
-from freshq.stores.base import ConflictError
+from freshq.stores.base import ConflictError, DamagedTaskError
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
 from freshq.stores.dynamodb.items import (
-    DamagedTaskError,
     conditioned,
     decode,
     is_task,

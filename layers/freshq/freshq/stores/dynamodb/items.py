@@ -7,11 +7,11 @@ import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import StoreError
 from freshq.model.json_values import json_text
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ShedReason
+from freshq.stores.base import DamagedTaskError
 from freshq.stores.dynamodb.names import KEY, MISSING, POSITION, RECORD, Item
 from freshq.stores.dynamodb.values import milliseconds, plain_values, seconds
 
@@ -26,15 +26,6 @@ LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
 CONTROL_PREFIX: Final = f"{RESERVED_ID_PREFIX}control#"
 
 logger = logging.getLogger(__name__)
-
-
-class DamagedTaskError(StoreError):
-    """A stored task cannot be read: it is damaged, or a newer version wrote it."""
-
-    def __init__(self, task_id: str, error: Exception) -> None:
-        """Name the task and what failed, but not the value: it may be part of a payload."""
-        what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else type(error).__name__
-        super().__init__(f"task {task_id!r} cannot be read: it is damaged or of a newer version ({what})")
 
 
 def new_request_token() -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from freshq.model.task import TaskStatus
+from freshq.stores.base import DamagedTaskError
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import (
-    DamagedTaskError,
     conditioned,
     decode,
     new_request_token,
