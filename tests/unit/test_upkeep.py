@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq import Queue
-from freshq.queue.upkeep import LEASE_SECONDS, RECORD, Portion, Upkeep
+from freshq.queue import upkeep
+from freshq.queue.upkeep import LARGE_PORTION, LEASE_SECONDS, RECORD, Portion, Upkeep
 from freshq.stores.memory import MemoryStore
 from tests.conftest import Clock
 
@@ -148,7 +149,19 @@ def test_a_full_portion_of_tidying_leaves_more_to_do(
         queue.put("work", task_id=task_id)
         queue.cancel(task_id)
     clock.advance(10 * 86_400)
-    upkeep = Upkeep(store, queue.name, queue.lifecycle, queue.now)
-    assert upkeep.portion(2) == Portion(moved=0, more=True)
-    assert upkeep.portion(2) == Portion(moved=0, more=False)
+    tidying = Upkeep(store, queue.name, queue.lifecycle, queue.now)
+    assert tidying.portion(2) == Portion(moved=0, more=True)
+    assert tidying.portion(2) == Portion(moved=0, more=False)
     assert list(queue.list()) == []
+
+
+def test_a_claim_tidies_as_a_claim_does_however_large_its_portion(
+    queues: tuple[Queue, Queue], store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidied = list[str]()
+    monkeypatch.setattr(upkeep, "SMALL_PORTION", LARGE_PORTION)
+    monkeypatch.setattr(store, "tidy", lambda *_: tidied.append("all") or 0)
+    monkeypatch.setattr(store, "tidy_in_claim", lambda *_: tidied.append("in a claim") or 0)
+    queues[0].claim()
+    queues[0].recover()
+    assert tidied == ["in a claim", "all"]

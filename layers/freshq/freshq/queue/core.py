@@ -19,7 +19,7 @@ from freshq.queue.shared.backlog import BacklogBound
 from freshq.queue.shared.codel import LineCodel
 from freshq.queue.shared.flow import FlowMeter
 from freshq.queue.shared.reserve import SharedReserve
-from freshq.queue.upkeep import SMALL_PORTION, Upkeep
+from freshq.queue.upkeep import Upkeep
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.clocks import ComparedClock
 from freshq.stores.lines import LineOrders, LineTurns
@@ -107,7 +107,7 @@ class Core:
 
     def bring_in_due(self) -> int:
         """Do a small portion of upkeep, as a claim does; return how many tasks it moved."""
-        return self.upkeep.portion(SMALL_PORTION).moved
+        return self.upkeep.portion_in_claim().moved
 
     def stamp(self) -> float:
         """Return a creation time that no other task of this producer has."""

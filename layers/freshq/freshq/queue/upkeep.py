@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import Store
 
-# What a claim does at most, so that a queue without a sweep works too.
+# What a claim does at most.
 SMALL_PORTION: Final = 25
 # What the sweep and the background do at a time.
 LARGE_PORTION: Final = 1000
@@ -79,7 +79,17 @@ class Upkeep:
         Raises:
             StoreError: If the store did not answer.
         """
-        until = self._now() if until is None else until
+        return self._portion(limit, self._now() if until is None else until, self._store.tidy)
+
+    def portion_in_claim(self) -> Portion:
+        """Do the small portion that a claim does, so that a queue without a sweep works too.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        return self._portion(SMALL_PORTION, self._now(), self._store.tidy_in_claim)
+
+    def _portion(self, limit: int, until: float, tidy: Callable[[str, float, int], int]) -> Portion:
         due = self._store.due(self._queue, until, limit)
         now = self._now()
         changes = [
@@ -90,7 +100,7 @@ class Upkeep:
         moved = sum(task is not None for task in stored)
         with self._tally:
             self._exhausted += sum(task is not None and task.status is TaskStatus.FAILURE for task in stored)
-        tidied = self._store.tidy(self._queue, until, limit)
+        tidied = tidy(self._queue, until, limit)
         # If nothing moved, others recover the same tasks, or the index lags: the next call sees the rest.
         return Portion(moved, more=tidied >= limit or (due.more and (moved > 0 or not due.tasks)))
 

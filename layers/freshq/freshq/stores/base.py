@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from freshq.errors import FreshqError, StoreError
+from freshq.errors import FreshqError
 from freshq.model.task import TaskStatus
 from freshq.stores.clocks import ANY_TIME
 
@@ -60,15 +60,6 @@ class ConflictError(FreshqError):
         """Keep the stored task."""
         super().__init__(f"found {current.status if current else 'no task'}")
         self.current = current
-
-
-class DamagedTaskError(StoreError):
-    """A stored task cannot be read: it is damaged, or a newer version wrote it."""
-
-    def __init__(self, task_id: str, error: Exception) -> None:
-        """Name the task and what failed, but not the value: it may be part of a payload."""
-        what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else type(error).__name__
-        super().__init__(f"task {task_id!r} cannot be read: it is damaged or of a newer version ({what})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +248,10 @@ class Store(Protocol):
             How many, at most `limit`. 0 where the store does it by itself.
         """
         return 0
+
+    def tidy_in_claim(self, queue: str, now: float, limit: int) -> int:
+        """As `tidy`, within a claim, where it may be too slow: a store may do less, or nothing."""
+        return self.tidy(queue, now, limit)
 
     def next_due(self, queue: str, now: float) -> float | None:  # noqa: ARG002 - the interface
         """Return when the next delay or lease ends, in seconds; None if none does, or it is not known."""

@@ -39,10 +39,9 @@ logger = logging.getLogger(__name__)
 
 # Lines whose records a producer remembers to have seen.
 MAX_CHECKS: Final = 10_000
-# What the upkeep within a claim does at most, and how often; the background does more.
-SMALL_PORTION: Final = 25
-SMALL_RECHECKS: Final = 1
-SMALL_RECHECK_SECONDS: Final = 1.0
+# How many closed lines the upkeep within a claim looks into, and how often; the background does more.
+CLAIM_RECHECKS: Final = 1
+CLAIM_RECHECK_SECONDS: Final = 1.0
 
 
 class _Check(NamedTuple):
@@ -66,7 +65,7 @@ class _QueueLines:
     checks: OrderedDict[Line, _Check] = field(default_factory=OrderedDict)
     # Only a process that claims needs to know the lines.
     is_claimed: bool = False
-    next_recheck: float = field(default_factory=lambda: time.monotonic() + SMALL_RECHECK_SECONDS)
+    next_recheck: float = field(default_factory=lambda: time.monotonic() + CLAIM_RECHECK_SECONDS)
 
 
 class LineRecords:
@@ -259,16 +258,31 @@ class LineRecords:
         """
         if not self._control.read(queue).grouped:
             return 0
-        if limit > SMALL_PORTION:
-            self._check_again(queue, now, limit)
-            return self._closings.recheck(queue, now, limit)
+        self._check_again(queue, now, limit)
+        return self._closings.recheck(queue, now, limit)
+
+    def tidy_in_claim(self, queue: str, now: float) -> int:
+        """Look again into a line whose closing is due, at most once a second.
+
+        Args:
+            queue: Name of the queue.
+            now: Current time in seconds.
+
+        Returns:
+            How many closed lines were looked into.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        if not self._control.read(queue).grouped:
+            return 0
         moment = time.monotonic()
         with self._lock:
             of = self._of(queue)
             if moment < of.next_recheck:
                 return 0
-            of.next_recheck = moment + SMALL_RECHECK_SECONDS
-        return self._closings.recheck(queue, now, SMALL_RECHECKS)
+            of.next_recheck = moment + CLAIM_RECHECK_SECONDS
+        return self._closings.recheck(queue, now, CLAIM_RECHECKS)
 
     def _check_again(self, queue: str, now: float, limit: int) -> None:
         """Look again into up to `limit` lines that this process found empty, and close what is."""

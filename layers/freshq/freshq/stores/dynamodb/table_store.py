@@ -24,7 +24,7 @@ from freshq.stores.dynamodb.due import DueTasks
 from freshq.stores.dynamodb.items import decode_if_task, replace_arguments, version_of
 from freshq.stores.dynamodb.keyspace import Keyspace
 from freshq.stores.dynamodb.leases import LeaseRecords
-from freshq.stores.dynamodb.line_records import SMALL_PORTION, LineRecords
+from freshq.stores.dynamodb.line_records import LineRecords
 from freshq.stores.dynamodb.peeking import peek
 from freshq.stores.dynamodb.puts import each_in_order, each_within
 from freshq.stores.dynamodb.quarantine import Quarantine
@@ -237,8 +237,11 @@ class TableStore(Store):
     @override
     def tidy(self, queue: str, now: float, limit: int) -> int:
         done = self._lines.tidy(queue, now, limit)
-        # What a claim does in passing is too little to shed anything.
-        return done + (self._stale.shed_passed_over(queue, now, limit - done) if limit > SMALL_PORTION else 0)
+        return done + self._stale.shed_passed_over(queue, now, limit - done)
+
+    @override
+    def tidy_in_claim(self, queue: str, now: float, limit: int) -> int:
+        return self._lines.tidy_in_claim(queue, now)
 
     @override
     def take_quarantined(self) -> int:
