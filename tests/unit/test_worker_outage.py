@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Outcome, Queue, StoreError, Unreachable, Worker
+from freshq import DamagedTaskError, Outcome, Queue, StoreError, Unreachable, Worker
 from freshq.policy.retry import Backoff
-from freshq.stores.base import DamagedTaskError
 from freshq.stores.memory import MemoryStore
 from freshq.worker import leases, pause, settle
 from tests.support.working import PATIENCE_SECONDS, Outage, Quiet, lease_of, wait_until

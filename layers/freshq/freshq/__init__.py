@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from freshq.errors import (
         AlreadyQueued,
+        DamagedTaskError,
         FreshqError,
         IllegalTransition,
         LeaseLost,
@@ -72,6 +73,7 @@ __all__ = [
     "CodelRule",
     "ConcurrencyLimit",
     "Cron",
+    "DamagedTaskError",
     "Door",
     "Every",
     "FreshqError",
@@ -140,6 +142,7 @@ _MODULES: Final = {
     "CodelRule": "freshq.policy.rules",
     "ConcurrencyLimit": "freshq.policy.concurrency_limit",
     "Cron": "freshq.feeds.schedules",
+    "DamagedTaskError": "freshq.errors",
     "Door": "freshq.policy.pressure",
     "Every": "freshq.feeds.schedules",
     "FreshqError": "freshq.errors",

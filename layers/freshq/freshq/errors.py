@@ -217,6 +217,15 @@ class Unreachable(StoreError):  # noqa: N818 - names the outcome
     """The store did not answer: check the network, the credentials and the region."""
 
 
+class DamagedTaskError(StoreError):
+    """A stored task cannot be read: it is damaged, or a newer version wrote it."""
+
+    def __init__(self, task_id: str, error: Exception) -> None:
+        """Name the task and what failed, but not the value: it may be part of a payload."""
+        what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else type(error).__name__
+        super().__init__(f"task {task_id!r} cannot be read: it is damaged or of a newer version ({what})")
+
+
 class PutIncomplete(StoreError):  # noqa: N818 - names the outcome
     """Some tasks of a `put_many` were not written.
 

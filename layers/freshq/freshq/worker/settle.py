@@ -7,14 +7,13 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import FreshqError, LeaseLost, StoreError, Throttled, Unreachable
+from freshq.errors import DamagedTaskError, FreshqError, LeaseLost, StoreError, Throttled, Unreachable
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
 from freshq.model.outcomes import Busy, Reject, Retry, error_text
 from freshq.model.settlement import Settlement
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.retry import Backoff
-from freshq.stores.base import DamagedTaskError
 from freshq.worker.log_fields import log_fields, task_logger
 from freshq.worker.report import Outcome
 

@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from freshq.errors import AlreadyQueued, FreshqError, IllegalTransition, NoPosition, NotReady, TaskNotFound
+from freshq.errors import (
+    AlreadyQueued,
+    DamagedTaskError,
+    FreshqError,
+    IllegalTransition,
+    NoPosition,
+    NotReady,
+    TaskNotFound,
+)
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
-from freshq.stores.base import ConflictError, DamagedTaskError
+from freshq.stores.base import ConflictError
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
 from freshq.stores.dynamodb.items import (
     conditioned,

@@ -7,11 +7,11 @@ import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.errors import DamagedTaskError
 from freshq.model.json_values import json_text
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ShedReason
-from freshq.stores.base import DamagedTaskError
 from freshq.stores.dynamodb.names import KEY, MISSING, POSITION, RECORD, Item
 from freshq.stores.dynamodb.values import milliseconds, plain_values, seconds
 

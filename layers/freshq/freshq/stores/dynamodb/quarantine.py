@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from freshq.errors import DamagedTaskError
 from freshq.model.task import TaskStatus
-from freshq.stores.base import DamagedTaskError
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import (
     conditioned,
