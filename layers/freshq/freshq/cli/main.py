@@ -67,7 +67,7 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         "relay",
         "Queue",
         "commands.relay:relay",
-        "Move tasks from one queue to another. None is lost, and each arrives once.",
+        "Move tasks to another queue under the same ids, at least once: a repeated put is a duplicate.",
     ),
     Listed(
         "attach",

@@ -37,7 +37,7 @@ def relay(
     batch: Batch = DEFAULT_BATCH,
     until_empty: UntilEmpty = False,
 ) -> None:
-    """Move tasks from one queue to another. None is lost, and each arrives once.
+    """Move tasks to another queue under the same ids, at least once: a repeated put is a duplicate.
 
     Runs until it is interrupted. It can be killed at any point, and several can run at once.
     """
