@@ -12,12 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractContextManager
 
-    from sqlalchemy import Connection
-
     from freshq.model.task import Task
     from freshq.queue.base import BaseQueue
     from freshq.queue.threads import Threads
-    from freshq.stores.transactions import HeldTask
+    from freshq.stores.transactions import Connection, HeldTask
 
 T = TypeVar("T")
 

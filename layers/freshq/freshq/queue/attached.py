@@ -23,13 +23,12 @@ from freshq.stores.dead_letters import parse_place
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from sqlalchemy import Connection
-
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueOptions
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.dynamodb.table_key import KeyValue
     from freshq.stores.putter import Putter
+    from freshq.stores.transactions import Connection
 
 # By default records do not become stale.
 NEVER_STALE_SECONDS = MAX_SECONDS

@@ -28,8 +28,6 @@ from freshq.stores.putter import putter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection
-
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.model.new_task import NewTask
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import Store
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.putter import Putter
+    from freshq.stores.transactions import Connection
 
 # Attempts of a read-change-commit before it is a LostRace.
 MAX_READ_WRITE_TRIES: Final = 10

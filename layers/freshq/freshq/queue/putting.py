@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from sqlalchemy import Connection
-
     from freshq.model.task import Task
     from freshq.stores.conflicts import OnConflict, PutResult
     from freshq.stores.putter import Putter
+    from freshq.stores.transactions import Connection
 
 logger = logging.getLogger(__name__)
 

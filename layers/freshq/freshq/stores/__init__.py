@@ -1,1 +1,1 @@
-"""Adapters: the only modules that know a database."""
+"""Adapters: the only modules that know a database, besides `freshq.matching.stores`."""

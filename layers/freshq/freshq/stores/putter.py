@@ -10,11 +10,9 @@ from freshq.stores.conflicts import OnConflict, PutResult, put_result
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sqlalchemy import Connection
-
     from freshq.model.task import Task
     from freshq.stores.base import Store
-    from freshq.stores.transactions import Transactions
+    from freshq.stores.transactions import Connection, Transactions
 
 Putter: TypeAlias = "Callable[[Sequence[Task]], Sequence[PutResult]]"
 

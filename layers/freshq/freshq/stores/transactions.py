@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from sqlalchemy import Connection
+    import sqlalchemy as sa
 
     from freshq.model.codec import Codec
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
     from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.conflicts import OnConflict
+
+    # An open transaction of the application's database. Other rooms import it from here.
+    Connection: TypeAlias = sa.Connection
 
 
 class HeldTask:

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future
 
-    from sqlalchemy import Connection
-
     from freshq.queue.base import BaseQueue
+    from freshq.stores.transactions import Connection
 
 # Takes a task; returns any JSON value, or raises Retry, Reject or Busy.
 Runner: TypeAlias = Callable[[Task], Any]

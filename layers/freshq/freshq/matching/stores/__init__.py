@@ -1,1 +1,1 @@
-"""Stores of resources and their entries: in memory, or on a DynamoDB table."""
+"""Stores of resources and their entries: in memory, on a DynamoDB table, or in a SQL database."""
