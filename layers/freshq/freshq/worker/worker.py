@@ -110,7 +110,7 @@ class Worker:
         return self._status if self._loop is None else self._loop.status()
 
     def run(self, until: Until = None) -> RunReport:
-        """Work until stopped.
+        """Work until stopped. Flushes and closes the queue at the end; it may be used again.
 
         Args:
             until: A condition, checked before each claim, or a time in seconds since the epoch by the
