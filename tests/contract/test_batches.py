@@ -326,8 +326,13 @@ class TestNotAllowed:
         assert sizes == [3]
         assert counts(queue.stats()) == {"success": 3}
 
-    def test_also_if_the_endpoint_fails_in_its_own_way(self, moto_client: DynamoDBClient) -> None:
+    def test_also_if_the_endpoint_fails_in_its_own_way_and_the_log_shows_where(
+        self, moto_client: DynamoDBClient, caplog: pytest.LogCaptureFixture
+    ) -> None:
         queue = Queue.dynamodb("Tasks", moto_client)
         queue.create_table()
         queue.settle_many(completed(held(queue, 3)))
         assert {task.status for task in queue.list()} == {TaskStatus.SUCCESS}
+        (line,) = [record for record in caplog.records if "one by one" in record.getMessage()]
+        assert line.levelname == "WARNING"
+        assert line.exc_info is not None

@@ -206,7 +206,7 @@ class Batches:
         except Exception as error:  # an emulator within this process fails in ways of its own
             if self._has_worked:
                 raise
-            self._forbid(None, f"{type(error).__name__} from the endpoint")
+            self._forbid(None, f"{type(error).__name__} from the endpoint", error)
             raise _NotAllowedError from error
         responses: list[Item] = answer["Responses"]
         self._has_worked |= any("Error" not in response for response in responses)
@@ -252,17 +252,18 @@ class Batches:
         except FreshqError as error:
             return error
 
-    def _forbid(self, code: str | None, reason: str) -> None:
-        """Send no further batch, and say so once: more loudly if that can be mended."""
+    def _forbid(self, code: str | None, reason: str, error: Exception | None = None) -> None:
+        """Send no further batch, and say so once: as a warning if it can be fixed, or may be a defect."""
         if not self._is_allowed:
             return
         self._is_allowed = False
         logger.log(
-            logging.WARNING if code in ACCESS_DENIED else logging.INFO,
+            logging.WARNING if code in ACCESS_DENIED or error is not None else logging.INFO,
             "table %r: tasks are written one by one, because BatchExecuteStatement does not work here (%s); "
             "on AWS allow dynamodb:PartiQLInsert and dynamodb:PartiQLUpdate",
             self._calls.table,
             reason,
+            exc_info=error,
         )
 
 
