@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -232,27 +232,26 @@ def test_a_system_without_threads_ends_the_worker_with_an_error(monkeypatch: pyt
 
 def test_acknowledged_tasks_run_when_one_thread_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     start, started = threading.Thread.start, list[str]()
+    loop, refused = threading.current_thread(), threading.Event()
 
     def refuse_more(thread: threading.Thread) -> None:
         if thread.name == "freshq-run":
             started.append(thread.name)
             if len(started) > 1:
+                if threading.current_thread() is loop:
+                    refused.set()
                 raise RuntimeError("can't start new thread")
         start(thread)
+
+    def runner(task: Task) -> None:
+        assert refused.wait(PATIENCE_SECONDS)
+        ran.append(task.payload)
 
     queue, ran = Queue.memory(), list[int]()
     queue.put_many([{"payload": number} for number in range(3)])
     monkeypatch.setattr(threading.Thread, "start", refuse_more)
-    # The loop learns of it only after the last run, as `wake` raises there, too.
-    with suppress(RuntimeError):
-        Worker(
-            queue,
-            lambda task: ran.append(task.payload),
-            concurrency=3,
-            at_most_once=True,
-            idle_exit_seconds=0.1,
-            poll_seconds=1,
-        ).run()
+    with pytest.raises(RuntimeError, match="can't start new thread"):  # two tasks still wait for a thread
+        Worker(queue, runner, concurrency=3, at_most_once=True, poll_seconds=0.01).run()
     wait_until(lambda: len(ran) == 3)
     assert queue.stats().success == 3
 

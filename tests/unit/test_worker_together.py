@@ -218,10 +218,15 @@ def test_an_outage_is_not_asked_for_each_task_of_a_call(queue: Queue, store: Gat
 
 
 def test_its_threads_end_with_the_worker(queue: Queue) -> None:
+    def own() -> int:
+        return sum(each.name == "freshq-run" for each in threading.enumerate())
+
     put(queue, *"abcdef")
-    barrier = threading.Barrier(6, timeout=PATIENCE_SECONDS)
+    at_work = list[int]()
+    barrier = threading.Barrier(6, action=lambda: at_work.append(own()), timeout=PATIENCE_SECONDS)
     work_off(queue, lambda _task: barrier.wait() and None, concurrency=6)
-    wait_until(lambda: not [each for each in threading.enumerate() if each.name == "freshq-run"])
+    assert at_work[0] >= 6
+    wait_until(lambda: own() == 0)
 
 
 def test_an_observer_that_fails_ends_the_worker(queue: Queue) -> None:
