@@ -26,6 +26,7 @@ from freshq.testing import FaultyStore
 from freshq.worker import serving
 from freshq.worker.report import WorkerState
 from tests.support.readings import counts, known
+from tests.support.working import lease_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,8 +92,9 @@ class TestManyCoroutines:
 
     def test_their_leases_are_extended(self, handlers: Handlers) -> None:
         @handlers.on("long")
-        async def long(_task: Task) -> None:
-            await asyncio.sleep(0.5)
+        async def long(task: Task) -> None:
+            claimed = task.lease_until or 0.0
+            await until(lambda: lease_of(queue, task.task_id) > claimed + 0.3)
 
         queue = Queue.memory(lease_seconds=0.2)
         queue.put_many([{"payload": None, "kind": "long"} for _ in range(20)])
@@ -279,12 +281,14 @@ class TestServing:
             await asyncio.Event().wait()
 
         async def application() -> None:
-            async with quick(queue, handlers).serving():
+            async with worker.serving():
                 inside.set()
                 try:
                     await asyncio.Event().wait()
                 finally:
                     stopping.set()
+
+        worker = quick(queue, handlers)
 
         async def program() -> None:
             queue.put(None, task_id="a", kind="hang")
@@ -293,7 +297,7 @@ class TestServing:
             await inside.wait()
             task.cancel()
             await stopping.wait()
-            await asyncio.sleep(0.05)
+            await until(lambda: worker.status().state is WorkerState.DRAINING)
             assert not task.done()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
