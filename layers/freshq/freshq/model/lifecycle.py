@@ -1,6 +1,7 @@
 """The next version of a task under each verb.
 
-Time and random numbers come in as arguments; only ids and tokens are made here. A store writes the new version if its guard still holds.
+Time and random numbers come in as arguments; only ids and tokens are made here. A store writes the new
+version if its guard still holds.
 """
 
 from __future__ import annotations
