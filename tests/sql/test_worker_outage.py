@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from freshq import RunReport, Task
 
 TASKS = 400
-# More than the four after which a worker once gave up.
-FAILED_CLAIMS = 6
+# Slept through: the length of the outage is what the test is about. A worker once gave up after four tries,
+# over six seconds.
+OUTAGE_SECONDS = 9.0
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def server() -> Iterator[Postgres]:
         pytest.skip(str(missing))
 
 
-def test_a_worker_outlives_its_database(server: Postgres, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_outlives_its_database(server: Postgres) -> None:
     """Some tasks start before the outage and end in it, others after it."""
     queue = Queue.sql(server.url, lease_seconds=30)
     queue.create_table()
@@ -58,7 +59,7 @@ def test_a_worker_outlives_its_database(server: Postgres, caplog: pytest.LogCapt
         assert within_seconds(60, lambda: starts.total() >= TASKS / 4)
         server.stop()
         during.set()
-        assert within_seconds(60, lambda: f"claim {FAILED_CLAIMS} failed" in caplog.text)
+        time.sleep(OUTAGE_SECONDS)
         server.start()
         after.set()
         assert within_seconds(120, lambda: queue.stats().success == TASKS)
