@@ -159,9 +159,18 @@ def test_a_claim_tidies_as_a_claim_does_however_large_its_portion(
     queues: tuple[Queue, Queue], store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tidied = list[str]()
+
+    def tidy_all(_queue: str, _now: float, _limit: int) -> int:
+        tidied.append("all")
+        return 0
+
+    def tidy_in_claim(_queue: str, _now: float, _limit: int) -> int:
+        tidied.append("in a claim")
+        return 0
+
     monkeypatch.setattr(upkeep, "SMALL_PORTION", LARGE_PORTION)
-    monkeypatch.setattr(store, "tidy", lambda *_: tidied.append("all") or 0)
-    monkeypatch.setattr(store, "tidy_in_claim", lambda *_: tidied.append("in a claim") or 0)
+    monkeypatch.setattr(store, "tidy", tidy_all)
+    monkeypatch.setattr(store, "tidy_in_claim", tidy_in_claim)
     queues[0].claim()
     queues[0].recover()
     assert tidied == ["in a claim", "all"]
