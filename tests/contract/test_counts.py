@@ -112,7 +112,7 @@ def test_a_wrong_number_of_ids_is_refused(queue: Queue, arguments: dict[str, Any
 def test_watch_shows_what_stats_counts(store: StoreUnderTest, capsys: pytest.CaptureFixture[str]) -> None:
     queue = overloaded(store)
     output = Output(as_json=False)
-    output.console.print(frame(Watcher(queue).look(), 100, 40))
+    output.console.print(frame(Watcher(queue).snapshot(), 100, 40))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     shown = {row[-3] if row[-1] == "least" else row[-1] for row in rows if "shed" in row}
     exact, (shed,) = queue.stats(), [int(row[row.index("shed") + 1]) for row in rows if "shed" in row]
@@ -139,7 +139,7 @@ def test_what_is_not_counted_is_not_shown_as_zero(capsys: pytest.CaptureFixture[
             return Stats(bounded={"shed": "not counted"})
 
     queue: Any = NotCounting()
-    Output(as_json=False).console.print(frame(Watcher(queue).look(), 100, 40))
+    Output(as_json=False).console.print(frame(Watcher(queue).snapshot(), 100, 40))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "shed" in line]
     assert "not counted" in line
     assert "shed           0" not in line

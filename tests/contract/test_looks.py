@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq.cli.dashboard.look import Looker
+from freshq.cli.dashboard.snapshots import Watcher
 from freshq.cli.texts import json_text
 from freshq.stores.memory_lines import MAX_GROUPS
 
@@ -100,18 +100,18 @@ class TestLeased:
         assert queue.store.leased(queue.name, 10) == []
 
 
-def test_the_dashboard_looks_at_every_store(store: StoreUnderTest) -> None:
+def test_the_dashboard_reads_every_store(store: StoreUnderTest) -> None:
     queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
     queue.put("work", "dead", priority=5)
     queue.fail(queue.claim()[0], "no")
     queue.put_many([{"payload": n, "group": f"desk-{n % 2}"} for n in range(6)])
     queue.put("later", delay_seconds=30)
-    looker = Looker(queue)
-    looker.look()
+    watcher = Watcher(queue)
+    watcher.snapshot()
     store.clock.advance(2)
     (claim,) = queue.claim()
     store.clock.advance(1)
-    shown = looker.look().as_json()
+    shown = watcher.snapshot().as_json()
     assert len(shown["marks"]["ages_ms"]) == shown["stats"]["pending"] == 5
     assert [row["task_id"] for row in shown["leases"]] == [claim.task.task_id]
     assert [row["task_id"] for row in shown["dead_letters"]] == ["dead"]

@@ -22,8 +22,8 @@ from freshq.cli.dashboard import live as live_module
 from freshq.cli.dashboard.access import Access
 from freshq.cli.dashboard.app import STATIC, Shown, application
 from freshq.cli.dashboard.live import Live
-from freshq.cli.dashboard.look import Look, Looker
 from freshq.cli.dashboard.server import Address, Dashboard
+from freshq.cli.dashboard.snapshots import Snapshot, Watcher
 from freshq.cli.main import app as command
 from freshq.feeds.schedules import Every, Schedule
 from freshq.model.palette import Colour
@@ -276,34 +276,34 @@ async def first_events(events: AsyncIterator[str], number: int) -> list[tuple[st
 
 
 class TestLive:
-    def test_looks_come_after_the_history(self, queue: Queue) -> None:
-        live = Live(Looker(queue), 0.01)
+    def test_snapshots_come_after_the_history(self, queue: Queue) -> None:
+        live = Live(Watcher(queue), 0.01)
         found = asyncio.run(first_events(live.events(), 3))
-        assert [name for name, _value in found] == ["history", "look", "look"]
+        assert [name for name, _value in found] == ["history", "snapshot", "snapshot"]
         assert found[1][1]["stats"]["pending"] == 1
         assert "secret" not in json.dumps(found)
 
-    def test_nobody_looks_while_nobody_reads(self, queue: Queue) -> None:
-        looks = []
+    def test_nobody_watches_while_nobody_reads(self, queue: Queue) -> None:
+        snapshots = []
 
-        class Counting(Looker):
-            def look(self) -> Any:
-                looks.append(1)
-                return super().look()
+        class Counting(Watcher):
+            def snapshot(self) -> Any:
+                snapshots.append(1)
+                return super().snapshot()
 
         async def read_and_leave() -> int:
             live = Live(Counting(queue), 0.001)
             await first_events(live.events(), 3)
-            looking = live._looking
-            if looking is not None:
-                await asyncio.wait_for(looking, 10)
-            return len(looks)
+            watching = live._watching
+            if watching is not None:
+                await asyncio.wait_for(watching, 10)
+            return len(snapshots)
 
-        assert asyncio.run(read_and_leave()) == len(looks) >= 2
+        assert asyncio.run(read_and_leave()) == len(snapshots) >= 2
 
-    def test_readers_share_the_looks(self, queue: Queue) -> None:
+    def test_readers_share_the_snapshots(self, queue: Queue) -> None:
         async def read_twice() -> list[list[tuple[str, Any]]]:
-            live = Live(Looker(queue), 0.01)
+            live = Live(Watcher(queue), 0.01)
             return await asyncio.gather(*(first_events(live.events(), 3) for _ in range(2)))
 
         one, other = asyncio.run(read_twice())
@@ -311,18 +311,18 @@ class TestLive:
 
     def test_a_store_that_does_not_answer_is_told_and_asked_again(self) -> None:
         store = FaultyStore()
-        live = Live(Looker(store.queue()), 0.01)
+        live = Live(Watcher(store.queue()), 0.01)
 
         async def read() -> list[Any]:
             store.fail_next()
             return await first_events(live.events(), 3)
 
         names = [name for name, _value in asyncio.run(read())]
-        assert names == ["history", "problem", "look"]
+        assert names == ["history", "problem", "snapshot"]
 
     def test_a_fault_of_its_own_is_told_and_logged(self, caplog: pytest.LogCaptureFixture) -> None:
-        class Faulty(Looker):
-            def look(self) -> Look:
+        class Faulty(Watcher):
+            def snapshot(self) -> Snapshot:
                 raise ZeroDivisionError("a fault")
 
         with caplog.at_level(logging.ERROR):
@@ -331,19 +331,19 @@ class TestLive:
         assert found[1][1] == {"problem": "the dashboard failed: ZeroDivisionError: a fault"}
         assert caplog.records[0].exc_info is not None
 
-    def test_a_change_is_shown_before_the_next_look_is_due(self, queue: Queue) -> None:
+    def test_a_change_is_shown_before_the_next_snapshot_is_due(self, queue: Queue) -> None:
         async def read() -> dict[str, Any]:
-            live = Live(Looker(queue), 3600)
+            live = Live(Watcher(queue), 3600)
             events = live.events()
             await anext(events)
             await anext(events)
             queue.pause()
-            live.look_again()
+            live.refresh()
             text = await asyncio.wait_for(anext(events), 10)
             live.close()
             assert [text async for text in events] == []
-            look: dict[str, Any] = json.loads(text.partition("data: ")[2])
-            return look
+            snapshot: dict[str, Any] = json.loads(text.partition("data: ")[2])
+            return snapshot
 
         assert asyncio.run(read())["paused"] is True
 
@@ -353,7 +353,7 @@ class TestLive:
         monkeypatch.setattr(live_module, "QUIET_SECONDS", 0.01)
 
         async def read() -> str:
-            events = Live(Looker(queue), 3600).events()
+            events = Live(Watcher(queue), 3600).events()
             some = [await anext(events) for _ in range(6)]
             text = next((text for text in some if text.startswith(":")), "nothing came")
             await events.aclose()  # type: ignore[attr-defined]  # it is a generator
@@ -429,7 +429,7 @@ class TestCommand:
                 headers = {"X-Freshq-Token": token}
                 with httpx.stream("GET", f"{root}api/live", headers=headers) as stream:
                     lines = stream.iter_lines()
-                    assert any(line == "event: look" for line in lines)
+                    assert any(line == "event: snapshot" for line in lines)
                     process.send_signal(signal.SIGINT)
                     assert process.wait(30) == 0
             finally:

@@ -67,7 +67,7 @@ class TestSnapshots:
     def test_waiting_tasks_are_counted_by_age(self, store: StoreUnderTest) -> None:
         queue = store.queue()
         filled(queue, store.clock)
-        snapshot = Watcher(queue).look()
+        snapshot = Watcher(queue).snapshot()
         assert (snapshot.stats.pending, snapshot.paused) == (11, False)
         assert snapshot.stats.taken >= 1
         assert bands(snapshot.backlog) == [(0.0, 1.0, 1), (1.0, 10.0, 7), (10.0, 60.0, 0), (60.0, 300.0, 3)]
@@ -75,7 +75,7 @@ class TestSnapshots:
         assert snapshot.pressure.offered_per_second > 0
 
     def test_nothing_waits(self, queue: Queue) -> None:
-        snapshot = Watcher(queue).look()
+        snapshot = Watcher(queue).snapshot()
         assert (snapshot.backlog, snapshot.dead_letters) == ((), ())
 
     def test_tasks_in_work_that_report_progress_are_shown_where_there_is_room(self, clock: Clock) -> None:
@@ -85,7 +85,7 @@ class TestSnapshots:
             queue.extend(claim, 60, progress=fraction, step="loading")
         queue.claim()
         clock.advance(3)
-        snapshot = Watcher(queue).look()
+        snapshot = Watcher(queue).snapshot()
         assert [task.task_id for task in snapshot.in_work] == ["t1", "t2"]
         assert snapshot.as_json()["in_work"][0]["progress_fraction"] == 1
         lines = drawn(snapshot, 80, 30).splitlines()
@@ -100,7 +100,7 @@ class TestSnapshots:
         queue = Queue.memory(clock=clock, max_age_seconds=100_000)
         queue.put("old")
         clock.advance(AGES_SECONDS[-1] + 1)
-        snapshot = Watcher(queue).look()
+        snapshot = Watcher(queue).snapshot()
         assert bands(snapshot.backlog)[-1][::2] == (AGES_SECONDS[-1], 1)
         shown = json.loads(json.dumps(snapshot.as_json(), allow_nan=False))
         assert shown["backlog"][-1] == {"younger_than_seconds": None, "tasks": 1}
@@ -109,14 +109,14 @@ class TestSnapshots:
         queue = Queue.memory(clock=clock)
         queue.put_many([{"payload": number} for number in range(20)])
         watcher = Watcher(queue)
-        assert watcher.look().claimed_per_second is None
+        assert watcher.snapshot().claimed_per_second is None
         queue.claim(limit=8)
         clock.advance(4)
-        assert watcher.look().claimed_per_second == pytest.approx(2.0)
+        assert watcher.snapshot().claimed_per_second == pytest.approx(2.0)
         clock.advance(30)
-        watcher.look()
+        watcher.snapshot()
         clock.advance(1)
-        assert watcher.look().claimed_per_second == pytest.approx(0.0)
+        assert watcher.snapshot().claimed_per_second == pytest.approx(0.0)
 
     def test_the_last_dead_letters_are_read_every_few_seconds(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock)
@@ -125,11 +125,11 @@ class TestSnapshots:
             queue.put(number, task_id=f"t{number}")
             queue.fail(queue.claim()[0])
             clock.advance(0.001)
-        assert [task.payload for task in watcher.look().dead_letters] == [*range(52, 2, -1)]
+        assert [task.payload for task in watcher.snapshot().dead_letters] == [*range(52, 2, -1)]
         queue.discard()
-        assert len(watcher.look().dead_letters) == MAX_DEAD_LETTERS
+        assert len(watcher.snapshot().dead_letters) == MAX_DEAD_LETTERS
         clock.advance(TASKS_EVERY_SECONDS)
-        assert watcher.look().dead_letters == ()
+        assert watcher.snapshot().dead_letters == ()
 
 
 class TestFrame:
@@ -137,7 +137,7 @@ class TestFrame:
     def test_it_fits_any_width(self, clock: Clock, width: int, height: int) -> None:
         queue = Queue.memory(clock=clock)
         filled(queue, clock)
-        lines = drawn(Watcher(queue).look(), width, height).splitlines()
+        lines = drawn(Watcher(queue).snapshot(), width, height).splitlines()
         assert max(map(len, lines)) <= width
         text = "\n".join(lines)
         for said in ("queue default", "put", "claimed", "waiting", "in work", "below 10 s", "last dead"):
@@ -152,7 +152,7 @@ class TestFrame:
         for number in range(30):
             queue.put("fails", task_id=f"dead-{number}")
             queue.fail(queue.claim()[0], "the downstream said 503\nand more")
-        full = Watcher(queue).look()
+        full = Watcher(queue).snapshot()
         for snapshot in (full, replace(full, dead_letters=()), replace(full, backlog=())):
             for height in range(1, 40):
                 lines = drawn(snapshot, width, height, problem="throttled").splitlines()
@@ -163,7 +163,7 @@ class TestFrame:
     def test_a_small_terminal_shows_the_most_important_first(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock)
         filled(queue, clock)
-        snapshot = Watcher(queue).look()
+        snapshot = Watcher(queue).snapshot()
         twelve, five, two = (drawn(snapshot, 80, height).splitlines() for height in (12, 5, 2))
         assert twelve[1].startswith("waiting 11  in work ")
         assert [line.split("  ")[1] for line in twelve if "below" in line] == [
@@ -180,7 +180,7 @@ class TestFrame:
         queue = Queue.memory(clock=clock)
         filled(queue, clock)
         queue.pause()
-        snapshot = Watcher(queue).look()
+        snapshot = Watcher(queue).snapshot()
         text = drawn(snapshot, 120, 40, problem="table 'Tasks': throttled")
         for said in (
             "the downstream said 503",
@@ -216,19 +216,19 @@ class TestCommand:
         self, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue = Queue.memory(clock=clock)
-        snapshot = Watcher(queue).look()
+        snapshot = Watcher(queue).snapshot()
         answers: Iterator[Snapshot | BaseException] = iter(
             [snapshot, Throttled("too many"), snapshot, KeyboardInterrupt()]
         )
 
-        def look(_: Watcher) -> Snapshot:
+        def next_answer(_: Watcher) -> Snapshot:
             answer = next(answers)
             if isinstance(answer, BaseException):
                 raise answer
             return answer
 
         shown: list[str | None] = []
-        monkeypatch.setattr(Watcher, "look", look)
+        monkeypatch.setattr(Watcher, "snapshot", next_answer)
 
         def picture(*arguments: str | None) -> str:
             shown.append(arguments[3])

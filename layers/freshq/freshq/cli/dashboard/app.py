@@ -17,8 +17,8 @@ from starlette.staticfiles import StaticFiles
 
 from freshq.cli.dashboard.access import Guarded
 from freshq.cli.dashboard.live import Live
-from freshq.cli.dashboard.look import Looker, has_deadline
 from freshq.cli.dashboard.schedule_rows import schedule_rows
+from freshq.cli.dashboard.snapshots import Watcher, has_deadline
 from freshq.cli.dashboard.task_views import contents, details, listed_row
 from freshq.cli.texts import json_text
 from freshq.errors import FreshqError, RefusedError, TaskNotFound
@@ -47,7 +47,7 @@ class Shown:
     Attributes:
         queue: The queue.
         schedules: Schedules that put tasks into it, as far as they are known.
-        every_seconds: Time between two looks.
+        every_seconds: Time between two snapshots.
         changes: Whether the page may change the queue.
     """
 
@@ -67,7 +67,7 @@ class Json(JSONResponse):
 
 def application(shown: Shown, access: Access) -> tuple[ASGIApp, Live]:
     """Return the application of a dashboard, and what streams to its pages."""
-    live = Live(Looker(shown.queue), shown.every_seconds)
+    live = Live(Watcher(shown.queue), shown.every_seconds)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -131,7 +131,7 @@ class _Api:
         )
 
     async def live(self, _request: Request) -> Response:
-        """Stream looks at the queue."""
+        """Stream snapshots of the queue."""
         return StreamingResponse(self._live.events(), media_type="text/event-stream")
 
     def schedules(self, _request: Request) -> Response:
@@ -176,7 +176,7 @@ class _Api:
             msg = f"id: {'missing' if verb.of_task else 'only for verbs of one task'}"
             raise ValueError(msg)
         said = await run_in_threadpool(verb.do, self._queue, task_id or "")
-        self._live.look_again()
+        self._live.refresh()
         return Json({"said": said})
 
 

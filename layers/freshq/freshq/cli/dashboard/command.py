@@ -21,7 +21,7 @@ AllowHost = Annotated[
     typer.Option(metavar="NAME", help="A further host name by which browsers call the dashboard."),
 ]
 ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show the queue, and let nobody change it.")]
-EverySeconds = Annotated[float, typer.Option(help="Time between two looks at the queue.")]
+EverySeconds = Annotated[float, typer.Option(help="Time between two snapshots of the queue.")]
 Schedules = Annotated[
     str | None,
     typer.Option(metavar="SCHEDULES", help="Show these schedules, named as for freshq cron."),

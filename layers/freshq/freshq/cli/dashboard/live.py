@@ -1,4 +1,4 @@
-"""Looks at a queue while somebody watches, and hands each look to all who do."""
+"""Watches a queue while a page is open, and sends each snapshot to every page."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from freshq.errors import FreshqError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from freshq.cli.dashboard.look import Looker
+    from freshq.cli.dashboard.snapshots import Watcher
 
 logger = logging.getLogger(__name__)
 
-# The looks that the chart of rates begins with on a page that was just opened.
-KEPT_LOOKS: Final = 300
-# Looks take at most this share of the time, so that a large or slow queue is looked at less often.
+# The snapshots that the chart of rates begins with on a page that was just opened.
+KEPT_SNAPSHOTS: Final = 300
+# Snapshots take at most this share of the time, so that a large or slow queue is read less often.
 LARGEST_SHARE: Final = 0.2
 # A page that gets nothing for this long tells that the connection is gone.
 QUIET_SECONDS: Final = 15.0
 
-LOOK: Final = "look"
+SNAPSHOT: Final = "snapshot"
 PROBLEM: Final = "problem"
 HISTORY: Final = "history"
 
 
 class Live:
-    """Looks at a queue every so often, in a thread, and only while there are readers."""
+    """Watches a queue, in a thread, and only while there are readers."""
 
-    def __init__(self, looker: Looker, every_seconds: float) -> None:
-        """Look at nothing yet."""
-        self._looker = looker
+    def __init__(self, watcher: Watcher, every_seconds: float) -> None:
+        """Watch nothing yet."""
+        self._watcher = watcher
         self._every_seconds = every_seconds
         self._readers: set[asyncio.Queue[str | None]] = set()
-        self._history: deque[dict[str, Any]] = deque(maxlen=KEPT_LOOKS)
-        self._looking: asyncio.Task[None] | None = None
+        self._history: deque[dict[str, Any]] = deque(maxlen=KEPT_SNAPSHOTS)
+        self._watching: asyncio.Task[None] | None = None
         self._at_once = asyncio.Event()
         self._closed = False
 
-    def look_again(self) -> None:
-        """Look at once, and count all tasks anew: something was changed."""
-        self._looker.look_again()
+    def refresh(self) -> None:
+        """Take a snapshot at once, and count all tasks anew: something was changed."""
+        self._watcher.restart_survey()
         self._at_once.set()
 
     def close(self) -> None:
@@ -59,13 +59,13 @@ class Live:
             _hand(reader, None)
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield server-sent events: the rates so far, then each look, or why there is none."""
+        """Yield server-sent events: the rates so far, then each snapshot, or why there is none."""
         reader: asyncio.Queue[str | None] = asyncio.Queue(maxsize=1)
         self._readers.add(reader)
         try:
             yield event(HISTORY, {"every_seconds": self._every_seconds, "rates": list(self._history)})
-            if self._looking is None:
-                self._looking = asyncio.create_task(self._look_while_read())
+            if self._watching is None:
+                self._watching = asyncio.create_task(self._watch_while_read())
             else:
                 self._at_once.set()
             while not self._closed:
@@ -79,11 +79,11 @@ class Live:
         finally:
             self._readers.discard(reader)
 
-    async def _look_while_read(self) -> None:
+    async def _watch_while_read(self) -> None:
         try:
             while self._readers and not self._closed:
                 began = monotonic()
-                text = await self._look()
+                text = await self._snapshot()
                 for reader in self._readers:
                     _hand(reader, text)
                 took_seconds = monotonic() - began
@@ -92,19 +92,19 @@ class Live:
                     pause = max(self._every_seconds - took_seconds, took_seconds * (1 / LARGEST_SHARE - 1))
                     await asyncio.wait_for(self._at_once.wait(), pause)
         finally:
-            self._looking = None
+            self._watching = None
 
-    async def _look(self) -> str:
+    async def _snapshot(self) -> str:
         try:
-            look = await run_in_threadpool(self._looker.look)
+            snapshot = await run_in_threadpool(self._watcher.snapshot)
         except FreshqError as error:
             return event(PROBLEM, {"problem": str(error)})
         except Exception as error:
             # Pages would wait for ever, and not know why.
-            logger.exception("the dashboard failed to look at the queue")
+            logger.exception("the dashboard failed to read the queue")
             return event(PROBLEM, {"problem": f"the dashboard failed: {type(error).__name__}: {error}"})
-        self._history.append({"at_ms": round(look.at * 1000), **look.rates()})
-        return event(LOOK, look.as_json())
+        self._history.append({"at_ms": round(snapshot.at * 1000), **snapshot.rates()})
+        return event(SNAPSHOT, snapshot.as_json())
 
 
 def _hand(reader: asyncio.Queue[str | None], text: str | None) -> None:

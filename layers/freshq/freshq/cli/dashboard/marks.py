@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # More would neither be told apart nor be drawn smoothly.
 MAX_MARKS: Final = 600
-# Creation times read of each line at a look.
+# Creation times read of each line for a snapshot.
 READ_TASKS: Final = 5_000
 # Ages in the picture's alternative as text, as shares of the max age.
 AGE_SHARES: Final = (0.1, 0.25, 0.5, 0.75, 1.0)
@@ -25,7 +25,7 @@ class Marks:
     """The waiting tasks as the picture shows them.
 
     Attributes:
-        ages_ms: The age of each mark in whole milliseconds before those of the time of the look, the
+        ages_ms: The age of each mark in whole milliseconds before those of the time of the snapshot, the
             youngest first.
         one_in: How many tasks a mark stands for.
         older: Waiting tasks that are older than all those read; at least, if the backlog is not counted.
@@ -43,8 +43,8 @@ def marks_of(
 ) -> Marks:
     """Return the marks of the waiting tasks.
 
-    Which tasks have a mark depends on their creation times alone, so that the same ones have one at every
-    look; and the number of tasks that a mark stands for is a power of two, so that it seldom changes.
+    Which tasks have a mark depends on their creation times alone, so that the same ones have one in every
+    snapshot; and the number of tasks that a mark stands for is a power of two, so that it seldom changes.
 
     Args:
         created: Creation times by group, in seconds since the epoch.
@@ -56,7 +56,7 @@ def marks_of(
     one_in = 1
     while len(times) > MAX_MARKS * one_in:
         one_in *= 2
-    # Each rounded by itself: the creation time that the page computes is then the same at every look.
+    # Each rounded by itself: the creation time that the page computes is then the same in every snapshot.
     ages_ms = tuple(round(now * 1000) - round(time * 1000) for time in times if _hash(time) % one_in == 0)
     ages_seconds = [horizon_seconds * share for share in AGE_SHARES]
     by_age = tuple((age, sum(now - time < age for time in times)) for age in ages_seconds)

@@ -1,4 +1,4 @@
-"""What only a series of looks tells: the rate at which tasks are shed, and the waits of claims."""
+"""What only a series of snapshots tells: the rate at which tasks are shed, and the waits of claims."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ShedRate:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long tasks waited for their first claim, of those that a look found in work.
+    """How long tasks waited for their first claim, of those that a snapshot found in work.
 
     Attributes:
         tasks: How many.
@@ -63,20 +63,20 @@ class Waits:
 
 
 class WaitSamples:
-    """Collects the waits of tasks that were claimed first since the last look, and are still in work."""
+    """Collects the waits of tasks that were claimed first since the last snapshot, and are still in work."""
 
     def __init__(self) -> None:
         """Start with no sample."""
         self._samples: deque[tuple[float, float]] = deque()
-        self._last_look: float | None = None
+        self._last_snapshot: float | None = None
 
     def add(self, now: float, held: Iterable[Task]) -> Waits:
         """Take the tasks found in work, and return the waits of the last minute."""
-        since = now if self._last_look is None else self._last_look
+        since = now if self._last_snapshot is None else self._last_snapshot
         for task in held:
             if task.first_claim_at is not None and since < task.first_claim_at <= now:
                 self._samples.append((now, max(0.0, task.first_claim_at - task.created)))
-        self._last_look = now
+        self._last_snapshot = now
         while self._samples and now - self._samples[0][0] > WAITS_SECONDS:
             self._samples.popleft()
         waits = sorted(wait for _at, wait in self._samples)

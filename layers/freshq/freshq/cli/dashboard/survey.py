@@ -26,8 +26,8 @@ class Survey:
     """What the last complete pass over the tasks found, or the first one so far.
 
     Attributes:
-        tasks: How many tasks it looked at.
-        complete: Whether it looked at all.
+        tasks: How many tasks it read.
+        complete: Whether it read all.
         by_status: Number of tasks by status.
         by_reason: Number of shed tasks by reason.
     """
@@ -39,10 +39,10 @@ class Survey:
 
 
 class Surveyor:
-    """Looks at a queue's tasks part by part, again and again."""
+    """Surveys a queue's tasks part by part, again and again."""
 
     def __init__(self, queue: BaseQueue) -> None:
-        """Look at the tasks of a queue."""
+        """Survey the tasks of a queue."""
         self._queue = queue
         self._next_part_at = 0.0
         self._last: Survey | None = None
@@ -54,24 +54,24 @@ class Surveyor:
         self._statuses: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
 
-    def look_again(self) -> None:
-        """Begin anew at the next look: an operator changed something."""
+    def restart(self) -> None:
+        """Begin anew at the next snapshot: an operator changed something."""
         self._start()
         self._next_part_at = 0.0
 
-    def look(self) -> Survey:
-        """Return the survey; look at the next part if it is time to.
+    def survey(self) -> Survey:
+        """Return the survey; read the next part if it is time to.
 
         Raises:
             StoreError: If the store did not answer.
         """
         now = self._queue.now()
         if now >= self._next_part_at:
-            self._look_at_part()
+            self._survey_part()
             self._next_part_at = now + EVERY_SECONDS
         return self._last or self._so_far(complete=False)
 
-    def _look_at_part(self) -> None:
+    def _survey_part(self) -> None:
         page = self._queue.list(limit=PART_TASKS, cursor=self._cursor)
         for task in page:
             self._count(task)

@@ -37,7 +37,7 @@ def watch(context: QueueContext, once: Once = False, every_seconds: EverySeconds
     watcher = Watcher(session.queue)
     console = session.output.console
     if once:
-        snapshot = watcher.look()
+        snapshot = watcher.snapshot()
         columns = min(console.width, shutil.get_terminal_size().columns)
         picture = partial(frame, snapshot, columns, max(console.height, ONCE_ROWS))
         session.output.answer(snapshot.as_json(), picture)
@@ -53,19 +53,19 @@ def watch(context: QueueContext, once: Once = False, every_seconds: EverySeconds
 
 def _print_lines(watcher: Watcher, every_seconds: float) -> None:
     while True:
-        typer.echo(json_text(watcher.look().as_json()))
+        typer.echo(json_text(watcher.snapshot().as_json()))
         time.sleep(every_seconds)
 
 
 def draw(console: Console, watcher: Watcher, every_seconds: float) -> None:
     """Draw frames until interrupted. If the store does not answer, keep the last frame and say so in it."""
-    snapshot: Snapshot = watcher.look()
+    snapshot: Snapshot = watcher.snapshot()
     problem: str | None = None
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(frame(snapshot, console.width, console.height, problem), refresh=True)
             time.sleep(every_seconds)
             try:
-                snapshot, problem = watcher.look(), None
+                snapshot, problem = watcher.snapshot(), None
             except StoreError as error:
                 problem = str(error)

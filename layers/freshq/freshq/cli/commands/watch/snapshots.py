@@ -79,7 +79,7 @@ class Watcher:
         self._next_read = float("-inf")
         self._taken: deque[tuple[float, int]] = deque()
 
-    def look(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Return a snapshot of the queue.
 
         Raises:

@@ -1,4 +1,4 @@
-// Starts the page: reads what the queue is, then follows the looks at it.
+// Starts the page: reads what the queue is, then follows its snapshots.
 
 import { follow, keepToken, NoToken, read, takeToken } from "./api.js";
 import { RatesChart } from "./chart.js";
@@ -11,7 +11,7 @@ const ORDERS = { lifo: "newest first", fifo: "oldest first", priority: "newest f
 const RETRY_MS = [500, 1000, 2000, 5000];
 const SCHEDULES_MS = 10_000;
 const TEXT_MS = 5_000;
-// A look that is older than this, or than three times the pause between looks, is said to be old.
+// A snapshot that is older than this, or than three times the pause between snapshots, is said to be old.
 const OLD_MS = 5_000;
 const VERBS = { Redrive: "redrive", Delete: "discard" };
 
@@ -23,7 +23,7 @@ class Page {
   #state = "";
   #paused = false;
   #textAt = 0;
-  #lookAt = Date.now();
+  #snapshotAt = Date.now();
   #oldMs = OLD_MS;
 
   constructor(queue) {
@@ -49,34 +49,34 @@ class Page {
       this.#chart.begin(value.rates);
       this.#oldMs = Math.max(OLD_MS, 3000 * value.every_seconds);
       this.#stack ??= new Stack(byId("stack"), this.#queue, value.every_seconds);
-    } else if (event === "look") this.#look(value);
+    } else if (event === "snapshot") this.#snapshot(value);
     else this.problem(`The queue was not read: ${value.problem}`, "not updated");
   }
 
   /** Say how old the figures are, if the store is slow. */
   #showAge() {
-    const ageMs = Date.now() - this.#lookAt;
-    say("chip-look", ageMs > this.#oldMs ? `looked ${span(Math.floor(ageMs / 1000))} ago` : "");
+    const ageMs = Date.now() - this.#snapshotAt;
+    say("chip-snapshot", ageMs > this.#oldMs ? `updated ${span(Math.floor(ageMs / 1000))} ago` : "");
   }
 
-  #look(look) {
-    this.#lookAt = Date.now();
+  #snapshot(snapshot) {
+    this.#snapshotAt = Date.now();
     byId("problem").hidden = true;
-    this.#paused = look.paused;
-    say("pause", look.paused ? "Resume" : "Pause");
-    this.#show(look.paused ? "paused" : look.overloaded ? "overloaded" : "live");
-    this.#chart.add({ at_ms: look.at_ms, ...look.rates });
-    this.#stack.take(look);
-    showFigures(look);
-    showWaits(look.waits, this.#queue);
-    showFates(look.survey);
-    showGroups(look.groups);
-    showLeases(look, this.#queue, this.#tasks.show);
-    showDeadLetters(look, this.#queue, this.#tasks.show, (text, task) => act(VERBS[text], task.task_id));
+    this.#paused = snapshot.paused;
+    say("pause", snapshot.paused ? "Resume" : "Pause");
+    this.#show(snapshot.paused ? "paused" : snapshot.overloaded ? "overloaded" : "live");
+    this.#chart.add({ at_ms: snapshot.at_ms, ...snapshot.rates });
+    this.#stack.take(snapshot);
+    showFigures(snapshot);
+    showWaits(snapshot.waits, this.#queue);
+    showFates(snapshot.survey);
+    showGroups(snapshot.groups);
+    showLeases(snapshot, this.#queue, this.#tasks.show);
+    showDeadLetters(snapshot, this.#queue, this.#tasks.show, (text, task) => act(VERBS[text], task.task_id));
     // A screen reader that reads the picture's text is not interrupted every second.
     if (Date.now() - this.#textAt > TEXT_MS) {
       this.#textAt = Date.now();
-      showPictureText(look, this.#queue);
+      showPictureText(snapshot, this.#queue);
     }
   }
 

@@ -1,4 +1,4 @@
-// The figures, tables and bars of a look.
+// The figures, tables and bars of a snapshot.
 
 import { byId, count, make, percent, rate, rows, say, span, track } from "./format.js";
 
@@ -19,8 +19,8 @@ export function taskLink(id, show) {
   return link;
 }
 
-export function showFigures(look) {
-  const { stats, rates } = look;
+export function showFigures(snapshot) {
+  const { stats, rates } = snapshot;
   say("waiting", counted(stats, "pending"));
   say("ages", stats.pending ? `${span(stats.newest_pending_seconds)} to ${span(stats.oldest_pending_seconds)} old` : "nothing waits");
   say("taken", counted(stats, "taken"));
@@ -28,11 +28,11 @@ export function showFigures(look) {
   say("offered", rate(rates.offered));
   say("served", rate(rates.served));
   say("shed", rates.shed === null ? "–" : rate(rates.shed));
-  say("in-time", percent(look.probability_in_time));
+  say("in-time", percent(snapshot.probability_in_time));
 }
 
-export function showPictureText(look, queue) {
-  const { marks, stats } = look;
+export function showPictureText(snapshot, queue) {
+  const { marks, stats } = snapshot;
   say("mark-note", `one mark is ${marks.one_in === 1 ? "a task" : `${marks.one_in} tasks`}${
     marks.older ? `; ${count(marks.older)} older ones are not drawn` : ""}`);
   const deadline = queue.has_deadline ? ` The deadline is at ${span(queue.max_age_seconds)}.` : "";
@@ -88,9 +88,9 @@ export function showGroups({ rows: found, left_out: leftOut }) {
     make("td", { className: "number" }, count(group.held)))), 3, "no task waits or is in work");
 }
 
-export function showLeases(look, queue, show) {
-  const { leases } = look;
-  say("leases-note", look.leases_read > leases.length ? `the ${leases.length} that end first, of ${count(look.leases_read)}` : "");
+export function showLeases(snapshot, queue, show) {
+  const { leases } = snapshot;
+  say("leases-note", snapshot.leases_read > leases.length ? `the ${leases.length} that end first, of ${count(snapshot.leases_read)}` : "");
   rows("lease-rows", leases.map((lease) => make("tr", {},
     make("td", {}, taskLink(lease.task_id, show)),
     make("td", { className: "wide" }, lease.group ?? "–"),

@@ -1,7 +1,7 @@
 // The picture: waiting tasks sink as they age, leave to the right when claimed, and fall at the deadline.
 //
-// It shows the queue a little more than one look ago. So it knows of each mark when it came and when it went,
-// and can move it smoothly between two looks.
+// It shows the queue a little more than one snapshot ago. So it knows of each mark when it came and when it went,
+// and can move it smoothly between two snapshots.
 
 import { colours, FONT, prepared } from "./canvas.js";
 import { span } from "./format.js";
@@ -25,7 +25,7 @@ function scattered(key, salt) {
 export class Stack {
   #canvas;
   #marks = new Map();
-  #look = null;
+  #snapshot = null;
   #queue;
   #offsetMs = 0;
   #delayMs = 1300;
@@ -42,18 +42,18 @@ export class Stack {
     new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
-  /** Take the marks of a new look: those that are missing went since the one before. */
-  take(look) {
-    const before = this.#look;
-    const offsetMs = look.at_ms - Date.now();
+  /** Take the marks of a new snapshot: those that are missing went since the one before. */
+  take(snapshot) {
+    const before = this.#snapshot;
+    const offsetMs = snapshot.at_ms - Date.now();
     // The clock of the picture follows the queue's without jumping.
     this.#offsetMs = before === null || Math.abs(offsetMs - this.#offsetMs) > 2000
       ? offsetMs : this.#offsetMs + 0.1 * (offsetMs - this.#offsetMs);
-    if (before !== null && before.marks.one_in !== look.marks.one_in) this.#marks.clear();
+    if (before !== null && before.marks.one_in !== snapshot.marks.one_in) this.#marks.clear();
     const met = new Set();
     let same = 0, previous = null;
-    for (const age of look.marks.ages_ms) {
-      const created = look.at_ms - age;
+    for (const age of snapshot.marks.ages_ms) {
+      const created = snapshot.at_ms - age;
       same = created === previous ? same + 1 : 0;
       previous = created;
       const key = `${created}/${same}`;
@@ -62,30 +62,30 @@ export class Stack {
       if (mark === undefined) this.#marks.set(key, { created, seed: (created % 2 ** 31) + same, gone: null });
       else mark.gone = null;
     }
-    const horizonMs = look.horizon_seconds * 1000;
-    const since = before?.at_ms ?? look.at_ms;
+    const horizonMs = snapshot.horizon_seconds * 1000;
+    const since = before?.at_ms ?? snapshot.at_ms;
     for (const [key, mark] of this.#marks) {
       if (mark.gone !== null || met.has(key)) continue;
-      const between = since + scattered(mark.seed, 3) * (look.at_ms - since);
-      mark.gone = mark.created + horizonMs <= look.at_ms ? Infinity : Math.max(between, mark.created + 1);
+      const between = since + scattered(mark.seed, 3) * (snapshot.at_ms - since);
+      mark.gone = mark.created + horizonMs <= snapshot.at_ms ? Infinity : Math.max(between, mark.created + 1);
     }
-    this.#look = look;
+    this.#snapshot = snapshot;
     if (STILL.matches) this.draw();
   }
 
   draw() {
-    const look = this.#look;
+    const snapshot = this.#snapshot;
     const { context, width, height } = prepared(this.#canvas);
-    if (look === null || width < 120) return;
+    if (snapshot === null || width < 120) return;
     const line = height - ZONE;
-    const horizonMs = look.horizon_seconds * 1000;
-    const power = Math.min(1, Math.log(SECOND_SHARE) / Math.log(1 / Math.max(2, look.horizon_seconds)));
+    const horizonMs = snapshot.horizon_seconds * 1000;
+    const power = Math.min(1, Math.log(SECOND_SHARE) / Math.log(1 / Math.max(2, snapshot.horizon_seconds)));
     const y = (ageMs) => TOP + (Math.max(0, ageMs) / horizonMs) ** power * (line - TOP);
     context.font = FONT;
     this.#frame(context, width, height, line, y);
-    const now = STILL.matches ? look.at_ms : Date.now() + this.#offsetMs - this.#delayMs;
+    const now = STILL.matches ? snapshot.at_ms : Date.now() + this.#offsetMs - this.#delayMs;
     this.#drawMarks(context, { now, width, line, horizonMs, y });
-    if (!look.marks.ages_ms.length && !this.#marks.size) {
+    if (!snapshot.marks.ages_ms.length && !this.#marks.size) {
       context.fillStyle = colours().muted;
       context.textAlign = "center";
       context.fillText("nothing waits", (LEFT + width - RIGHT) / 2, (TOP + line) / 2);
@@ -94,7 +94,7 @@ export class Stack {
 
   #frame(context, width, height, line, y) {
     const shown = colours();
-    const horizon = this.#look.horizon_seconds;
+    const horizon = this.#snapshot.horizon_seconds;
     const newestFirst = this.#queue.order !== "fifo";
     context.fillStyle = shown.soft;
     if (this.#queue.has_deadline) {

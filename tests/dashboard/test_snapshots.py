@@ -10,10 +10,10 @@ import pytest
 
 from freshq import Queue
 from freshq.cli.dashboard import survey
-from freshq.cli.dashboard.look import Looker, has_deadline, horizon
 from freshq.cli.dashboard.marks import MAX_MARKS, marks_of
 from freshq.cli.dashboard.rates import ShedRate, WaitSamples, nearest_rank
 from freshq.cli.dashboard.schedule_rows import schedule_rows
+from freshq.cli.dashboard.snapshots import Watcher, has_deadline, horizon
 from freshq.cli.dashboard.survey import Surveyor
 from freshq.cli.dashboard.task_views import details, listed_row
 from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
@@ -49,11 +49,11 @@ def overloaded(store: StoreUnderTest) -> Queue:
     return queue
 
 
-class TestLook:
+class TestSnapshot:
     def test_it_counts_what_the_queue_holds(self, store: StoreUnderTest) -> None:
         queue = overloaded(store)
-        look, exact = Looker(queue).look(), queue.stats()
-        shown = look.as_json()
+        snapshot, exact = Watcher(queue).snapshot(), queue.stats()
+        shown = snapshot.as_json()
         assert shown["stats"]["pending"] == exact.pending == len(shown["marks"]["ages_ms"])
         assert shown["survey"]["by_status"] == {
             "SUCCESS": 4, "FAILURE": 3, "CANCELLED": 1, "TAKEN": 2,
@@ -67,16 +67,16 @@ class TestLook:
         assert {row["progress_fraction"] for row in shown["leases"]} == {None}
         assert all(row["left_seconds"] == pytest.approx(30, abs=0.1) for row in shown["leases"])
 
-    def test_marks_keep_their_creation_time_from_look_to_look(self, store: StoreUnderTest) -> None:
+    def test_marks_keep_their_creation_time_from_snapshot_to_snapshot(self, store: StoreUnderTest) -> None:
         queue = store.queue(max_age_seconds=MAX_AGE_SECONDS)
-        looker = Looker(queue)
+        watcher = Watcher(queue)
         for _ in range(5):
             queue.put("work")
             store.clock.advance(0.7777)
-        looks = [looker.look().as_json()]
+        snapshots = [watcher.snapshot().as_json()]
         store.clock.advance(1.2345)
-        looks.append(looker.look().as_json())
-        times = [[look["at_ms"] - age for age in look["marks"]["ages_ms"]] for look in looks]
+        snapshots.append(watcher.snapshot().as_json())
+        times = [[snapshot["at_ms"] - age for age in snapshot["marks"]["ages_ms"]] for snapshot in snapshots]
         assert times[0] == times[1]
         assert len(times[0]) == 5
 
@@ -85,13 +85,13 @@ class TestLook:
         queue.put("old")
         store.clock.advance(MAX_AGE_SECONDS - 1)
         queue.put("new")
-        looker = Looker(queue)
-        assert [age // 1000 for age in looker.look().marks.ages_ms] == [0, 9]
+        watcher = Watcher(queue)
+        assert [age // 1000 for age in watcher.snapshot().marks.ages_ms] == [0, 9]
         store.clock.advance(1.1)
-        assert [age // 1000 for age in looker.look().marks.ages_ms] == [1]
+        assert [age // 1000 for age in watcher.snapshot().marks.ages_ms] == [1]
 
     def test_dead_letters_say_whether_they_can_be_redriven(self, store: StoreUnderTest) -> None:
-        letters = Looker(overloaded(store)).look().as_json()["dead_letters"]
+        letters = Watcher(overloaded(store)).snapshot().as_json()["dead_letters"]
         assert [(row["task_id"], row["redrivable"]) for row in letters] == [
             ("last letter", True), ("letter", True), ("old letter", False),
         ]  # fmt: skip
@@ -99,7 +99,7 @@ class TestLook:
 
     def test_no_payload_result_or_token_is_in_it(self, store: StoreUnderTest) -> None:
         queue = overloaded(store)
-        text = json.dumps(Looker(queue).look().as_json())
+        text = json.dumps(Watcher(queue).snapshot().as_json())
         tokens = [task.lease_token for task in queue.store.leased(queue.name, 10)]
         assert all(tokens)
         assert not any(secret in text for secret in (PAYLOAD, "answer", *map(str, tokens)))
@@ -107,11 +107,11 @@ class TestLook:
     def test_turned_away_puts_count_by_reason(self, clock: Clock) -> None:
         queue = Queue.memory(clock=clock, max_age_seconds=MAX_AGE_SECONDS)
         queue.store.add_counts(queue.name, "refused", {"door": 7}, None)
-        shown = Looker(queue).look().as_json()["survey"]
+        shown = Watcher(queue).snapshot().as_json()["survey"]
         assert (shown["by_reason"], shown["turned_away"]) == ({"door": 7}, 7)
 
     def test_an_empty_queue(self, store: StoreUnderTest) -> None:
-        shown = Looker(store.queue()).look().as_json()
+        shown = Watcher(store.queue()).snapshot().as_json()
         assert (shown["marks"]["ages_ms"], shown["groups"]["rows"], shown["leases"]) == ((), [], [])
         assert shown["survey"]["complete"]
         assert shown["waits"] == {"tasks": 0, "p50_seconds": None, "p90_seconds": None, "p99_seconds": None}
@@ -195,28 +195,28 @@ class TestSurvey:
         queue = store.queue()
         queue.put_many([{"payload": n} for n in range(9)])
         surveyor = Surveyor(queue)
-        assert (surveyor.look().tasks, surveyor.look().complete) == (4, False)
+        assert (surveyor.survey().tasks, surveyor.survey().complete) == (4, False)
         for _ in range(2):
             store.clock.advance(survey.EVERY_SECONDS)
-            found = surveyor.look()
+            found = surveyor.survey()
         assert (found.tasks, found.complete, found.by_status) == (9, True, {"PENDING": 9})
         queue.cancel(queue.put("unwanted").task_id)
         store.clock.advance(survey.EVERY_SECONDS)
-        assert surveyor.look() == found, "the last complete count stays until the next is complete"
+        assert surveyor.survey() == found, "the last complete count stays until the next is complete"
         for _ in range(2):
             store.clock.advance(survey.EVERY_SECONDS)
-            found = surveyor.look()
+            found = surveyor.survey()
         assert found.by_status == {"PENDING": 9, "CANCELLED": 1}
 
     def test_a_change_is_seen_at_once(self, store: StoreUnderTest) -> None:
         queue = store.queue()
         queue.put("work", "a")
         surveyor = Surveyor(queue)
-        surveyor.look()
+        surveyor.survey()
         queue.cancel("a")
-        assert surveyor.look().by_status == {"PENDING": 1}
-        surveyor.look_again()
-        assert surveyor.look().by_status == {"CANCELLED": 1}
+        assert surveyor.survey().by_status == {"PENDING": 1}
+        surveyor.restart()
+        assert surveyor.survey().by_status == {"CANCELLED": 1}
 
 
 class TestTask:

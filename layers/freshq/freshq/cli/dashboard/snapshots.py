@@ -1,4 +1,4 @@
-"""One look at a queue: all that the dashboard shows, at a bounded cost whatever the backlog."""
+"""A snapshot of a queue: all that the dashboard shows, at a bounded cost whatever the backlog."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MIN_HORIZON_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """A queue at one moment.
 
     Attributes:
@@ -70,7 +70,7 @@ class Look:
     turned_away: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the look as the page reads it, without any payload, result or token."""
+        """Return the snapshot as the page reads it, without any payload, result or token."""
         return {
             "at_ms": round(self.at * 1000),
             "paused": self.paused,
@@ -119,22 +119,22 @@ class Look:
         }
 
 
-class Looker:
-    """Looks at a queue again and again. Not thread-safe: one look at a time."""
+class Watcher:
+    """Takes snapshots of a queue. Not thread-safe: one at a time."""
 
     def __init__(self, queue: BaseQueue) -> None:
-        """Look at a queue."""
+        """Watch a queue."""
         self._queue = queue
         self._shed_rate = ShedRate(flow_window_seconds(queue.max_age_seconds))
         self._waits = WaitSamples()
         self._surveyor = Surveyor(queue)
 
-    def look_again(self) -> None:
+    def restart_survey(self) -> None:
         """Begin the survey of all tasks anew, after a change."""
-        self._surveyor.look_again()
+        self._surveyor.restart()
 
-    def look(self) -> Look:
-        """Return a look at the queue.
+    def snapshot(self) -> Snapshot:
+        """Return a snapshot of the queue.
 
         Raises:
             StoreError: If the store did not answer.
@@ -146,7 +146,7 @@ class Looker:
         created = {group: times for group, times in found.items() if times}
         held = store.leased(name, READ_LEASES)
         horizon_seconds = horizon(queue.max_age_seconds, stats.oldest_pending_seconds)
-        return Look(
+        return Snapshot(
             at=now,
             paused=queue.paused,
             stats=stats,
@@ -157,7 +157,7 @@ class Looker:
             waiting_by_group={group: len(times) for group, times in created.items()},
             held=held,
             waits=self._waits.add(now, held),
-            survey=self._surveyor.look(),
+            survey=self._surveyor.survey(),
             dead_letters=queue.list(TaskStatus.FAILURE, SHOWN_DEAD_LETTERS).tasks,
             turned_away=store.read_counts(name, REFUSED),
         )
