@@ -2,8 +2,8 @@
 
     python -m local.mutation [ROOM ...] [--sample N] [--processes N] [--report docs/mutation.md]
 
-The tests are those that run in memory or on SQLite. Functions with a decorator, and code outside functions,
-are not changed: mutmut cannot do that.
+The tests are those that run in memory or on SQLite. Each function must be called by one of them. Functions
+with a decorator, and code outside functions, are not changed: mutmut cannot do that.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PROCESS: Final = Path(__file__).with_name("mutmut_process.py")
 REASONS: Final = PROJECT / "tests" / "mutation_reasons.toml"
 LEAST_KILLED_RATIO: Final = 0.85
 UNKNOWN: Final = "No test notices it yet."
-# It runs on DynamoDB only.
-NOT_MUTATED: Final = ("freshq/queue/attached.py",)
+# They run on DynamoDB only.
+NOT_MUTATED: Final = ("freshq/queue/attached.py", "freshq/queue/records.py")
 # Beside the code itself, what the tests import.
 COPIED: Final = ("tests", "benchmarks", "local", "functions")
 _UNIT: Final = tuple(
@@ -44,6 +44,8 @@ _UNIT: Final = tuple(
         "errors",
         "failing_telemetry",
         "flow_meter",
+        "gauges",
+        "holder",
         "json_values",
         "new_task",
         "opening",
@@ -58,7 +60,7 @@ _UNIT: Final = tuple(
         "worker_poison",
     )
 )
-# A mutant runs the tests that call the function that it changes.
+# A mutant runs the tests that call the function that it changes. `run` fails if there are none.
 TESTS: Final = {
     "policy": ("tests/unit/policy", "tests/unit/test_policy.py"),
     "model": ("tests/contract", *_UNIT),
@@ -90,8 +92,7 @@ class Mutant:
     @property
     def function(self) -> str:
         """The function that it changes."""
-        module, _, mangled = self.name.partition("__mutmut_")[0].rpartition(".")
-        return f"{module}.{mangled.removeprefix('xǁ').removeprefix('x_').replace('ǁ', '.')}"
+        return readable(self.name.partition("__mutmut_")[0])
 
     @property
     def lines(self) -> tuple[str, str]:
@@ -100,6 +101,12 @@ class Mutant:
         parts = ([line[1:].strip() for line in lines if line.startswith(sign)] for sign in "-+")
         removed, added = (" ".join(part) for part in parts)
         return removed, added
+
+
+def readable(function: str) -> str:
+    """Return the name of a function, given as mutmut writes it."""
+    module, _, mangled = function.rpartition(".")
+    return f"{module}.{mangled.removeprefix('xǁ').removeprefix('x_').replace('ǁ', '.')}"
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ def run(folder: Path, sample: int, processes: int) -> Run:
     """Run mutmut on the mutants, or on `sample` of each room, in so many processes.
 
     Raises:
-        SystemExit: It failed, as it does when a test fails without a change.
+        SystemExit: It failed, as it does when a test fails without a change, or no test calls a function.
     """
     results = folder / "results.json"
     arguments = [str(sample), str(processes), str(results)]
@@ -159,6 +166,8 @@ def run(folder: Path, sample: int, processes: int) -> Run:
     if done.returncode or not results.exists():
         sys.exit("mutation: mutmut failed; see its output above")
     found = json.loads(results.read_text("utf-8"))
+    if functions := ", ".join(map(readable, found.get("uncalled", ()))):
+        sys.exit(f"mutation: no test calls {functions}; add one, or its module to TESTS in local/mutation.py")
     return Run([Mutant(**entry) for entry in found["mutants"]], found["counts"], found["seed"])
 
 
@@ -197,15 +206,16 @@ def killed_ratios(mutants: list[Mutant]) -> dict[str, float]:
 def report(run: Run, known: Reasons) -> str:
     """Return the page that docs/mutation.md shows."""
     day = datetime.now(UTC).date().isoformat()
+    left_out = " and ".join(f"`{name.removeprefix('freshq/')}`" for name in NOT_MUTATED)
     lines = [
         "# Mutation testing",
         "",
         "mutmut changes one expression at a time, and the tests that run in memory or on SQLite must notice.",
         "`make mutation` tries every mutant, or a random SAMPLE of each room, and writes this page. CI runs",
         f"`make mutation-sample`, a few of each room. Both fail if less than {LEAST_KILLED_RATIO:.0%} of the",
-        "mutants of a room are killed.",
+        "mutants of a room are killed, or if no test calls one of its functions.",
         "mutmut changes neither functions with a decorator nor code outside functions, and this leaves out",
-        "`queue/attached.py`, which runs on DynamoDB only.",
+        f"{left_out}, which run on DynamoDB only.",
         "",
         f"Run of {day}. Where fewer were tried than there are, they are a random sample, seed {run.seed}.",
         "",

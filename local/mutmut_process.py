@@ -3,6 +3,7 @@
     python mutmut_process.py SAMPLE CHILDREN RESULTS
 
 SAMPLE is the number of mutants of each room; 0 means all. `local/mutation.py` prepares the folder.
+If no test calls a function, it tries no mutant, and writes the names of such functions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+import mutmut as stats
 import pytest
 from _pytest.config import _prepareconfig
 from hypothesis import HealthCheck, settings
@@ -42,6 +44,19 @@ def sampled(mutants: list[Any], size: int) -> list[Any]:
 def room_of(mutant: str) -> str:
     """Return the room of a mutant, whose name begins with its module."""
     return mutant.split(".")[1]
+
+
+class UncalledError(Exception):
+    """No test calls some of the functions.
+
+    Attributes:
+        functions: These functions, as mutmut names them.
+    """
+
+    def __init__(self, functions: list[str]) -> None:
+        """Keep the functions."""
+        super().__init__(", ".join(functions))
+        self.functions = functions
 
 
 class CollectedRunner(mutmut.PytestRunner):
@@ -87,6 +102,17 @@ class CollectedRunner(mutmut.PytestRunner):
         return int(pytest.ExitCode.TESTS_FAILED if session.testsfailed else pytest.ExitCode.OK)
 
 
+def check_calls(mutants: Iterable[str]) -> None:
+    """Check that tests call the functions of some mutants.
+
+    Raises:
+        UncalledError: No test calls one of them.
+    """
+    functions = {mutmut.mangled_name_from_mutant_name(mutant) for mutant in mutants}
+    if missed := sorted(name for name in functions if not stats.tests_by_mangled_function_name.get(name)):
+        raise UncalledError(missed)
+
+
 def main(size: int, children: int, results: Path) -> None:
     """Run mutmut; write how many mutants each room has, and what became of each that was tried."""
     # pytest 9 keeps the id of a test elsewhere than mutmut 3.7 looks for it.
@@ -105,17 +131,25 @@ def main(size: int, children: int, results: Path) -> None:
         mutants, files = _collect(mutant_names=mutant_names)
         chosen[:] = sampled(mutants, size)
         counts.update(room_of(name) for _file, name, _status in mutants)
+        check_calls(name for _file, name, _status in mutants)
         return chosen, files
 
     mutmut.collect_source_file_mutation_data = collect
     setattr(mutmut, "PytestRunner", CollectedRunner)  # noqa: B010 - mypy allows this
-    mutmut._run((), children)  # noqa: SLF001 - its command has no way to sample
-    entries = []
-    for file, name, _before in chosen:
-        status = mutmut.status_by_exit_code[file.exit_code_by_key[name]]
-        change = mutmut.get_diff_for_mutant(name, path=file.path) if status != "killed" else ""
-        entries.append({"room": room_of(name), "name": name, "status": status, "change": change})
-    results.write_text(json.dumps({"seed": SEED, "counts": counts, "mutants": entries}, indent=1), "utf-8")
+    try:
+        mutmut._run((), children)  # noqa: SLF001 - its command has no way to sample
+    except UncalledError as error:
+        found: dict[str, Any] = {"uncalled": error.functions}
+    else:
+        found = {"seed": SEED, "counts": counts, "mutants": [outcome(*mutant) for mutant in chosen]}
+    results.write_text(json.dumps(found, indent=1), "utf-8")
+
+
+def outcome(file: Any, name: str, _before: object) -> dict[str, str]:  # noqa: ANN401 - mutmut's
+    """Return what became of a mutant."""
+    status = mutmut.status_by_exit_code[file.exit_code_by_key[name]]
+    change = mutmut.get_diff_for_mutant(name, path=file.path) if status != "killed" else ""
+    return {"room": room_of(name), "name": name, "status": status, "change": change}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.metering import metered
@@ -109,28 +109,6 @@ class TestAtTheEnd:
         store.clock.advance(61)
         queue.recover()
         assert progress(known(queue, "a")) == (None, None)
-
-
-class TestRefused:
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({"progress": 40}, r"progress: must be a number from 0 to 1, got 40; divide percent by 100"),
-            ({"progress": float("nan")}, r"progress: must be a number from 0 to 1"),
-            ({"progress": True}, r"progress: must be a number from 0 to 1"),
-            ({"progress": "half"}, r"progress: must be a number from 0 to 1, got 'half'"),
-            ({"progress": 0.5, "step": 3}, r"step: must be a string or None, got int"),
-            ({"step": "loading"}, r"step: only with progress"),
-        ],
-    )
-    def test_wrong_arguments_change_nothing(self, arguments: dict[str, Any], message: str) -> None:
-        queue = Queue.memory()
-        queue.put("work", task_id="a")
-        (claim,) = queue.claim()
-        before = known(queue, "a")
-        with pytest.raises(ValueError, match=message):
-            queue.extend(claim, 60, **arguments)
-        assert known(queue, "a") == before
 
 
 class TestOnDynamoDB:

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from freshq import Task
+    from freshq.queue.attached import AttachedStore
     from freshq.stores.claim_request import ClaimRequest
 
 # What is no verb (tests/unit/test_public_names.py), and what is no coroutine.
@@ -86,6 +87,12 @@ class TestVerbs:
             AsyncQueue("sqlite://")  # type: ignore[arg-type]  # the mistake under test
         with pytest.raises(ValueError, match="max_threads"):
             AsyncQueue(Queue.memory(), max_threads=0)
+
+    def test_a_queue_of_records_will_do(self) -> None:
+        records = AttachedQueue(cast("AttachedStore", MemoryStore()))
+        assert AsyncAttachedQueue(records).queue is records
+        with pytest.raises(ValueError, match="max_threads"):
+            AsyncAttachedQueue(records, max_threads=0)
 
 
 class TestUse:
@@ -300,6 +307,8 @@ class TestTransaction:
             async with queue.transaction() as held:
                 assert held is not None
                 await held.run(insert)
+                thread = await held.run(lambda _connection: threading.current_thread().name)
+                assert thread.startswith("freshq-held")  # not one that may wait for a connection
                 held.result = held.task.payload
                 assert held.result == "work"
 
@@ -315,6 +324,7 @@ class TestTransaction:
 
             with pytest.raises(KeyError):
                 await fail()
+            assert "broken" in ((await queue.find("a")).error or "")
 
         standing, attempts, orders_made = self._after(orders, work)
         assert sum(standing.values()) == 1

@@ -182,6 +182,18 @@ class TestRefused:
             queue.put_many([{"payload": 1}, {"payload": {7: 1}}])
         assert queue.stats().pending == 0
 
+    def test_a_result_that_cannot_be_encoded_settles_nothing(self, codec: Packed) -> None:
+        queue = Queue.memory(codec=codec)
+        queue.put(1, task_id="a")
+        claims = queue.claim()
+        for settle in (
+            lambda: queue.complete(claims[0], {7: 1}),
+            lambda: queue.complete_many(claims, [{7: 1}]),
+        ):
+            with pytest.raises(ValueError, match=r"^result: a key is of type int"):
+                settle()
+        assert known(queue, "a").status is TaskStatus.TAKEN
+
     def test_handlers_that_could_not_read_the_queue_are_refused(self, codec: Packed) -> None:
         queue = Queue.memory(codec=codec)
         with pytest.raises(ValueError, match=r"^codec: the queue has Packed, and its handlers have none"):

@@ -32,12 +32,17 @@ class Price(BaseModel):
     on: date
 
 
+class Labels(BaseModel):
+    names: set[str]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
         (Point(1, Point(2)), '{"x":1,"inside":{"x":2,"inside":null}}'),
         (Named("ü", [Point(1)]), '{"name":"ü","points":[{"x":1,"inside":null}]}'),
         (Price(amount=Decimal("1.50"), on=date(2026, 1, 2)), '{"amount":"1.50","on":"2026-01-02"}'),
+        ([Labels(names={"a"})], '[{"names":["a"]}]'),
         ({"at": [datetime(2026, 1, 2, 3, tzinfo=UTC)]}, '{"at":["2026-01-02T03:00:00+00:00"]}'),
         ([date(2026, 1, 2), time(3, 4)], '["2026-01-02","03:04:00"]'),
         ([UUID(int=7), Decimal("1.50")], '["00000000-0000-0000-0000-000000000007","1.50"]'),

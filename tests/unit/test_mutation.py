@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
 import pytest
 from local import mutation
 from local.mutation import Mutant, Reasons, Run, killed_ratios, report
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CHANGE = "--- a\n+++ a\n@@ -1,2 +1,2 @@\n def f():\n-    return 1\n+    return 2"
 
@@ -64,6 +71,15 @@ def test_a_room_with_too_many_survivors_fails(
     with pytest.raises(SystemExit, match="mutation: in policy, less than 85% were killed"):
         mutation.main()
     assert "policy: 50.0% killed" in capsys.readouterr().out
+
+
+def test_functions_that_no_test_calls_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = {"uncalled": ["freshq.model.landed.x_holder", "freshq.queue.upkeep.xǁUpkeepǁtake_exhausted"]}
+    (tmp_path / "results.json").write_text(json.dumps(found))
+    monkeypatch.setattr("subprocess.run", lambda *_arguments, **_named: SimpleNamespace(returncode=0))
+    message = "no test calls freshq.model.landed.holder, freshq.queue.upkeep.Upkeep.take_exhausted; add one"
+    with pytest.raises(SystemExit, match=message):
+        mutation.run(tmp_path, 0, 1)
 
 
 def test_every_reason_is_a_sentence() -> None:

@@ -95,6 +95,8 @@ def test_a_result_must_fit_beside_its_payload() -> None:
         ValueError, match=rf"^result: {MAX_RESULT_AND_PAYLOAD_BYTES + 1} bytes with the payload"
     ):
         checked_result(half + "x", half)
+    with pytest.raises(ValueError, match=r"^result: a key at found is of type int, and JSON would make it"):
+        checked_result({"found": {1: 2}}, None)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from freshq import Handlers, LeaseLost, Outcome, Queue, Reject, Task, TaskStatus
 from freshq.errors import RefusedError
+from freshq.model.progress import MAX_STEP_CHARS, Progress, checked_progress
 from freshq.stores.memory import MemoryStore
 from freshq.testing import drain, make_task
 from freshq.worker.runs import PROGRESS_SECONDS
@@ -20,6 +22,8 @@ from tests.support.working import PATIENCE_SECONDS, FailingStore, Hanging, Quiet
 if TYPE_CHECKING:
     from freshq.stores.base import Guard
     from tests.conftest import Clock
+
+FROM_0_TO_1 = "must be a number from 0 to 1"
 
 
 class Counting(MemoryStore):
@@ -237,6 +241,38 @@ class TestCancelled:
         assert not known(queue, "a").cancelled
         queue.cancel("a")
         assert known(queue, "a").cancelled
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"progress": 40}, f"progress: {FROM_0_TO_1}, got 40; divide percent by 100"),
+            ({"progress": -0.1}, f"progress: {FROM_0_TO_1}, got -0.1; divide percent by 100"),
+            ({"progress": float("nan")}, f"progress: {FROM_0_TO_1}, got nan; divide percent by 100"),
+            ({"progress": True}, f"progress: {FROM_0_TO_1}, got True; divide percent by 100"),
+            ({"progress": "half"}, f"progress: {FROM_0_TO_1}, got 'half'; divide percent by 100"),
+            ({"progress": 0.5, "step": 3}, "step: must be a string or None, got int"),
+            ({"step": "loading"}, "step: only with progress, a number from 0 to 1"),
+        ],
+    )
+    def test_wrong_arguments_change_nothing(self, arguments: dict[str, Any], message: str) -> None:
+        queue = Queue.memory()
+        queue.put("work", task_id="a")
+        (claim,) = queue.claim()
+        before = known(queue, "a")
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            queue.extend(claim, 60, **arguments)
+        assert known(queue, "a") == before
+
+
+def test_a_report_is_kept_as_every_store_accepts_it() -> None:
+    assert (checked_progress(0), checked_progress(1)) == (Progress(0.0), Progress(1.0))
+    assert checked_progress(1 / 3).fraction == 0.333333
+    longest = "x" * MAX_STEP_CHARS
+    assert checked_progress(1, longest).step == longest
+    assert checked_progress(1, longest + "x").step == longest[1:] + "…"
+    assert checked_progress(1, "a\0b\ud800").step == "a\\0b?"
 
 
 class TestInTests:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from freshq import Claim, IllegalTransition, PutOutcome, Queue
+from freshq import Claim, IllegalTransition, LeaseLost, PutOutcome, Queue
 from freshq.model.lifecycle import MAX_ERROR_CHARS
 from freshq.model.stamps import Stamps
 from freshq.model.task import MAX_SECONDS, Task, TaskStatus, Verb, advance
@@ -114,3 +114,20 @@ def test_stamps_are_a_microsecond_apart_until_the_clock_goes_back_by_more_than_a
     readings = iter([START, START, START - 1, START - 1.000_001])
     stamps = Stamps(lambda: next(readings))
     assert [round(1e6 * (stamps.next() - START)) for _ in range(4)] == [0, 1, 2, -1_000_001]
+
+
+def test_stamps_begin_at_the_epoch() -> None:
+    assert [Stamps(lambda: 0.0).next(), Stamps(lambda: -1.0).next()] == [1e-6, 1e-6]
+
+
+def test_who_loses_a_lease_learns_what_the_task_is_now(queue: Queue) -> None:
+    for verb in (queue.complete, queue.release, lambda claim: queue.extend(claim, 5)):
+        claim = claimed(queue)
+        queue.cancel("a", force=True)
+        with pytest.raises(LeaseLost, match=r"\(it is CANCELLED now\)") as lost:
+            verb(claim)
+        assert lost.value.status is TaskStatus.CANCELLED
+        queue.purge("default")
+        with pytest.raises(LeaseLost, match=r"\(it was deleted\)") as lost:
+            verb(claim)
+        assert lost.value.status is None

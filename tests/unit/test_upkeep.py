@@ -174,3 +174,22 @@ def test_a_claim_tidies_as_a_claim_does_however_large_its_portion(
     queues[0].claim()
     queues[0].recover()
     assert tidied == ["in a claim", "all"]
+
+
+def test_tasks_whose_last_lease_expired_are_counted_until_they_are_taken(
+    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock
+) -> None:
+    first, other = Queue(store, clock=clock, max_attempts=1, lease_seconds=5), queues[1]
+    assert first.take_exhausted() == 0
+    for number in (1, 2):
+        first.put_many([{"payload": each} for each in range(number)])
+        assert len(first.claim(number)) == number
+        clock.advance(5)
+        first.recover()
+    assert (first.take_exhausted(), first.take_exhausted()) == (3, 0)
+    # A lease that returns its task to the line is none, and another process counts its own.
+    other.put("work")
+    other.claim()
+    clock.advance(other.lease_seconds)
+    assert other.recover() == 1
+    assert (first.take_exhausted(), other.take_exhausted()) == (0, 0)

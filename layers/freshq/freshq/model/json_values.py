@@ -123,12 +123,16 @@ def _changed_keys(value: Any, path: str) -> Iterator[tuple[str, str]]:  # noqa: 
 def _inside(value: Any, path: str) -> Iterator[tuple[Any, str]]:  # noqa: ANN401 - any value
     """Yield what a value contains, with its path."""
     if isinstance(value, dict):
-        yield from ((inner, f"{path}.{key}".lstrip(".")) for key, inner in value.items())
+        yield from ((inner, _joined(path, key)) for key, inner in value.items())
     elif isinstance(value, list | tuple):
         yield from ((inner, f"{path}[{place}]") for place, inner in enumerate(value))
     elif _is_dataclass(value):
         names = (field.name for field in fields(value))
-        yield from ((getattr(value, name), f"{path}.{name}".lstrip(".")) for name in names)
+        yield from ((getattr(value, name), _joined(path, name)) for name in names)
+
+
+def _joined(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else f"{name}"
 
 
 def _is_dataclass(value: Any) -> bool:  # noqa: ANN401 - any value

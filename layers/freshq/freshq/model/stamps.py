@@ -28,8 +28,7 @@ class Stamps:
         """
         self._clock = clock
         self._lock = threading.Lock()
-        self._latest_reading_us = 0
-        self._last_us = 0
+        self._latest_reading_us = self._last_us = 0
 
     def next(self) -> float:
         """Return the time in seconds since the epoch, later than any before unless the clock went back."""

@@ -1,0 +1,37 @@
+"""The gauges of a queue: each figure under its name, and no age where nothing waits."""
+
+from __future__ import annotations
+
+from freshq.policy.pressure import Pressure
+from freshq.queue.gauges import GAUGES, gauges, snake_case
+from freshq.stores.base import Stats
+
+PRESSURE = Pressure(8.0, 7.0, 0.75, overloaded=True, retry_after_seconds=1.0)
+
+
+def test_each_figure_has_its_name() -> None:
+    stats = Stats(1, 2, 3, shed=4, oldest_pending_seconds=6.0, newest_pending_seconds=0.0)
+    found = gauges(stats, PRESSURE, paused=True)
+    assert found == {
+        "TasksPending": 1,
+        "TasksDelayed": 2,
+        "TasksTaken": 3,
+        "TasksStaleInIndex": 4,
+        "OldestPendingSeconds": 6.0,
+        "NewestPendingSeconds": 0.0,
+        "OfferedPerSecond": 8.0,
+        "ServedPerSecond": 7.0,
+        "ShedRatio": 0.25,
+        "QueuePaused": 1.0,
+    }
+    assert found.keys() == GAUGES.keys()
+
+
+def test_where_nothing_waits_there_is_no_age() -> None:
+    found = gauges(Stats(), PRESSURE, paused=False)
+    assert GAUGES.keys() - found.keys() == {"OldestPendingSeconds", "NewestPendingSeconds"}
+    assert found["QueuePaused"] == 0.0
+
+
+def test_names_in_lower_case() -> None:
+    assert snake_case("TasksStaleInIndex") == "tasks_stale_in_index"
