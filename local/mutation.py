@@ -56,6 +56,7 @@ _UNIT: Final = tuple(
         "shared_slots",
         "table_description",
         "task_versions",
+        "trace_context",
         "upkeep",
         "worker_poison",
     )

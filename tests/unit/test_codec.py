@@ -10,15 +10,16 @@ import zlib
 from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from unittest import mock
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from freshq import AsyncQueue, Handlers, JsonCodec, Outcome, PutIncomplete, Queue, Task, TaskStatus, Worker
 from freshq.aws import observability
 from freshq.errors import FreshqError
+from freshq.model.codec import DoesNotFitError
 from freshq.testing import drain
 from tests.support.readings import known
 
@@ -259,6 +260,49 @@ class TestKinds:
         wrong: Any = len
         with pytest.raises(ValueError, match="kinds"):
             Queue.memory(kinds=wrong)
+
+
+@dataclass
+class Limit:
+    kind: Literal["limit"]
+    legs: list[Decimal]
+
+
+@dataclass
+class Market:
+    kind: Literal["market"]
+
+
+Order = Annotated[Limit | Market, Field(discriminator="kind")]
+
+
+class TestTypes:
+    @pytest.mark.parametrize(
+        ("kind", "stored", "path", "problem"),
+        [
+            (Quote, {"limit": 1}, ("symbol",), "field required"),
+            (int, "x", (), "input should be a valid integer, unable to parse string as an integer"),
+            (Order, {"kind": "s3cr3t"}, (), "the tag must be one of 'limit', 'market'"),
+            (
+                Order,
+                {"kind": "limit", "legs": [1, "s3cr3t"]},
+                ("limit", "legs", 1),
+                "input should be a valid decimal",
+            ),
+        ],
+    )
+    def test_what_does_not_fit_is_said_without_the_value(
+        self, kind: Any, stored: Any, path: tuple[str | int, ...], problem: str
+    ) -> None:
+        with pytest.raises(DoesNotFitError) as refused:
+            JsonCodec().decoder(kind)(stored)
+        assert (refused.value.path, refused.value.problem) == (path, problem)
+        place = ".".join(map(str, path))
+        assert str(refused.value) == (f"{place}: {problem}" if path else problem)
+
+    def test_what_fits_has_its_type(self) -> None:
+        found = JsonCodec().decoder(Order)({"kind": "limit", "legs": ["1.5"]})
+        assert found == Limit("limit", [Decimal("1.5")])
 
 
 class ByPydantic(JsonCodec):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from opentelemetry.sdk.trace.sampling import Sampler
 from typing_extensions import override
 
 from freshq import Busy, Handlers, Observer, OpenTelemetry, Outcome, Queue, Reject, Retry, Unreachable, Worker
+from freshq.model.guarded_telemetry import guarded
 from freshq.model.telemetry import RunScope, Telemetry
 from freshq.policy.retry import Backoff
-from freshq.testing import FaultyStore, drain
+from freshq.testing import FaultyStore, drain, make_task
 from freshq.worker.runs import in_thread
 from tests.support.readings import known
 from tests.support.working import PATIENCE_SECONDS, Quiet
@@ -287,3 +289,53 @@ def test_a_run_that_cannot_start_ends_the_worker_and_not_the_others() -> None:
     with pytest.raises(Broken):
         in_thread("worker", worker.run).result(PATIENCE_SECONDS)
     assert done == ["b"]
+
+
+class Told(Telemetry):
+    """Keeps what it is told of runs."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    @override
+    def run(self, task: Task) -> RunScope:
+        self.heard.append(("run", task.task_id))
+        return ToldScope(task, self.heard)
+
+
+class ToldScope(RunScope):
+    def __init__(self, task: Task, heard: list[object]) -> None:
+        super().__init__(task)
+        self.heard = heard
+
+    @property
+    @override
+    def trace_id(self) -> str:
+        return "4bf9"
+
+    @override
+    def current(self) -> AbstractContextManager[object]:
+        self.heard.append("current")
+        return contextlib.nullcontext()
+
+    @override
+    def end(self, error: BaseException | None) -> None:
+        self.heard.append(("end", repr(error)))
+
+
+def test_telemetry_that_works_is_told_all(caplog: pytest.LogCaptureFixture) -> None:
+    telemetry = Told()
+    scope = guarded(telemetry).run(make_task(1, task_id="a"))
+    assert (scope.task.task_id, scope.trace_id) == ("a", "4bf9")
+    with scope.current():
+        telemetry.heard.append("inside")
+    scope.end(KeyError("x"))
+    assert telemetry.heard == [("run", "a"), "current", "inside", ("end", "KeyError('x')")]
+    assert caplog.records == []
+
+
+def test_a_block_that_could_not_begin_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
+    with guarded(FailsAfter()).run(make_task(1)).current():
+        pass
+    assert len(caplog.records) == 1
+    assert "telemetry: current raised Broken" in caplog.text

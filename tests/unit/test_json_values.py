@@ -79,6 +79,12 @@ def test_a_number_that_is_none_is_refused_with_its_place() -> None:
         json_text({"a": [1.0, float("nan")]})
 
 
+@pytest.mark.parametrize("value", ["\ud800", {"a": ["\ud800"]}])
+def test_a_lone_surrogate_is_refused_without_a_place(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"surrogates not allowed\); use dict"):
+        json_text(value)
+
+
 def test_a_value_that_contains_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)

@@ -64,6 +64,15 @@ def test_equal_work_is_no_update_from_the_instant_at_which_it_is_due(queue: Queu
     assert queue.put("work", "b", on_conflict="update").outcome is PutOutcome.DUPLICATE
 
 
+def test_a_moved_deadline_is_at_a_whole_microsecond(clock: Clock, queue: Queue) -> None:
+    clock.now = START + 0.000_548
+    queue.put("work", task_id="a")
+    clock.now = START + 5.000_028
+    # Unrounded, the sum of these is a tenth of a microsecond later.
+    assert queue.touch("a").deadline == START + 65.000_028
+    assert queue.restore("a").deadline == START + 65.000_029
+
+
 def test_a_lease_ends_at_a_whole_microsecond(queue: Queue) -> None:
     claim = queue.extend(claimed(queue), 200.123_456_5)
     assert claim.lease_until == claim.task.lease_until == START + 200.123_456
