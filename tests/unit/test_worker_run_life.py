@@ -13,7 +13,7 @@ from freshq import Handlers, JsonCodec, LeaseLost, Outcome, Queue, Reject, Retry
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.worker import settle
-from freshq.worker.leases import LeaseRenewal
+from freshq.worker.lease_renewal import LeaseRenewal
 from freshq.worker.report import WorkerState
 from freshq.worker.runs import StartedCoroutine, TaskRun, TaskRuns
 from tests.support.working import (
@@ -106,7 +106,7 @@ class TestStopAtOnce:
     def test_it_does_not_wait_for_ever_for_a_settlement(
         self, store: LateSettlements, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("freshq.worker.leased.GIVE_BACK_SECONDS", 0.05)
+        monkeypatch.setattr("freshq.worker.lease_loop.GIVE_BACK_SECONDS", 0.05)
         queue = Queue(store)
         queue.put("work", task_id="done")
         with Ending(queue) as work:

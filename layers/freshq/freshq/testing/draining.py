@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost
 from freshq.model.checks import checked_count
+from freshq.worker.instrumented_runner import instrumented
 from freshq.worker.report import Outcome
 from freshq.worker.runner import checked_runner, codec_of
-from freshq.worker.running import surrounded
 from freshq.worker.runs import TaskRun
-from freshq.worker.settle import end_of, too_late_to_run
+from freshq.worker.settle import run_to_end, too_late_to_run
 
 if TYPE_CHECKING:
     from freshq.model.answers import Claim
@@ -58,7 +58,7 @@ def drain(queue: BaseQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list
         StoreError: If the store does not answer.
     """
     checked_count("max_runs", max_runs)
-    run = surrounded(checked_runner(runner), queue.telemetry)
+    run = instrumented(checked_runner(runner), queue.telemetry)
     codec = codec_of(queue, runner)
     queue.recover()
     fates: list[Fate] = []
@@ -75,7 +75,7 @@ def drain(queue: BaseQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list
 
 def _run(queue: BaseQueue, claim: Claim, runner: Runner, codec: Codec) -> Fate:
     run = TaskRun(claim, queue.now())
-    end = too_late_to_run(queue, claim) or end_of(queue, run, runner, codec, lambda: True)
+    end = too_late_to_run(queue, claim) or run_to_end(queue, run, runner, codec, lambda: True)
     (answer,) = queue.settle_many([end.settlement])
     # A lost lease: the runner settled or recovered the task itself.
     error = str(answer) if isinstance(answer, LeaseLost) else end.error

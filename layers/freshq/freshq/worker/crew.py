@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from freshq.worker.runs import TaskRun
-    from freshq.worker.settle import EndedRun
+    from freshq.worker.settle import PendingSettlement
 
     Work = Callable[[], None]
 
@@ -41,7 +41,7 @@ class Crew:
     def __init__(
         self,
         run: Callable[[TaskRun], None],
-        settle: Callable[[list[EndedRun]], None],
+        settle: Callable[[list[PendingSettlement]], None],
         on_freed: Callable[[], None],
     ) -> None:
         """Start no thread yet.
@@ -57,7 +57,7 @@ class Crew:
         self._on_freed = on_freed
         self._lock = threading.Lock()
         self._claimed: deque[TaskRun] = deque()
-        self._ended: deque[EndedRun] = deque()
+        self._pending: deque[PendingSettlement] = deque()
         self._gathering_since = 0.0
         # When the calls that settle now began.
         self._calls: list[float] = []
@@ -72,12 +72,12 @@ class Crew:
         with self._lock:
             self._claimed.extend(runs)
 
-    def settle(self, ended: EndedRun) -> None:
+    def settle(self, pending: PendingSettlement) -> None:
         """Have a run settled. Threads of the crew do so by themselves; others call `wake` afterwards."""
         with self._lock:
-            if not self._ended:
+            if not self._pending:
                 self._gathering_since = time.monotonic()
-            self._ended.append(ended)
+            self._pending.append(pending)
             self._has_freed = True
 
     def wake(self) -> None:
@@ -146,7 +146,7 @@ class Crew:
 
     def _may_settle(self) -> bool:
         """Return whether there is something to settle, and no call under way that it could wait for."""
-        if not self._ended or len(self._calls) >= MAX_CALLS:
+        if not self._pending or len(self._calls) >= MAX_CALLS:
             return False
         return not self._calls or time.monotonic() - self._calls[-1] >= SLOW_CALL_SECONDS
 
@@ -179,15 +179,15 @@ class Crew:
             self._is_gathering = False
 
     def _settlement(self, began: float) -> Work:
-        together = [self._ended.popleft() for _ in range(min(len(self._ended), MAX_TOGETHER))]
+        together = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_TOGETHER))]
         self._calls.append(began)
         self._has_freed = False
         return partial(self._settle_together, together, began)
 
-    def _settle_together(self, ended: list[EndedRun], began: float) -> None:
+    def _settle_together(self, pending: list[PendingSettlement], began: float) -> None:
         self._on_freed()
         try:
-            self._settle(ended)
+            self._settle(pending)
         finally:
             with self._lock:
                 self._calls.remove(began)

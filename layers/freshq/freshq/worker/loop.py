@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
-from freshq.worker.pause import ClaimPause
+from freshq.worker.claim_backoff import ClaimBackoff
 from freshq.worker.report import Outcome, RunReport, WorkerState, WorkerStatus
 from freshq.worker.settle import OUTAGES
 from freshq.worker.upkeep import BackgroundUpkeep
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from freshq.queue.base import BaseQueue
-    from freshq.worker.capacity import Capacity
     from freshq.worker.options import WorkerConfig
+    from freshq.worker.start_limits import StartLimits
 
 logger = logging.getLogger(__name__)
 
@@ -72,23 +72,23 @@ class WorkLoop(ABC):
     """One call of `Worker.run`. How tasks are held is for its subclasses to say."""
 
     def __init__(
-        self, queue: BaseQueue, config: WorkerConfig, capacity: Capacity, end_request: EndRequest
+        self, queue: BaseQueue, config: WorkerConfig, limits: StartLimits, end_request: EndRequest
     ) -> None:
         """Start nothing yet.
 
         Args:
             queue: The queue.
             config: The options.
-            capacity: How many tasks may start.
+            limits: How many tasks may start.
             end_request: How the end is asked for.
         """
         self.report = RunReport()
         self._queue = queue
         self._config = config
-        self._capacity = capacity
+        self._limits = limits
         self._end_request = end_request
         self._observer = config.observer_beside(queue.telemetry)
-        self._pause = ClaimPause(queue.uniform)
+        self._backoff = ClaimBackoff(queue.uniform)
         self._upkeep = BackgroundUpkeep(queue)
         self._last_work = self._turned_at = time.monotonic()
         self._draining = threading.Event()
@@ -114,7 +114,7 @@ class WorkLoop(ABC):
             outcomes=dict(self.report.outcomes),
             overran=len(self.report.overran),
             turned_seconds=time.monotonic() - self._turned_at,
-            store_answers=self._answered and not self._pause.failed_claims and not self._upkeep.failing,
+            store_answers=self._answered and not self._backoff.failed_claims and not self._upkeep.failing,
         )
 
     @abstractmethod
@@ -133,9 +133,9 @@ class WorkLoop(ABC):
     def _unfinished(self) -> Iterable[str]:
         """Return the ids of the tasks that still run."""
 
-    def _pause_seconds(self) -> float:
-        """Return how long to wait for capacity, or for tasks."""
-        return self._capacity.pause_seconds(self._in_flight(), self._config.poll_seconds)
+    def _wait_seconds(self) -> float:
+        """Return how long to wait for a free slot or token, or for tasks."""
+        return self._limits.seconds_to_wait(self._in_flight(), self._config.poll_seconds)
 
     def _background(self) -> AbstractContextManager[Any]:
         """Return what runs beside the loop until the end of the draining."""
@@ -167,7 +167,7 @@ class WorkLoop(ABC):
             if self._is_idle():
                 self.report.idle = True
                 return
-            self._wait(self._pause_seconds())
+            self._wait(self._wait_seconds())
             self._raise_failure()
 
     @contextmanager
@@ -188,16 +188,16 @@ class WorkLoop(ABC):
         try:
             return ended()
         except StoreError as error:
-            if not self._pause.active:
+            if not self._backoff.active:
                 self._store_failed(error)
             return False
 
     def _store_answered(self) -> None:
-        self._pause.claim_answered()
+        self._backoff.claim_answered()
         self._answered = True
 
     def _store_failed(self, error: StoreError) -> None:
-        """Pause before the next claim.
+        """Back off before the next claim.
 
         Raises:
             StoreError: The error, if the outage has lasted for `give_up_seconds`. At once if the store never
@@ -205,16 +205,16 @@ class WorkLoop(ABC):
         """
         if not self._answered and not isinstance(error, OUTAGES):
             raise error
-        self._pause.claim_failed()
+        self._backoff.claim_failed()
         give_up_seconds = self._config.give_up_seconds
-        if give_up_seconds is not None and self._pause.outage_seconds >= give_up_seconds:
+        if give_up_seconds is not None and self._backoff.outage_seconds >= give_up_seconds:
             raise error
         logger.warning(
             "claim %d failed, %.1f s without an answer, trying again: %s",
-            self._pause.failed_claims,
-            self._pause.outage_seconds,
+            self._backoff.failed_claims,
+            self._backoff.outage_seconds,
             error,
-            exc_info=error if self._pause.failed_claims == 1 else None,
+            exc_info=error if self._backoff.failed_claims == 1 else None,
         )
 
     def _wait(self, seconds: float) -> None:
@@ -232,17 +232,17 @@ class WorkLoop(ABC):
                 continue
             self.report.outcomes[outcome] += 1
             if outcome is Outcome.RELEASED:
-                self._pause.run_was_busy()
+                self._backoff.run_was_busy()
             elif outcome is Outcome.SUCCEEDED:
-                self._pause.run_succeeded()
+                self._backoff.run_succeeded()
 
     def _is_idle(self) -> bool:
         """Return whether there was nothing to claim or to run for `idle_exit_seconds`.
 
-        A worker that could not look, because of the store or its rate, is not idle.
+        A worker that could not claim, because of the store or its rate, is not idle.
         """
         now = time.monotonic()
-        held_up = self._pause.active or self._pause.failed_claims or self._capacity.awaits_token
+        held_up = self._backoff.active or self._backoff.failed_claims or self._limits.awaits_token
         if self._has_work() or held_up:
             self._last_work = now
             return False

@@ -48,7 +48,7 @@ class TaskRun:
         started: When the run started, in seconds by the queue's clock.
         only_settles: Whether its function does not run, as it has returned or not begun, and a settlement is
             on its way.
-        is_over: Whether it has succeeded, and its slot may be free before it is settled.
+        succeeded: Whether it has, and its slot may be free before it is settled.
         unsettled: Whether the store has not answered its settlement.
         handle: What the function that runs the task shares with the worker.
         stored: The report that the store has.
@@ -64,7 +64,7 @@ class TaskRun:
     stored: Progress | None = None
     stored_at: float = -inf
     only_settles: bool = False
-    is_over: bool = False
+    succeeded: bool = False
     unsettled: bool = False
     acknowledged: bool = False
     ended: Outcome | BaseException | None = None
@@ -164,7 +164,7 @@ class TaskRuns:
             slots: How many there are.
         """
         with self._lock:
-            settling = sum(run.is_over and not run.unsettled for run in self._running)
+            settling = sum(run.succeeded and not run.unsettled for run in self._running)
             return len(self._running) - min(settling, slots)
 
     def settles(self, run: TaskRun, *, frees_slot: bool = False) -> None:
@@ -187,7 +187,7 @@ class TaskRuns:
         with self._lock:
             over, self._succeeded = self._succeeded, []
             for run in over:
-                run.is_over = True
+                run.succeeded = True
         if over:
             self._on_end()
 
@@ -243,7 +243,7 @@ def in_thread(name: str, function: Callable[[], T], ended: Future[T] | None = No
     return future
 
 
-class InTurn(Generic[T]):
+class SerialCalls(Generic[T]):
     """Calls a function for each item, one after the other, in a thread that ends when there are no more."""
 
     def __init__(self, name: str, function: Callable[[T], None]) -> None:

@@ -65,8 +65,8 @@ class RunEnd:
 
 
 @dataclass(eq=False, slots=True)
-class EndedRun:
-    """A run whose claim is to be settled.
+class PendingSettlement:
+    """A run that ended, and whose claim is to be settled.
 
     Attributes:
         run: The run; its lease may be extended meanwhile.
@@ -83,7 +83,7 @@ class EndedRun:
     problem: Exception | None = None
 
 
-def end_of(
+def run_to_end(
     queue: BaseQueue, run: TaskRun, runner: Runner, codec: Codec, may_retry: Callable[[], bool]
 ) -> RunEnd:
     """Run a task, and return how it ended. Whatever the runner raises ends only its attempt."""
@@ -160,42 +160,42 @@ def too_late_to_run(queue: BaseQueue, claim: Claim) -> RunEnd | None:
     return None
 
 
-def settle_together(queue: BaseQueue, ended: Sequence[EndedRun]) -> list[EndedRun]:
+def settle_together(queue: BaseQueue, pending: Sequence[PendingSettlement]) -> list[PendingSettlement]:
     """Settle runs by one call; return those that the store did not answer.
 
     If it refuses the call although it is there, each is settled by a call of its own: one that it never
     accepts must not hold up the others.
     """
-    unanswered: list[EndedRun] = []
-    for each, answer in zip(ended, _answers(queue, ended), strict=True):
+    unanswered: list[PendingSettlement] = []
+    for each, answer in zip(pending, _answers(queue, pending), strict=True):
         if isinstance(answer, Task | LeaseLost):
             each.settled(each.end.outcome_for(answer))
-        elif isinstance(answer, OUTAGES) or (isinstance(answer, StoreError) and len(ended) == 1):
+        elif isinstance(answer, OUTAGES) or (isinstance(answer, StoreError) and len(pending) == 1):
             each.run.unsettled, each.problem = True, answer
             unanswered.append(each)
-        elif len(ended) > 1:
+        elif len(pending) > 1:
             unanswered += settle_together(queue, [each])
         else:
             _cannot_settle(each, answer)
     return unanswered
 
 
-def _cannot_settle(ended: EndedRun, problem: Exception) -> None:
-    task = ended.run.claim.task
+def _cannot_settle(pending: PendingSettlement, problem: Exception) -> None:
+    task = pending.run.claim.task
     message = "task %s cannot be settled; it stays TAKEN until its lease expires"
     logger.error(message, task.task_id, exc_info=problem, extra=log_fields(task))
-    ended.settled(Outcome.UNSETTLED)
+    pending.settled(Outcome.UNSETTLED)
 
 
-def _answers(queue: BaseQueue, ended: Sequence[EndedRun]) -> Sequence[Task | Exception]:
+def _answers(queue: BaseQueue, pending: Sequence[PendingSettlement]) -> Sequence[Task | Exception]:
     try:
-        return queue.settle_many([each.end.settlement for each in ended])
+        return queue.settle_many([each.end.settlement for each in pending])
     except Exception as error:  # noqa: BLE001 - the answer for each
-        return [error] * len(ended)
+        return [error] * len(pending)
 
 
 def settle_until_lost(
-    queue: BaseQueue, unanswered: Sequence[EndedRun], *, draining: Callable[[], bool]
+    queue: BaseQueue, unanswered: Sequence[PendingSettlement], *, draining: Callable[[], bool]
 ) -> None:
     """Settle runs again that the store did not answer, until it does.
 
@@ -219,8 +219,8 @@ def settle_until_lost(
 
 
 def _worth_a_try(
-    queue: BaseQueue, unanswered: Sequence[EndedRun], try_at: float, *, draining: bool
-) -> list[EndedRun]:
+    queue: BaseQueue, unanswered: Sequence[PendingSettlement], try_at: float, *, draining: bool
+) -> list[PendingSettlement]:
     """Return the runs to settle again; give the others up."""
     late = {each for each in unanswered if each.run.claim.lease_until <= try_at}
     given_up = {each for each in late if draining or each.is_last_try}
@@ -233,7 +233,7 @@ def _worth_a_try(
     return kept
 
 
-def _give_up(given_up: Iterable[EndedRun]) -> None:
+def _give_up(given_up: Iterable[PendingSettlement]) -> None:
     for each in given_up:
         task = each.run.claim.task
         message = "task %s stays TAKEN until its lease expires"
@@ -241,9 +241,9 @@ def _give_up(given_up: Iterable[EndedRun]) -> None:
         each.settled(Outcome.UNSETTLED)
 
 
-def _answers_others(queue: BaseQueue, ended: Iterable[EndedRun]) -> bool:
+def _answers_others(queue: BaseQueue, pending: Iterable[PendingSettlement]) -> bool:
     """Return whether the store answers a read of one of the tasks; False if there are none."""
-    for each in ended:
+    for each in pending:
         try:
             queue.get(each.run.claim.task.task_id)
         except DamagedTaskError:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from freshq.model.checks import checked_seconds
 from freshq.stores.putter import transactions_of
-from freshq.worker.capacity import Capacity
-from freshq.worker.leased import LeasedLoop
+from freshq.worker.instrumented_runner import instrumented
+from freshq.worker.lease_loop import LeaseLoop
 from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus
 from freshq.worker.runner import checked_runner, codec_of
-from freshq.worker.running import surrounded
-from freshq.worker.transacted import TransactionLoop
+from freshq.worker.start_limits import StartLimits
+from freshq.worker.transaction_loop import TransactionLoop
 
 if TYPE_CHECKING:
     import asyncio
@@ -78,7 +78,7 @@ class Worker:
         own: Any = getattr(queue, "queue", queue)
         self._queue: BaseQueue = own
         self._config = parse_worker_options(options)
-        self._capacity = Capacity(self._queue, self._config)
+        self._limits = StartLimits(self._queue, self._config)
         self._end_request = EndRequest()
         self._status = WorkerStatus()
         self._loop: WorkLoop | None = None
@@ -88,7 +88,7 @@ class Worker:
             transactions_of(self._queue.store, "transaction")
         checked = checked_runner(runner, transaction=self._config.transaction)
         self._codec = codec_of(self._queue, checked)
-        self._runner: Any = surrounded(checked, self._queue.telemetry)
+        self._runner: Any = instrumented(checked, self._queue.telemetry)
 
     def stop(self) -> None:
         """Stop claiming; `run` returns once the running tasks are settled. Safe in a signal handler."""
@@ -128,17 +128,17 @@ class Worker:
         try:
             loop.work(self._condition(until))
         finally:
-            self._capacity.leave()
+            self._limits.leave()
             self._queue.close()
             self._status = replace(loop.status(), state=WorkerState.ENDED)
             self._loop = None
         return loop.report
 
     def _new_loop(self) -> WorkLoop:
-        common = (self._queue, self._runner, self._config, self._capacity, self._end_request)
+        common = (self._queue, self._runner, self._config, self._limits, self._end_request)
         if self._config.transaction:
             return TransactionLoop(*common)
-        return LeasedLoop(*common, self._event_loop, self._codec)
+        return LeaseLoop(*common, self._event_loop, self._codec)
 
     def serving(self, drain_seconds: float | None = None) -> AbstractAsyncContextManager[Self]:
         """Run the worker beside an `async with` block, as in the lifespan of a web application.

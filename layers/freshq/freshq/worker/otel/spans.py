@@ -23,7 +23,7 @@ from freshq.model.lifecycle import truncated
 from freshq.model.outcomes import Busy, Reject, Retry, error_text
 from freshq.model.telemetry import RunScope
 from freshq.model.trace_context import joined
-from freshq.worker.running import CancelledRun
+from freshq.worker.instrumented_runner import CancelledRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Pauses between claims while the store does not answer or the runner is busy."""
+"""Backs off between claims while the store does not answer or the runner is busy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUSY_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=10.0)
 CLAIM_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=5.0)
 
 
-class ClaimPause:
+class ClaimBackoff:
     """Backs off after failed claims, and after runs for which the downstream was busy.
 
     Attributes:
@@ -22,7 +22,7 @@ class ClaimPause:
     """
 
     def __init__(self, uniform: Callable[[], float]) -> None:
-        """Begin without a pause.
+        """Begin without a wait.
 
         Args:
             uniform: Returns a random number from [0, 1).
@@ -44,7 +44,7 @@ class ClaimPause:
         return time.monotonic() - self._failing_since if self.failed_claims else 0.0
 
     def claim_failed(self) -> None:
-        """Pause because the store did not answer."""
+        """Back off because the store did not answer."""
         if not self.failed_claims:
             self._failing_since = time.monotonic()
         self.failed_claims += 1
@@ -55,7 +55,7 @@ class ClaimPause:
         self.failed_claims = 0
 
     def run_was_busy(self) -> None:
-        """Pause because the downstream has no capacity."""
+        """Back off because the downstream has no capacity."""
         self._busy_runs += 1
         self._begin(BUSY_BACKOFF, self._busy_runs)
 
@@ -64,6 +64,6 @@ class ClaimPause:
         self._busy_runs = 0
 
     def _begin(self, backoff: Backoff, times: int) -> None:
-        # At least half of the bound: full jitter could end the pause at once.
-        pause_seconds = backoff.delay_seconds(times, 0.5 + self._uniform() / 2)
-        self._until = time.monotonic() + pause_seconds
+        # At least half of the bound: full jitter could end the wait at once.
+        wait_seconds = backoff.delay_seconds(times, 0.5 + self._uniform() / 2)
+        self._until = time.monotonic() + wait_seconds

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     from freshq.queue.base import BaseQueue
     from freshq.stores.transactions import HeldTask
-    from freshq.worker.capacity import Capacity
     from freshq.worker.loop import EndRequest
     from freshq.worker.options import WorkerConfig
     from freshq.worker.runner import TransactionRunner
+    from freshq.worker.start_limits import StartLimits
 
 logger = task_logger(__name__)
 
 
 @dataclass(eq=False, slots=True)
-class _Turn:
-    """A thread that looks for a task and runs it.
+class _TransactionThread:
+    """A thread that holds the next task, if there is one, and runs it.
 
     Attributes:
-        held: The task; None while the thread looks for one, and if it found none.
+        held: The task; None while the thread asks for one, and if there was none.
         counted: Whether the loop has counted its start.
         raised: What the runner raised.
         ended: How the run ended; None if there was no task.
@@ -50,15 +50,15 @@ class _Turn:
 
     @property
     def outage(self) -> StoreError | None:
-        """Why the thread, which is over, could not look for a task; None if it could."""
+        """Why the thread, which is over, could not ask for a task; None if it could."""
         error = self.ended.exception()
         return error if isinstance(error, StoreError) else None
 
 
 class TransactionLoop(WorkLoop):
-    """Looks for a task and runs it in one thread, inside one transaction.
+    """Holds a task and runs it in one thread, inside one transaction.
 
-    While the queue has tasks, several threads look at a time; once one finds none, one thread looks every
+    While the queue has tasks, several threads ask at a time; once one finds none, one thread asks every
     `poll_seconds`.
     """
 
@@ -67,24 +67,24 @@ class TransactionLoop(WorkLoop):
         queue: BaseQueue,
         runner: TransactionRunner,
         config: WorkerConfig,
-        capacity: Capacity,
+        limits: StartLimits,
         end_request: EndRequest,
     ) -> None:
         """Start nothing yet; the arguments besides the runner are those of `WorkLoop`."""
-        super().__init__(queue, config, capacity, end_request)
+        super().__init__(queue, config, limits, end_request)
         self._runner = runner
-        self._turns: list[_Turn] = []
+        self._threads: list[_TransactionThread] = []
         self._found_nothing = False
-        self._look_at = 0.0
+        self._claim_at = 0.0
         self._outage: StoreError | None = None
 
     @override
     def _in_flight(self) -> int:
-        return sum(turn.held is not None for turn in self._turns)
+        return sum(thread.held is not None for thread in self._threads)
 
     @override
     def _unfinished(self) -> Iterable[str]:
-        return (turn.held.task.task_id for turn in self._turns if turn.held is not None)
+        return (thread.held.task.task_id for thread in self._threads if thread.held is not None)
 
     @override
     def _start_what_fits(self) -> None:
@@ -92,32 +92,32 @@ class TransactionLoop(WorkLoop):
         outage, self._outage = self._outage, None
         if outage is not None:
             self._store_failed(outage)
-        if self._pause.active or time.monotonic() < self._look_at:
+        if self._backoff.active or time.monotonic() < self._claim_at:
             return
-        looking = sum(turn.held is None for turn in self._turns)
+        asking = sum(thread.held is None for thread in self._threads)
         try:
-            free = self._capacity.available(self._in_flight()) - looking
+            free = self._limits.available(self._in_flight()) - asking
         except StoreError as error:
             self._store_failed(error)
             return
-        for _ in range(min(free, 1 - looking) if self._found_nothing else free):
-            turn = _Turn()
-            self._turns.append(turn)
-            in_thread("freshq-turn", partial(self._turn, turn), turn.ended)
-            turn.ended.add_done_callback(lambda _ended: self._end_request.wake.set())
+        for _ in range(min(free, 1 - asking) if self._found_nothing else free):
+            thread = _TransactionThread()
+            self._threads.append(thread)
+            in_thread("freshq-transaction", partial(self._hold_and_run, thread), thread.ended)
+            thread.ended.add_done_callback(lambda _ended: self._end_request.wake.set())
 
     def _count_starts(self) -> None:
         """Count what the threads found against the limits."""
-        for turn in self._turns:
-            if turn.held is not None and not turn.counted:
-                turn.counted = True
+        for thread in self._threads:
+            if thread.held is not None and not thread.counted:
+                thread.counted = True
                 self.report.claimed += 1
-                self._capacity.started()
+                self._limits.started()
                 self._found_nothing = False
 
     @override
     def _is_busy(self) -> bool:
-        return bool(self._turns)
+        return bool(self._threads)
 
     @override
     def _has_work(self) -> bool:
@@ -128,14 +128,14 @@ class TransactionLoop(WorkLoop):
         self._count_starts()
         over = self._take_over()
         # Several failures at the same time are one.
-        self._outage = next((turn.outage for turn in over if turn.outage), self._outage)
-        results = [turn.ended.exception() or turn.ended.result() for turn in over if not turn.outage]
+        self._outage = next((thread.outage for thread in over if thread.outage), self._outage)
+        results = [thread.ended.exception() or thread.ended.result() for thread in over if not thread.outage]
         self._note(results)
         return [outcome for outcome in results if outcome is not None]
 
-    def _take_over(self) -> list[_Turn]:
-        over = [turn for turn in self._turns if turn.ended.done()]
-        self._turns = [turn for turn in self._turns if turn not in over]
+    def _take_over(self) -> list[_TransactionThread]:
+        over = [thread for thread in self._threads if thread.ended.done()]
+        self._threads = [thread for thread in self._threads if thread not in over]
         return over
 
     def _note(self, results: Sequence[Outcome | BaseException | None]) -> None:
@@ -144,10 +144,10 @@ class TransactionLoop(WorkLoop):
             self._store_answered()
         if None in results:
             self._found_nothing = True
-            self._look_at = time.monotonic() + self._config.poll_seconds
+            self._claim_at = time.monotonic() + self._config.poll_seconds
 
-    def _turn(self, turn: _Turn) -> Outcome | None:
-        """Look for a task, run it and settle it; return None if there is none.
+    def _hold_and_run(self, thread: _TransactionThread) -> Outcome | None:
+        """Hold the next task, run it and settle it; return None if there is none.
 
         Raises:
             StoreError: If the store did not answer before there was a task.
@@ -158,46 +158,46 @@ class TransactionLoop(WorkLoop):
             with self._queue.transaction() as held:
                 if held is None:
                     return None
-                turn.held = held
+                thread.held = held
                 started = time.monotonic()
-                self._run(turn, held)
+                self._run(thread, held)
         except Exception as problem:
-            if turn.held is None:
+            if thread.held is None:
                 raise
             error = f"{type(problem).__name__}: {error_text(problem)}"
-            if problem is not turn.raised:
-                task = turn.held.task
+            if problem is not thread.raised:
+                task = thread.held.task
                 message = "task %s could not be settled: %s"
                 logger.warning(message, task.task_id, error, extra=log_fields(task))
-        if turn.raised is not None and error is None:
-            error = error_text(turn.raised)
-        outcome = _outcome(turn.held, turn.raised)
-        if not isinstance(turn.raised, Reject):  # as under a lease, it says nothing about the downstream
-            self._capacity.ended(downstream_ok=outcome is Outcome.SUCCEEDED)
+        if thread.raised is not None and error is None:
+            error = error_text(thread.raised)
+        outcome = _outcome(thread.held, thread.raised)
+        if not isinstance(thread.raised, Reject):  # as under a lease, it says nothing about the downstream
+            self._limits.ended(downstream_ok=outcome is Outcome.SUCCEEDED)
         with self._observing():
-            self._observer.settled(_claim_of(turn.held), outcome, time.monotonic() - started, error)
+            self._observer.settled(_claim_of(thread.held), outcome, time.monotonic() - started, error)
         return outcome
 
-    def _run(self, turn: _Turn, held: HeldTask) -> None:
+    def _run(self, thread: _TransactionThread, held: HeldTask) -> None:
         """Call the runner; whatever it raises is an Exception afterwards, and ends only its attempt."""
         if self._draining.is_set():
-            turn.raised = Busy("the worker ends")
-            raise turn.raised
+            thread.raised = Busy("the worker ends")
+            raise thread.raised
         self._end_request.wake.set()
         with self._observing():
             self._observer.claimed(_claim_of(held), self._queue.now() - held.task.created)
         try:
             held.result = self._runner(held.task, held.connection)
         except (Busy, Reject, Retry) as outcome:
-            turn.raised = outcome
+            thread.raised = outcome
         except Exception as unexpected:
             logger.exception("the runner failed on task %s", held.task.task_id, extra=log_fields(held.task))
-            turn.raised = unexpected
+            thread.raised = unexpected
         except BaseException as exits:
             logger.exception("the runner failed on task %s", held.task.task_id, extra=log_fields(held.task))
-            turn.raised = RunnerExit(f"{type(exits).__name__}: {error_text(exits)}")
-        if turn.raised is not None:
-            raise turn.raised
+            thread.raised = RunnerExit(f"{type(exits).__name__}: {error_text(exits)}")
+        if thread.raised is not None:
+            raise thread.raised
 
 
 def _claim_of(held: HeldTask) -> Claim:

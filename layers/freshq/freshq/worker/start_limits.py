@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from freshq.worker.options import WorkerConfig
 
 
-class Capacity:
+class StartLimits:
     """The limits of a worker. Checked before every claim, so that a claimed task starts at once.
 
     The claim loop calls `available`, `started` and `pause_seconds`; any thread may call the others.
@@ -51,7 +51,7 @@ class Capacity:
             in_flight: Tasks that this worker runs.
 
         Raises:
-            StoreError: If the store did not answer a request for shared capacity.
+            StoreError: If the store did not answer a request for shared slots or tokens.
         """
         slots = self._concurrency - in_flight
         if self._slots is not None:
@@ -73,8 +73,8 @@ class Capacity:
         if self._tokens is not None:
             self._tokens.take(1)
 
-    def pause_seconds(self, in_flight: int, poll_seconds: float) -> float:
-        """Return how long to wait for capacity: less than `poll_seconds` if only a token is missing."""
+    def seconds_to_wait(self, in_flight: int, poll_seconds: float) -> float:
+        """Return how long to wait for a start: less than `poll_seconds` if it lacks only a token."""
         if in_flight >= self._concurrency:
             return poll_seconds
         waits = [poll_seconds]

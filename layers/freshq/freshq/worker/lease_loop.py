@@ -13,17 +13,17 @@ from typing_extensions import override
 from freshq.errors import LeaseLost, StoreError
 from freshq.model.settlement import Settlement
 from freshq.worker.crew import Crew
-from freshq.worker.leases import LeaseRenewal
+from freshq.worker.lease_renewal import LeaseRenewal
 from freshq.worker.log_fields import log_fields, task_logger
 from freshq.worker.loop import WorkLoop
 from freshq.worker.report import Outcome
 from freshq.worker.runner import CoroutineRunner
-from freshq.worker.runs import InTurn, StartedCoroutine, TaskRuns, in_thread
+from freshq.worker.runs import SerialCalls, StartedCoroutine, TaskRuns, in_thread
 from freshq.worker.settle import (
-    EndedRun,
+    PendingSettlement,
     completed,
-    end_of,
     ran_once,
+    run_to_end,
     settle_together,
     settle_until_lost,
     too_late_to_run,
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.queue.base import BaseQueue
-    from freshq.worker.capacity import Capacity
     from freshq.worker.loop import EndRequest
     from freshq.worker.options import WorkerConfig
     from freshq.worker.runner import Runner
     from freshq.worker.runs import TaskRun
     from freshq.worker.settle import RunEnd
+    from freshq.worker.start_limits import StartLimits
 
 logger = task_logger(__name__)
 
@@ -49,7 +49,7 @@ logger = task_logger(__name__)
 GIVE_BACK_SECONDS: Final = 5.0
 
 
-class LeasedLoop(WorkLoop):
+class LeaseLoop(WorkLoop):
     """Claims tasks, runs each in a thread of a crew while its lease is extended, and settles them."""
 
     def __init__(
@@ -57,7 +57,7 @@ class LeasedLoop(WorkLoop):
         queue: BaseQueue,
         runner: Runner,
         config: WorkerConfig,
-        capacity: Capacity,
+        limits: StartLimits,
         end_request: EndRequest,
         event_loop: asyncio.AbstractEventLoop | None,
         codec: Codec,
@@ -68,18 +68,18 @@ class LeasedLoop(WorkLoop):
             queue: The queue.
             runner: Runs the tasks.
             config: The options.
-            capacity: How many tasks may start.
+            limits: How many tasks may start.
             end_request: How the end is asked for.
             event_loop: For the coroutines of the runner; None for its own loop.
             codec: Encodes what the runner returns.
         """
-        super().__init__(queue, config, capacity, end_request)
+        super().__init__(queue, config, limits, end_request)
         self._event_loop = event_loop
         self._runner = runner
         self._codec = codec
         self._runs = TaskRuns(on_end=end_request.wake.set)
         self._crew = Crew(self._run, self._settle, on_freed=self._runs.free_succeeded)
-        self._answered_runs = InTurn("freshq-answers", self._go_on)
+        self._answered_runs = SerialCalls("freshq-answers", self._go_on)
         self._renewal = LeaseRenewal(
             queue, self._runs, config.poll_seconds, config.max_run_seconds, self._overran
         )
@@ -130,17 +130,17 @@ class LeasedLoop(WorkLoop):
         claims = self._claim()
         now = self._queue.now()
         for _claim in claims:
-            self._capacity.started()
+            self._limits.started()
         runs = [self._runs.begin(claim, now) for claim in claims]
-        self._crew.start([run for run in runs if not self._is_awaited(run)])
+        self._crew.start([run for run in runs if not self._start_coroutine_or_end(run)])
         self._crew.wake()
 
     def _claim(self) -> list[Claim]:
-        """Claim what can start now, unless a pause is on."""
-        if self._pause.active or self._settles_late():
+        """Claim what can start now, unless it backs off."""
+        if self._backoff.active or self._settles_late():
             return []
         try:
-            limit = self._capacity.available(self._in_flight())
+            limit = self._limits.available(self._in_flight())
             claims = self._queue.claim(limit) if limit > 0 else []
         except StoreError as error:
             self._store_failed(error)
@@ -168,36 +168,36 @@ class LeasedLoop(WorkLoop):
             if run.acknowledged:
                 self._run_once(run)
             else:
-                self._begin(run)
+                self._run_and_settle(run)
         except BaseException as error:  # noqa: BLE001 - raised by the loop
             self._runs.end(run, error)
 
-    def _begin(self, run: TaskRun) -> None:
+    def _run_and_settle(self, run: TaskRun) -> None:
         if self._end_request.at_once and run.coroutine is None:
             return  # another worker may have it already: it is given back
         started = time.monotonic()
         end = too_late_to_run(self._queue, run.claim) if run.coroutine is None else None
         if end is None and self._config.at_most_once:
             self._runs.settles(run)
-            self._crew.settle(EndedRun(run, completed(run.claim), partial(self._acknowledged, run)))
+            self._crew.settle(PendingSettlement(run, completed(run.claim), partial(self._acknowledged, run)))
             return
         if end is None:
-            end = self._ran(run)
+            end = self._run_to_end(run)
         self._runs.settles(run, frees_slot=end.outcome is Outcome.SUCCEEDED)
         if end.downstream_ok is not None:
-            self._capacity.ended(downstream_ok=end.downstream_ok)
+            self._limits.ended(downstream_ok=end.downstream_ok)
         run_seconds = time.monotonic() - _started(run, started)
-        self._crew.settle(EndedRun(run, end, partial(self._settled, run, run_seconds, end.error)))
+        self._crew.settle(PendingSettlement(run, end, partial(self._settled, run, run_seconds, end.error)))
 
-    def _is_awaited(self, run: TaskRun) -> bool:
+    def _start_coroutine_or_end(self, run: TaskRun) -> bool:
         """Start the coroutine of a task that has one and may run now; return whether it needs no thread."""
         try:
-            return self._has_started(run)
+            return self._start_coroutine(run)
         except BaseException as error:  # noqa: BLE001 - raised by the loop; the runs claimed with it go on
             self._runs.end(run, error)
             return True
 
-    def _has_started(self, run: TaskRun) -> bool:
+    def _start_coroutine(self, run: TaskRun) -> bool:
         """Start the coroutine of a task that has one and may run now; return whether it did."""
         if not isinstance(self._runner, CoroutineRunner):
             return False
@@ -229,32 +229,32 @@ class LeasedLoop(WorkLoop):
         coroutine = run.coroutine
         return self._runner if coroutine is None else lambda _task: coroutine.answer.result()
 
-    def _ran(self, run: TaskRun) -> RunEnd:
+    def _run_to_end(self, run: TaskRun) -> RunEnd:
         if run.claim.task.attempts == 1:
-            self._capacity.first_attempt()
-        return end_of(self._queue, run, self._runner_of(run), self._codec, self._capacity.may_retry)
+            self._limits.first_attempt()
+        return run_to_end(self._queue, run, self._runner_of(run), self._codec, self._limits.may_retry)
 
-    def _settle(self, ended: list[EndedRun]) -> None:
+    def _settle(self, pending: list[PendingSettlement]) -> None:
         """Settle runs; those that the store does not answer are left to a thread of their own."""
-        with self._ending(ended):
-            unanswered = settle_together(self._queue, ended)
+        with self._ending(pending):
+            unanswered = settle_together(self._queue, pending)
             if not unanswered:
                 return
             again = in_thread("freshq-settle", partial(self._settle_again, unanswered))
             if again.done() and again.exception() is not None:  # the system has no thread left
                 self._settle_again(unanswered)
 
-    def _settle_again(self, unanswered: list[EndedRun]) -> None:
+    def _settle_again(self, unanswered: list[PendingSettlement]) -> None:
         with self._ending(unanswered):
             settle_until_lost(self._queue, unanswered, draining=self._draining.is_set)
 
     @contextmanager
-    def _ending(self, ended: list[EndedRun]) -> Iterator[None]:
+    def _ending(self, pending: list[PendingSettlement]) -> Iterator[None]:
         """End runs with an error that nobody expected: the loop raises it."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - raised by the loop
-            for each in ended:
+            for each in pending:
                 if each.run.ended is None:
                     self._runs.end(each.run, error)
 
@@ -270,7 +270,7 @@ class LeasedLoop(WorkLoop):
             self._settled(run, 0.0, "it could not be acknowledged, so it was not run", outcome)
             return
         run.acknowledge()
-        if not self._is_awaited(run):
+        if not self._start_coroutine_or_end(run):
             self._crew.start([run])
             with suppress(RuntimeError):  # no thread is left: the one that settles takes it next
                 self._crew.wake()
@@ -278,7 +278,7 @@ class LeasedLoop(WorkLoop):
     def _run_once(self, run: TaskRun) -> None:
         started = _started(run, time.monotonic())
         ended = ran_once(run.claim, self._runner_of(run))
-        self._capacity.ended(downstream_ok=ended.downstream_ok)
+        self._limits.ended(downstream_ok=ended.downstream_ok)
         outcome = Outcome.SUCCEEDED if ended.error is None else Outcome.FAILED
         self._settled(run, time.monotonic() - started, ended.error, outcome)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from freshq.model.telemetry import RunScope, Telemetry
 
 
-def surrounded(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[..., Any]:
+def instrumented(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[..., Any]:
     """Return a runner that does the same, and whose runs are known to the log and to telemetry.
 
     Args:
@@ -29,7 +29,7 @@ def surrounded(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[...
     """
     telemetry = guarded(telemetry)
     if isinstance(runner, CoroutineRunner):
-        return SurroundedCoroutines(runner, telemetry)
+        return InstrumentedCoroutines(runner, telemetry)
     return partial(_run, runner, telemetry)
 
 
@@ -48,11 +48,11 @@ def _run(runner: Callable[..., Any], telemetry: Telemetry, task: Task, *connecti
     return result
 
 
-class SurroundedCoroutines(CoroutineRunner):
+class InstrumentedCoroutines(CoroutineRunner):
     """A `CoroutineRunner` whose runs are known to the log and to telemetry, in threads and in coroutines."""
 
     def __init__(self, runner: CoroutineRunner, telemetry: Telemetry) -> None:
-        """Surround the runs of a runner; tell telemetry of each."""
+        """Instrument the runs of a runner."""
         self.codec = runner.codec
         self._runner = runner
         self._telemetry = telemetry
