@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from freshq.stores.base import Store
 
     # Inside the class, `list` is a verb.
-    Claims: TypeAlias = list[Claim]
+    ClaimList: TypeAlias = list[Claim]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -226,7 +226,7 @@ class AsyncQueue:
 
     async def poll(
         self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
-    ) -> Claims:
+    ) -> ClaimList:
         """Claim tasks; wait until there are some. The arguments are those of `Queue.poll`."""
         claim = partial(self.queue.claim, limit)
         poll = poll_for_claims(claim, self.queue, timeout_seconds, poll_seconds)

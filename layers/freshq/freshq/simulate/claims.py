@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from freshq.simulate.load import Load
 
 
-class Claims:
+class SimulatedClaimer:
     """Takes tasks out of the backlog, as the claims of one process do.
 
     Attributes:

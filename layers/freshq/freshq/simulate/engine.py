@@ -15,7 +15,7 @@ from freshq.policy.order import Order
 from freshq.policy.rules import ReserveRule
 from freshq.simulate.admission import Admission
 from freshq.simulate.backlog import backlog_for
-from freshq.simulate.claims import Claims
+from freshq.simulate.claims import SimulatedClaimer
 from freshq.simulate.fates import Fates
 
 if TYPE_CHECKING:
@@ -76,12 +76,12 @@ class _Engine:
         self.starts = array("d", bytes(8 * len(load)))
         self._backlog = backlog_for(load, rules, self.fates)
         self._admission = Admission(load, rules, self._backlog, self.fates, seed)
-        self._claims = Claims(load, rules, self._backlog, self._admission)
+        self._claimer = SimulatedClaimer(load, rules, self._backlog, self._admission)
         # Most rules do without some steps, which cost time.
         self._admits_all = rules.door is None and rules.backlog is None
         unreserved = rules.reserve == ReserveRule()
         plain = unreserved and rules.codel is None
-        self._claim: Callable[[float], int | None] = self._backlog.take if plain else self._claims.claim
+        self._claim: Callable[[float], int | None] = self._backlog.take if plain else self._claimer.claim
         # Whether a claim that finds nothing may be left out, because it would change nothing.
         self._pausing = unreserved and rules.order is not Order.ADAPTIVE
         self._idle = servers
@@ -112,7 +112,7 @@ class _Engine:
                 self._start_idle(now)
         while busy:
             complete(busy[0])
-        self.fates.shed_waiting(self._load, self._claims.spans)
+        self.fates.shed_waiting(self._load, self._claimer.spans)
 
     def _complete(self, now: float) -> None:
         """Let the server that ends first, `now`, claim its next task."""
@@ -148,7 +148,7 @@ class _Engine:
 
     def _observe(self, running: list[tuple[float, int]], now: float) -> None:
         """Show the rules what ended by now."""
-        observe, served, starts = self._claims.observe, self._admission.served, self.starts
+        observe, served, starts = self._claimer.observe, self._admission.served, self.starts
         while running and running[0][0] <= now:
             end, task = heappop(running)
             observe(end - starts[task])

@@ -71,7 +71,7 @@ class _Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class Claimer:
     """Claims tasks, each by one conditional write.
 
     Attributes:

@@ -17,7 +17,7 @@ from freshq.stores.dynamodb.approximate_counts import ApproximateCounts
 from freshq.stores.dynamodb.batches import Batches
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.candidates import Candidates
-from freshq.stores.dynamodb.claims import Claims
+from freshq.stores.dynamodb.claims import Claimer
 from freshq.stores.dynamodb.control import ControlRecords
 from freshq.stores.dynamodb.dead_letters import DeadLetters
 from freshq.stores.dynamodb.due import DueTasks
@@ -83,7 +83,7 @@ class TableStore(Store):
         self._stale = StaleTasks(calls, self._keyspace)
         self._quarantine = quarantine = Quarantine(calls, self._keyspace)
         self._batches = batches = Batches(calls)
-        self._claims = Claims(calls, batches, self._keyspace, self._leases, quarantine, self._stale)
+        self._claimer = Claimer(calls, batches, self._keyspace, self._leases, quarantine, self._stale)
         self._dead = DeadLetters(calls, self._keyspace)
         self._due = DueTasks(calls, self._keyspace, quarantine)
         self._records = SharedRecords(calls)
@@ -159,7 +159,7 @@ class TableStore(Store):
     def claim(self, request: ClaimRequest) -> list[Task]:
         moment = request.moment()
         candidates = Candidates(request, moment, self._lines, self._waiting, self._stale)
-        tasks = self._claims.take(request, candidates)
+        tasks = self._claimer.take(request, candidates)
         least = MIN_CLOSING_LINES if len(tasks) == request.limit else 1
         self._lines.close_empty(request.queue, request.moment().now, least)
         return tasks

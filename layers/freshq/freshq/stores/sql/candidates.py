@@ -15,7 +15,7 @@ from freshq.stores.sql.claim_statements import ClaimStatements
 from freshq.stores.sql.line_window import LineWindow
 from freshq.stores.sql.part import live_in_line
 from freshq.stores.sql.rows import Stored, line_key, microseconds, stored
-from freshq.stores.sql.settles import Settles
+from freshq.stores.sql.settles import SettlePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ SPARE_ROWS: Final = 20
 SECOND_PAGE_ROWS: Final = 50
 
 
-class Candidates(Settles):
+class Candidates(SettlePart):
     """Finds the best tasks of lines."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:

@@ -50,7 +50,7 @@ MAX_ROUNDS: Final = 3
 MIN_ASKED: Final = 4
 
 
-class Claims(Candidates):
+class ClaimPart(Candidates):
     """Claims tasks."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:

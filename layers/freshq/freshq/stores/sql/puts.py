@@ -93,7 +93,7 @@ class PutSignal:
             self._condition.wait_for(lambda: self.count != seen, seconds)
 
 
-class Puts(Part):
+class PutPart(Part):
     """Puts tasks into the table."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:

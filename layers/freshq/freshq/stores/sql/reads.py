@@ -66,7 +66,7 @@ class ReadStatements(Statements):
         )
 
 
-class Reads(Part):
+class ReadPart(Part):
     """Reads tasks."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from freshq.errors import StoreError
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard
-from freshq.stores.sql.reads import Reads
+from freshq.stores.sql.reads import ReadPart
 from freshq.stores.sql.rows import END_COLUMNS, OVER, columns_of, end
 from freshq.stores.sql.statements import TAKEN, Conditions, Statements, guard_parameters
 
@@ -177,7 +177,7 @@ class SettleStatements(Statements):
         return sa.func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
 
 
-class Settles(Reads):
+class SettlePart(ReadPart):
     """Changes tasks under guards."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:

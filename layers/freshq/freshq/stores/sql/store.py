@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from freshq.stores.sql.approximate_counts import ApproximateCounts
-from freshq.stores.sql.claims import Claims
+from freshq.stores.sql.claims import ClaimPart
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.engine import DEFAULT
 from freshq.stores.sql.migrations import migrate
-from freshq.stores.sql.puts import Puts
+from freshq.stores.sql.puts import PutPart
 from freshq.stores.sql.schema import checked_table, schema
 from freshq.stores.sql.shared_records import SharedRecords
 from freshq.stores.sql.transactions import SqlTransactions
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from freshq.stores.sql.connection_limits import ConnectionLimits
 
 
-class SqlStore(Claims, Puts, Upkeep, SharedRecords, ApproximateCounts):
+class SqlStore(ClaimPart, PutPart, Upkeep, SharedRecords, ApproximateCounts):
     """Tasks in a table of a relational database. Thread-safe; each process makes its own."""
 
     def __init__(

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.conflicts import OnConflict
-    from freshq.stores.sql.claims import Claims
-    from freshq.stores.sql.puts import Puts
+    from freshq.stores.sql.claims import ClaimPart
+    from freshq.stores.sql.puts import PutPart
     from freshq.stores.transactions import SettlingContext
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class _LockedRow:
 class SqlTransactions(Transactions):
     """Verbs that share a transaction with the caller's own statements."""
 
-    def __init__(self, claims: Claims, puts: Puts) -> None:
+    def __init__(self, claims: ClaimPart, puts: PutPart) -> None:
         """Use parts of a store.
 
         Args:
