@@ -1,7 +1,8 @@
 """Processor time of each function's cold start, against the layer as an earlier commit built it.
 
 A start is the import of the handler, and the clients that its first invocation needs. Both builds are for
-this interpreter, and no start writes bytecode, as on Lambda.
+this interpreter, and no start writes bytecode, as on Lambda. Which package takes how much of the imports is
+what Python's own `-X importtime` says.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -67,6 +70,12 @@ print(json.dumps([imported - began, time.process_time() - began]))
 """
 
 
+# Of a module itself, without those that it imports.
+IMPORT_LINE: Final = re.compile(r"^import time: +(\d+) \| +\d+ \| +([\w.]+)$", re.MULTILINE)
+STANDARD_LIBRARY: Final = "the standard library"
+LEAST_SHARE: Final = 0.01
+
+
 class Variant(NamedTuple):
     """What is started.
 
@@ -83,6 +92,24 @@ class Variant(NamedTuple):
 
 def start_seconds(variant: Variant, packages: Path, function: str) -> tuple[float, float]:
     """Return the processor time of one import of the handler, and of the import and the clients."""
+    imported, connected = json.loads(started(variant, packages, function).stdout.splitlines()[-1])
+    return imported, connected
+
+
+def import_microseconds(variant: Variant, packages: Path, function: str) -> Counter[str]:
+    """Return the time that the imports of one start take, by package."""
+    report = started(variant, packages, function, "-X", "importtime").stderr
+    found: Counter[str] = Counter()
+    for microseconds, module in IMPORT_LINE.findall(report):
+        package = module.partition(".")[0]
+        found[STANDARD_LIBRARY if package in sys.stdlib_module_names else package] += int(microseconds)
+    return found
+
+
+def started(
+    variant: Variant, packages: Path, function: str, *options: str
+) -> subprocess.CompletedProcess[str]:
+    """Start a function once, with options of the interpreter."""
     logical_id = "".join(part.title() for part in function.split("_")) + "Function"
     layer = variant.application / "FreshqLayer" / "python"
     # Lambda's order: the function, the layer, the runtime's own packages.
@@ -90,15 +117,13 @@ def start_seconds(variant: Variant, packages: Path, function: str) -> tuple[floa
     at_init = (layer / "freshq/aws/environment.py").exists()
     arguments = [json.dumps([str(path) for path in paths]), FUNCTIONS[function], json.dumps(at_init)]
     tracing = {"PATH": os.environ["PATH"], "POWERTOOLS_TRACE_DISABLED": variant.untraced}
-    done = subprocess.run(  # noqa: S603 - this interpreter, without its site-packages
-        [sys.executable, "-I", "-S", "-c", PROGRAM, *arguments],
+    return subprocess.run(  # noqa: S603 - this interpreter, without its site-packages
+        [sys.executable, "-I", "-S", *options, "-c", PROGRAM, *arguments],
         env=ENVIRONMENT | tracing,
         capture_output=True,
         text=True,
         check=True,
     )
-    imported, connected = json.loads(done.stdout.splitlines()[-1])
-    return imported, connected
 
 
 def build_commit(commit: str, folder: Path) -> Path:
@@ -129,12 +154,28 @@ def main() -> None:
         before = Variant("before", build_commit(arguments.before, folder), "false")
         variants = (before, Variant("now", now, "false"), Variant("untraced", now, "true"))
         samples: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        imports: Counter[str] = Counter()
         for _round in track(range(arguments.rounds), "starting", transient=True):
             for function, variant in product(FUNCTIONS, variants):
                 seconds = start_seconds(variant, packages, function)
                 samples.setdefault((variant.name, function), []).append(seconds)
+            for function in FUNCTIONS:
+                imports += import_microseconds(variants[1], packages, function)
     Console(width=110).print(report(samples))
-    figures.write("coldstart", {"rounds": arguments.rounds, "processor_ms": medians(samples)}, ("boto3",))
+    found = {
+        "rounds": arguments.rounds,
+        "before": arguments.before,
+        "processor_ms": medians(samples),
+        "shares_of_imports": shares(imports),
+    }
+    figures.write("coldstart", found, ("boto3",))
+
+
+def shares(imports: Counter[str]) -> dict[str, float]:
+    """Return the share of each package in the time of all imports, but for the smallest."""
+    total = imports.total()
+    each = {package: round(spent / total, 3) for package, spent in imports.most_common()}
+    return {package: share for package, share in each.items() if share >= LEAST_SHARE}
 
 
 def medians(samples: Mapping[tuple[str, str], Sequence[tuple[float, float]]]) -> dict[str, Any]:

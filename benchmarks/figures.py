@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 RESULTS: Final = Path("benchmarks/results")
 GIB: Final = 2**30
+# Of the last minute, before this process did anything: what else the machine does.
+LOAD_BEFORE: Final = os.getloadavg()[0]
 
 
 def machine(packages: Sequence[str] = (), programs: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -31,7 +33,8 @@ def machine(packages: Sequence[str] = (), programs: Mapping[str, str] | None = N
         "memory_gib": round(memory_bytes / GIB),
         "system": f"{platform.system()} on {platform.machine()}",
         "python": platform.python_version(),
-        # Of the last 15 minutes: what else ran beside.
+        "load_before": round(LOAD_BEFORE, 1),
+        # Of the last 15 minutes, this part's own work included.
         "load": round(os.getloadavg()[2], 1),
     } | ({"versions": versions} if versions else {})
 
@@ -62,6 +65,11 @@ def read(name: str) -> dict[str, Any]:
     """
     whole: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return whole
+
+
+def is_measured(name: str) -> bool:
+    """Return whether there is a file of a part."""
+    return (RESULTS / f"{name}.json").exists()
 
 
 def figures_of(name: str) -> Any:  # noqa: ANN401 - JSON

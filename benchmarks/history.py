@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from contextlib import ExitStack
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -37,6 +37,7 @@ BATCHES: Final = (1, 10)
 Figures = dict[str, dict[str, list[tuple[float, float]]]]
 WALL: Final = 0
 PROCESSOR: Final = 1
+QUARTILES: Final = 4
 
 
 def databases(stack: ExitStack) -> Iterator[tuple[str, str]]:
@@ -102,6 +103,22 @@ def ratio(figures: dict[str, list[tuple[float, float]]], name: str, kind: int = 
     return f"x {median(figures, name, kind) / median(figures, OFF, kind):.2f}"
 
 
+def summary(figures: dict[str, list[tuple[float, float]]]) -> dict[str, dict[str, Any]]:
+    """Return by kind of history a task's median times, and quartiles of the ratios to none within a round."""
+    found = {}
+    for name, times in figures.items():
+        each: dict[str, Any] = {}
+        for kind, title in ((WALL, "wall"), (PROCESSOR, "processor")):
+            each[f"{title}_us"] = round(median(figures, name, kind), 1)
+            pairs = zip(times, figures[OFF], strict=True)
+            ratios = [one[kind] / other[kind] for one, other in pairs]
+            each[f"{title}_ratios"] = [
+                round(ratio, 3) for ratio in statistics.quantiles(ratios, n=QUARTILES, method="inclusive")
+            ]
+        found[name] = each
+    return found
+
+
 def show(results: dict[str, Figures]) -> None:
     """Print how much longer a task takes with a history."""
     columns = (
@@ -131,7 +148,14 @@ def main() -> None:
     with ExitStack() as stack:
         results = {name: measured(url, options.rounds, options.tasks) for name, url in databases(stack)}
     show(results)
-    report = {"rounds": options.rounds, "tasks": options.tasks, "wall_and_processor_us_per_task": results}
+    report = {
+        "rounds": options.rounds,
+        "tasks": options.tasks,
+        "databases": {
+            name: {batch: summary(figures) for batch, figures in by_batch.items()}
+            for name, by_batch in results.items()
+        },
+    }
     results_file.write("history", report, ("psycopg", "sqlalchemy"))
 
 

@@ -1,24 +1,25 @@
-"""The tables within docs/overload.md, made from the results of `benchmarks.overload`."""
+"""The tables within docs/overload.md, made from the results of `benchmarks.overload` and of the simulator."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.sections import filled, paragraph, table
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-BEGIN: Final = "<!-- made from benchmarks/results/overload.json: {} -->\n"
-END: Final = "<!-- end -->"
 SHOWN_LOADS: Final = (0.5, 0.95, 1.1, 2.0, 5.0, 10.0)
 SHOWN_POLICY_LOADS: Final = (0.8, 0.95, 1.1, 2.0, 3.0, 10.0)
 
 
-def page(written: str, report: Mapping[str, Any]) -> str:
+def page(written: str, report: Mapping[str, Any], simulator: Mapping[str, Any]) -> str:
     """Return the page with its tables anew.
 
     Args:
         written: The page.
         report: The figures of `benchmarks.overload`.
+        simulator: Those of `benchmarks.simulator`.
 
     Raises:
         ValueError: If the page lacks the marks around a table.
@@ -26,29 +27,41 @@ def page(written: str, report: Mapping[str, Any]) -> str:
     uneven = [
         row | {"order": "the same, tasks of uneven length"} for row in report["source_with_uneven_tasks"]
     ]
-    tables = {
-        "orders": _table([*report["by_load"], *uneven], "order", SHOWN_LOADS),
-        "policies": _table(report["by_policy"], "policy", SHOWN_POLICY_LOADS),
-        "tenants": _table(report["by_flood"], "tenants", SHOWN_LOADS),
-    }
-    for name, lines in tables.items():
-        head, begin, rest = written.partition(BEGIN.format(name))
-        _, end, tail = rest.partition(END)
-        if not end:
-            msg = f"docs/overload.md: no marks around the table {name!r}"
-            raise ValueError(msg)
-        written = head + begin + "\n" + "\n".join(lines) + "\n\n" + end + tail
-    return written
+    return filled(
+        written,
+        {
+            ("overload", "orders"): _table([*report["by_load"], *uneven], "order", SHOWN_LOADS),
+            ("overload", "policies"): _table(report["by_policy"], "policy", SHOWN_POLICY_LOADS),
+            ("overload", "tenants"): _table(report["by_flood"], "tenants", SHOWN_LOADS),
+            ("simulator", "speed"): _speed(simulator),
+        },
+    )
 
 
-def _table(rows: Sequence[Mapping[str, Any]], kind: str, loads: Sequence[float]) -> Iterator[str]:
-    yield "| at load | " + " | ".join(f"{load:g}" for load in loads) + " |"
-    yield "| --- |" + " ---: |" * len(loads)
+def _table(rows: Sequence[Mapping[str, Any]], kind: str, loads: Sequence[float]) -> list[str]:
     figures = {(row[kind], row["load"]): row for row in rows}
-    for name in dict.fromkeys(row[kind] for row in rows):
-        shown = " | ".join(_with_interval(figures[name, load]) for load in loads)
-        yield f"| {name} | {shown} |"
+    return table(
+        ["at load", *(f"{load:g}" for load in loads)],
+        [
+            [name, *(_with_interval(figures[name, load]) for load in loads)]
+            for name in dict.fromkeys(row[kind] for row in rows)
+        ],
+    )
 
 
 def _with_interval(row: Mapping[str, Any]) -> str:
     return f"{row['mean']:.2f} ± {row['half_width']:.2f}"
+
+
+def _speed(simulator: Mapping[str, Any]) -> Iterator[str]:
+    speeds = simulator["tasks_per_second"]
+    yield from paragraph(
+        "Simulated tasks a second on one core, as `make bench PARTS=simulator` measures them: the fastest of "
+        f"{simulator['rounds']} runs of {simulator['tasks']:,} tasks, in turns."
+    )
+    yield ""
+    loads = next(iter(speeds.values()))
+    yield from table(
+        ["policy", *(f"at {load} times the capacity" for load in loads)],
+        [[name, *(f"{round(speed, -4):,}" for speed in each.values())] for name, each in speeds.items()],
+    )

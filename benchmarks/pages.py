@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks import costs_page, dollars, growth_page, overload_page, scale, summary_page, worker_page
-from benchmarks.figures import figures_of, read
+from benchmarks import (
+    costs_page,
+    deploy_page,
+    dollars,
+    growth_page,
+    library_pages,
+    overload_page,
+    pipeline_page,
+    scale,
+    sql_page,
+    summary_page,
+    worker_page,
+)
+from benchmarks.figures import figures_of, is_measured, read
+from benchmarks.parts import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,18 +36,38 @@ def _growth() -> str:
 
 
 def _overload() -> str:
-    return overload_page.page((DOCS / "overload.md").read_text("utf-8"), figures_of("overload"))
+    return overload_page.page(_written("overload"), figures_of("overload"), figures_of("simulator"))
+
+
+def _of_workers() -> dict[int, dict[str, Any]]:
+    return {processes: read(file) for processes, file in worker_page.FILES.items() if is_measured(file)}
+
+
+def _written(page: str) -> str:
+    return (DOCS / f"{page}.md").read_text("utf-8")
+
+
+def _results(page: str) -> dict[str, dict[str, Any]]:
+    """Return what the parts wrote whose figures are on a page, by the name of the file."""
+    parts = (part for part in PARTS.values() if part.page == f"{page}.md")
+    return {file: read(file) for part in parts for file in part.files if is_measured(file)}
 
 
 # Each page, and what makes it from the files as they are now.
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "asyncio.md": lambda: library_pages.asyncio_page(_written("asyncio"), figures_of("asyncio")),
     "benchmarks.md": summary_page.current,
+    "cli.md": lambda: library_pages.cli_page(_written("cli"), figures_of("cli")),
     "costs.md": _costs,
+    "deploy.md": lambda: deploy_page.page(_written("deploy"), read("coldstart")),
     "dollars.md": dollars.current,
     "growth.md": _growth,
     "overload.md": _overload,
+    "pipeline.md": lambda: pipeline_page.page(_written("pipeline"), _results("pipeline")),
     "scale.md": scale.current,
-    "throughput.md": lambda: worker_page.page(read("worker"), read("distance")),
+    "sql.md": lambda: sql_page.page(_written("sql"), _results("sql")),
+    "telemetry.md": lambda: library_pages.telemetry_page(_written("telemetry"), figures_of("telemetry")),
+    "throughput.md": lambda: worker_page.page(_of_workers(), read("distance")),
 }
 
 

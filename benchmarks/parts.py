@@ -54,7 +54,8 @@ PARTS: Final = {
         "benchmarks.md", is_default=True,
     ),
     "worker": Part(
-        "worker", "what a Worker gets through on SQL, beside other queues", ("worker",), 25, "throughput.md",
+        "worker", "what a Worker gets through on SQL, beside other queues", ("worker", "worker_two"),
+        20, "throughput.md",
         has_peers=True,
     ),
     "distance": Part(
@@ -70,6 +71,14 @@ PARTS: Final = {
     "sql": Part(
         "sql", "claims and puts by hand on SQL, beside other queues and pgbench", ("sql",), 15, "sql.md",
         has_peers=True,
+    ),
+    "sql-lasting": Part(
+        "sql_lasting", "minutes of claims by hand on PostgreSQL, beside a million finished rows",
+        ("sql_lasting",), 7, "sql.md",
+    ),
+    "sql-dead-index": Part(
+        "sql_dead_index", "what the index of dead letters costs other tasks, on MariaDB", ("sql_dead_index",),
+        2, "sql.md",
     ),
     "asyncio": Part(
         "coroutines", "puts and sleeping handlers of one event loop, beside other queues", ("asyncio",), 4,
@@ -89,12 +98,16 @@ PARTS: Final = {
         "pipeline", "the pipeline on 2 million events, beside DuckDB and Polars", ("pipeline",), 10,
         "pipeline.md",
     ),
+    "pipeline-large": Part(
+        "pipeline_large", "the pipeline on 20 million events, beside DuckDB", ("pipeline_large",), 20,
+        "pipeline.md",
+    ),
     "pipeline-nights": Part(
-        "pipeline_nights", "a night of the pipeline beside a run over 62 days", ("pipeline_nights",), 20,
+        "pipeline_nights", "a night of the pipeline beside a run over 62 days", ("pipeline_nights",), 15,
         "pipeline.md",
     ),
     "pipeline-small": Part(
         "pipeline_small", "the pipeline on 1,000 events beside a bare PySpark script", ("pipeline_small",),
-        15, "pipeline.md",
+        5, "pipeline.md",
     ),
 }  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -44,7 +43,9 @@ THREADS: Final = 2
 MASTER: Final = f"local[{THREADS}]"
 MEMORY: Final = "4g"
 EVENTS_A_FILE: Final = 32_000
-WARM_RUNS: Final = 3
+# The last ones count: until then Java compiles.
+WARM_RUNS: Final = 4
+COUNTED_RUNS: Final = 2
 # Growth is measured with recordings of these shares of the full one.
 SHARES: Final = (0.25, 0.5)
 MAX_TASKS: Final = 100_000
@@ -68,14 +69,14 @@ class Warm:
     """The last of several runs in one session.
 
     Attributes:
-        seconds: Duration.
-        parts_seconds: Duration of each part.
+        seconds: Duration of each.
+        parts_seconds: Duration of each part of the last one.
         growth: Seconds per million events, by number of events.
         slowest_over_median: Slowest task over median task, in the stage with the most work.
         peak_rss_mib: Peak memory of Spark's Java, in mebibytes; None if the system does not report it.
     """
 
-    seconds: float
+    seconds: list[float]
     parts_seconds: dict[str, float]
     growth: dict[int, float]
     slowest_over_median: float
@@ -89,7 +90,7 @@ def warm(recordings: dict[int, Path], out: Path) -> Warm:
         recordings: Folders by number of events.
         out: Folder for the tables; the caller deletes it.
     """
-    growth = {}
+    growth, longest_seconds = {}, []
     with spark_session(MASTER, MEMORY) as spark:
         longest = max(recordings)
         for turn, events in enumerate([longest] * WARM_RUNS + sorted(recordings)[:-1]):
@@ -98,9 +99,10 @@ def warm(recordings: dict[int, Path], out: Path) -> Warm:
             seconds, summary = timed(lambda: execute(request, lambda _tuning: nullcontext(spark)))  # noqa: B023 - called here
             growth[events] = round(seconds * 1e6 / events, 1)
             if events == longest:
-                whole, parts = seconds, folder.read_json(f"runs/{summary['run_id']}/{SECONDS}")
+                longest_seconds.append(round(seconds, 1))
+                parts = folder.read_json(f"runs/{summary['run_id']}/{SECONDS}")
         skew, peak_mib = slowest_over_median(spark), peak_rss_mib(spark)
-    return Warm(whole, parts, growth, skew, peak_mib)
+    return Warm(longest_seconds[-COUNTED_RUNS:], parts, growth, skew, peak_mib)
 
 
 def peak_rss_mib(spark: SparkSession) -> int | None:
@@ -196,14 +198,19 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 def main() -> None:
     """Measure, compare, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=2_000_000, help="number of events (try 20000000)")
-    given = parser.parse_args()
+    parser.add_argument("--events", type=int, default=2_000_000, help="number of events")
+    publish("pipeline", measure, parser.parse_args().events)
+
+
+def publish(name: str, measured: Callable[[Path, int], dict[str, Any]], events: int) -> None:
+    """Measure in a folder that is deleted then, and write the figures; exit if the engines disagree."""
     folder = Path(tempfile.mkdtemp(prefix="freshq-bench-"))
     try:
-        found = measure(folder, given.events)
+        found = measured(folder, events)
     finally:
         shutil.rmtree(folder)
-    sys.stdout.write(figures.write("pipeline", found, ("pyspark",)).read_text())
+    packages = ("pyspark", "duckdb", "polars")
+    sys.stdout.write(figures.write(name, found, packages).read_text())
     if found["rows_that_differ"]:
         sys.exit("the engines disagree")
 
@@ -214,34 +221,56 @@ def measure(folder: Path, wanted: int) -> dict[str, Any]:
     for share in (*SHARES, 1):
         part = round(wanted * share)
         events = folder / f"events-{part}"
-        recordings[write_events(events, part, files=max(8, part // EVENTS_A_FILE))] = events
-    total = max(recordings)
-    load = os.getloadavg()[0]
-    cold_seconds, summary = timed(lambda: cold(events, folder / "cold"))
+        recordings[recorded(events, part)] = events
+    found, summary = started_cold(folder, events)
     report_seconds, _ = timed(lambda: write_report(Folder(str(folder / "cold"))))
     hot = warm(recordings, folder / "warm")
+    with duckdb.connect(str(folder / "first.db")) as first:
+        earlier = by_duckdb(events, first, folder / "duckdb-first")
     with duckdb.connect(str(folder / "oracle.db")) as oracle:
         duck = by_duckdb(events, oracle, folder / "duckdb")
         polars_seconds, tasks = timed(lambda: by_polars(events))
         tasks.write_parquet(folder / "polars.parquet")
         off = _compare(oracle, relations(summary), duck.folders, f"read_parquet('{folder}/polars.parquet')")
-    return {
-        "events": total,
-        "tasks": summary["tasks"],
-        "load_before_and_after": [round(load, 1), round(os.getloadavg()[0], 1)],
-        "spark_cold_seconds": round(cold_seconds, 1),
+    return found | {
+        "events": max(recordings),
         "spark_report_seconds": round(report_seconds, 1),
-        "spark_warm_seconds": round(hot.seconds, 1),
+        "spark_warm_seconds": hot.seconds,
         "spark_warm_parts_seconds": hot.parts_seconds,
-        "spark_warm_events_per_second": round(total / hot.seconds),
         "spark_warm_seconds_per_million": hot.growth,
         "spark_slowest_over_median_task": hot.slowest_over_median,
         "spark_peak_rss_mib": hot.peak_rss_mib,
-        "duckdb_seconds": round(duck.seconds, 1),
-        "duckdb_inversions_seconds": round(duck.inversions_seconds, 1),
+        "duckdb_seconds": [round(each.seconds, 1) for each in (earlier, duck)],
+        "duckdb_inversions_seconds": [round(each.inversions_seconds, 1) for each in (earlier, duck)],
         "polars_tasks_only_seconds": round(polars_seconds, 1),
         "rows_that_differ": off,
     }
+
+
+def recorded(folder: Path, events: int) -> int:
+    """Write a recording; return the number of its events."""
+    return write_events(folder, events, files=max(8, events // EVENTS_A_FILE))
+
+
+def started_cold(folder: Path, events: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the figures of one run of the command, and its summary."""
+    seconds, summary = timed(lambda: cold(events, folder / "cold"))
+    out = Folder(str(folder / "cold"))
+    files = sorted(events.glob("*.gz"))
+    found = {
+        "tasks": summary["tasks"],
+        "files": len(files),
+        "gzip_mb": round(sum(file.stat().st_size for file in files) / 1e6),
+        "json_mb": round(sum(map(inflated_bytes, files)) / 1e6),
+        "spark_cold_seconds": round(seconds, 1),
+        "spark_cold_parts_seconds": out.read_json(f"runs/{summary['run_id']}/{SECONDS}"),
+    }
+    return found, summary
+
+
+def inflated_bytes(file: Path) -> int:
+    """Return the size of a gzip file's content, which its last four bytes say (RFC 1952)."""
+    return int.from_bytes(file.read_bytes()[-4:], "little")
 
 
 def _compare(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from py4j.protocol import Py4JJavaError
 
 from benchmarks import figures
 from benchmarks.lives import write_events
-from benchmarks.pipeline_small import Cost, cost, medians
+from benchmarks.pipeline_small import Cost, cost, medians, ratios
 from freshq_pipeline.runs.batch import execute
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.spark.session import spark_session
@@ -45,7 +44,7 @@ DAYS: Final = 62
 DAY_MS: Final = 86_400_000
 TURNS: Final = 2
 # Days recorded before the measured night, each with as many events.
-GROWTH: Final = (10, 100, 1000)
+GROWTH: Final = (10, 100)
 SMALL_DAY_EVENTS: Final = 400
 
 
@@ -129,7 +128,7 @@ class Nights:
 
 def measure(folder: Path, events: int, growth: list[int], turns: int) -> dict[str, Any]:
     """Return the figures of all nights."""
-    load, nights = os.getloadavg()[0], Nights(folder)
+    nights = Nights(folder)
     before = nights.without_last("in", DAYS, events // DAYS)
     nights.night("in", before, "warm")  # makes the archive of Java's classes
     pairs = [
@@ -137,9 +136,7 @@ def measure(folder: Path, events: int, growth: list[int], turns: int) -> dict[st
         for turn in range(turns)
     ]
     whole, one = ([pair[place] for pair in pairs] for place in (0, 1))
-    costs = [
-        medians([Cost(run["seconds"], run["processor_seconds"]) for run in runs]) for runs in (whole, one)
-    ]
+    costs = [[Cost(run["seconds"], run["processor_seconds"]) for run in runs] for runs in (whole, one)]
     grown = {}
     for days in growth:
         earlier = nights.without_last(f"in-{days}", days + 1, SMALL_DAY_EVENTS)
@@ -147,11 +144,10 @@ def measure(folder: Path, events: int, growth: list[int], turns: int) -> dict[st
         grown[days] |= nights.counted(f"in-{days}", earlier)
     return {
         "turns": turns,
-        "run_over_62_days": whole[-1] | costs[0] | nights.counted("in", None),
-        "night_of_day_62": one[-1] | costs[1] | nights.counted("in", before),
-        "night_over_run": {name: round(costs[1][name] / costs[0][name], 3) for name in costs[0]},
+        "run_over_62_days": whole[-1] | medians(costs[0]) | nights.counted("in", None),
+        "night_of_day_62": one[-1] | medians(costs[1]) | nights.counted("in", before),
+        "night_over_run": ratios(costs[1], costs[0]),
         "nights_after_days": grown,
-        "load_before_and_after": [round(load, 1), round(os.getloadavg()[0], 1)],
     }
 
 

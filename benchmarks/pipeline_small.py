@@ -28,7 +28,7 @@ from freshq_pipeline.schemas import LANDED
 # As a stream delivers a recording of a few minutes: many files, of a few events each.
 EVENTS: Final = 1000
 FILES: Final = 600
-TURNS: Final = 3
+TURNS: Final = 5
 FIRST_RUNS: Final = 2
 BARE: Final = f"""
 import sys
@@ -77,6 +77,12 @@ def medians(costs: list[Cost]) -> dict[str, float]:
     return {name: median(asdict(one)[name] for one in costs) for name in asdict(costs[0])}
 
 
+def ratios(ours: list[Cost], theirs: list[Cost]) -> dict[str, list[float]]:
+    """Return of each figure the ratio within each turn."""
+    pairs = [(asdict(mine), asdict(other)) for mine, other in zip(ours, theirs, strict=True)]
+    return {name: [round(mine[name] / other[name], 3) for mine, other in pairs] for name in pairs[0][0]}
+
+
 def measure(folder: Path, events: int, turns: int) -> dict[str, Any]:
     """Return the costs of the command and of the bare script, and their ratios.
 
@@ -97,16 +103,15 @@ def measure(folder: Path, events: int, turns: int) -> dict[str, Any]:
 
     first = [ours(f"first{number}") for number in range(FIRST_RUNS)]
     pairs = [(bare(f"bare{turn}"), ours(f"ours{turn}")) for turn in range(turns)]
-    theirs, mine = medians([pair[0] for pair in pairs]), medians([pair[1] for pair in pairs])
+    theirs, mine = ([pair[place] for pair in pairs] for place in range(2))
     return {
         "events": count,
         "files": len(list((folder / "in").rglob("*.gz"))),
         "turns": turns,
-        "load": round(os.getloadavg()[0], 1),
         "first_runs": [asdict(one) for one in first],
-        "bare_script": theirs,
-        "freshq_pipeline_run": mine,
-        "ratios": {name: round(mine[name] / theirs[name], 2) for name in mine},
+        "bare_script": medians(theirs),
+        "freshq_pipeline_run": medians(mine),
+        "ratios": ratios(mine, theirs),
     }
 
 

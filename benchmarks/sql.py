@@ -1,10 +1,9 @@
 """Tasks a second through the SQL store, beside other queues on the same server, in turns.
 
-    python -m benchmarks.sql [--rounds N] [--finished ROWS] [--peers PYTHON] [--minutes N]
+    python -m benchmarks.sql [--rounds N] [--finished ROWS] [--peers PYTHON]
 
-procrastinate, litequeue and huey are measured where they are installed, pgbench where it is on the PATH,
-oban by the interpreter that has it (Python 3.12 or newer). With --minutes there is one run only: 8 workers
-for this time, beside the finished rows.
+oban, procrastinate, litequeue and huey are measured by the interpreter that has them (oban needs Python 3.12
+or newer), pgbench where it is on the PATH.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +25,7 @@ from tests.support.databases import HOST, Postgres
 
 from benchmarks import figures as results
 from benchmarks import sql_contenders as contenders
+from benchmarks import sql_page
 from benchmarks import sql_rivals as rivals
 from freshq import Queue
 from freshq.stores.sql.engine import open_engine
@@ -39,11 +39,14 @@ WORKERS: Final = (1, 8, 32)
 # Enough for some seconds of work.
 TASKS: Final = {1: 1600, 8: 6400, 32: 6400}
 SQLITE_TASKS: Final = 3000
+PEERS: Final = ("oban", "procrastinate", "litequeue", "huey")
 Figures = dict[str, list[float]]
+# An interpreter, and the versions of the other queues that it has.
+Peers = tuple[str, dict[str, str]]
 
 
 def postgresql_contenders(
-    server: Server, folder: Path, workers: int, oban: str | None
+    server: Server, folder: Path, workers: int, peers: Peers
 ) -> dict[str, Callable[[], float]]:
     """Return what is measured at a number of workers: each a call that returns tasks a second."""
     tasks = TASKS[workers]
@@ -61,55 +64,58 @@ def postgresql_contenders(
         return tasks / contenders.timed(contenders.put_freshq, workers, server, tasks)
 
     measured: dict[str, Callable[[], float]] = {
-        "freshq put": put,
-        "freshq claim, complete": lambda: drained(1),
-        "freshq claims of 10": lambda: drained(10),
-        "its statements, driver alone": driver,
+        sql_page.PUT: put,
+        sql_page.ONE_BY_ONE: lambda: drained(1),
+        sql_page.BY_TEN: lambda: drained(10),
+        sql_page.DRIVER: driver,
     }
-    if find_spec("procrastinate"):
-
-        def rival_drained() -> float:
-            rivals.fill_procrastinate(server, tasks)
-            return tasks / contenders.timed(rivals.drain_procrastinate, workers, server)
-
-        def rival_put() -> float:
-            rivals.fill_procrastinate(server, 1)
-            return tasks / contenders.timed(rivals.put_procrastinate, workers, server, tasks)
-
-        measured |= {"procrastinate put": rival_put, "procrastinate run": rival_drained}
-    if oban is not None:
-        measured["oban run"] = lambda: rivals.drain_oban(server, oban, workers, tasks)
+    python, found = peers
+    if "procrastinate" in found:
+        measured[sql_page.PROCRASTINATE_PUT] = lambda: rivals.put_by_peer(
+            server, python, "procrastinate", workers, tasks
+        )
+    for name in ("procrastinate", "oban"):
+        if name in found:
+            measured[f"{name}, run"] = partial(rivals.run_peer, server, python, name, workers, tasks)
     if shutil.which("pgbench"):
-        measured["pgbench, bare SQL"] = lambda: rivals.drain_pgbench(server, folder, workers, tasks)
+        measured[sql_page.PGBENCH] = lambda: rivals.drain_pgbench(server, folder, workers, tasks)
     return measured
 
 
-def on_postgresql(server: Server, folder: Path, rounds: int, oban: str | None) -> Figures:
-    """Measure on PostgreSQL, all in turns."""
-    figures: defaultdict[str, list[float]] = defaultdict(list)
+def on_postgresql(server: Server, folder: Path, rounds: int, peers: Peers) -> dict[str, Figures]:
+    """Measure on PostgreSQL, all in turns; return tasks a second by contender and workers."""
+    figures: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for _ in range(rounds):
         for workers in WORKERS:
-            for name, measure in postgresql_contenders(server, folder, workers, oban).items():
-                figures[f"{name} @ {workers}"].append(measure())
-    return dict(figures)
+            for name, measure in postgresql_contenders(server, folder, workers, peers).items():
+                figures[name][str(workers)].append(round(measure(), 1))
+    return {name: dict(by_workers) for name, by_workers in figures.items()}
 
 
-def on_sqlite(rounds: int) -> Figures:
+def on_sqlite(rounds: int, peers: Peers) -> Figures:
     """Measure on SQLite, all in turns, each on a new file."""
-    measured: dict[str, Callable[[Path], float]] = {
-        "freshq claim, complete": lambda folder: contenders.sqlite_freshq(folder, SQLITE_TASKS, 1),
-        "freshq claims of 10": lambda folder: contenders.sqlite_freshq(folder, SQLITE_TASKS, 10),
-    }
-    if find_spec("litequeue"):
-        measured["litequeue pop, done"] = lambda folder: rivals.sqlite_litequeue(folder, SQLITE_TASKS)
-    if find_spec("huey"):
-        measured["SqliteHuey dequeue"] = lambda folder: rivals.sqlite_huey(folder, SQLITE_TASKS)
+    measured: dict[str, Callable[[Path], float]] = {}
+    for durable in (False, True):
+        kept = sql_page.DURABLE if durable else ""
+        measured[sql_page.PUT + kept] = partial(contenders.sqlite_put, tasks=SQLITE_TASKS, durable=durable)
+        for name, limit in ((sql_page.ONE_BY_ONE, 1), (sql_page.BY_TEN, 10)):
+            measured[name + kept] = partial(
+                contenders.sqlite_freshq, tasks=SQLITE_TASKS, limit=limit, durable=durable
+            )
+    python, found = peers
+    for peer, name in sql_page.ON_SQLITE.items():
+        if peer in found:
+            measured[name] = partial(_of_file, python, peer)
     figures: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
         for name, measure in measured.items():
             with tempfile.TemporaryDirectory() as folder:
-                figures[name].append(measure(Path(folder)))
+                figures[name].append(round(measure(Path(folder)), 1))
     return dict(figures)
+
+
+def _of_file(python: str, peer: str, folder: Path) -> float:
+    return rivals.drain_file(python, peer, folder / f"{peer}.db", SQLITE_TASKS)
 
 
 def with_finished_rows(server: Server, rows: int, rounds: int) -> Figures:
@@ -117,29 +123,12 @@ def with_finished_rows(server: Server, rows: int, rounds: int) -> Figures:
     figures: defaultdict[str, list[float]] = defaultdict(list)
     contenders.fill_freshq(server, 0)
     for kept in (0, rows):
-        add_finished(server, kept)
+        contenders.add_finished(server, kept)
         for _ in range(rounds):
             contenders.fill_freshq(server, TASKS[8] + 8, empty=False)
             seconds = contenders.timed(contenders.drain_freshq, 8, server, 1)
-            figures[f"with {kept:,} finished rows"].append(TASKS[8] / seconds)
+            figures[str(kept)].append(round(TASKS[8] / seconds, 1))
     return dict(figures)
-
-
-def add_finished(server: Server, rows: int) -> None:
-    """Add tasks that are done."""
-    engine = open_engine(server.url)
-    with engine.begin() as connection:
-        connection.execute(
-            sa.text(
-                "INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires,"
-                " request_token, put_token, priority, attempts, agenda, due_us, payload)"
-                " SELECT 'done-' || n, 'default', 'SUCCESS', t, t, t, t / 1000000 + 86400, md5(n::text),"
-                " md5(n::text), 0, 1, 'over', t + 86400000000, '{}' FROM generate_series(1, :rows) AS n,"
-                " (SELECT (extract(epoch FROM now()) * 1000000)::bigint AS t) AS moment"
-            ),
-            {"rows": rows},
-        )
-    engine.dispose()
 
 
 def plan(server: Server) -> str:
@@ -169,23 +158,19 @@ def show(title: str, figures: Figures) -> None:
     Console().print(table)
 
 
-def steadily(server: Server, rows: int, minutes: int) -> list[int]:
-    """Return the tasks a second in each of some minutes, 8 workers one by one, beside finished rows."""
-    contenders.fill_freshq(server, 0)
-    add_finished(server, rows)
-    per_minute = contenders.CONTEXT.Array("q", minutes)
-    contenders.timed(contenders.keep_up, 8, server, minutes, per_minute)
-    return [round(tasks / 60) for tasks in per_minute[:]]
-
-
 def compared(options: argparse.Namespace) -> dict[str, object]:
     """Measure everything in turns; print and return it."""
-    report: dict[str, object] = {"sqlite": (sqlite := on_sqlite(options.rounds))}
+    peers = (options.peers, rivals.versions(options.peers))
+    report: dict[str, object] = {"rounds": options.rounds, "versions": peers[1]}
+    report["missing"] = [name for name in PEERS if name not in peers[1]]
+    report["sqlite"] = sqlite = on_sqlite(options.rounds, peers)
     show("SQLite", sqlite)
     with Postgres(durable=True) as running, tempfile.TemporaryDirectory() as folder:
         server = contenders.Server(running.url, HOST, running.port)
-        report["postgresql"] = figures = on_postgresql(server, Path(folder), options.rounds, options.peers)
-        show("PostgreSQL", figures)
+        report["postgresql"] = figures = on_postgresql(server, Path(folder), options.rounds, peers)
+        for name, by_workers in figures.items():
+            show(f"PostgreSQL, {name}, by workers", by_workers)
+        report["finished_rows"] = options.finished
         report["finished"] = kept = with_finished_rows(server, options.finished, options.rounds)
         show("PostgreSQL, 8 workers, one by one", kept)
         contenders.fill_freshq(server, TASKS[8], empty=False)
@@ -194,28 +179,13 @@ def compared(options: argparse.Namespace) -> dict[str, object]:
     return report
 
 
-def lasting(options: argparse.Namespace) -> dict[str, object]:
-    """Measure one long run; print and return it."""
-    with Postgres(durable=True) as running:
-        server = contenders.Server(running.url, HOST, running.port)
-        figures = steadily(server, options.finished, options.minutes)
-    table = Table("minute", "tasks/s", title=f"8 workers, one by one, {options.finished:,} finished rows")
-    for minute, tasks in enumerate(figures, start=1):
-        table.add_row(str(minute), f"{tasks:,}")
-    Console().print(table)
-    return {"finished_rows": options.finished, "tasks_per_second_by_minute": figures}
-
-
 def main() -> None:
     """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--finished", type=int, default=1_000_000)
-    parser.add_argument("--peers", metavar="PYTHON", default=sys.executable if find_spec("oban") else None)
-    parser.add_argument("--minutes", type=int, default=0)
-    options = parser.parse_args()
-    report = lasting(options) if options.minutes else compared(options)
-    results.write("sql_lasting" if options.minutes else "sql", report, ("psycopg", "sqlalchemy"))
+    parser.add_argument("--peers", metavar="PYTHON", default=sys.executable)
+    results.write("sql", compared(parser.parse_args()), ("psycopg", "sqlalchemy"))
 
 
 if __name__ == "__main__":

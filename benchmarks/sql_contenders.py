@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from freshq import Queue
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.candidates import in_time, taken_parameters
+from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.line_window import Window
 from freshq.stores.sql.rows import end
 
@@ -32,6 +33,7 @@ MAX_PROCESSES: Final = 2
 LONGEST_RUN_SECONDS: Final = 3600
 # Tasks that a process keeps waiting in a long run.
 KEPT_WAITING: Final = 1000
+FINISHED_A_STATEMENT: Final = 50_000
 CONTEXT: Final = multiprocessing.get_context("spawn")
 PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
 
@@ -58,8 +60,12 @@ class Server:
 
 def shares(workers: int) -> list[int]:
     """Return how many workers each process has."""
-    processes = min(workers, MAX_PROCESSES)
-    return [workers // processes + (number < workers % processes) for number in range(processes)]
+    return divided(workers, min(workers, MAX_PROCESSES))
+
+
+def divided(number: int, parts: int) -> list[int]:
+    """Return a number in parts that are as equal as they can be."""
+    return [number // parts + (part < number % parts) for part in range(parts)]
 
 
 def timed(job: Callable[..., None], workers: int, *arguments: Any) -> float:  # noqa: ANN401 - the job's own
@@ -114,6 +120,23 @@ def fill_freshq(server: Server, tasks: int, *, empty: bool = True) -> None:
             connection.execute(sa.text("TRUNCATE tasks"))
     queue.put_many([{"payload": PAYLOAD} for _ in range(tasks)])
     queue.close()
+
+
+def add_finished(server: Server, rows: int) -> None:
+    """Add tasks that are done, some at a time: a statement may not take long."""
+    statement = sa.text(
+        "INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires,"
+        " request_token, put_token, priority, attempts, agenda, due_us, payload)"
+        " SELECT 'done-' || n, 'default', 'SUCCESS', t, t, t, t / 1000000 + 86400, md5(n::text),"
+        " md5(n::text), 0, 1, 'over', t + 86400000000, '{}' FROM generate_series(:first, :last) AS n,"
+        " (SELECT (extract(epoch FROM now()) * 1000000)::bigint AS t) AS moment"
+    )
+    engine = open_engine(server.url)
+    for first in range(1, rows + 1, FINISHED_A_STATEMENT):
+        last = min(rows, first + FINISHED_A_STATEMENT - 1)
+        with engine.begin() as connection:
+            connection.execute(statement, {"first": first, "last": last})
+    engine.dispose()
 
 
 def put_freshq(workers: int, ready: Callable[[], None], server: Server, tasks: int) -> None:
@@ -227,9 +250,21 @@ def _in_threads(workers: int, ready: Callable[[], None], work: Callable[[], obje
         thread.join()
 
 
-def sqlite_freshq(folder: Path, tasks: int, limit: int) -> float:
+def sqlite_put(folder: Path, tasks: int, *, durable: bool) -> float:
+    """Return the puts a second, one by one."""
+    queue = Queue.sql(f"sqlite:///{folder / 'freshq.db'}", durable=durable)
+    queue.create_table()
+    started = time.monotonic()
+    for _ in range(tasks):
+        queue.put(PAYLOAD)
+    seconds = time.monotonic() - started
+    queue.close()
+    return tasks / seconds
+
+
+def sqlite_freshq(folder: Path, tasks: int, limit: int, *, durable: bool) -> float:
     """Return the claims and completions a second."""
-    queue = Queue.sql(f"sqlite:///{folder / f'freshq-{limit}.db'}", durable=False)
+    queue = Queue.sql(f"sqlite:///{folder / 'freshq.db'}", durable=durable)
     queue.create_table()
     queue.put_many([{"payload": PAYLOAD} for _ in range(tasks)])
     started = time.monotonic()

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.support.databases import MariaDB
 
+from benchmarks import figures
 from freshq import Queue
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 WITH: Final = "with_index"
 WITHOUT: Final = "without_index"
 CLAIM_TASKS: Final = 10
+STEPS: Final = ("put", "put, claim, complete")
 
 
 def processor_seconds(server: MariaDB) -> float:
@@ -78,7 +80,7 @@ def measured(server: MariaDB, rounds: int, tasks: int) -> list[tuple[float, floa
 def printed(ratios: Sequence[tuple[float, float]]) -> Table:
     """Return the medians and the range of the ratios."""
     table = Table("step", "median", "least", "greatest")
-    for step, found in zip(("put", "put, claim, complete"), zip(*ratios, strict=True), strict=True):
+    for step, found in zip(STEPS, zip(*ratios, strict=True), strict=True):
         table.add_row(
             step, *(f"{figure:.2f}" for figure in (statistics.median(found), min(found), max(found)))
         )
@@ -90,11 +92,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--tasks", type=int, default=300)
     given = parser.parse_args()
     with MariaDB() as server:
-        Console().print(printed(measured(server, given.rounds, given.tasks)))
+        ratios = measured(server, given.rounds, given.tasks)
+    Console().print(printed(ratios))
+    by_step = dict(zip(STEPS, map(list, zip(*ratios, strict=True)), strict=True))
+    found = {step: [round(ratio, 3) for ratio in each] for step, each in by_step.items()}
+    report = {"rounds": given.rounds, "tasks": given.tasks, "processor_ratios": found}
+    figures.write("sql_dead_index", report, ("sqlalchemy", "pymysql"))
 
 
 if __name__ == "__main__":

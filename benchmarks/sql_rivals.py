@@ -1,25 +1,38 @@
-"""The other queues that `benchmarks.sql` measures, where they are installed."""
+"""What `benchmarks.sql` measures of others: queues that another interpreter has, and pgbench."""
 
 from __future__ import annotations
 
-import asyncio
-import importlib
+import json
 import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
-from benchmarks.sql_contenders import MAX_PROCESSES, PAYLOAD, Server, shares
+from benchmarks.sql_contenders import PAYLOAD, divided, shares
 from freshq.stores.sql.engine import open_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from benchmarks.sql_contenders import Server
 
 DRAIN_SECONDS: Final = 300
 POLL_SECONDS: Final = 0.2
+PROGRAM: Final = str(Path(__file__).with_name("sql_peers.py"))
+# What a peer has recorded of each verb: how many jobs, and the seconds from the first start to the last end.
+RECORDS: Final = {
+    ("oban", "work"): """
+        SELECT count(*), extract(epoch FROM max(completed_at) - min(attempted_at)) FROM oban_jobs
+        WHERE state = 'completed'""",
+    ("procrastinate", "work"): """
+        SELECT count(*) FILTER (WHERE type = 'succeeded'),
+               extract(epoch FROM max(at) - min(at) FILTER (WHERE type = 'started'))
+        FROM procrastinate_events""",
+    ("procrastinate", "put"): """
+        SELECT count(*), extract(epoch FROM max(at) - min(at)) FROM procrastinate_events
+        WHERE type = 'deferred'""",
+}
 # The bare minimum that claims a job and finishes it, in two transactions.
 PGBENCH_SCRIPT: Final = """\
 UPDATE bare_jobs SET status = 1 WHERE id = (SELECT id FROM bare_jobs WHERE status = 0 ORDER BY id
@@ -33,113 +46,100 @@ BARE_TABLE: Final = (
 )
 
 
-# --- procrastinate
+def versions(python: str) -> dict[str, str]:
+    """Return the versions of the peers that an interpreter has."""
+    found: dict[str, str] = json.loads(_output(python, "versions"))
+    return found
 
 
-def procrastinate_app(server: Server) -> Any:  # noqa: ANN401 - a package that may not be there
-    """Return an application of procrastinate with one task that does nothing."""
-    procrastinate = importlib.import_module("procrastinate")
-    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=server.conninfo))
-
-    @app.task(name="nothing")  # type: ignore[untyped-decorator]
-    async def nothing(**_payload: object) -> None:
-        """Do nothing."""
-
-    return app
+def fill_peer(server: Server, python: str, peer: str, jobs: int) -> None:
+    """Empty the tables of a peer, and fill them."""
+    _output(python, "fill", peer, server.conninfo, str(jobs))
 
 
-def fill_procrastinate(server: Server, tasks: int) -> None:
-    """Empty its tables, and fill them."""
-    app = procrastinate_app(server)
-    engine = open_engine(server.url)
-    present = sa.inspect(engine).has_table("procrastinate_jobs")
-
-    async def fill() -> None:
-        async with app.open_async():
-            if not present:
-                await app.schema_manager.apply_schema_async()
-            await app.tasks["nothing"].batch_defer_async(*[PAYLOAD for _ in range(tasks)])
-
-    if present:
-        with engine.begin() as connection:
-            connection.execute(sa.text("TRUNCATE procrastinate_jobs CASCADE"))
-    asyncio.run(fill())
-    engine.dispose()
+def run_peer(server: Server, python: str, peer: str, workers: int, jobs: int) -> float:
+    """Return the jobs a second that a peer runs, in at most two processes, by its own record."""
+    fill_peer(server, python, peer, jobs)
+    each = [[str(share)] for share in shares(workers)]
+    return jobs / _seconds(server, python, peer, "work", each, jobs)
 
 
-def put_procrastinate(workers: int, ready: Callable[[], None], server: Server, tasks: int) -> None:
-    """Defer jobs one by one, in coroutines."""
-    app = procrastinate_app(server)
-    count = tasks // workers // min(MAX_PROCESSES, workers)
-
-    async def put() -> None:
-        for _ in range(count):
-            await app.tasks["nothing"].defer_async(**PAYLOAD)
-
-    async def run() -> None:
-        async with app.open_async():
-            await app.tasks["nothing"].defer_async(**PAYLOAD)
-            ready()
-            await asyncio.gather(*(put() for _ in range(workers)))
-
-    asyncio.run(run())
+def put_by_peer(server: Server, python: str, peer: str, workers: int, jobs: int) -> float:
+    """Return the jobs a second that a peer puts one by one, in at most two processes, by its own record."""
+    fill_peer(server, python, peer, 0)
+    each = shares(workers)
+    counts = [[str(share), str(part)] for share, part in zip(each, divided(jobs, len(each)), strict=True)]
+    return jobs / _seconds(server, python, peer, "put", counts, jobs)
 
 
-def drain_procrastinate(workers: int, ready: Callable[[], None], server: Server) -> None:
-    """Run all jobs there are."""
-    app = procrastinate_app(server)
-
-    async def run() -> None:
-        async with app.open_async():
-            ready()
-            await app.run_worker_async(
-                concurrency=workers, wait=False, listen_notify=False, install_signal_handlers=False
-            )
-
-    asyncio.run(run())
+def drain_file(python: str, peer: str, file: Path, jobs: int) -> float:
+    """Return the jobs a second that a peer takes from a file of SQLite, in one loop."""
+    return jobs / float(_output(python, "drain", peer, str(file), str(jobs)))
 
 
-# --- oban
+def _output(python: str, *arguments: str) -> str:
+    done = subprocess.run(  # noqa: S603 - fixed arguments
+        [python, PROGRAM, *arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=DRAIN_SECONDS,
+    )
+    return done.stdout.splitlines()[-1] if done.stdout else ""
 
 
-def drain_oban(server: Server, python: str, workers: int, jobs: int) -> float:
-    """Return the jobs a second that oban runs, by its own record of when each began and ended.
-
-    It claims as many jobs as it has free places and settles several at once, at most every 5 ms.
-    """
-    program = [python, str(Path(__file__).with_name("sql_oban.py")), server.conninfo]
-    subprocess.run([*program, "fill", str(jobs)], check=True, timeout=120)  # noqa: S603 - fixed arguments
+def _seconds(
+    server: Server, python: str, peer: str, verb: str, arguments: list[list[str]], jobs: int
+) -> float:
+    """Start a process for each list of arguments, all at once; return the seconds that the peer recorded."""
     running = [
-        subprocess.Popen([*program, "work", str(share)], stdin=subprocess.PIPE)  # noqa: S603 - fixed arguments
-        for share in shares(workers)
+        subprocess.Popen(  # noqa: S603 - fixed arguments
+            [python, PROGRAM, verb, peer, server.conninfo, *each],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for each in arguments
     ]
-    engine = open_engine(server.url)
     try:
-        return jobs / _seconds_of_oban(engine, jobs)
+        for process in running:
+            _await_ready(process, peer)
+        for process in running:
+            _input(process, "go\n")
+        return _recorded_seconds(server, peer, verb, jobs)
     finally:
         for process in running:
             process.communicate(timeout=60)
-        engine.dispose()
 
 
-def _seconds_of_oban(engine: sa.Engine, jobs: int) -> float:
-    """Return the seconds from the first start to the last end, once all jobs are done."""
-    query = sa.text(
-        "SELECT count(*), extract(epoch FROM max(completed_at) - min(attempted_at)) FROM oban_jobs"
-        " WHERE state = 'completed'"
-    )
+def _await_ready(process: subprocess.Popen[str], peer: str) -> None:
+    if process.stdout is None or process.stdout.readline() != "ready\n":
+        msg = f"{peer} did not start"
+        raise RuntimeError(msg)
+
+
+def _input(process: subprocess.Popen[str], text: str) -> None:
+    if process.stdin is not None:
+        process.stdin.write(text)
+        process.stdin.flush()
+
+
+def _recorded_seconds(server: Server, peer: str, verb: str, jobs: int) -> float:
+    """Wait until all jobs are done; return the seconds from the first start to the last end."""
+    query = sa.text(RECORDS[peer, verb])
+    engine = open_engine(server.url)
     deadline = time.monotonic() + DRAIN_SECONDS
-    while time.monotonic() < deadline:
-        with engine.connect() as connection:
-            done, seconds = connection.execute(query).one()
-        if done == jobs:
-            return float(seconds)
-        time.sleep(POLL_SECONDS)
-    msg = f"oban finished {done} of {jobs} jobs in {DRAIN_SECONDS} s"
+    try:
+        while time.monotonic() < deadline:
+            with engine.connect() as connection:
+                done, seconds = connection.execute(query).one()
+            if done == jobs:
+                return float(seconds)
+            time.sleep(POLL_SECONDS)
+    finally:
+        engine.dispose()
+    msg = f"{peer}: {done} of {jobs} jobs after {DRAIN_SECONDS} s of {verb}"
     raise TimeoutError(msg)
-
-
-# --- pgbench
 
 
 def drain_pgbench(server: Server, folder: Path, workers: int, jobs: int) -> float:
@@ -163,36 +163,7 @@ def drain_pgbench(server: Server, folder: Path, workers: int, jobs: int) -> floa
         check=True,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=DRAIN_SECONDS,
     ).stdout
     line = next(line for line in output.splitlines() if line.startswith("tps = "))
     return float(line.split()[2])
-
-
-# --- SQLite
-
-
-def sqlite_litequeue(folder: Path, tasks: int) -> float:
-    """Return the same of litequeue."""
-    queue = importlib.import_module("litequeue").LiteQueue(str(folder / "litequeue.db"))
-    for _ in range(tasks):
-        queue.put(str(PAYLOAD))
-    started = time.monotonic()
-    while (message := queue.pop()) is not None:
-        queue.done(message.message_id, claim_id=message.claim_id)
-    seconds = time.monotonic() - started
-    queue.conn.close()
-    return tasks / seconds
-
-
-def sqlite_huey(folder: Path, tasks: int) -> float:
-    """Return the dequeues a second of SqliteHuey, which deletes a job when it hands it out."""
-    huey = importlib.import_module("huey").SqliteHuey(filename=str(folder / "huey.db"))
-    for _ in range(tasks):
-        huey.storage.enqueue(str(PAYLOAD).encode())
-    started = time.monotonic()
-    while huey.storage.dequeue() is not None:
-        pass
-    seconds = time.monotonic() - started
-    huey.storage.close()
-    return tasks / seconds

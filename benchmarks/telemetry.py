@@ -26,7 +26,7 @@ from rich.table import Table
 from typing_extensions import override
 
 from benchmarks import figures
-from benchmarks.worker import processor_seconds
+from benchmarks.worker_processes import processor_seconds
 from freshq import OpenTelemetry, Queue, Worker
 from freshq.model.telemetry import Telemetry
 from freshq.stores.dynamodb.items import encode

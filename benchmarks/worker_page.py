@@ -5,11 +5,16 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.sections import paragraph
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 HAND: Final = "claims of ten by hand"
 WORKER: Final = "Worker"
+# The file of results, by the number of processes.
+FILES: Final = {1: "worker", 2: "worker_two"}
+TITLES: Final = {1: "one process", 2: "two processes"}
 STORES: Final = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
 # What a Worker is to reach of each contender's tasks a second, at which concurrency.
 AIMS: Final = {HAND: 0.8, "oban": 2.0, "procrastinate": 10.0, "huey": 2.0}
@@ -17,19 +22,18 @@ INTRODUCTION: Final = """# Throughput
 
 What a `Worker` gets through in a SQL database, as `make bench PARTS=worker` measured it beside claims and
 completions of ten by hand (`claim(10)`, `complete_many`, in one thread) and beside the workers of other
-queues. The script writes this page from `benchmarks/results/worker.json`.
+queues. The script writes this page from `worker.json` and `worker_two.json` in `benchmarks/results`.
 
-Handlers are empty and payloads have 1 KB; each contender is one process. PostgreSQL waits for the disk;
-SQLite does not, in freshq or in the other queues. A figure counts from the first run to the last, and of a
-`Worker` until all is settled. All contenders took turns for {rounds} rounds on {cores} cores, whose load
-average was {load}, the benchmark's own included: compare the figures of one table, and trust the ratios more.
-A ratio is the median of those within each round. litequeue has no worker: a loop takes one message after the
-other.
+Handlers are empty and payloads have 1 KB. The columns are slots: threads, or coroutines, of each process.
+PostgreSQL waits for the disk; SQLite does not, in freshq or in the other queues. A figure counts from the
+first run to the last, and of a `Worker` until all is settled. The contenders of a table took turns on {cores}
+cores: compare the figures of one table, and trust the ratios more. A ratio is the median of those within each
+round. litequeue has no worker: a loop takes one message after the other. Of two processes, each has the slots
+of the column.
 
-Two processes are measured in [SQL](sql.md#how-fast), by hand and beside oban and procrastinate. taskiq is
-beside coroutines, in [asyncio](asyncio.md): taskiq-postgresql hands out only what is sent while a worker
-listens, so that it cannot work off what was put before.
-{celery}{versions}{missing}"""
+taskiq is beside coroutines, in [asyncio](asyncio.md): taskiq-postgresql hands out only what is sent while a
+worker listens, so that it cannot work off what was put before.
+{celery}"""
 CELERY: Final = """
 Celery keeps its messages in tables of SQLAlchemy, which it calls experimental: its other brokers were not
 there.
@@ -39,14 +43,15 @@ BOUNDS: Final = """## What bounds it
 With one slot, a `Worker` claims one task by each call, and settles it by another, as it must; claims of ten
 share both. While it settles one, it claims the next, so that one round trip counts and not two. procrastinate
 claims and finishes each job by calls of its own, too: so the aim of ten times is out of reach there. In
-SQLite such a call takes 0.1 ms, and a task's way from the thread that claims to the one that runs, and back,
-takes longer; huey, whose workers claim for themselves, gets through more there. With 8 slots a call carries
-eight tasks at most. From 32 on, a claim and a settlement carry as many tasks as ended during the calls
+SQLite such a call takes less time than a task's way from the thread that claims to the one that runs, and
+back; huey, whose workers claim for themselves, gets through more there. With 8 slots a call carries eight
+tasks at most. From 32 on, a claim and a settlement carry as many tasks as ended during the calls
 before, and what is left is the time that Python and the database take for each task. In SQLite a claim and a
-settlement cannot run at the same time; in PostgreSQL they do.
+settlement cannot run at the same time; in PostgreSQL they do. Two processes and the server share the cores of
+this machine, and SQLite lets one process write at a time.
 
-The processor time is that of the contender's process, without the server's; it changes less with the load of
-the machine than the rates do. A ratio whose figures spread widely says little more than its sign.
+The processor time is that of the contender's processes, without the server's; it changes less with the load
+of the machine than the rates do. A ratio whose figures spread widely says little more than its sign.
 [Why it settles together](decisions/0052-settled-together.md)
 """
 
@@ -59,32 +64,29 @@ PARTS=distance` measures it ({rounds} rounds in turns, load average {load}).
 
 {table}
 
-The aim was 5 times at 5 ms. There DynamoDB Local's own work for each statement, about a millisecond of the
-processors that it shares with the worker, is more than what the calls save. The further away the table is,
-the more they save.
+The aim was 5 times at 5 ms. There DynamoDB Local's own work for each statement, on the processors that it
+shares with the worker, is more than what the calls save. The further away the table is, the more they save.
 """
 
 
-def page(result: Mapping[str, Any], distance: Mapping[str, Any]) -> str:
+def page(results: Mapping[int, Mapping[str, Any]], distance: Mapping[str, Any]) -> str:
     """Return the page.
 
     Args:
-        result: What `benchmarks.worker` wrote.
+        results: What `benchmarks.worker` wrote, by the number of processes.
         distance: What `benchmarks.distance` wrote.
     """
-    report, machine = result["figures"], result["machine"]
-    names = ", ".join(report["missing"])
-    missing = f"Not installed, so not measured: {names}.\n" if names else ""
-    peers = ", ".join(f"{name} {number}" for name, number in report.get("versions", {}).items())
     introduction = INTRODUCTION.format(
-        rounds=report["rounds"],
-        cores=machine["cores"],
-        load=machine["load"],
-        celery=CELERY if "celery" in report.get("versions", {}) else "",
-        versions=f"\nVersions: {peers}.\n" if peers else "",
-        missing=missing,
+        cores=results[1]["machine"]["cores"],
+        celery=CELERY
+        if any("celery" in each["figures"]["postgresql"]["8"] for each in results.values())
+        else "",
     )
-    tables = [f"## {title}\n\n" + "\n".join(_tables(report[store])) + "\n" for store, title in STORES.items()]
+    tables = [
+        "\n".join(_section(store, processes, result)) + "\n"
+        for store in STORES
+        for processes, result in results.items()
+    ]
     figures = distance["figures"]
     table = "\n".join(_far_table(figures["delays_ms"]))
     far = FAR.format(
@@ -113,6 +115,21 @@ def _far_table(delays_ms: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterat
         together, alone = (figures[way] for way in ways)
         times = statistics.median(one / other for one, other in zip(together, alone, strict=True))
         yield f"| {delay_ms} ms | {' | '.join(cells)} | {times:.1f} |"
+
+
+def _section(store: str, processes: int, result: Mapping[str, Any]) -> Iterator[str]:
+    report, machine = result["figures"], result["machine"]
+    yield f"## {STORES[store]}, {TITLES[processes]}"
+    yield ""
+    versions = ", ".join(f"{name} {number}" for name, number in report.get("versions", {}).items())
+    missing = ", ".join(report["missing"])
+    yield from paragraph(
+        f"{report['rounds']} rounds, load average {machine['load']} at the end, the benchmark's own included."
+        + (f" Versions: {versions}." if versions else "")
+        + (f" Not installed, so not measured: {missing}." if missing else "")
+    )
+    yield ""
+    yield from _tables(report[store])
 
 
 def _tables(figures: Mapping[str, Any]) -> Iterator[str]:

@@ -1,9 +1,12 @@
 """The workers of other queues, for `benchmarks.worker`, run by an interpreter that has them.
 
-python worker_peers.py PEER WHERE TASKS CONCURRENCY
+    python worker_peers.py fill PEER WHERE TASKS
+    python worker_peers.py work PEER WHERE CONCURRENCY
 
-It fills a queue, runs an empty handler for each task, and prints the seconds from the first run to the last,
-and the processor time of this process between them. A peer that is not installed ends with status 3.
+`fill` fills a queue, and prints the version of the peer. `work` prints `ready` once it is connected, begins
+at a line of input, runs an empty handler for each task, prints how many it has run, and goes on until its
+input ends. Then it prints when the first run and the last one began, and the processor time of this process
+between them. A peer that is not installed ends with status 3.
 """
 
 from __future__ import annotations
@@ -16,42 +19,90 @@ import resource
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PAYLOAD: Final = {"text": "x" * 1000}
 BATCH: Final = 500
-LONGEST_SECONDS: Final = 300
 NOT_INSTALLED: Final = 3
+TOLD_EVERY_SECONDS: Final = 0.02
+
+
+class Span(NamedTuple):
+    """What a process did.
+
+    Attributes:
+        first: When its first run began, by the machine's monotonic clock.
+        last: When its last one began, or was settled.
+        processor_seconds: Of the process, between them.
+    """
+
+    first: float
+    last: float
+    processor_seconds: float
 
 
 class Runs:
-    """Counts the runs, and keeps when the first and the last one began."""
+    """Counts the runs of this process, and keeps when the first and the last one began."""
 
-    def __init__(self, tasks: int) -> None:
-        """Expect some runs."""
-        self._left = tasks
+    def __init__(self) -> None:
+        """Count none yet."""
+        self._count = 0
         self._lock = threading.Lock()
-        self._began: tuple[float, float] | None = None
-        self.result: dict[str, float] = {}
-        self.done = threading.Event()
+        self._first: tuple[float, float] | None = None
+        self._last = (0.0, 0.0)
+        self.over = threading.Event()
+
+    def ready(self) -> None:
+        """Say that this process is connected; wait until all are."""
+        print("ready", flush=True)
+        sys.stdin.readline()
+        threading.Thread(target=self._await_end, daemon=True).start()
+
+    def _await_end(self) -> None:
+        sys.stdin.read()
+        self.over.set()
 
     def note(self) -> None:
         """Count one run."""
         with self._lock:
-            now = time.monotonic(), _processor_seconds()
-            if self._began is None:
-                self._began = now
-            self._left -= 1
-            if self._left == 0:
-                self.result = {
-                    "seconds": now[0] - self._began[0],
-                    "processor_seconds": now[1] - self._began[1],
-                }
-                self.done.set()
+            self._last = time.monotonic(), _processor_seconds()
+            self._first = self._first or self._last
+            self._count += 1
+
+    def tell(self) -> None:
+        """Print the count, whenever it has changed."""
+        told = 0
+        while not self.over.wait(TOLD_EVERY_SECONDS):
+            if self._count != told:
+                told = self._count
+                sys.stdout.write(f"{told}\n")  # at once, as the main thread writes, too
+                sys.stdout.flush()
+
+    def span(self) -> Span | None:
+        """Return what this process did; None if it ran nothing."""
+        if self._first is None:
+            return None
+        return Span(self._first[0], self._last[0], self._last[1] - self._first[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another queue.
+
+    Attributes:
+        runs: Counts its runs.
+        fill: Leaves nothing in its queue but a number of tasks.
+        work: Runs tasks in a number of slots: until all are done, or `runs` is over.
+    """
+
+    runs: Runs
+    fill: Callable[[int], None]
+    work: Callable[[int], None]
 
 
 def _processor_seconds() -> float:
@@ -59,15 +110,10 @@ def _processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def _until_done(runs: Runs) -> None:
-    deadline = time.monotonic() + LONGEST_SECONDS
-    while not runs.done.is_set() and time.monotonic() < deadline:
-        await asyncio.sleep(0.02)
-
-
-def oban(where: str, runs: Runs, tasks: int, concurrency: int) -> None:
+def oban(where: str) -> Peer:
     """Measure oban, which claims as many jobs as it has free places, and settles several at once."""
     package, schema = importlib.import_module("oban"), importlib.import_module("oban.schema")
+    runs = Runs()
 
     class _Nothing:
         async def process(self, _job: object) -> None:
@@ -75,115 +121,150 @@ def oban(where: str, runs: Runs, tasks: int, concurrency: int) -> None:
 
     nothing: Any = package.worker(queue="default")(_Nothing)
 
-    async def measure() -> None:
+    async def fill(tasks: int) -> None:
         pool = await package.Oban.create_pool(where, min_size=2, max_size=10)
         await schema.uninstall(pool)
         await schema.install(pool)
         client = package.Oban(pool=pool)
         for start in range(0, tasks, BATCH):
             await client.enqueue_many([nothing.new(PAYLOAD) for _ in range(start, min(tasks, start + BATCH))])
-        async with package.Oban(pool=pool, queues={"default": concurrency}):
-            await _until_done(runs)
         await pool.close()
 
-    asyncio.run(measure())
+    async def work(concurrency: int) -> None:
+        pool = await package.Oban.create_pool(where, min_size=2, max_size=10)
+        runs.ready()
+        async with package.Oban(pool=pool, queues={"default": concurrency}):
+            await asyncio.to_thread(runs.over.wait)
+        await pool.close()
+
+    return Peer(runs, lambda tasks: asyncio.run(fill(tasks)), lambda slots: asyncio.run(work(slots)))
 
 
-def procrastinate(where: str, runs: Runs, tasks: int, concurrency: int) -> None:
+def procrastinate(where: str) -> Peer:
     """Measure procrastinate."""
     package = importlib.import_module("procrastinate")
     app = package.App(connector=package.PsycopgConnector(conninfo=where))
+    runs = Runs()
 
     @app.task(name="nothing")  # type: ignore[untyped-decorator]
     async def nothing(**_payload: object) -> None:
         runs.note()
 
-    async def measure() -> None:
+    async def fill(tasks: int) -> None:
         async with app.open_async():
             await app.connector.execute_query_async("DROP SCHEMA public CASCADE")
             await app.connector.execute_query_async("CREATE SCHEMA public")
             await app.schema_manager.apply_schema_async()
             await nothing.batch_defer_async(*[PAYLOAD for _ in range(tasks)])
+
+    async def work(concurrency: int) -> None:
+        async with app.open_async():
+            runs.ready()
             await app.run_worker_async(
                 concurrency=concurrency, wait=False, listen_notify=False, install_signal_handlers=False
             )
 
-    asyncio.run(measure())
+    return Peer(runs, lambda tasks: asyncio.run(fill(tasks)), lambda slots: asyncio.run(work(slots)))
 
 
-def celery(where: str, runs: Runs, tasks: int, concurrency: int) -> None:
+def celery(where: str) -> Peer:
     """Measure Celery with threads, and its transport that keeps messages in tables."""
     package = importlib.import_module("celery")
     parts = importlib.import_module("psycopg.conninfo").conninfo_to_dict(where)
     url = "sqla+postgresql+psycopg://{user}@{host}:{port}/{dbname}".format(**parts)
     app = package.Celery(broker=url)
     app.conf.update(task_ignore_result=True, worker_redirect_stdouts=False)
+    runs = Runs()
 
     @app.task(name="nothing")  # type: ignore[untyped-decorator]
     def nothing(_payload: object) -> None:
         runs.note()
 
-    with app.connection_for_write() as connection:
-        connection.default_channel.queue_declare("celery")
-        connection.default_channel.queue_purge("celery")
-    for _ in range(tasks):
-        nothing.delay(PAYLOAD)
-    worker = app.Worker(
-        pool="threads", concurrency=concurrency, loglevel="ERROR", without_gossip=True, without_mingle=True,
-        without_heartbeat=True, quiet=True,
-    )  # fmt: skip
-    threading.Thread(target=worker.start, daemon=True).start()
-    runs.done.wait(LONGEST_SECONDS)
+    def fill(tasks: int) -> None:
+        with app.connection_for_write() as connection:
+            connection.default_channel.queue_declare("celery")
+            connection.default_channel.queue_purge("celery")
+        for _ in range(tasks):
+            nothing.delay(PAYLOAD)
+
+    def work(concurrency: int) -> None:
+        worker = app.Worker(
+            pool="threads", concurrency=concurrency, loglevel="ERROR", without_gossip=True, quiet=True,
+            without_mingle=True, without_heartbeat=True,
+        )  # fmt: skip
+        runs.ready()
+        threading.Thread(target=worker.start, daemon=True).start()
+        runs.over.wait()
+
+    return Peer(runs, fill, work)
 
 
-def huey(where: str, runs: Runs, tasks: int, concurrency: int) -> None:
+def huey(where: str) -> Peer:
     """Measure huey's consumer on SQLite, with threads."""
     package = importlib.import_module("huey")
     queue = package.SqliteHuey(filename=where, results=False)
+    runs = Runs()
 
     @queue.task()  # type: ignore[untyped-decorator]
     def nothing(_payload: object) -> None:
         runs.note()
 
-    for _ in range(tasks):
-        nothing(PAYLOAD)
-    consumer = queue.create_consumer(workers=concurrency, periodic=False)
-    consumer.start()
-    runs.done.wait(LONGEST_SECONDS)
-    consumer.stop()
+    def fill(tasks: int) -> None:
+        for _ in range(tasks):
+            nothing(PAYLOAD)
+
+    def work(concurrency: int) -> None:
+        consumer = queue.create_consumer(workers=concurrency, periodic=False)
+        runs.ready()
+        consumer.start()
+        runs.over.wait()
+        consumer.stop()
+
+    return Peer(runs, fill, work)
 
 
-def litequeue(where: str, runs: Runs, tasks: int, _concurrency: int) -> None:
+def litequeue(where: str) -> Peer:
     """Measure litequeue, which has no worker: a loop that takes one message, and marks it done."""
     queue = importlib.import_module("litequeue").LiteQueue(where)
-    for _ in range(tasks):
-        queue.put(json.dumps(PAYLOAD))
-    while (message := queue.pop()) is not None:
-        json.loads(message.data)
-        runs.note()
-        queue.done(message.message_id, claim_id=message.claim_id)
+    runs = Runs()
+
+    def fill(tasks: int) -> None:
+        for _ in range(tasks):
+            queue.put(json.dumps(PAYLOAD))
+
+    def work(_concurrency: int) -> None:
+        runs.ready()
+        while (message := queue.pop()) is not None:
+            json.loads(message.data)
+            runs.note()
+            queue.done(message.message_id, claim_id=message.claim_id)
+
+    return Peer(runs, fill, work)
 
 
-PEERS: Final[dict[str, Callable[[str, Runs, int, int], None]]] = {
+PEERS: Final[dict[str, Callable[[str], Peer]]] = {
     each.__name__: each for each in (oban, procrastinate, celery, huey, litequeue)
 }
 
 
-def main(peer: str, where: str, tasks: int, concurrency: int) -> int:
-    """Measure a peer; return the exit status."""
-    runs = Runs(tasks)
+def main(verb: str, name: str, where: str, number: int) -> int:
+    """Fill the queue of a peer with a number of tasks, or work with that many slots; return the status."""
     try:
-        PEERS[peer](where, runs, tasks, concurrency)
+        peer = PEERS[name](where)
     except ModuleNotFoundError as missing:
         print(missing, file=sys.stderr)
         return NOT_INSTALLED
-    if not runs.done.is_set():
-        print(f"{peer} did not run {tasks} tasks in {LONGEST_SECONDS} s", file=sys.stderr)
-        return 1
-    print(json.dumps(runs.result | {"version": version(peer)}), flush=True)
+    if verb == "fill":
+        peer.fill(number)
+        print(version(name), flush=True)
+        return 0
+    threading.Thread(target=peer.runs.tell, daemon=True).start()
+    peer.work(number)
+    peer.runs.over.wait()
+    print(json.dumps(peer.runs.span()), flush=True)
     return 0
 
 
 if __name__ == "__main__":
     # Celery's worker is still there: it is for a process of its own.
-    os._exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    os._exit(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 from benchmarks import __main__ as bench
-from benchmarks import figures, overload_page
+from benchmarks import figures, summary_page
+from benchmarks.aims import AT_LEAST, AT_MOST, Finding
 from benchmarks.costs_page import LIFE
 from benchmarks.pages import DOCS, PAGES
 from benchmarks.parts import PARTS
+from benchmarks.sections import MARK, filled
 from benchmarks.source_loop import ends_in_time
-from benchmarks.summary_page import AT_LEAST, AT_MOST, Finding
+from benchmarks.sql_contenders import divided
 
 from freshq.simulate import ServiceDistribution, Source
 
@@ -92,6 +94,8 @@ def test_figures_are_written_with_the_machine(tmp_path: Path, monkeypatch: pytes
     whole = figures.read("part")
     assert whole["figures"] == {"a": 1}
     assert whole["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert whole["machine"]["load_before"] >= 0
+    assert whole["machine"]["load"] >= 0
     assert whole["machine"]["versions"] == {"pytest": pytest.__version__, "server": "1.2"}
 
 
@@ -113,9 +117,43 @@ def test_an_aim_is_met_or_bold(
     assert ("**" in finding.row()) is not is_met
 
 
-def test_a_page_without_the_marks_of_a_table_is_refused() -> None:
-    with pytest.raises(ValueError, match="no marks around the table 'orders'"):
-        overload_page.page("# Overload\n", figures.figures_of("overload"))
+MARKED = "before\n<!-- made from benchmarks/results/a.json: costs -->\n\n| old |\n\n<!-- end -->\nafter\n"
+
+
+def test_a_section_is_made_anew_and_the_text_around_it_stays() -> None:
+    made = filled(MARKED, {("a", "costs"): ["| new |"]})
+    assert made == MARKED.replace("old", "new")
+
+
+def test_a_page_and_its_sections_must_fit() -> None:
+    with pytest.raises(ValueError, match="no marks around the section 'a: costs'"):
+        filled("# Page\n", {("a", "costs"): []})
+    with pytest.raises(ValueError, match="nothing makes the section 'a: costs'"):
+        filled(MARKED, {})
+
+
+def test_every_marked_section_is_on_a_page_that_is_made() -> None:
+    marked = {page.name for page in DOCS.rglob("*.md") if MARK.search(page.read_text("utf-8"))}
+    assert marked
+    assert marked <= PAGES.keys()
+
+
+def test_every_part_has_its_page_made() -> None:
+    assert {part.page for part in PARTS.values()} <= PAGES.keys()
+
+
+def test_a_file_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unmeasured() -> list[str]:
+        return summary_page.current().partition("Not measured yet: ")[2].partition(".")[0].split(", ")
+
+    assert "cli" not in unmeasured()
+    monkeypatch.setattr(summary_page, "is_measured", lambda name: name != "cli" and figures.is_measured(name))
+    assert "cli" in unmeasured()
+
+
+@pytest.mark.parametrize(("number", "parts", "each"), [(32, 2, [16, 16]), (5, 2, [3, 2]), (1, 1, [1])])
+def test_workers_and_tasks_are_divided_without_a_rest(number: int, parts: int, each: list[int]) -> None:
+    assert divided(number, parts) == each
 
 
 def test_the_ancestors_loop_waits_for_all_of_a_batch() -> None:

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import worker
 from benchmarks.worker_page import HAND, WORKER, ratios
 from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, main
+from benchmarks.worker_processes import together
 
 from freshq import Queue
 from tests.support.readings import counts
@@ -17,16 +18,59 @@ from tests.support.readings import counts
 if TYPE_CHECKING:
     from pathlib import Path
 
+# One message a file, taken by renaming it.
+LITEQUEUE = """
+import pathlib, types, uuid
 
-@pytest.mark.parametrize("measure", [worker.by_hand, worker.by_worker])
-def test_everything_is_done_when_it_is_measured(tmp_path: Path, measure: worker.Measure) -> None:
+
+class LiteQueue:
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(exist_ok=True)
+
+    def put(self, text):
+        (self.folder / uuid.uuid4().hex).write_text(text)
+
+    def pop(self):
+        for file in self.folder.iterdir():
+            try:
+                text = file.read_text()
+                file.unlink()
+            except FileNotFoundError:
+                continue
+            return types.SimpleNamespace(data=text, message_id=file.name, claim_id="c")
+        return None
+
+    def done(self, message_id, claim_id):
+        assert claim_id == "c"
+"""
+
+
+@pytest.mark.parametrize("contender", [HAND, WORKER])
+def test_everything_is_done_when_it_is_measured(tmp_path: Path, contender: str) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
-    figure = measure(url, 30, 4)
-    assert figure["seconds"] > 0
-    assert figure["processor_seconds"] > 0
+    spans = together(contender, url, 30, 4, 2)
+    assert all(span.first < span.last and span.processor_seconds > 0 for span in spans)
     queue = Queue.sql(url)
-    assert counts(queue.stats()) == {"success": 31 if measure is worker.by_hand else 30}
+    assert counts(queue.stats()) == {"success": 30}
     queue.close()
+
+
+def test_a_peer_begins_with_all_and_says_what_it_did(tmp_path: Path) -> None:
+    """By litequeue's interface, as no other queue is installed here."""
+    (tmp_path / "litequeue.py").write_text(LITEQUEUE)
+    metadata = tmp_path / "litequeue-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: litequeue\nVersion: 1.0\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    where = str(tmp_path / "tasks")
+    assert worker.fill_peer(str(python), "litequeue", where, 5) == "1.0"
+    spans = worker.of_peer(str(python), "litequeue", where, 5, (1, 2))
+    assert 1 <= len(spans) <= 2
+    assert all(span.first <= span.last for span in spans)
+    assert not [*(tmp_path / "tasks").iterdir()]
 
 
 def test_payloads_have_a_kilobyte() -> None:
@@ -45,5 +89,5 @@ def test_a_peer_that_is_missing_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "huey", None)
-    assert main("huey", "unused", 1, 1) == NOT_INSTALLED
+    assert main("fill", "huey", "unused", 1) == NOT_INSTALLED
     assert "huey" in capsys.readouterr().err

@@ -1,0 +1,95 @@
+"""The figures within the pages asyncio, cli and telemetry, made from the results of their parts."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.sections import filled, paragraph, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SETTINGS: Final = {
+    "off": "none",
+    "no SDK": "`OpenTelemetry()`, no SDK",
+    "SDK, not sampled": "with the SDK, no trace sampled",
+    "SDK, every trace sampled": "with the SDK, every trace sampled",
+}
+# What freshq works with is installed beside it and has no version of interest here.
+QUEUES: Final = {
+    "freshq": "freshq",
+    "procrastinate": "procrastinate {}",
+    "taskiq": "taskiq, taskiq-postgres {}",
+}
+
+
+def asyncio_page(written: str, found: Mapping[str, Any]) -> str:
+    """Return docs/asyncio.md with the figures of `benchmarks.coroutines`."""
+    return filled(written, {("asyncio", "coroutines"): _coroutines(found)})
+
+
+def cli_page(written: str, found: Mapping[str, Any]) -> str:
+    """Return docs/cli.md with the figures of `benchmarks.cli`."""
+    return filled(written, {("cli", "commands"): _commands(found)})
+
+
+def telemetry_page(written: str, found: Mapping[str, Any]) -> str:
+    """Return docs/telemetry.md with the figures of `benchmarks.telemetry`."""
+    return filled(written, {("telemetry", "costs"): _telemetry(found["settings"])})
+
+
+def _coroutines(found: Mapping[str, Any]) -> Iterator[str]:
+    rounds = len(found["queues"]["freshq"]["seconds"])
+    yield from paragraph(
+        f"{found['puts']:,} puts by {found['putters']} coroutines, and {found['sleepers']} tasks that "
+        "are put and sleep for "
+        f"{found['sleep_seconds']:g} s, up to {found['sleepers']} at a time. Medians of {rounds} "
+        "rounds in turns:"
+    )
+    yield ""
+    yield from table(
+        [
+            "",
+            "puts a second",
+            f"{found['sleepers']} tasks done after",
+            "at the same time",
+            "threads",
+            "connections",
+        ],
+        [
+            [
+                QUEUES[name].format(each["version"]),
+                f"{median(each['puts_per_second']):,.0f}",
+                f"{median(each['seconds']):.1f} s",
+                *(f"{max(each[kind])}" for kind in ("most_sleeping", "threads", "connections")),
+            ]
+            for name, each in found["queues"].items()
+        ],
+    )
+
+
+def _commands(found: Mapping[str, Any]) -> list[str]:
+    rows = [
+        [
+            f"`python -c '{name}'`" if name.startswith("import ") else f"`{name}`",
+            f"{seconds:.2f}",
+            f"{found['at_most'][name]:.2f}" if name in found["at_most"] else "",
+        ]
+        for name, seconds in found["processor_seconds"].items()
+        if name != "import nothing"
+    ]
+    return table(["command", "processor seconds", "at most"], rows)
+
+
+def _telemetry(settings: Mapping[str, Mapping[str, float]]) -> list[str]:
+    rows = []
+    for name, title in SETTINGS.items():
+        each = settings[name]
+        cells = [
+            cell
+            for part in ("put", "work")
+            for cell in (f"{each[f'{part}_microseconds']:.0f}", f"{each[f'{part}_ratio']:.1f}")
+        ]
+        rows.append([title, *cells])
+    return table(["telemetry", "put, µs", "ratio", "claim, run, settle, µs", "ratio"], rows)
