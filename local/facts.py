@@ -8,6 +8,7 @@ from statistics import quantiles
 from typing import TYPE_CHECKING, Final
 
 from freshq import TaskStatus
+from freshq.model.task import LIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -84,7 +85,7 @@ def life_of(versions: Sequence[Task], now: float) -> Life:
     ended = None
     if fate is TaskStatus.SHED:
         ended = last.deadline
-    elif fate not in (TaskStatus.PENDING, TaskStatus.TAKEN):
+    elif fate not in LIVE:
         ended = last.updated
     return Life(first.task_id, first.created, last.deadline, tuple(claims), fate, ended)
 

@@ -43,6 +43,11 @@ class TaskStatus(StrEnum):
     READY = "READY"
 
 
+# Of a PENDING task this is so before its deadline: compare `status_at`.
+LIVE: Final = (TaskStatus.PENDING, TaskStatus.TAKEN)
+OVER: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE, TaskStatus.CANCELLED, TaskStatus.SHED)
+
+
 class Verb(StrEnum):
     """What can be done to a task in a queue."""
 
@@ -68,7 +73,6 @@ class Verb(StrEnum):
     FORCED_RESTORE = "restore by force"
 
 
-_UNSETTLED: Final = (TaskStatus.PENDING, TaskStatus.TAKEN)
 _RESTORABLE: Final = (TaskStatus.PENDING, TaskStatus.FAILURE)
 
 # The statuses that each verb needs, and those that it may set.
@@ -90,8 +94,8 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskSta
     Verb.CLAIM_DEAD: ((TaskStatus.FAILURE,), frozenset({TaskStatus.TAKEN})),
     Verb.BURY: ((TaskStatus.PENDING,), frozenset({TaskStatus.FAILURE})),
     Verb.RESTORE: (_RESTORABLE, frozenset({TaskStatus.PENDING})),
-    Verb.FORCED_CANCEL: (_UNSETTLED, frozenset({TaskStatus.CANCELLED})),
-    Verb.FORCED_BURY: (_UNSETTLED, frozenset({TaskStatus.FAILURE})),
+    Verb.FORCED_CANCEL: (LIVE, frozenset({TaskStatus.CANCELLED})),
+    Verb.FORCED_BURY: (LIVE, frozenset({TaskStatus.FAILURE})),
     Verb.FORCED_RESTORE: ((*_RESTORABLE, TaskStatus.TAKEN), frozenset({TaskStatus.PENDING})),
 }
 
@@ -178,12 +182,10 @@ class Task(_Run):
 
     def ended_at(self, now: float) -> float | None:
         """Return when it was over, a dead letter included; None if it is not over at `now`."""
-        match self.status_at(now):
-            case TaskStatus.SHED if self.status is TaskStatus.PENDING:
-                return self.deadline
-            case TaskStatus.SUCCESS | TaskStatus.FAILURE | TaskStatus.CANCELLED | TaskStatus.SHED:
-                return self.updated
-        return None
+        status = self.status_at(now)
+        if status not in OVER:
+            return None
+        return self.deadline if self.status is TaskStatus.PENDING else self.updated
 
     @property
     def trace_id(self) -> str | None:

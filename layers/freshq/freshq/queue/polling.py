@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from freshq.errors import TaskNotFound, WaitTimeout
 from freshq.model.checks import checked_id, checked_seconds
-from freshq.model.task import TaskStatus
+from freshq.model.task import LIVE
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
@@ -24,7 +24,6 @@ T = TypeVar("T")
 # the answer is late by a fifth of the wait at most, and a long wait costs few polls.
 FIRST_INTERVAL_SECONDS: Final = 0.01
 INTERVAL_PART: Final = 0.25
-LIVE: Final = frozenset({TaskStatus.PENDING, TaskStatus.TAKEN})
 
 
 @dataclass(frozen=True, slots=True)

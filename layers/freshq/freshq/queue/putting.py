@@ -159,4 +159,4 @@ class Putting(Verbs):
 
 
 def _outcome(task: Task, result: PutResult) -> Receipt | FreshqError:
-    return result if isinstance(result, FreshqError) else Receipt(task.task_id, PutOutcome(result))
+    return result if isinstance(result, FreshqError) else Receipt(task.task_id, result)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from freshq.model.answers import Page
 from freshq.model.checks import checked_count, checked_id, checked_status
-from freshq.model.task import TaskStatus
+from freshq.model.task import LIVE, TaskStatus
 from freshq.queue.core import Verbs
 from freshq.queue.polling import answer_of, poll_for_end
 from freshq.queue.shared.flow import REFUSED
@@ -41,7 +41,7 @@ class Reading(Verbs):
     def contains(self, task_id: str) -> bool:
         """Return whether the task with this id is PENDING or TAKEN."""
         task = self.get(task_id)
-        return task is not None and task.status in (TaskStatus.PENDING, TaskStatus.TAKEN)
+        return task is not None and task.status in LIVE
 
     def wait(self, task_id: str, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> Task:
         """Return a task once it is over, whoever runs it: for its status, its result or its error.

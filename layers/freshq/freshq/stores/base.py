@@ -164,7 +164,7 @@ class Store(Protocol):
         """Put tasks in order, each over the one of its id, by the rule of `freshq.stores.conflicts`.
 
         Returns:
-            For each task, in order: the value of its PutOutcome, or the error that prevented it. If
+            For each task, in order: what its put did, or the error that prevented it. If
             another queue of the table has the id, and ids are unique in the table, DUPLICATE.
 
         Raises:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from freshq.model.task import TaskStatus
+from freshq.model.answers import PutOutcome
+from freshq.model.task import LIVE
 
 if TYPE_CHECKING:
     from freshq.errors import FreshqError
     from freshq.model.task import Task
 
 OnConflict: TypeAlias = Literal["ignore", "update"]
-# The value of a PutOutcome, or the error that prevented the put.
-PutResult: TypeAlias = "str | FreshqError"
-
-CREATED: Final = "CREATED"
-DUPLICATE: Final = "DUPLICATE"
-UPDATED: Final = "UPDATED"
-
-ALIVE: Final = (TaskStatus.PENDING, TaskStatus.TAKEN)
+# What the put did, or the error that prevented it.
+PutResult: TypeAlias = "PutOutcome | FreshqError"
 
 
-def put_over(current: Task, task: Task, on_conflict: OnConflict) -> str:
+def put_over(current: Task, task: Task, on_conflict: OnConflict) -> PutOutcome:
     """Return the outcome of putting a task over one of the same id and queue.
 
     Args:
@@ -33,11 +28,11 @@ def put_over(current: Task, task: Task, on_conflict: OnConflict) -> str:
         DUPLICATE: change nothing. UPDATED: the new task replaces a live one. CREATED: it replaces one
         that is over.
     """
-    if current.status_at(task.updated) not in ALIVE:
-        return CREATED
+    if current.status_at(task.updated) not in LIVE:
+        return PutOutcome.CREATED
     # An update with the same work would only take the task from its holder.
     same = _work(current, task.updated) == _work(task, task.updated)
-    return DUPLICATE if on_conflict == "ignore" or same else UPDATED
+    return PutOutcome.DUPLICATE if on_conflict == "ignore" or same else PutOutcome.UPDATED
 
 
 def _work(task: Task, now: float) -> tuple[object, ...]:
@@ -50,5 +45,5 @@ def _work(task: Task, now: float) -> tuple[object, ...]:
 def put_result(added: bool | FreshqError) -> PutResult:  # noqa: FBT001 - an answer of the store
     """Return the put result for one answer of `Store.insert`."""
     if isinstance(added, bool):
-        return CREATED if added else DUPLICATE
+        return PutOutcome.CREATED if added else PutOutcome.DUPLICATE
     return added

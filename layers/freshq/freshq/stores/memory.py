@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from sortedcontainers import SortedList
 from typing_extensions import override
 
+from freshq.model.answers import PutOutcome
 from freshq.model.lifecycle import claim_times, new_token
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import ConflictError, Due, Guard, SharedRecord, Store
-from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
+from freshq.stores.conflicts import put_over
 from freshq.stores.dead_letters import DeadPlace, place_of
 from freshq.stores.memory_counts import StateCounts
 from freshq.stores.memory_lines import LAST_ID, QueueLines
@@ -79,12 +80,12 @@ class MemoryStore(Store):
         with self._lock:
             return [self._put_over(task, on_conflict) for task in tasks]
 
-    def _put_over(self, task: Task, on_conflict: OnConflict) -> str:
+    def _put_over(self, task: Task, on_conflict: OnConflict) -> PutOutcome:
         current = self._tasks.get(task.task_id)
         if current is not None and current.queue != task.queue:
-            return DUPLICATE
-        outcome = CREATED if current is None else put_over(current, task, on_conflict)
-        if outcome != DUPLICATE:
+            return PutOutcome.DUPLICATE
+        outcome = PutOutcome.CREATED if current is None else put_over(current, task, on_conflict)
+        if outcome is not PutOutcome.DUPLICATE:
             self._store(task)
         return outcome
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
+    from freshq.model.answers import PutOutcome
     from freshq.model.codec import Codec
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
@@ -64,8 +65,10 @@ class SettlingContext(Protocol):
 class Transactions(Protocol):
     """Verbs that share a transaction with the caller's own statements."""
 
-    def put(self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection) -> list[str]:
-        """Put tasks in the caller's transaction; return the value of the PutOutcome of each."""
+    def put(
+        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection
+    ) -> list[PutOutcome]:
+        """Put tasks in the caller's transaction; return what each put did."""
 
     def hold(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.model.task import TaskStatus
+from freshq.model.task import LIVE, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -91,7 +91,7 @@ def _history(task: Task, now: float) -> Iterator[tuple[float, str]]:
     """Yield the times that the task carries."""
     status = task.status_at(now)
     moments = [*_past(task)]
-    if status in (TaskStatus.PENDING, TaskStatus.TAKEN):
+    if status in LIVE:
         moments += _ahead(task, status)
     else:
         moments.append(_end(task, status))

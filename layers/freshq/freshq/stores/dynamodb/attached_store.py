@@ -22,7 +22,7 @@ from freshq.errors import (
     TaskNotFound,
 )
 from freshq.model.new_task import RESERVED_ID_PREFIX
-from freshq.model.task import Task, TaskStatus
+from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.stores.base import ConflictError
 from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
 from freshq.stores.dynamodb.items import (
@@ -134,7 +134,7 @@ class AttachedDynamoDBStore(TableStore):
         status = found.status_at(task.updated)
         if status is TaskStatus.UNDER_CONSTRUCTION:
             return NotReady(task.task_id)
-        if status in (TaskStatus.PENDING, TaskStatus.TAKEN):
+        if status in LIVE:
             return AlreadyQueued(task.task_id, found.queue, status)
         if status in (TaskStatus.READY, *PUTTABLE) and (order_by := self._attachment.order_by):
             return NoPosition(task.task_id, order_by.name, order_by.attribute_type)

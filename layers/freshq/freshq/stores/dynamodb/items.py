@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq.errors import DamagedTaskError
 from freshq.model.json_values import json_text
 from freshq.model.new_task import RESERVED_ID_PREFIX
-from freshq.model.task import Task, TaskStatus
+from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.policy.shedding import ShedReason
 from freshq.stores.dynamodb.names import KEY, MISSING, POSITION, RECORD, Item
 from freshq.stores.dynamodb.values import milliseconds, plain_values, seconds
@@ -115,7 +115,7 @@ def decode(item: Item) -> Task:
 
 
 def _decoded(item: Item) -> Task:
-    if item.get(POSITION) == MISSING and item["taskStatus"]["S"] in (TaskStatus.PENDING, TaskStatus.TAKEN):
+    if item.get(POSITION) == MISSING and item["taskStatus"]["S"] in LIVE:
         raise KeyError(POSITION)  # no index would list it
     return Task(
         task_id=item["taskId"]["S"],

@@ -9,9 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from freshq.errors import FreshqError, LostRace, Unreachable
-from freshq.model.task import TaskStatus
+from freshq.model.answers import PutOutcome
+from freshq.model.task import LIVE, TaskStatus
 from freshq.policy.retry import until_committed
-from freshq.stores.conflicts import ALIVE, CREATED, DUPLICATE, put_over
+from freshq.stores.conflicts import put_over
 from freshq.stores.dynamodb.batches import IF_FREE
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import decode_if_task, encode
@@ -79,7 +80,7 @@ class Puts:
         except FreshqError as error:
             return error
 
-    def _over(self, task: Task, on_conflict: OnConflict) -> str:
+    def _over(self, task: Task, on_conflict: OnConflict) -> PutOutcome:
         """Put a task once.
 
         Raises:
@@ -91,11 +92,11 @@ class Puts:
         except ConditionFailed as failed:
             current = decode_if_task(failed.item)
         else:
-            return CREATED
+            return PutOutcome.CREATED
         if current is None or current.queue != task.queue:
-            return DUPLICATE
+            return PutOutcome.DUPLICATE
         outcome = put_over(current, task, on_conflict)
-        if outcome != DUPLICATE:
+        if outcome is not PutOutcome.DUPLICATE:
             self.calls.put(item, _if_still(current))
         return outcome
 
@@ -187,7 +188,7 @@ def _if_nothing_lives(task: Task) -> Item:
     The task must not be this very put's: after a lost reply, a worker may complete the task before the
     put is repeated.
     """
-    over = [status for status in TaskStatus if status not in ALIVE]
+    over = [status for status in TaskStatus if status not in LIVE]
     values: Item = {f":over{index}": {"S": status.value} for index, status in enumerate(over)}
     ended = f"#taskStatus IN ({', '.join(values)}) OR (#taskStatus = :pending AND #deadline <= :now)"
     return {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import AlreadyQueued, TaskNotFound, quoted
 from freshq.model.new_task import RESERVED_ID_PREFIX
-from freshq.model.task import TaskStatus
+from freshq.model.task import LIVE
 from freshq.stores.dynamodb.calls import ConditionFailed, translated
 from freshq.stores.dynamodb.names import KEY, RECORD
 from freshq.stores.dynamodb.values import milliseconds, plain_values, typed_value
@@ -83,7 +83,7 @@ class Records:
         """
         condition: Item = {"ConditionExpression": "attribute_exists(#taskId)"}
         if not force:
-            waiting, held = ({"S": status.value} for status in (TaskStatus.PENDING, TaskStatus.TAKEN))
+            waiting, held = ({"S": status.value} for status in LIVE)
             values = {":pending": waiting, ":taken": held, ":now": milliseconds(now)}
             condition["ConditionExpression"] += f" AND {_NOT_QUEUED}"
             condition["ExpressionAttributeValues"] = values

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from freshq.stores.conflicts import CREATED, UPDATED
+from freshq.model.answers import PutOutcome
 
 # A row remembers this many puts, each by a letter and a token of 32 digits: they fit `TOKEN_BYTES`.
 REMEMBERED: Final = 3
 ENTRY_CHARS: Final = 33
-LETTERS: Final = {CREATED: "c", UPDATED: "u"}
+LETTERS: Final = {PutOutcome.CREATED: "c", PutOutcome.UPDATED: "u"}
 OUTCOMES: Final = {letter: outcome for outcome, letter in LETTERS.items()}
 
 
-def remember(token: str, outcome: str, earlier: str = "") -> str:
+def remember(token: str, outcome: PutOutcome, earlier: str = "") -> str:
     """Return the puts that a row remembers, the last one first.
 
     Args:
@@ -27,7 +27,7 @@ def remember(token: str, outcome: str, earlier: str = "") -> str:
     return (LETTERS[outcome] + token + earlier)[: REMEMBERED * ENTRY_CHARS]
 
 
-def outcome_of(token: str, remembered: str) -> str | None:
+def outcome_of(token: str, remembered: str) -> PutOutcome | None:
     """Return what a put did to a row, CREATED or UPDATED; None if the row does not remember it."""
     for start in range(0, len(remembered), ENTRY_CHARS):
         entry = remembered[start : start + ENTRY_CHARS]

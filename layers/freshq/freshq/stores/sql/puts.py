@@ -11,7 +11,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from typing_extensions import override
 
 from freshq.errors import StoreError
-from freshq.stores.conflicts import CREATED, DUPLICATE, put_over
+from freshq.model.answers import PutOutcome
+from freshq.stores.conflicts import put_over
 from freshq.stores.sql.part import Part
 from freshq.stores.sql.put_tokens import outcome_of, remember
 from freshq.stores.sql.rows import row_of, task_of
@@ -138,7 +139,7 @@ class PutPart(Part):
         return self.database.read(lambda connection: self._added(connection, rows))
 
     @override
-    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[str]:
+    def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> list[PutOutcome]:
         rows = [row_of(task) for task in tasks]
         outcomes = self.database.transaction(
             lambda connection: self._put(connection, tasks, rows, on_conflict)
@@ -148,8 +149,8 @@ class PutPart(Part):
 
     def put_in(
         self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection
-    ) -> list[str]:
-        """Put tasks in the caller's transaction; return the value of the PutOutcome of each."""
+    ) -> list[PutOutcome]:
+        """Put tasks in the caller's transaction; return what each put did."""
         self.database.check_requirement()
         rows = [row_of(task) for task in tasks]
         try:
@@ -163,13 +164,13 @@ class PutPart(Part):
         tasks: Sequence[Task],
         rows: list[dict[str, Any]],
         on_conflict: OnConflict | None,
-    ) -> list[str]:
-        outcomes: list[str] = []
+    ) -> list[PutOutcome]:
+        outcomes: list[PutOutcome] = []
         for task, row, is_new in zip(tasks, rows, self._insert(connection, rows), strict=True):
             if is_new:
-                outcomes.append(CREATED)
+                outcomes.append(PutOutcome.CREATED)
             elif on_conflict is None:
-                outcomes.append(DUPLICATE)
+                outcomes.append(PutOutcome.DUPLICATE)
             else:
                 outcomes.append(self._put_over(connection, task, row, on_conflict))
         return outcomes
@@ -192,24 +193,25 @@ class PutPart(Part):
             )
             remembered |= {row.task_id: row.put_token for row in found}
         return [
-            outcome_of(row["request_token"], remembered.get(row["task_id"], "")) == CREATED for row in rows
+            outcome_of(row["request_token"], remembered.get(row["task_id"], "")) is PutOutcome.CREATED
+            for row in rows
         ]
 
     def _put_over(
         self, connection: sa.Connection, task: Task, row: dict[str, Any], on_conflict: OnConflict
-    ) -> str:
+    ) -> PutOutcome:
         """Put a task whose id was taken: over one that ended, or over a live one to be updated."""
         where = {"of_task_id": task.task_id, "of_queue": task.queue}
         found = connection.execute(self.put_sql.lock, where).one_or_none()
         if found is None:  # deleted a moment ago
-            return CREATED if self._insert(connection, [row])[0] else DUPLICATE
+            return PutOutcome.CREATED if self._insert(connection, [row])[0] else PutOutcome.DUPLICATE
         current = task_of(found)
         earlier = outcome_of(task.request_token, found.put_token)
         if earlier is not None:  # the reply to an earlier try was lost
             return earlier
         outcome = put_over(current, task, on_conflict)
-        if outcome == DUPLICATE:
-            return DUPLICATE
+        if outcome is PutOutcome.DUPLICATE:
+            return PutOutcome.DUPLICATE
         new = row | {"put_token": remember(task.request_token, outcome, found.put_token)}
         connection.execute(self.put_sql.overwrite, new | where | {"of_request_token": current.request_token})
         return outcome

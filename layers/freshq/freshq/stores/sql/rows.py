@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.model.answers import PutOutcome
 from freshq.model.json_values import json_text
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.shedding import ShedReason
-from freshq.stores.conflicts import CREATED
 from freshq.stores.sql.put_tokens import remember
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def row_of(task: Task) -> dict[str, Any]:
         "task_id": task.task_id,
         "queue": task.queue,
         "task_group": task.group,
-        "put_token": remember(task.request_token, CREATED),
+        "put_token": remember(task.request_token, PutOutcome.CREATED),
         "payload": json_text(task.payload),
         "put_us": _optional_millionths(task.put_at),
         "first_due_us": _optional_millionths(task.first_due),

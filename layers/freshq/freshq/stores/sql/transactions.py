@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
+    from freshq.model.answers import PutOutcome
     from freshq.model.task import Task
     from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.conflicts import OnConflict
@@ -69,7 +70,7 @@ class SqlTransactions(Transactions):
     @override
     def put(
         self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection
-    ) -> list[str]:
+    ) -> list[PutOutcome]:
         return self._puts.put_in(tasks, on_conflict, connection)
 
     @override
