@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from freshq.model.task import MAX_SECONDS
 from freshq.simulate import Load
 from freshq_pipeline.errors import BadInput
 
@@ -26,7 +27,7 @@ COLUMNS: Final = (
     "priority", "outcome",
 )  # fmt: skip
 # For a task without a deadline.
-NO_DEADLINE_SECONDS: Final = 100 * 365 * 86_400.0
+NO_DEADLINE_SECONDS: Final = MAX_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from freshq.errors import (
 from freshq.feeds.suspects import Suspects
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.task import TaskStatus
-from freshq.policy.retry import Backoff
+from freshq.policy.retry import Backoff, equal_jitter
 
 if TYPE_CHECKING:
     import threading
@@ -216,8 +216,7 @@ class Relay:
             self._suspects.clear(task_id)
 
     def _jitter(self) -> float:
-        # At least half of a bound: full jitter could end a pause at once.
-        return 0.5 + self._source.uniform() / 2
+        return equal_jitter(self._source.uniform())
 
     def run(self, stop: threading.Event, *, until_empty: bool = False, poll_seconds: float = 1.0) -> int:
         """Move tasks until stopped; return how many arrived at the destination.

@@ -11,6 +11,7 @@ from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Self
 
     from freshq.model.task import Task
 
@@ -50,6 +51,11 @@ class Claim:
     task: Task
     token: str
     lease_until: float
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Return the claim of a task that was just taken, or whose lease was extended."""
+        return cls(task, task.lease_token or "", task.lease_until or 0.0)
 
     @property
     def redelivered(self) -> bool:

@@ -16,6 +16,10 @@ MAX_SHED_BEHIND: Final = 100
 CLOCK_STEP_SECONDS: Final = 1e-6
 
 
+# An overloaded line sheds what waited longer than this many targets, as folly does.
+SHED_AFTER_TARGETS: Final = 2
+
+
 class Codel:
     """Sheds tasks that waited long while every wait is long, by the rule of Facebook's folly.
 
@@ -60,7 +64,7 @@ class Codel:
     @property
     def longest_wait_seconds(self) -> float:
         """The wait above which tasks are shed now."""
-        return 2 * self._target_seconds if self.overloaded else math.inf
+        return SHED_AFTER_TARGETS * self._target_seconds if self.overloaded else math.inf
 
     def sheds(self, now: float, waited_seconds: float) -> bool:
         """Return whether to shed the task at the head of the line.

@@ -12,6 +12,14 @@ T = TypeVar("T")
 Errors: TypeAlias = "type[Exception] | tuple[type[Exception], ...]"
 
 
+def equal_jitter(uniform: float) -> float:
+    """Return a number from [0.5, 1) for one from [0, 1): a delay of at least half of its bound.
+
+    "Equal jitter" of the article that `Backoff` names: where full jitter could end a pause at once.
+    """
+    return 0.5 + uniform / 2
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Exponential backoff with full jitter.

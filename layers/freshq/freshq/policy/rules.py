@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from freshq.errors import quoted
-from freshq.policy.codel import Codel
+from freshq.policy.codel import SHED_AFTER_TARGETS, Codel
 from freshq.policy.order import Order, OrderPolicy
 from freshq.policy.pressure import Door  # noqa: TC001 - part of a dataclass
 from freshq.policy.reserve import FixedReserve, QuantileReserve, Reserve
@@ -63,7 +63,7 @@ class CodelRule:
     @property
     def longest_wait_seconds(self) -> float:
         """The wait above which an overloaded line sheds tasks."""
-        return 2 * self.target_seconds
+        return SHED_AFTER_TARGETS * self.target_seconds
 
 
 @dataclass(frozen=True, slots=True)

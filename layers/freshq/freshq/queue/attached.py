@@ -262,7 +262,7 @@ class AttachedQueue(RecordVerbs, BaseQueue):
             held = self._core.store.replace(self.lifecycle.claimed_dead(task, now, token, until), guard)
         except ConflictError:
             return None
-        return Claim(held, token, until)
+        return Claim.of(held)
 
     @override
     def list(

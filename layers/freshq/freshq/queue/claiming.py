@@ -175,7 +175,7 @@ class Claiming(Verbs):
             work = _with_telemetry(self._core, lambda: stack.enter_context(block))
             yield work
         if work is not None and work.settled is not None:
-            self._core.served(_claim_of(work), work.settled)
+            self._core.served(work.as_claim(), work.settled)
 
     def held(self, task_id: str, token: str) -> Claim:
         """Return the claim that holds a task, for a holder that kept only the id and the token.
@@ -193,7 +193,7 @@ class Claiming(Verbs):
             held = "it is held under another token"
             state = task.status_at(self.now())
             raise LeaseLost(task_id, held if state is TaskStatus.TAKEN else f"it is {state} now")
-        return Claim(task, token, task.lease_until)
+        return Claim.of(task)
 
     def take_order_switches(self) -> list[OrderSwitch]:
         """Return the order switches seen by this process since the last call."""
@@ -238,7 +238,7 @@ class Claiming(Verbs):
         request = self._request(limit, lease_seconds, longest_wait_seconds)
         tasks = self._core.store.claim(request)
         self._note_skipped(request, short=len(tasks) < limit)
-        return [Claim(task, task.lease_token or "", task.lease_until or 0.0) for task in tasks]
+        return [Claim.of(task) for task in tasks]
 
     def _request(
         self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
@@ -276,12 +276,7 @@ def _with_telemetry(core: Core, enter: Callable[[], HeldTask | None]) -> HeldTas
 
     def take() -> list[Claim]:
         found.extend(filter(None, [enter()]))
-        return [_claim_of(work) for work in found]
+        return [work.as_claim() for work in found]
 
     core.guarded_telemetry.claim(core.name, take)
     return found[0] if found else None
-
-
-def _claim_of(work: HeldTask) -> Claim:
-    """Return a task that is held by its row as a claim, without a lease."""
-    return Claim(work.task, "", 0.0)

@@ -86,11 +86,7 @@ def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list
         for claim in claims
     ]
     stored = core.store.replace_many(changes)
-    return [
-        Claim(task, claim.token, lease_until)
-        for claim, task in zip(claims, stored, strict=True)
-        if task is not None
-    ]
+    return [Claim.of(task) for task in stored if task is not None]
 
 
 def _release(core: Core, claim: Claim) -> None:

@@ -186,7 +186,7 @@ class Settling(Verbs):
         reported = None if progress is None else checked_progress(progress, step)
         now = self.now()
         extended = self._core.extend(claim, now, round(now + lease_seconds, 6), reported)
-        return Claim(extended, claim.token, extended.lease_until or 0.0)
+        return Claim.of(extended)
 
 
 def _rounds(settlements: Sequence[Settlement]) -> Iterator[list[int]]:

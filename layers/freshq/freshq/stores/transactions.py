@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from freshq.model.answers import Claim
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
@@ -39,6 +41,10 @@ class HeldTask:
         self.result: Any = None
         self.settled: Task | None = None
         self.failed: Task | None = None
+
+    def as_claim(self) -> Claim:
+        """Return the task as observers know it: a claim without a lease."""
+        return Claim(self.task, "", 0.0)
 
 
 class SettlingContext(Protocol):

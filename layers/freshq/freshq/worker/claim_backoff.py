@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from freshq.policy.retry import Backoff
+from freshq.policy.retry import Backoff, equal_jitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +64,4 @@ class ClaimBackoff:
         self._busy_runs = 0
 
     def _begin(self, backoff: Backoff, times: int) -> None:
-        # At least half of the bound: full jitter could end the wait at once.
-        wait_seconds = backoff.delay_seconds(times, 0.5 + self._uniform() / 2)
-        self._until = time.monotonic() + wait_seconds
+        self._until = time.monotonic() + backoff.delay_seconds(times, equal_jitter(self._uniform()))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from freshq.errors import StoreError
-from freshq.model.answers import Claim
 from freshq.model.outcomes import Busy, Reject, Retry, RunnerExit, error_text
 from freshq.model.task import TaskStatus
 from freshq.worker.log_fields import log_fields, task_logger
@@ -175,7 +174,7 @@ class TransactionLoop(WorkLoop):
         if not isinstance(thread.raised, Reject):  # as under a lease, it says nothing about the downstream
             self._limits.ended(downstream_ok=outcome is Outcome.SUCCEEDED)
         with self._observing():
-            self._observer.settled(_claim_of(thread.held), outcome, time.monotonic() - started, error)
+            self._observer.settled(thread.held.as_claim(), outcome, time.monotonic() - started, error)
         return outcome
 
     def _run(self, thread: _TransactionThread, held: HeldTask) -> None:
@@ -185,7 +184,7 @@ class TransactionLoop(WorkLoop):
             raise thread.raised
         self._end_request.wake.set()
         with self._observing():
-            self._observer.claimed(_claim_of(held), self._queue.now() - held.task.created)
+            self._observer.claimed(held.as_claim(), self._queue.now() - held.task.created)
         try:
             held.result = self._runner(held.task, held.connection)
         except (Busy, Reject, Retry) as outcome:
@@ -198,11 +197,6 @@ class TransactionLoop(WorkLoop):
             thread.raised = RunnerExit(f"{type(exits).__name__}: {error_text(exits)}")
         if thread.raised is not None:
             raise thread.raised
-
-
-def _claim_of(held: HeldTask) -> Claim:
-    """Return a held task as observers know it: without a lease."""
-    return Claim(held.task, "", 0.0)
 
 
 def _outcome(held: HeldTask, raised: Exception | None) -> Outcome:

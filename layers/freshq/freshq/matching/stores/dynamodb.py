@@ -6,7 +6,6 @@ import logging
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 from typing_extensions import override
 
@@ -35,6 +34,7 @@ from freshq.matching.stores.items import (
     resource_partition,
 )
 from freshq.matching.stores.transactions import Transactions
+from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
 from freshq.stores.dynamodb.schema import WAITER_CONFIG
 from freshq.stores.dynamodb.server_time import compared, server_time
@@ -215,7 +215,7 @@ class DynamoDBMatchStore(MatchStore):
                 self._write_one(actions[0])
             else:
                 next_version = change.after or change.caller_after
-                self._transactions.write(actions, next_version.token if next_version else uuid4().hex)
+                self._transactions.write(actions, next_version.token if next_version else new_token())
         except ConditionFailed as failed:
             if not _made(failed.item, change):
                 raise ChangedError from None

@@ -21,6 +21,7 @@ from freshq.errors import (
     NotReady,
     TaskNotFound,
 )
+from freshq.model.lifecycle import new_token
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.stores.base import ConflictError
@@ -30,7 +31,6 @@ from freshq.stores.dynamodb.items import (
     decode,
     is_task,
     mutable_attributes,
-    new_request_token,
     replace_arguments,
     update_arguments,
     version_count,
@@ -240,7 +240,7 @@ class AttachedDynamoDBStore(TableStore):
     @override
     def delete(self, task: Task, guard: Guard) -> None:
         """Take a record out of the queue if the guard holds; the record stays, and is READY."""
-        out = replace(task, status=TaskStatus.READY, request_token=new_request_token())
+        out = replace(task, status=TaskStatus.READY, request_token=new_token())
         try:
             self.replace(out, guard)
         except ConflictError as conflict:
@@ -291,7 +291,7 @@ def _unqueued_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
 
 def _leave_arguments(queue: str, task_id: str, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that takes a record out of a queue and makes it READY."""
-    changes = _without_queue(keyspace) | {"requestToken": {"S": new_request_token()}}
+    changes = _without_queue(keyspace) | {"requestToken": {"S": new_token()}}
     arguments = update_arguments(task_id, changes, version_count(keyspace))
     return conditioned(arguments, ["#taskQueue = :queue"], {":queue": {"S": queue}})
 

@@ -8,8 +8,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import InvalidUpdate
-from freshq.stores.dynamodb.items import CONTROL_PREFIX, new_request_token
+from freshq.stores.dynamodb.items import CONTROL_PREFIX
 
 if TYPE_CHECKING:
     from freshq.stores.dynamodb.calls import TableCalls
@@ -86,7 +87,7 @@ class ControlRecords:
         arguments = {
             "Key": {"taskId": {"S": CONTROL_PREFIX + queue}},
             "UpdateExpression": expression,
-            "ExpressionAttributeValues": values | {":requestToken": {"S": new_request_token()}},
+            "ExpressionAttributeValues": values | {":requestToken": {"S": new_token()}},
         }
         self._remember(queue, self._calls.update(arguments) or {}, now)
 

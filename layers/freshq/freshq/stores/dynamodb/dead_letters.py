@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Guard
 from freshq.stores.dead_letters import DeadPlace
 from freshq.stores.dynamodb import queries
-from freshq.stores.dynamodb.items import decode_if_task, new_request_token
+from freshq.stores.dynamodb.items import decode_if_task
 from freshq.stores.dynamodb.names import KEY
 from freshq.stores.dynamodb.values import milliseconds
 
@@ -63,7 +64,7 @@ class DeadLetters:
         for task in map(decode_if_task, _unlisted(self.calls, queue)):
             if task is not None:
                 died = task.updated if task.dead_at is None else task.dead_at
-                listed = replace(task, dead_at=died, request_token=new_request_token())
+                listed = replace(task, dead_at=died, request_token=new_token())
                 yield listed, Guard(TaskStatus.FAILURE, request_token=task.request_token)
 
     def reported(self, queue: str, items: Iterable[Item]) -> Iterator[Item]:

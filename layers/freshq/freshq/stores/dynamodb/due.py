@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from freshq.model.lifecycle import new_token
 from freshq.model.new_task import MAX_EPOCH_SECONDS
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.dynamodb.calls import ConditionFailed
-from freshq.stores.dynamodb.items import decode_if_task, is_task, new_request_token
+from freshq.stores.dynamodb.items import decode_if_task, is_task
 from freshq.stores.dynamodb.lease_items import (
     due_at,
     due_attributes,
@@ -135,7 +136,7 @@ class DueTasks:
             if next_due_at is None:
                 self.calls.delete(record["taskId"]["S"], unchanged)
             else:
-                moved = record | {"requestToken": {"S": new_request_token()}} | due_attributes(next_due_at)
+                moved = record | {"requestToken": {"S": new_token()}} | due_attributes(next_due_at)
                 self.calls.put(moved, unchanged)
         except ConditionFailed:
             logger.debug("lease record %s was rewritten by its process", record["taskId"]["S"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import DamagedTaskError
@@ -26,11 +25,6 @@ LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
 CONTROL_PREFIX: Final = f"{RESERVED_ID_PREFIX}control#"
 
 logger = logging.getLogger(__name__)
-
-
-def new_request_token() -> str:
-    """Return a token that names one write, so that a repeated write is recognized."""
-    return uuid.uuid4().hex
 
 
 def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:

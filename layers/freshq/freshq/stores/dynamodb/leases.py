@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import LEASE_PREFIX
 from freshq.stores.dynamodb.lease_items import due_attributes
@@ -298,7 +299,7 @@ class LeaseRecords:
             **({"aheadIds": {"SS": sorted(version.ahead)}} if version.ahead else {}),
             "heldUntil": milliseconds(version.held_until),
             "dueShard": {"S": self._keyspace.due(queue, self._keyspace.shard_of(record_id))},
-            "requestToken": {"S": uuid.uuid4().hex},
+            "requestToken": {"S": new_token()},
         } | due_attributes(version.due_at)
 
 

@@ -8,8 +8,8 @@ import uuid
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
+from freshq.model.lifecycle import new_token
 from freshq.model.new_task import RESERVED_ID_PREFIX
-from freshq.stores.dynamodb.items import new_request_token
 from freshq.stores.dynamodb.values import milliseconds
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def line_record(queue: str, line: Line, now: float, deadline: float) -> Item:
         "dueShard": {"S": lines_partition(queue)},
         "dueAt": milliseconds(opened),
         "ttl": {"N": str(ceil(deadline) + TTL_SECONDS)},
-        "requestToken": {"S": new_request_token()},
+        "requestToken": {"S": new_token()},
     }
 
 
@@ -79,7 +79,7 @@ def closing_item(queue: str, lines: Iterable[Line], due_at: float) -> Item:
         "dueAt": milliseconds(due_at),
         "lines": {"SS": [_name(line) for line in lines]},
         "ttl": {"N": str(ceil(due_at) + TTL_SECONDS)},
-        "requestToken": {"S": new_request_token()},
+        "requestToken": {"S": new_token()},
     }
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import DamagedTaskError
+from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import (
     conditioned,
     decode,
-    new_request_token,
     update_arguments,
     version_count,
 )
@@ -81,7 +81,7 @@ class Quarantine:
             "taskStatus": {"S": TaskStatus.FAILURE.value},
             "taskUpdated": milliseconds(now),
             "error": {"S": error},
-            "requestToken": {"S": new_request_token()},
+            "requestToken": {"S": new_token()},
             "deadAt": milliseconds(now),
         }
         if (queue := item.get("taskQueue", {}).get("S")) is not None:

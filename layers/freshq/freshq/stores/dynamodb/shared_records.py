@@ -6,10 +6,10 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.model.lifecycle import new_token
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.stores.base import SharedRecord
 from freshq.stores.dynamodb.calls import ConditionFailed, InvalidUpdate
-from freshq.stores.dynamodb.items import new_request_token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +47,7 @@ class SharedRecords:
         record = {
             "taskId": {"S": f"{RECORD_PREFIX}{queue}#{name}"},
             "values": {"S": json.dumps(values)},
-            "requestToken": {"S": new_request_token()},
+            "requestToken": {"S": new_token()},
         }
         unchanged: Item = {"ConditionExpression": "attribute_not_exists(#taskId)"}
         if version == DAMAGED:
@@ -70,7 +70,7 @@ class SharedRecords:
         """Add to the numbers of a record of counts; a damaged one is replaced."""
         record_id = f"{COUNTS_PREFIX}{queue}#{name}"
         values: Item = {f":{key}": {"N": str(value)} for key, value in counts.items()}
-        values[":requestToken"] = {"S": new_request_token()}
+        values[":requestToken"] = {"S": new_token()}
         expression = "SET #requestToken = :requestToken"
         if expires is not None:
             expression += ", #ttl = :ttl"

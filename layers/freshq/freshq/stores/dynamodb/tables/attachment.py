@@ -7,10 +7,10 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import TableMissing, quoted
+from freshq.model.lifecycle import new_token
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.policy.order import Order
 from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
-from freshq.stores.dynamodb.items import new_request_token
 from freshq.stores.dynamodb.names import KEY, ORDER_BY, OWN_ID, POSITION, Item, Names
 from freshq.stores.dynamodb.schema import (
     DUE_INDEX,
@@ -226,7 +226,7 @@ def _write_record(client: DynamoDBClient, attachment: Attachment) -> None:
         "order": {"S": attachment.order.value},
         "shards": {"N": str(attachment.shards)},
         "hasDeadlines": {"BOOL": attachment.has_deadlines},
-        "requestToken": {"S": new_request_token()},
+        "requestToken": {"S": new_token()},
     }
     if (order_by := attachment.order_by) is not None:
         record |= {ORDER_BY: {"S": order_by.name}, "orderType": {"S": order_by.attribute_type}}
