@@ -20,6 +20,8 @@ ages = st.none() | st.integers(0, 80).map(lambda quarters: quarters / 4)
 def test_a_fixed_order_never_switches(order: Order, newest_first: bool) -> None:  # noqa: FBT001 - a case
     policy = OrderPolicy(order, DEADLINE_SECONDS)
     assert order.newest_first is policy.newest_first is newest_first
+    assert order.oldest_first is not newest_first
+    assert not order.switches
     assert policy.check_at == math.inf
     assert policy.observe(10.0, 0.1) is None
     assert policy.newest_first is newest_first
@@ -28,6 +30,8 @@ def test_a_fixed_order_never_switches(order: Order, newest_first: bool) -> None:
 def test_adaptive_is_not_an_answer_by_itself() -> None:
     with pytest.raises(ValueError, match="order: adaptive"):
         _ = Order.ADAPTIVE.newest_first
+    assert Order.ADAPTIVE.switches
+    assert not Order.ADAPTIVE.oldest_first
 
 
 def test_adaptive_switches_at_its_thresholds_and_says_so() -> None:

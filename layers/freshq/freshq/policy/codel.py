@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from freshq.policy.order import Order
+if TYPE_CHECKING:
+    from freshq.policy.order import Order
 
 # How often a claim takes tasks: once, and once more if CoDel shed some of those.
 MAX_TAKES: Final = 2
@@ -48,7 +49,7 @@ class Codel:
         Raises:
             ValueError: If the order is not FIFO, or a time is not positive.
         """
-        if order is not Order.FIFO:
+        if not order.oldest_first:
             msg = f"codel: works only with order=fifo, got order={order.value}: newest first, the task"
             raise ValueError(msg + " that is served always looks fresh, and CoDel would see no overload")
         for name, seconds in (("target_seconds", target_seconds), ("interval_seconds", interval_seconds)):

@@ -6,12 +6,13 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from freshq.policy.order import Order
 from freshq.policy.quantile import QuantileSketch
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from freshq.policy.order import Order
 
 # How often a process shares the service times it saw: a read and a write each.
 SYNC_SECONDS: Final = 5.0
@@ -176,7 +177,7 @@ class SkippedTasks:
         Args:
             order: Order of the queue.
         """
-        self._oldest_first = order is Order.FIFO
+        self._oldest_first = order.oldest_first
         self._check_at = -math.inf
 
     def check_due(self, now: float, reserve_seconds: float, *, short: bool) -> bool:

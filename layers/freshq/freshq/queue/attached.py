@@ -327,10 +327,10 @@ def open_dynamodb(
 def _check_needs_no_time(options: QueueOptions, order_by: str) -> None:
     """Reject options that need lines in the order of time."""
     for name, is_wrong in (
-        ("order", options["order"] == Order.ADAPTIVE),
+        ("order", any(options["order"] == order for order in Order if order.switches)),
         ("codel", options.get("codel") is not None),
     ):
         if is_wrong:
-            given = "adaptive" if name == "order" else "CoDel"
+            given = options["order"] if name == "order" else "CoDel"
             msg = f"{name}: {given} needs lines in the order of time; this table's are by {order_by!r}"
             raise ValueError(msg)

@@ -12,7 +12,6 @@ from freshq.model.guarded_telemetry import guarded
 from freshq.model.lifecycle import Lifecycle
 from freshq.model.stamps import Stamps
 from freshq.model.task import TaskStatus
-from freshq.policy.order import Order
 from freshq.policy.retry import until_committed
 from freshq.queue.shared.admission import AdmissionControl, PressureGauge
 from freshq.queue.shared.backlog import BacklogBound
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from freshq.model.progress import Progress
     from freshq.model.task import Task
     from freshq.model.telemetry import Telemetry
+    from freshq.policy.order import Order
     from freshq.stores.base import Store
     from freshq.stores.conflicts import OnConflict
     from freshq.stores.putter import Putter
@@ -90,7 +90,7 @@ class Core:
     @property
     def time_order(self) -> Order | None:
         """The order of every line by creation time; None if lines have none, or each its own."""
-        return None if self.config.order is Order.ADAPTIVE else self.config.order
+        return None if self.config.order.switches else self.config.order
 
     def now(self) -> float:
         """Return the time of the queue's clock, in seconds since the epoch, to the microsecond.

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
-from freshq.policy.order import Order
 from freshq.policy.rules import ReserveRule
 from freshq.simulate.admission import Admission
 from freshq.simulate.backlog import backlog_for
@@ -83,7 +82,7 @@ class _Engine:
         plain = unreserved and rules.codel is None
         self._claim: Callable[[float], int | None] = self._backlog.take if plain else self._claimer.claim
         # Whether a claim that finds nothing may be left out, because it would change nothing.
-        self._pausing = unreserved and rules.order is not Order.ADAPTIVE
+        self._pausing = unreserved and not rules.order.switches
         self._idle = servers
         # When each busy server ends.
         self._busy: list[float] = []

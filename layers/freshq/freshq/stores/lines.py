@@ -34,6 +34,7 @@ class LineOrders:
             deadline_seconds: Age at which its tasks are stale.
         """
         self._order = order
+        self._always_newest_first = None if order.switches else order.newest_first
         self._deadline_seconds = deadline_seconds
         self._lock = threading.Lock()
         self._policies: dict[Line, OrderPolicy] = {}
@@ -49,8 +50,8 @@ class LineOrders:
             now: Current time in seconds.
             oldest_created: Reads when the oldest live task of the line was created; None if it is empty.
         """
-        if self._order is not Order.ADAPTIVE:
-            return self._order.newest_first
+        if self._always_newest_first is not None:
+            return self._always_newest_first
         with self._lock:
             policy = self._policies.get(line) or OrderPolicy(self._order, self._deadline_seconds)
             if now < policy.check_at or line in self._checking:
