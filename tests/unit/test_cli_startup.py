@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq import Queue
+from freshq.cli.commands.verbs import VERBS
 from freshq.cli.main import COMMANDS
 
 if TYPE_CHECKING:
@@ -79,3 +80,9 @@ def test_a_verb_on_sqlite_loads_sqlite_and_nothing_else(tmp_path: Path, argument
 def test_help_lists_what_the_command_says_of_itself(listed: Listed) -> None:
     command = listed.load()
     assert command.help.split("\n\n")[0].replace("\n", " ") == listed.help
+
+
+@pytest.mark.parametrize("listed", VERBS, ids=lambda listed: listed.name)
+def test_a_verb_is_listed_for_tasks_if_it_takes_the_id_of_one(listed: Listed) -> None:
+    arguments = {each.name for each in listed.load().params if each.param_type_name == "argument"}
+    assert listed.on_task is bool(arguments & {"task_id", "task_ids", "which"})

@@ -28,6 +28,7 @@ class Listed:
         target: Where it is, `module:name` below `freshq.cli`: a function, or a Typer application.
         help: The first paragraph of its help; a test compares the two.
         on_queue: Whether it is a function that takes the options of a queue.
+        on_task: Whether it takes the id of a task in the queue, which a draft of the shell is not.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Listed:
     target: str
     help: str
     on_queue: bool = False
+    on_task: bool = False
 
     def load(self) -> Any:  # noqa: ANN401 - Typer does not export the type of its commands
         """Return the command itself."""

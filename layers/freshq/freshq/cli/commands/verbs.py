@@ -8,7 +8,9 @@ from typing import Final
 from freshq.cli.listing import Listed
 
 _work = partial(Listed, panel="Work", on_queue=True)
+_on_held = partial(_work, on_task=True)
 _tasks = partial(Listed, panel="Tasks", on_queue=True)
+_on_task = partial(_tasks, on_task=True)
 _queue = partial(Listed, panel="Queue", on_queue=True)
 _attached = partial(Listed, panel="Attached tables", on_queue=True)
 
@@ -29,47 +31,47 @@ VERBS: Final[tuple[Listed, ...]] = (
         help="Claim tasks and settle them as SUCCESS in one: at most once. "
         "Exits with status 1 if there are none.",
     ),
-    _work("done", target="commands.claims:done", help="Settle a claim as SUCCESS."),
-    _work(
+    _on_held("done", target="commands.claims:done", help="Settle a claim as SUCCESS."),
+    _on_held(
         "fail",
         target="commands.claims:fail",
         help="Settle a claim as FAILURE: the task becomes a dead letter, even if attempts remain.",
     ),
-    _work(
+    _on_held(
         "retry",
         target="commands.claims:retry",
         help="Return a task to be tried again later. After its last attempt it becomes a dead letter.",
     ),
-    _work(
+    _on_held(
         "release",
         target="commands.claims:release",
         help="Return a task, claimable at once. The attempt does not count.",
     ),
-    _work("extend", target="commands.claims:extend", help="Extend the lease of a task, from now."),
-    _tasks("get", target="commands.tasks:get", help="Show everything about a task."),
+    _on_held("extend", target="commands.claims:extend", help="Extend the lease of a task, from now."),
+    _on_task("get", target="commands.tasks:get", help="Show everything about a task."),
     _tasks("ls", target="commands.tasks:ls", help="List tasks."),
     _tasks(
         "stats",
         target="commands.tasks:stats",
         help="Count tasks by state, and show the ages of pending ones.",
     ),
-    _tasks("touch", target="commands.tasks:touch", help="Set the creation time of a pending task to now."),
-    _tasks(
+    _on_task("touch", target="commands.tasks:touch", help="Set the creation time of a pending task to now."),
+    _on_task(
         "reprioritize",
         target="commands.tasks:reprioritize",
         help="Move a pending task to another priority level. Its creation time stays.",
     ),
-    _tasks(
+    _on_task(
         "cancel",
         target="commands.tasks:cancel",
         help="Cancel pending tasks, with --force also those that are held.",
     ),
-    _tasks(
+    _on_task(
         "bury",
         target="commands.tasks:bury",
         help="Turn pending tasks into dead letters, with --force also those that are held.",
     ),
-    _tasks(
+    _on_task(
         "restore",
         target="commands.tasks:restore",
         help="Return dead letters and pending tasks to their lines as if they were put now.",

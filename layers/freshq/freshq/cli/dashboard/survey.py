@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from freshq.model.task import TaskStatus
+from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 # A part is read this often, of so many tasks.
 PART_TASKS: Final = 1_000
 EVERY_SECONDS: Final = 2.0
-# What a PENDING task past its deadline was shed by: nothing is written then.
-EXPIRED: Final = "expired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Surveyor:
         self._tasks += 1
         self._statuses[task.status.value] += 1
         if task.status is TaskStatus.SHED:
-            self._reasons[task.shed_reason.value if task.shed_reason else EXPIRED] += 1
+            self._reasons[task.shed_reason.value if task.shed_reason else ShedReason.EXPIRED.value] += 1
 
     def _so_far(self, *, complete: bool) -> Survey:
         return Survey(self._tasks, complete, dict(self._statuses), dict(self._reasons))

@@ -8,6 +8,7 @@ import typer
 
 from freshq.cli.addresses import with_account
 from freshq.cli.commands.put import print_receipt
+from freshq.cli.commands.verbs import VERBS
 from freshq.cli.configuration import open_configured
 from freshq.cli.errors import printable
 from freshq.cli.facts import state
@@ -23,22 +24,8 @@ if TYPE_CHECKING:
     from freshq.cli.session import Session
     from freshq.model.task import Task
 
-# Verbs for tasks in the queue, which a draft is not.
-TASK_VERBS: Final = frozenset(
-    {
-        "done",
-        "fail",
-        "retry",
-        "release",
-        "extend",
-        "get",
-        "touch",
-        "reprioritize",
-        "cancel",
-        "bury",
-        "restore",
-    }
-)
+# They are for tasks in the queue, which a draft is not.
+TASK_VERBS: Final = frozenset(listed.name for listed in VERBS if listed.on_task)
 READY_TO_SHIP: Final = "READY_TO_SHIP"
 
 
