@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from freshq import (
@@ -18,7 +19,9 @@ from freshq import (
     Throttled,
     WhenFull,
 )
+from freshq.cli.commands import relay
 from freshq.cli.main import app
+from freshq.cli.process.ending import ControlChannel, ControlMessage, WorkStatus
 from freshq.feeds.relay import Relay
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
     from freshq import Receipt
     from tests.conftest import Clock, StoreUnderTest
+
+PATIENCE_SECONDS = 10.0
 
 run = CliRunner().invoke
 
@@ -271,6 +276,41 @@ class TestCommands:
         assert payloads(queue.claim(limit=5)) == [2, 1, 0]
         outbox.close()
         queue.close()
+
+    @pytest.mark.parametrize(
+        ("signals", "status", "said"),
+        [
+            (1, 0, "3 tasks relayed\n"),
+            (2, WorkStatus.UNFINISHED, "ended at once; tasks that it held are free"),
+        ],
+    )
+    def test_a_signal_lets_the_batch_end_and_a_second_one_does_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: int, status: int, said: str
+    ) -> None:
+        release = threading.Event()
+
+        class Told(ControlChannel):
+            def follow_signals(self) -> None:
+                for _ in range(signals):
+                    self.send(ControlMessage.SIGNAL)
+
+        def run_batch(_relay: Relay, stop: threading.Event, *, until_empty: bool) -> int:
+            assert stop.wait(PATIENCE_SECONDS)
+            assert not until_empty
+            assert signals == 1 or release.wait(PATIENCE_SECONDS)
+            return 3
+
+        def exit_status(status: int, _control: ControlChannel) -> NoReturn:
+            raise typer.Exit(status)  # in a process of its own it exits
+
+        monkeypatch.setattr(relay, "ControlChannel", Told)
+        monkeypatch.setattr(relay, "end_process", exit_status)
+        monkeypatch.setattr(Relay, "run", run_batch)
+        source, destination = (f"sqlite:///{tmp_path}/{name}.db" for name in ("outbox", "queue"))
+        assert {run(app, ["sql", "migrate", url]).exit_code for url in (source, destination)} == {0}
+        answer = run(app, ["relay", "--from", source, "--to", destination])
+        release.set()
+        assert (answer.exit_code, said in answer.output) == (status, True)
 
     @pytest.mark.parametrize(
         ("arguments", "status"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from freshq.cli.addresses import FORMS, Address, open_queue
+from freshq.cli.process.ending import ControlChannel, WorkStatus, end_process, run_until_told
 from freshq.cli.texts import counted
 from freshq.feeds.relay import DEFAULT_BATCH, Relay
 from freshq.model.task import MAX_SECONDS
@@ -39,7 +39,8 @@ def relay(
 ) -> None:
     """Move tasks to another queue under the same ids, at least once: a repeated put is a duplicate.
 
-    Runs until it is interrupted. It can be killed at any point, and several can run at once.
+    Runs until SIGTERM or Ctrl-C, which let the batch end; a second one ends it at once. It can be killed at
+    any point, and several can run at once.
     """
     _check("--from", source)
     _check("--to", destination)
@@ -48,10 +49,14 @@ def relay(
         closing(_open("--from", source, from_name, MAX_SECONDS)) as outbox,
         closing(_open("--to", destination, to_name, max_age_seconds)) as target,
     ):
-        stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-        moved = Relay(outbox, target, batch=batch).run(stop, until_empty=until_empty)
+        control = ControlChannel()
+        control.follow_signals()
+        work = partial(Relay(outbox, target, batch=batch).run, until_empty=until_empty)
+        ended = run_until_told("freshq-relay", work, control, lambda: None)
+        if not ended.done():
+            typer.echo("ended at once; tasks that it held are free once their leases expire", err=True)
+            end_process(WorkStatus.UNFINISHED, control)
+        moved = ended.result()
     typer.echo(f"{counted(moved, 'task')} relayed")
 
 

@@ -7,16 +7,26 @@ import signal
 import sys
 from contextlib import suppress
 from enum import Enum, IntEnum
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final, NoReturn
+from threading import Event
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 import typer
 
 from freshq.cli.errors import ExitStatus
 from freshq.worker.runs import in_thread
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+
 # A process that is to end at once and has not ended after this time leaves what it is waiting for.
 STOP_SECONDS: Final = 10.0
+# Time between two checks of the thread that works.
+CHECK_SECONDS: Final = 1.0
 
 
 class Stage(IntEnum):
@@ -37,7 +47,7 @@ class ControlMessage(Enum):
 
 
 class WorkStatus(IntEnum):
-    """Exit statuses of `freshq work`, besides those of every command."""
+    """Exit statuses of commands that run until they are told to end, besides those of every command."""
 
     DRAINED = 0
     UNREACHABLE = ExitStatus.UNREACHABLE
@@ -86,6 +96,33 @@ class ControlChannel:
             self.send(ControlMessage.DRAIN)
 
         in_thread("freshq-control", read)
+
+
+def run_until_told(
+    name: str, work: Callable[[Event], T], control: ControlChannel, on_drain: Callable[[], None]
+) -> Future[T]:
+    """Call a function in a thread until it returns, or the process is told to end at once.
+
+    Args:
+        name: Name of the thread.
+        work: The function; it returns soon after the event that it gets is set.
+        control: Says when to end. DRAINING sets the event.
+        on_drain: Called when it is set.
+
+    Returns:
+        What the function returned or raised; not done if the process is to end at once.
+    """
+    stop = Event()
+    ended = in_thread(name, partial(work, stop))
+    ended.add_done_callback(lambda _ended: control.send(ControlMessage.WAKE))
+    while not ended.done():
+        stage = control.receive(CHECK_SECONDS)
+        if stage is Stage.STOPPING:
+            break
+        if stage is Stage.DRAINING and not stop.is_set():
+            stop.set()
+            on_drain()
+    return ended
 
 
 def end_process(status: int, control: ControlChannel) -> NoReturn:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import heapq
 import os
 import sys
-import threading
 from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from zoneinfo import ZoneInfo
 
 from freshq.cli.errors import exit_status
-from freshq.cli.process.ending import ControlChannel, ControlMessage, Stage, WorkStatus, end_process
+from freshq.cli.process.ending import ControlChannel, WorkStatus, end_process, run_until_told
 from freshq.cli.process.report import JsonLines, report_log
 from freshq.cli.texts import span
 from freshq.errors import FreshqError, RefusedError, StoreError, TableMissing
 from freshq.feeds.schedules import Cron, Schedule, Scheduler
 from freshq.queue.attached import AttachedQueue
-from freshq.worker.runs import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,9 +25,6 @@ if TYPE_CHECKING:
     from freshq.cli.process.report import Reporter
     from freshq.cli.session import Session
     from freshq.model.answers import Receipt
-
-# Time between two checks of the thread that fires.
-CHECK_SECONDS: Final = 1.0
 
 
 def show_next(session: Session, schedules: Sequence[Schedule], limit: int) -> None:
@@ -101,16 +95,7 @@ def run(session: Session, schedules: Sequence[Schedule]) -> NoReturn:
 
 
 def _fire_until_told(scheduler: Scheduler, control: ControlChannel, reporter: Reporter) -> WorkStatus:
-    stop = threading.Event()
-    ended = in_thread("freshq-cron", partial(scheduler.run, stop))
-    ended.add_done_callback(lambda _ended: control.send(ControlMessage.WAKE))
-    while not ended.done():
-        stage = control.receive(CHECK_SECONDS)
-        if stage is Stage.STOPPING:
-            break
-        if stage is Stage.DRAINING and not stop.is_set():
-            stop.set()
-            reporter.event("draining")
+    ended = run_until_told("freshq-cron", scheduler.run, control, lambda: reporter.event("draining"))
     if ended.done():
         ended.result()
     status = WorkStatus.DRAINED if ended.done() else WorkStatus.UNFINISHED
