@@ -52,7 +52,8 @@ this machine, and SQLite lets one process write at a time.
 
 The processor time is that of the contender's processes, without the server's; it changes less with the load
 of the machine than the rates do. A ratio whose figures spread widely says little more than its sign.
-[Why it settles together](decisions/0052-settled-together.md)
+[Why it settles together](decisions/0052-settled-together.md), and
+[why no other thread claims](decisions/0068-the-loop-claims.md)
 """
 
 
