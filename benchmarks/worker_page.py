@@ -35,7 +35,7 @@ taskiq is beside coroutines, in [asyncio](asyncio.md): taskiq-postgresql hands o
 worker listens, so that it cannot work off what was put before.
 {celery}"""
 CELERY: Final = """
-Celery keeps its messages in tables of SQLAlchemy, which it calls experimental: its other brokers were not
+Celery keeps its messages in tables of SQLAlchemy, which it calls experimental: none of its other brokers was
 there.
 """
 BOUNDS: Final = """## What bounds it
@@ -122,7 +122,10 @@ def _section(store: str, processes: int, result: Mapping[str, Any]) -> Iterator[
     report, machine = result["figures"], result["machine"]
     yield f"## {STORES[store]}, {TITLES[processes]}"
     yield ""
-    versions = ", ".join(f"{name} {number}" for name, number in report.get("versions", {}).items())
+    peers = {name for contenders in report[store].values() for name in contenders}
+    versions = ", ".join(
+        f"{name} {number}" for name, number in report.get("versions", {}).items() if name in peers
+    )
     missing = ", ".join(report["missing"])
     yield from paragraph(
         f"{report['rounds']} rounds, load average {machine['load']} at the end, the benchmark's own included."
