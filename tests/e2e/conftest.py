@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +23,7 @@ from freshq import Queue
 from tests.e2e.package import Package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from local.history import Change
 
@@ -145,8 +146,21 @@ def package(left_alone: Deployment) -> Package:
 
 
 @pytest.fixture
-def deployed(package: Package, tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
-    """Return a way to deploy the application, with given parameters, to an emulator of one's own."""
+def deployed(package: Package, left_alone: Deployment) -> Iterator[Callable[..., Deployment]]:
+    """Return a way to deploy the application, with given parameters, to the emulator of the session."""
+    emulator, stacks = left_alone.emulator, list[str]()
+
+    def deploy_next(**parameters: Any) -> Deployment:
+        stacks.append(f"freshq-{uuid.uuid4().hex[:8]}")
+        return deploy_application(emulator, package, stacks[-1], **parameters)
+
+    yield deploy_next
+    delete(stacks, emulator)
+
+
+@pytest.fixture
+def deployed_alone(package: Package, tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
+    """Return a way to deploy the application, with given parameters, to an emulator without other work."""
     with Emulator(tmp_path / "emulator.log") as emulator:
         package.upload(emulator.connection)
         yield partial(deploy_application, emulator, package)
@@ -158,6 +172,17 @@ def deploy_application(
     """Deploy the application with some of its parameters."""
     outputs = package.deploy(stack, template_values(parameters), emulator.connection)
     return Deployment(emulator, outputs, float(parameters.get("MaxAgeSeconds", 3600)), stack)
+
+
+def delete(stacks: Sequence[str], emulator: Emulator) -> None:
+    """Delete stacks, so that they take no time from others."""
+    client = boto3.client("cloudformation", **emulator.connection)
+    for stack in stacks:
+        client.delete_stack(StackName=stack)
+    for stack in stacks:
+        client.get_waiter("stack_delete_complete").wait(
+            StackName=stack, WaiterConfig={"Delay": 1, "MaxAttempts": 60}
+        )
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 
 from freshq import Queue, TaskStatus
 from freshq.cli.main import app
-from tests.e2e.conftest import Deployment, wait_until
+from tests.e2e.conftest import Deployment, delete, wait_until
 from tests.e2e.test_archive import archived
 from tests.support.readings import counts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from types_boto3_dynamodb import DynamoDBClient
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(240)
 
 TABLE: Final = "Shipments"
+STACK: Final = "freshq-attached"
 
 
 def record(number: int, **attributes: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def in_use(client: DynamoDBClient) -> None:
 
 
 @pytest.fixture
-def attached(left_alone: Deployment, template: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
+def attached(left_alone: Deployment, template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     """Return an application on an attached table, on the emulator of the session."""
     emulator = left_alone.emulator
     in_use(left_alone.client("dynamodb"))
@@ -74,8 +76,9 @@ def attached(left_alone: Deployment, template: Path, monkeypatch: pytest.MonkeyP
         "DemoCapacity": 4,
         "DemoTaskSeconds": "0.02",
     }
-    outputs = deploy(emulator, template, parameters, stack="freshq-attached")
-    return Deployment(emulator, outputs, max_age_seconds=0, stack="freshq-attached")
+    outputs = deploy(emulator, template, parameters, stack=STACK)
+    yield Deployment(emulator, outputs, max_age_seconds=0, stack=STACK)
+    delete([STACK], emulator)
 
 
 def opened(client: DynamoDBClient) -> AttachedQueue:

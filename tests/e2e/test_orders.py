@@ -29,10 +29,10 @@ URGENT: Final = 2
 
 
 @pytest.fixture
-def stacks(deployed: Callable[..., Deployment]) -> dict[Order, Deployment]:
+def stacks(deployed_alone: Callable[..., Deployment]) -> dict[Order, Deployment]:
     """Return the application once for each order, all on one emulator."""
     return {
-        order: deployed(
+        order: deployed_alone(
             stack=f"freshq-{order.value}",
             Order=order.value,
             MaxAgeSeconds=DEADLINE_SECONDS,

@@ -107,8 +107,8 @@ class Play:
 
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_SECONDS + 600)
-def test_the_ledger_is_exact_after_many_hops_and_deaths(deployed: Callable[..., Deployment]) -> None:
-    application = deployed(
+def test_the_ledger_is_exact_after_many_hops_and_deaths(deployed_alone: Callable[..., Deployment]) -> None:
+    application = deployed_alone(
         PassSeconds=1,
         SettleSeconds=2,
         Concurrency=2,

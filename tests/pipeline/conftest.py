@@ -18,6 +18,8 @@ from freshq_pipeline.spark.session import spark_session
 from freshq_pipeline.spark.tuning import Tuning, tuning_for
 from freshq_pipeline.storage.folder import Folder
 from tests.pipeline.oracle import relations
+from tests.pipeline.recording import write_lines
+from tests.pipeline.two_days import two_days
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,6 +79,15 @@ def pipeline(spark: SparkSession) -> Pipeline:
         return execute(RunRequest(Folder(str(events)), Folder(str(out)), Options(form, **options)), same)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def two_days_folder(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the recording of two days, `events`, and the tables of a run over it, `out`."""
+    folder = tmp_path_factory.mktemp("two-days")
+    write_lines(folder / "events/1.json", two_days().landed())
+    pipeline(folder / "events", folder / "out", index_lag_seconds=1)
+    return folder
 
 
 def table(summary: dict[str, Any], name: str, order: str) -> Rows:

@@ -86,9 +86,9 @@ def test_a_session_that_cannot_be_used(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)  # a run on Spark, on a machine that may be busy
 def test_the_page_does_what_it_says(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, two_days_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_lines(tmp_path / "events/1.json", two_days().landed())
-    monkeypatch.chdir(tmp_path)
+    """Its run finds nothing new; the test above has one that does."""
+    monkeypatch.chdir(two_days_folder)
     assert SparkSession.builder.getOrCreate() is spark
-    Reader(tmp_path).follow(replace(one, not_run=None, is_next=True) for one in snippets(PAGE))
+    Reader(two_days_folder).follow(replace(one, not_run=None, is_next=True) for one in snippets(PAGE))

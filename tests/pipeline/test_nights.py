@@ -45,12 +45,6 @@ def published(out: Path) -> dict[str, Counter[str]]:
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)
-def test_nights_equal_duckdb(pipeline: Pipeline, tmp_path: Path) -> None:
-    parts = nights(recorded(60, seed=2, days=3), count=2, late=0.05, seed=2)
-    assert_each_run_equals_duckdb(pipeline, tmp_path, parts)
-
-
-@pytest.mark.timeout(PATIENCE_SECONDS)
 def test_a_night_computes_what_it_changed_and_a_late_event_opens_its_day(
     pipeline: Pipeline, tmp_path: Path
 ) -> None:

@@ -10,14 +10,10 @@ import duckdb
 import pytest
 
 from freshq_pipeline.runs.frames import tables
-from tests.pipeline.recording import write_lines
-from tests.pipeline.two_days import two_days
 from tests.support.snippets import snippets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from tests.pipeline.conftest import Pipeline
 
 PAGE = Path(__file__).parents[2] / "docs/questions.md"
 
@@ -45,10 +41,9 @@ def as_text(value: object) -> str:
 
 @pytest.mark.timeout(300)  # a run on Spark, on a machine that may be busy
 def test_the_answers_are_those_of_the_page(
-    spark: SparkSession, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, two_days_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_lines(tmp_path / "in/a.json", two_days().landed())
-    pipeline(tmp_path / "in", tmp_path / "OUT")
+    (tmp_path / "OUT").symlink_to(two_days_folder / "out")
     monkeypatch.chdir(tmp_path)
     (views,) = (one for one in snippets(PAGE) if one.language == "python")
     with duckdb.connect() as connection:

@@ -28,8 +28,8 @@ from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.partitions import FOLDERS, move_in, published_paths, replaced
 from freshq_pipeline.storage.registration import RUN_ID, registry_of
 from freshq_pipeline.storage.state import State, current, publish, register, show
-from tests.pipeline.nights import recorded
-from tests.pipeline.oracle import differing_rows, make_tables, write_tables
+from tests.pipeline.nights import nights, recorded
+from tests.pipeline.oracle import differing_rows, make_tables, relations, rows_that_differ, write_tables
 from tests.pipeline.oracle.comparison import comparable
 from tests.pipeline.recording import write_lines
 from tests.support.snippets import snippets
@@ -402,37 +402,41 @@ def test_tables_in_glue(out: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert out.read_json("_catalog.json") == {"catalog": "glue", "namespace": "nights"}
 
 
-@pytest.mark.timeout(300)  # two runs on Spark, on a machine that may be busy
-def test_registered_tables_equal_duckdb(
+@pytest.mark.timeout(900)  # two runs on Spark, on a machine that may be busy
+def test_two_nights_equal_duckdb_as_published_and_as_registered(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Spark's own files, with every type of column, by two runs of which the second replaces some days."""
-    events = recorded(40, seed=7, days=2)
     out = Folder(str(tmp_path / "OUT"))
-    for number, part in enumerate((events[: len(events) // 2], events[len(events) // 2 :])):
+    summaries = []
+    parts = nights(recorded(60, seed=2, days=3), count=2, late=0.05, seed=2)
+    for number, part in enumerate(parts):
         write_lines(tmp_path / f"in/{number}.json.gz", part)
         summary = pipeline(tmp_path / "in", tmp_path / "OUT", catalog="local" if number == 0 else None)
         assert summary["catalog"] == "local.freshq"
-        assert differing(out, tmp_path / "in/*.gz", tmp_path / f"duckdb-{number}") == {}
+        assert differing(out, summary, tmp_path / "in/*.gz", tmp_path / f"duckdb-{number}") == {}, number
+        summaries.append(summary)
     with open_catalog(out, "local") as catalog:
         snapshots = {name: runs_of(catalog.load_table(("freshq", name))) for name in TABLES}
     assert snapshots == dict.fromkeys(TABLES, out.folders("runs"))
     monkeypatch.chdir(tmp_path)
     (shown,) = (one for one in snippets(PAGE) if "load_catalog" in one.code)
     exec(compile(shown.code, shown.place, "exec"), {})  # noqa: S102 - the page's own program
-    first = len({event["task_id"] for event in events[: len(events) // 2]})
-    assert f"{out.folders('runs')[0]} {first} tasks" in capsys.readouterr().out
+    first, second = summaries
+    assert f"{first['run_id']} {first['tasks']} tasks" in capsys.readouterr().out
+    assert 0 < first["tasks"] < second["tasks"]
 
 
-def differing(out: Folder, files: Path, folder: Path) -> dict[str, int]:
+def differing(out: Folder, summary: dict[str, Any], files: Path, folder: Path) -> dict[str, int]:
     """Return how many rows are not DuckDB's own, by table and reader, without those that do not differ."""
     with open_catalog(out, "local") as catalog, duckdb.connect() as oracle:
         make_tables(oracle, str(files))
         theirs = write_tables(oracle, folder)
+        shown = rows_that_differ(oracle, relations(summary), theirs)
+        off = Counter({f"{name} as published": rows for name, rows in shown.items()})
         scans = {name: catalog.load_table(("freshq", name)).scan() for name in TABLES}
         for name, scan in scans.items():
             oracle.register(f"{name}_read_by_pyiceberg", scan.to_arrow())
-        off = Counter[str]()
         for name, columns in TABLES.items():
             paths = [task.file.file_path.removeprefix("file://") for task in scans[name].plan_files()]
             hive = f"hive_partitioning = {name in BY_DAY}, hive_types_autocast = false"
@@ -445,5 +449,5 @@ def differing(out: Folder, files: Path, folder: Path) -> dict[str, int]:
                     for relation in (ours, f"read_parquet('{theirs[name]}/*')")
                 )
                 off[ours] = differing_rows(oracle, *pair)
-    assert len(off) == 2 * len(TABLES)
+    assert len(off) == 3 * len(TABLES)
     return {ours: count for ours, count in off.items() if count}

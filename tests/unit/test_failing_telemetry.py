@@ -334,6 +334,12 @@ def test_telemetry_that_works_is_told_all(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.records == []
 
 
+def test_telemetry_that_tells_nothing_knows_the_run() -> None:
+    task = make_task(1, trace_context="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    scope = Telemetry().run(task)
+    assert (scope.task, scope.trace_id) == (task, "4bf92f3577b34da6a3ce929d0e0e4736")
+
+
 def test_a_block_that_could_not_begin_does_not_end(caplog: pytest.LogCaptureFixture) -> None:
     with guarded(FailsAfter()).run(make_task(1)).current():
         pass

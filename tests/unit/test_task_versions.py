@@ -113,6 +113,20 @@ def test_an_error_names_the_status_that_the_verb_needs(queue: Queue) -> None:
     assert str(caught.value) == "task 'a': cannot cancel a task that is TAKEN; cancel needs PENDING, or force"
 
 
+def test_an_error_names_force_only_where_it_helps(queue: Queue) -> None:
+    claim = claimed(queue)
+    with pytest.raises(IllegalTransition) as caught:
+        queue.restore("a")
+    assert str(caught.value).endswith("; restore needs PENDING or FAILURE, or force")
+    with pytest.raises(IllegalTransition) as caught:
+        queue.touch("a")
+    assert str(caught.value).endswith("; touch needs PENDING")
+    queue.complete(claim)
+    with pytest.raises(IllegalTransition) as caught:
+        queue.cancel("a")
+    assert str(caught.value).endswith("; cancel needs PENDING")
+
+
 def test_no_verb_leads_to_a_status_that_the_table_does_not_allow(queue: Queue) -> None:
     task: Task = claimed(queue).task
     with pytest.raises(AssertionError, match=r"^complete cannot lead to FAILURE$"):
