@@ -142,7 +142,9 @@ def template() -> Path:
 @pytest.fixture(scope="session")
 def package(left_alone: Deployment) -> Package:
     """Return the application as `sam deploy` uploaded it."""
-    return Package.uploaded(STACK, left_alone.emulator.connection)
+    package = Package.uploaded(STACK, left_alone.emulator.connection)
+    package.add_template(left_alone.emulator.connection)
+    return package
 
 
 @pytest.fixture

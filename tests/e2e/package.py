@@ -45,6 +45,11 @@ class Package:
         s3.create_bucket(Bucket=self.bucket)
         for key, content in self.objects.items():
             s3.put_object(Bucket=self.bucket, Key=key, Body=content)
+        self.add_template(connection)
+
+    def add_template(self, connection: Connection) -> None:
+        """Add the template to an emulator that has the code."""
+        s3 = boto3.client("s3", **connection)
         s3.put_object(Bucket=self.bucket, Key=TEMPLATE, Body=self.template.encode())
 
     def deploy(self, stack: str, values: Mapping[str, str], connection: Connection) -> dict[str, str]:
