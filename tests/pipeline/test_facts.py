@@ -13,6 +13,7 @@ from benchmarks.lives import write_events
 
 from freshq_pipeline.gold.minutes import AGES_SECONDS, HISTOGRAM_BASE
 from freshq_pipeline.gold.percentiles import wait_percentiles
+from freshq_pipeline.ingest.sources.registry import canonical_files
 from freshq_pipeline.schemas import OUTCOMES as FATES
 from freshq_pipeline.schemas import TABLES, Format
 from tests.pipeline.conftest import Pipeline, Rows, table
@@ -22,6 +23,8 @@ from tests.pipeline.wandering import wandering
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 SHARES = (0.0, 0.5, 0.99, 1.0)
 START_MS = START_SECONDS * 1000
@@ -67,6 +70,23 @@ def test_small_recording(form: Format, pipeline: Pipeline, tmp_path: Path) -> No
         landed = small().landed()
         write_lines(tmp_path / "sound.json", [*landed, *landed[3:8]])
         assert differing_from_duckdb(summary, tmp_path / "sound.json", tmp_path / "duckdb") == {}
+
+
+@pytest.mark.parametrize("form", [Format.LANDED, Format.STREAMS, Format.KINESIS])
+def test_a_record_that_changes_its_queue_is_put_there(
+    form: Format, spark: SparkSession, tmp_path: Path
+) -> None:
+    tape = Recording()
+    tape.put(0, "1", queue="orders")
+    tape.change(1, "1", "CANCELLED")
+    tape.put(2, "1", queue="returns")
+    tape.take(3, "1")
+    write_lines(tmp_path / "a.json", lines_of(tape, form))
+    events = canonical_files(spark, [str(tmp_path / "a.json")], form, scan=False).orderBy("changed_us")
+    assert [(row["queue"], row["change"], row["status"]) for row in events.collect()] == [
+        ("orders", "INSERT", "PENDING"), ("orders", "MODIFY", "CANCELLED"), ("returns", "INSERT", "PENDING"),
+        ("returns", "MODIFY", "TAKEN"),
+    ]  # fmt: skip
 
 
 def test_queues_apart_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path: Path) -> None:

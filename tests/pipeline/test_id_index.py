@@ -19,15 +19,17 @@ from freshq_pipeline.storage.state import State, silver_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-SILVER = pa.schema([("event_id", pa.string()), ("task_id", pa.string())])
+SILVER = pa.schema([("queue", pa.string()), ("task_id", pa.string())])
 
 
 def add(out: Folder, state: State, run_id: str, ids: dict[int, list[str]]) -> None:
-    """Write the silver of a run, and index it."""
+    """Write the silver of a run, and index it; before a slash is the queue of an id."""
     state.run_id = run_id
     for day, tasks in ids.items():
         path = f"{silver_path(run_id, day)}/0.parquet"
-        rows = pa.record_batch([pa.array(tasks), pa.array(tasks)], schema=SILVER)
+        queues, of_queues = zip(*(task.rpartition("/")[::2] for task in tasks), strict=True)
+        named = pa.array([queue or None for queue in queues], pa.string())
+        rows = pa.record_batch([named, pa.array(of_queues)], schema=SILVER)
         out.write_parquet(path, [rows], SILVER)
         state.days.setdefault(day, Day()).silver[run_id] = 1
     index_ids(out, state)
@@ -53,6 +55,14 @@ def test_days_that_share_ids_are_linked(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / silver_path("a", 1) / "0.parquet").write_text("damaged")
     index_ids(out, state)
     assert state.ids == ["c-all", "d"]
+
+
+def test_the_same_id_in_another_queue_links_no_days(tmp_path: Path) -> None:
+    out, state = Folder(str(tmp_path)), State("", "in", "landed")
+    add(out, state, "a", {1: ["x", "mail/x", "mail/mail"], 2: ["ship/x", "ship/ship", "mail/y"]})
+    assert links(state) == {1: [], 2: []}
+    add(out, state, "b", {3: ["ship/x"], 4: ["x", "mail/ship"]})
+    assert links(state) == {1: [4], 2: [3], 3: [2], 4: [1]}
 
 
 def test_the_hash_of_an_id_never_changes() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 3
 AS_OF_US = 1_767_225_600_000_000
-BY_TASK = re.compile(r"Exchange hashpartitioning\(task_id#\d+L?(, life#\d+)?, \d+\)")
+BY_TASK = re.compile(r"Exchange hashpartitioning\(task_id#\d+L?(.*, life#\d+)?, \d+\)")
 ONE_PARTITION = "SinglePartition"
 PYTHON = ("Python", "Pandas", "InArrow")
 

@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import duckdb
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from freshq_pipeline.runs.batch import RunPlan, finish_last
 from freshq_pipeline.runs.stream import stream
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.storage import state as state_of_runs
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.partitions import manifest, move_in, published_paths, replaced
@@ -31,8 +33,10 @@ class KilledError(BaseException):
     """The end of a process, which no cleanup survives."""
 
 
-def run(out: Folder, run_id: str, days: tuple[str, ...], keep_runs: int = 1) -> None:
-    """Publish tables of some days, without Spark."""
+def run(
+    out: Folder, run_id: str, days: tuple[str, ...], keep_runs: int = 1, given_up: tuple[str, ...] = ()
+) -> None:
+    """Publish tables of some days, without Spark, and give up the silver of others."""
     before = current(out)
     for day in days:
         out.write(f"runs/{run_id}/tasks/day={day}/queue=a/part-0.parquet", f"{run_id} {day}")
@@ -43,7 +47,8 @@ def run(out: Folder, run_id: str, days: tuple[str, ...], keep_runs: int = 1) -> 
     state.tables = replaced(known, moved, {"tasks": days})
     # The days of the run are in its own part of silver only, as if they had been rewritten.
     state.days = state.days | {at: Day({run_id: 1}) for at, day in enumerate(DAYS, 20454) if day in days}
-    publish(out, state, {"run_id": run_id}, keep_runs, before)
+    state.days |= {at: Day() for at, day in enumerate(DAYS, 20454) if day in given_up}
+    publish(out, state, {"run_id": run_id}, keep_runs)
 
 
 def seen(out: Path) -> dict[str, str]:
@@ -76,11 +81,39 @@ def test_a_killed_publication_shows_one_run_and_the_next_one_repairs_it(tmp_path
         run(out, "3", DAYS[:1])
         assert seen(root) == {DAYS[0]: f"3 {DAYS[0]}", DAYS[1]: f"{state.run_id} {DAYS[1]}"}
         assert [file.path for file in out.files("tables/tasks")] == sorted(published_paths(out, "3", "tasks"))
+        assert silver(out) == {f"silver/3/day={DAYS[0]}", f"silver/{state.run_id}/day={DAYS[1]}"}, steps
         if finished:
             break
         steps += 1
     assert states == {"1", "2"}
     assert steps >= 7  # moving, manifest, summary, pointer, what readers see, and what is deleted
+
+
+def silver(out: Folder) -> set[str]:
+    """Return the folders of silver that have files."""
+    return {file.path.rpartition("/")[0] for file in out.files("silver")}
+
+
+@pytest.mark.parametrize("end", ["a run with new events", "a run that finds nothing new"])
+def test_silver_that_was_given_up_is_deleted_although_that_run_was_killed(end: str, tmp_path: Path) -> None:
+    steps, killed = 0, ["first"]
+    while killed:
+        out = Folder(str(tmp_path / f"{steps:02}"))
+        run(out, "1", DAYS)
+        with pytest.MonkeyPatch.context() as patch:
+            killed = kill_at(patch, steps)
+            with suppress(KilledError):
+                run(out, "2", (), given_up=DAYS[:1])
+        state = current(out)
+        assert state is not None
+        if end == "a run with new events":
+            run(out, "3", ())
+        else:
+            request: Any = SimpleNamespace(out=out, options=SimpleNamespace(keep_runs=1))
+            finish_last(request, RunPlan(state, {}, []))
+        kept = DAYS if state.run_id == "1" else DAYS[1:]
+        assert silver(out) == {f"silver/1/day={day}" for day in kept}, steps
+        steps += 1
 
 
 def kill_at(patch: pytest.MonkeyPatch, step: int) -> list[str]:
@@ -123,6 +156,24 @@ def test_runs_are_kept_with_the_files_that_they_name(tmp_path: Path) -> None:
         f"silver/1/day={DAYS[0]}/part-0.parquet",
         f"silver/3/day={DAYS[1]}/part-0.parquet",
     }
+
+
+def test_only_published_runs_are_kept(tmp_path: Path) -> None:
+    out = Folder(str(tmp_path))
+    run(out, "1", DAYS)
+    for killed in ("2", "3"):
+        with pytest.MonkeyPatch.context() as patch:
+            # Manifest and summary are written, and the pointer is not.
+            patch.setattr(state_of_runs, "_published", Mock(side_effect=KilledError))
+            with suppress(KilledError):
+                run(out, killed, DAYS, keep_runs=2)
+    assert out.folders("runs") == ["1", "2", "3"]
+    run(out, "4", DAYS[1:], keep_runs=2)
+    assert out.folders("runs") == ["1", "4"]
+    # As many as asked for, although some folders are gone.
+    (tmp_path / "runs/1/manifest.json").unlink()
+    run(out, "5", DAYS[1:], keep_runs=3)
+    assert out.folders("runs") == ["4", "5"]
 
 
 def test_files_of_a_run_in_progress_are_not_pruned(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def run(
         moved[table] = move_in(out, run_id, table)
     state = State(run_id, "in", "landed")
     state.tables = replaced({} if before is None else before.tables, moved, {"tasks": days})
-    publish(out, state, {"run_id": run_id}, keep_runs, before, registry_of(out, catalog))
+    publish(out, state, {"run_id": run_id}, keep_runs, registry_of(out, catalog))
 
 
 def write(out: Folder, path: str, table: str, run_id: str) -> None:

@@ -7,6 +7,9 @@ import random
 from tests.pipeline.recording import Recording, ms
 
 HOURS = 7
+# Two tables, in which the same ids are of different tasks.
+QUEUES = ("one", "two")
+OTHER_QUEUES = ("three",)
 # Seconds between changes: many fall on boundaries of minutes, age classes and deadlines.
 STAYS = (0.0, 0.001, 1.0, 10.0, 59.999, 60.0, 300.0, 900.0, 3600.0, 4000.5)
 MAX_AGES = (10.0, 60.0, 600.0, 4000.0, 30_000.0)
@@ -18,7 +21,7 @@ FROM_TAKEN = (
 
 
 def wandering(tasks: int, seed: int, hours: float = HOURS, again_after: float = 1) -> Recording:
-    """Return the lives of a number of tasks; some ids are used again.
+    """Return the lives of a number of tasks; some ids are used again, and every second one by two tables.
 
     Args:
         tasks: How many.
@@ -28,11 +31,15 @@ def wandering(tasks: int, seed: int, hours: float = HOURS, again_after: float = 
     """
     rng = random.Random(seed)
     tape = Recording()
+    tables = ((tape, QUEUES), (Recording(tape.records, {}, tape.numbers), OTHER_QUEUES))
     for number in range(tasks):
-        task_id = f"wandering-{number}"
-        at = _live(tape, rng, task_id, rng.choice((0.0, 60.0, rng.uniform(0, 3600 * hours))))
-        if rng.random() < 0.5 and _is_over(tape, task_id):
-            _live(tape, rng, task_id, at + again_after)
+        task_id = f"wandering-{number // 2}"
+        table, queues = tables[number % 2]
+        start = rng.choice((0.0, 60.0, rng.uniform(0, 3600 * hours)))
+        at = _live(table, rng, task_id, start, rng.choice(queues))
+        if rng.random() < 0.5 and _is_over(table, task_id):
+            # Perhaps in the other queue, as only a record of an attached table can be.
+            _live(table, rng, task_id, at + again_after, rng.choice(queues))
     return tape
 
 
@@ -42,11 +49,11 @@ def _is_over(tape: Recording, task_id: str) -> bool:
     return item is None or item["taskStatus"]["S"] in {"SUCCESS", "FAILURE", "CANCELLED", "SHED"}
 
 
-def _live(tape: Recording, rng: random.Random, task_id: str, at: float) -> float:
+def _live(tape: Recording, rng: random.Random, task_id: str, at: float, queue: str) -> float:
     """Write one life, and return the time of its last change."""
     tape.put(
         at, task_id, max_age=rng.choice(MAX_AGES), group=rng.choice((None, "red", "blue")),
-        queue=rng.choice(("one", "two")), priority=rng.choice((0, 1)),
+        queue=queue, priority=rng.choice((0, 1)),
         delay=rng.choice((0, 0, 0, 90.5, 7200)),
     )  # fmt: skip
     for _ in range(rng.randrange(8)):

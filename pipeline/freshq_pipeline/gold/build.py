@@ -15,11 +15,12 @@ from freshq_pipeline.gold.fates import day_of_creation
 from freshq_pipeline.gold.figures import figures
 from freshq_pipeline.gold.groups import groups
 from freshq_pipeline.gold.id_index import index_ids
-from freshq_pipeline.gold.inversions import inversions, inversions_here
+from freshq_pipeline.gold.inversions import CLAIM, inversions, inversions_here
 from freshq_pipeline.gold.ledger import ledger
 from freshq_pipeline.gold.minutes import minutes
 from freshq_pipeline.gold.open_days import open_all, open_days
 from freshq_pipeline.gold.silver_days import silver_files
+from freshq_pipeline.gold.task_key import TASK, same_task
 from freshq_pipeline.gold.tasks import lives, tasks
 from freshq_pipeline.gold.totals import (
     FATES,
@@ -30,6 +31,7 @@ from freshq_pipeline.gold.totals import (
     count_open,
     open_steps,
     read_totals,
+    scan_totals,
     totals,
 )
 from freshq_pipeline.gold.workers import workers
@@ -47,7 +49,7 @@ from freshq_pipeline.storage.partitions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -117,8 +119,12 @@ class _Run:
     def write_small(self, name: str, table: pa.Table) -> None:
         """Write a table that was computed without Spark."""
         schema = arrow_schema(TABLES[name])
-        rows = table.select(schema.names).cast(schema)
-        self.out.write_parquet(f"{draft_path(self.state.run_id, name)}/0{PARQUET}", rows.to_batches(), schema)
+        self.write_batches(name, table.select(schema.names).cast(schema).to_batches())
+
+    def write_batches(self, name: str, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write a table batch by batch; they have its columns."""
+        path = f"{draft_path(self.state.run_id, name)}/0{PARQUET}"
+        self.out.write_parquet(path, batches, arrow_schema(TABLES[name]))
 
 
 def build(
@@ -232,7 +238,8 @@ def _open_elsewhere(run: _Run, steps: DataFrame) -> DataFrame | None:
     paths = [run.out.at(path) for path in paths_of(run.known, TOTAL)]
     others = open_steps(run.spark.read.schema(ddl(TOTALS)).parquet(*paths), run.names() or [])
     if linked_days(days, chosen):
-        others = others.join(steps.select("task_id").distinct(), "task_id", "left_anti")
+        here = steps.select(*TASK).distinct()
+        others = others.join(here, same_task(others, here), "left_anti")
     return others
 
 
@@ -242,16 +249,16 @@ def _inverted(run: _Run, steps: DataFrame, lag_us: int) -> DataFrame | None:
     if _steps_at_most(run) <= FEW_STEPS:
         found = inversions_here(steps, *of_steps)
         for day in found["day"].unique().to_pylist():
-            rows = found.filter(pc.field("day") == day).select(["task_id", "life"])
+            rows = found.filter(pc.field("day") == day).select(list(CLAIM))
             run.out.write_parquet(f"{draft}/day={iso(day)}/0{PARQUET}", rows.to_batches(), rows.schema)
     else:
         day = F.date_format(F.timestamp_seconds(F.col("day").cast("bigint") * 86_400), "yyyy-MM-dd")
         by_day = inversions(steps, *of_steps).withColumn("day", day)
-        run.write(INVERSIONS, by_day, {"task_id": "string", "life": "int", "day": "string"}, "day")
+        run.write(INVERSIONS, by_day, CLAIM | {"day": "string"}, "day")
     paths = [*(file.path for file in run.out.files(draft)), *_inverted_elsewhere(run)]
     if not paths:
         return None
-    return run.spark.read.schema("task_id string, life int").parquet(*map(run.out.at, paths))
+    return run.spark.read.schema(ddl(CLAIM)).parquet(*map(run.out.at, paths))
 
 
 def _steps_at_most(run: _Run) -> int:
@@ -297,8 +304,9 @@ def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) 
     fates = read_totals(run.out, drafts, FATES)
     run.write_small("ledger", ledger(fates))
     run.write_small("groups", groups(fates))
-    run.write_small("workers", workers(read_totals(run.out, drafts, WORKERS)))
-    run.write_small("violations", read_totals(run.out, drafts, VIOLATIONS))
+    run.write_small("workers", workers(scan_totals(run.out, drafts, WORKERS)))
+    # As many as there are tasks, if the clock or the archive of a queue was wrong.
+    run.write_batches("violations", scan_totals(run.out, drafts, VIOLATIONS))
 
 
 def _keep_other_days(run: _Run) -> None:

@@ -1,6 +1,6 @@
-"""Which days have events of the same task id: an index with a hash and a day for each.
+"""Which days have events of the same id of a queue: an index with a hash and a day for each.
 
-Arrow makes and reads it, without jobs of Spark: that takes one column of the new events, and of the index
+Arrow makes and reads it, without jobs of Spark: that takes two columns of the new events, and of the index
 only what has one of their ids. Two ids with the same hash only make a run read more than it needs.
 """
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 MAX_PARTS: Final = 16
 _THREADS: Final = 8
 _SCHEMA: Final = pa.schema([("id_hash", pa.int64()), ("day", pa.int32())])
-_EVENTS: Final = pa.schema([("task_id", pa.string())])
+_EVENTS: Final = pa.schema([("queue", pa.string()), ("task_id", pa.string())])
+# An odd number whose digits follow no rule: 2**64 divided by the golden ratio.
+_SHIFT: Final = np.int64(-7046029254386353131)
 
 
 def index_ids(out: Folder, state: State) -> None:
@@ -64,13 +66,18 @@ def _ids_of(out: Folder, state: State, parts: set[str]) -> Iterator[pa.RecordBat
 
 
 def _hashes(out: Folder, path: str) -> NDArray[np.int64]:
-    """Return a hash of each task id in a file of silver."""
-    ids = pc.unique(out.scan([path], _EVENTS, _EVENTS.names).to_table()["task_id"])
-    return hashed(ids.to_numpy(zero_copy_only=False))
+    """Return a hash of each id of a queue in a file of silver."""
+    events = out.scan([path], _EVENTS, _EVENTS.names).to_table()
+    ids = events.group_by(_EVENTS.names, use_threads=False).aggregate([])
+    queues = ids["queue"].combine_chunks().fill_null("").dictionary_encode()
+    of_queue = hashed(queues.dictionary.to_numpy(zero_copy_only=False))[queues.indices.to_numpy()]
+    # Multiplied, so that all ids that are also the names of their queues do not get the same hash.
+    found: NDArray[np.int64] = hashed(ids["task_id"].to_numpy()) ^ (of_queue * _SHIFT)
+    return found
 
 
 def hashed(ids: NDArray[np.object_]) -> NDArray[np.int64]:
-    """Return the hashes that the index has of some task ids."""
+    """Return the hashes that the index is made of."""
     found: NDArray[np.int64] = pd.util.hash_array(ids, categorize=False).view(np.int64)
     return found
 

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from freshq_pipeline.schemas import ddl
+from freshq_pipeline.storage.arrow_schema import arrow_schema
 from freshq_pipeline.storage.days import DAY_US, FOREVER_US
 
 if TYPE_CHECKING:
@@ -25,15 +27,17 @@ if TYPE_CHECKING:
 # Levels are cut into chunks of time to distribute busy ones; a wait is in each chunk that it overlaps.
 CHUNK_US: Final = 900 * 1_000_000
 NEVER_US: Final = -FOREVER_US
-SCHEMA: Final = "task_id string, life int, day int"
-_ARROW: Final = pa.schema([("task_id", pa.string()), ("life", pa.int32()), ("day", pa.int32())])
+# A claim out of turn; no queue is a queue of its own.
+CLAIM: Final = {"queue": "string", "task_id": "string", "life": "int"}
+SCHEMA: Final = ddl(CLAIM | {"day": "int"})
+_ARROW: Final = arrow_schema(CLAIM | {"day": "int"})
 _LEVEL: Final = ("queue", "priority")
 
 
 def inversions(
     steps: DataFrame, as_of_us: int, index_lag_us: int = 0, days: Collection[int] | None = None
 ) -> DataFrame:
-    """Return `task_id`, `life` and `day` of the claims that were out of turn, perhaps several times.
+    """Return `queue`, `task_id`, `life` and `day` of the claims that were out of turn, perhaps several times.
 
     Args:
         steps: From `distinct_steps`.
@@ -110,7 +114,7 @@ def _out_of_turn(chunk: pa.Table) -> pa.Table:
     )
     inverted = claims.filter(pa.array(found))
     days = pa.array(inverted["since_us"].to_numpy() // DAY_US)
-    return inverted.select(["task_id", "life"]).append_column("day", days).cast(_ARROW)
+    return inverted.select(list(CLAIM)).append_column("day", days).cast(_ARROW)
 
 
 def out_of_turn(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from freshq_pipeline.gold.task_key import TASK, same_task
 from freshq_pipeline.schemas import EVENT, ddl
 from freshq_pipeline.storage.days import linked_days
 from freshq_pipeline.storage.state import silver_path
@@ -53,9 +54,9 @@ def events_of(
     events = _marked(spark, out, days, chosen, fresh)
     elsewhere = {day for day in linked_days(days, chosen) if not days[day].forgotten}
     if elsewhere:
-        ids = events.select("task_id").distinct()
-        others = _marked(spark, out, days, elsewhere, fresh).join(ids, "task_id", "left_semi")
-        events = events.unionByName(others)
+        here = events.select(*TASK).distinct()
+        others = _marked(spark, out, days, elsewhere, fresh)
+        events = events.unionByName(others.join(here, same_task(others, here), "left_semi"))
     return events
 
 

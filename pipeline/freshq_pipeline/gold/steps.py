@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from freshq_pipeline.gold.task_key import TASK
+
 if TYPE_CHECKING:
     from pyspark.sql import WindowSpec
 
@@ -42,7 +44,7 @@ _LEGAL: Final = {
 _OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 _PREVIOUS: Final = ("status", "lease", "lease_until_us", "attempts", "worker")
 _BEFORE: Final = (*_PREVIOUS, "event_id", "put_us", "deadline_us")
-_FRESH_BEFORE: Final = ("change", "changed_us", "created_us", "queue", "task_group")
+_FRESH_BEFORE: Final = ("change", "changed_us", "created_us", "task_group")
 
 
 def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
@@ -57,9 +59,10 @@ def distinct_steps(events: DataFrame, partitions: int) -> DataFrame:
         partitions: Number of partitions for the tasks.
     """
     partly = "fresh" in events.columns
-    by_task = Window.partitionBy("task_id").orderBy(*_ORDER, *(("fresh",) if partly else ()))
+    by_task = Window.partitionBy(*TASK).orderBy(*_ORDER, *(("fresh",) if partly else ()))
     looked_at = (*_BEFORE, *_FRESH_BEFORE) if partly else _BEFORE
     put = F.coalesce("put_us", "created_us")
+    # By id alone: then no shuffle follows where Spark groups by the queue and the id.
     placed = events.withColumns({"rank": _rank(), "put_us": put}).repartition(partitions, "task_id")
     # The first copy of an event directly follows the previous event. So looking back before copies are
     # dropped gives the same result as afterwards, and saves a pass over all rows.
@@ -82,7 +85,6 @@ def _with_unsettled(events: DataFrame, by_task: WindowSpec) -> DataFrame:
     other = (
         (F.col("created_us") != F.col("before_created_us"))
         | (F.col("changed_us") < F.col("before_changed_us"))
-        | ~F.col("queue").eqNullSafe(F.col("before_queue"))
         | ~F.col("task_group").eqNullSafe(F.col("before_task_group"))
     )
     followed = F.coalesce(~F.lead("fresh").over(by_task), F.lit(False))

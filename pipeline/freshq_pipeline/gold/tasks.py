@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.fates import NOT_CREATED
 from freshq_pipeline.gold.steps import MICROS, STREAM_RESOLUTION_US
+from freshq_pipeline.gold.task_key import TASK, same_task
 from freshq_pipeline.schemas import TABLES
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 _FINAL: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 _LAST: Final = (
-    "status", "queue", "task_group", "kind", "priority", "deadline_us", "shed_reason", "attempts",
-    "changed_us", "removed", "ttl_removal", "previous_status",
+    "status", "task_group", "kind", "priority", "deadline_us", "shed_reason", "attempts", "changed_us",
+    "removed", "ttl_removal", "previous_status",
 )  # fmt: skip
 
 
@@ -31,7 +32,7 @@ def lives(steps: DataFrame) -> DataFrame:
     live = ~F.col("removed")
     final = live & F.col("status").isin(*_FINAL)
     begun = F.col("change").isin("INSERT", "SNAPSHOT")
-    return steps.groupBy("task_id", "life").agg(
+    return steps.groupBy(*TASK, "life").agg(
         F.min("created_us").alias("created_us"),
         F.min("put_us").alias("put_us"),
         F.min(at).alias("first_us"),
@@ -51,8 +52,8 @@ def tasks(lives: DataFrame, inversions: DataFrame | None, as_of_us: int, since_u
 
     Args:
         lives: From `lives`.
-        inversions: `task_id` and `life` of the tasks that were claimed while a newer one waited, perhaps
-            several times; None: there are none.
+        inversions: `queue`, `task_id` and `life` of the tasks that were claimed while a newer one waited,
+            perhaps several times; None: there are none.
         as_of_us: Time at which outcomes are determined.
         since_us: Start of the recording; for tasks put before it, the put may be missing.
     """
@@ -74,7 +75,7 @@ def tasks(lives: DataFrame, inversions: DataFrame | None, as_of_us: int, since_u
         f"{name}_ms": F.col(f"{name}_us") / 1000
         for name in ("put", "created", "deadline", "first_taken", "finished", "removed")
     }
-    values |= {name: F.col(f"last.{name}") for name in ("queue", "task_group", "kind", "priority")}
+    values |= {name: F.col(f"last.{name}") for name in ("task_group", "kind", "priority")}
     return with_outcome.select(
         *(values.get(name, F.col(name)).cast(kind).alias(name) for name, kind in TABLES["tasks"].items())
     )
@@ -84,9 +85,9 @@ def _with_inverted(lives: DataFrame, inversions: DataFrame | None) -> DataFrame:
     """Return lives with whether one of their claims was out of turn."""
     if inversions is None:
         return lives.withColumn("inverted", F.lit(False))
-    found = inversions.select("task_id", "life").distinct().withColumn("found", F.lit(True))
+    found = inversions.select(*TASK, "life").distinct().withColumn("found", F.lit(True))
     inverted = F.coalesce("found", F.lit(False)).alias("inverted")
-    return lives.join(found, ["task_id", "life"], "left").select("*", inverted)
+    return lives.join(found, same_task(lives, found, "life"), "left").select(lives["*"], inverted)
 
 
 def _with_outcome(lives: DataFrame, as_of_us: int) -> DataFrame:

@@ -6,7 +6,7 @@ The tasks that have no end yet are kept with them: they matter to all later minu
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
@@ -20,7 +20,7 @@ from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS
 from freshq_pipeline.storage.arrow_schema import arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -74,7 +74,23 @@ def read_totals(out: Folder, paths: list[str], kind: str) -> pa.Table:
         paths: Paths of files with totals.
         kind: One of the kinds.
     """
-    return out.scan(paths, SCHEMA, _READ[kind], pc.field("kind") == kind).to_table()
+    return _scanner(out, paths, kind).to_table()
+
+
+def scan_totals(out: Folder, paths: list[str], kind: str) -> Iterator[pa.RecordBatch]:
+    """Return the same in batches, of which only some are in memory at a time.
+
+    Args:
+        out: As above.
+        paths: As above.
+        kind: As above.
+    """
+    batches: Iterator[pa.RecordBatch] = _scanner(out, paths, kind).to_batches()
+    return batches
+
+
+def _scanner(out: Folder, paths: list[str], kind: str) -> Any:  # noqa: ANN401 - PyArrow has no types
+    return out.scan(paths, SCHEMA, _READ[kind], pc.field("kind") == kind)
 
 
 def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from freshq_pipeline.gold.task_key import TASK
 from freshq_pipeline.storage.days import DAY_US
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def touched_days(steps: DataFrame, known_us: int, as_of_us: int) -> DataFrame:
     low, high = _range_of_task(as_of_us)
     fresh_low, fresh_high = _range_of_fresh(known_us, as_of_us)
     fresh = F.col("fresh")
-    by_task = steps.groupBy("task_id").agg(
+    by_task = steps.groupBy(*TASK).agg(
         F.max("unsettled").alias("unsettled"),
         F.min(low).alias("low"),
         F.max(F.greatest(high, F.when(fresh, fresh_high))).alias("high"),
@@ -113,7 +114,7 @@ def days_of_changed_tasks(steps: DataFrame, known_us: int, as_of_us: int) -> Dat
     """
     shed_since = F.coalesce((shed_us() > known_us) & (shed_us() <= as_of_us), F.lit(False))
     step = F.struct("life", day_of(F.col("created_us")).alias("day"))
-    by_task = steps.groupBy("task_id").agg(
+    by_task = steps.groupBy(*TASK).agg(
         F.max("unsettled").alias("unsettled"),
         F.collect_set(step).alias("steps"),
         F.collect_set(F.when(F.col("fresh") | shed_since, F.col("life"))).alias("changed_lives"),

@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.sums import summed
+from freshq_pipeline.gold.sums import summed_batches
+from freshq_pipeline.schemas import TABLES
+from freshq_pipeline.storage.arrow_schema import arrow_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
@@ -40,10 +44,10 @@ def _acts(steps: DataFrame, more: tuple[str, ...], worker: str, **done: Column) 
     return steps.select(*more, "queue", F.col(worker).alias("worker"), *counts)
 
 
-def workers(counts: pa.Table) -> pa.Table:
+def workers(counts: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return the table.
 
     Args:
         counts: From `worked`, of all days.
     """
-    return summed(counts, _OWNER, _COUNTS)
+    return summed_batches(counts, arrow_schema(TABLES["workers"]), _OWNER, _COUNTS)

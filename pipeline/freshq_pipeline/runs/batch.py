@@ -117,7 +117,7 @@ def finish_last(request: RunRequest, todo: RunPlan) -> None:
     show(request.out, todo.before.run_id)
     if todo.registry is not None:
         register(todo.registry, todo.before)
-    prune(request.out, todo.before, request.options.keep_runs, registry=todo.registry)
+    prune(request.out, todo.before, request.options.keep_runs, todo.registry)
 
 
 def execute(
@@ -177,7 +177,7 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
         raise
     if todo.registry is not None:
         summary["catalog"] = str(todo.registry.name)
-    publish(request.out, state, summary, request.options.keep_runs, todo.before, todo.registry)
+    publish(request.out, state, summary, request.options.keep_runs, todo.registry)
     return summary
 
 

@@ -31,7 +31,7 @@ SUMMARY: Final = "summary.json"
 REPLAY: Final = "replay.json"
 # Durations of the parts of a run. Not in the tables: these are equal for equal input, durations are not.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 4
+STATE_VERSION: Final = 5
 
 
 @dataclass(slots=True)
@@ -56,6 +56,7 @@ class State:
         reasons: Quarantined records by reason.
         options: The options that change the tables.
         tables: Files of each table below the output folder, by day; a table that is whole has the day "".
+        published: Ids of the newest runs that became the current one, the last of which is this run.
         version: Version of this layout.
     """
 
@@ -76,6 +77,7 @@ class State:
     unknown_fields: dict[str, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     tables: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    published: list[str] = field(default_factory=list)
     version: int = STATE_VERSION
 
     def is_final(self, day: int) -> bool:
@@ -123,9 +125,8 @@ def current(out: Folder) -> State | None:
 
 
 def publish(
-    out: Folder, state: State, summary: dict[str, Any], keep_runs: int, before: State | None = None,
-    registry: Registry | None = None,
-) -> None:  # fmt: skip
+    out: Folder, state: State, summary: dict[str, Any], keep_runs: int, registry: Registry | None = None
+) -> None:
     """Make a finished run the current one, register it, and delete what is no longer needed.
 
     The pointer decides. Readers of the manifest or the summary see either the previous run or this one.
@@ -135,19 +136,25 @@ def publish(
         state: State of the finished run.
         summary: Its summary.
         keep_runs: How many runs to keep, including this one.
-        before: State that the run built on.
         registry: Where its tables are registered; None: nowhere.
     """
     run = f"runs/{state.run_id}"
     out.write_json(f"{run}/{MANIFEST}", manifest(state.run_id, state.tables))
     out.write_json(f"{run}/{SUMMARY}", summary)
+    state.published = [*_published(out), state.run_id][-keep_runs:]
     out.write_json(
         POINTER, asdict(state) | {"days": {iso(day): asdict(kept) for day, kept in state.days.items()}}
     )
     show(out, state.run_id)
     if registry is not None:
         register(registry, state)
-    prune(out, state, keep_runs, before, registry)
+    prune(out, state, keep_runs, registry)
+
+
+def _published(out: Folder) -> list[str]:
+    """Return the ids of the newest runs that became the current one, also if they read other events."""
+    kept = out.read_json(POINTER) if out.exists(POINTER) else None
+    return list(kept.get("published", [])) if isinstance(kept, dict) else []
 
 
 def register(registry: Registry, state: State) -> None:
@@ -165,38 +172,43 @@ def show(out: Folder, run_id: str) -> None:
             out.write_json(seen, out.read_json(f"runs/{run_id}/{name}"))
 
 
-def prune(
-    out: Folder, state: State, keep_runs: int, before: State | None = None, registry: Registry | None = None
-) -> None:
-    """Delete all but the newest runs, and the files that neither they, a catalog nor the next run need."""
-    finished = []
-    for run_id in out.folders("runs"):
-        if out.exists(f"runs/{run_id}/{SUMMARY}"):
-            finished.append(run_id)
-        elif run_id < state.run_id:  # it was killed: it has no summary
-            out.delete(f"runs/{run_id}")
-    kept = {*finished[-keep_runs:], state.run_id}
+def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None = None) -> None:
+    """Delete all but the newest runs, and the files that neither they, a catalog nor the next run need.
+
+    It looks at what is there: what a run that was killed here left, the next one deletes.
+    """
+    found = out.folders("runs")
+    # A run that was killed before it became the current one is none of them.
+    newest = state.published[-keep_runs:]
+    kept = {state.run_id, *(run_id for run_id in newest if out.exists(f"runs/{run_id}/{MANIFEST}"))}
     # First the snapshots, which need the files.
     needed = set() if registry is None else registry.retire(kept)
-    for run_id in finished:
-        if run_id not in kept:
+    for run_id in found:
+        # A newer run is in progress.
+        if run_id not in kept and run_id < state.run_id:
             out.delete(f"runs/{run_id}")
     for run_id, table in product(kept - {state.run_id}, TABLES):
         needed.update(published_paths(out, run_id, table))
     _prune_files(out, state, needed)
-    _prune_silver(out, state, before)
+    _prune_parts(out, state)
+    _prune_silver(out, state)
 
 
-def _prune_silver(out: Folder, state: State, before: State | None) -> None:
-    """Delete what the current run does not need of silver and of the index of ids."""
+def _prune_parts(out: Folder, state: State) -> None:
+    """Delete the parts of silver and of the index of ids that the current run does not need."""
     for kind, needed in (("silver", state.silver_parts()), ("ids", set(state.ids))):
         for part in out.folders(kind):
             # A newer part belongs to a run in progress.
             if part not in needed and part <= state.run_id:
                 out.delete(f"{kind}/{part}")
-    for day, known in {} if before is None else before.days.items():
-        for part in known.silver.keys() - state.days[day].silver.keys():
-            out.delete(silver_path(part, day))
+
+
+def _prune_silver(out: Folder, state: State) -> None:
+    """Delete the days that other parts of silver have by now, or that were given up."""
+    needed = {silver_path(part, day) for day, known in state.days.items() for part in known.silver}
+    for path in {file.path.rpartition("/")[0] for file in out.files("silver")} - needed:
+        if path.split("/")[1] <= state.run_id:
+            out.delete(path)
 
 
 def _prune_files(out: Folder, state: State, needed: set[str]) -> None:

@@ -23,7 +23,7 @@ begun as (
     not removed and status = 'TAKEN' and (
       born or lag(status) over task is distinct from 'TAKEN' or coalesce(lease <> lag(lease) over task, false)
     ) as claimed
-  from delivered window task as (partition by task_id order by sequence)
+  from delivered window task as (partition by queue, task_id order by sequence)
 ),
 placed as (
   select *, (sum(born::int) over (task rows unbounded preceding)
@@ -36,7 +36,7 @@ placed as (
     coalesce(lead(born) over task, true) as final,
     last_value(case when claimed then at_us end ignore nulls)
       over (task rows between unbounded preceding and 1 preceding) as claimed_us
-  from begun window task as (partition by task_id order by sequence)
+  from begun window task as (partition by queue, task_id order by sequence)
 ),
 -- A change from one lease to another ends one claim and begins another.
 ended as (

@@ -17,7 +17,7 @@ moments as (
   select queue, priority, since_us, since_us, until_us, null, null from waits where since_us = created_us
 ),
 after_puts as (
-  select task_id, life, moment_us, max(until_us) over (
+  select queue, task_id, life, moment_us, max(until_us) over (
       partition by queue, priority order by moment_us
       range between greatest(moment_us - created_us - 1, 0) preceding and current row exclude group
     ) as last_us
@@ -31,10 +31,10 @@ returns as (
   from waits where since_us <> created_us
 ),
 after_returns as (
-  select c.task_id, c.life
+  select c.queue, c.task_id, c.life
   from (select *, at_us // 10_000_000 as place from claims) c join returns r using (queue, priority, place)
   where r.since_us < c.at_us and c.at_us < r.until_us and r.created_us > c.created_us
 )
-select task_id, life from after_puts where task_id is not null and last_us > moment_us
+select queue, task_id, life from after_puts where task_id is not null and last_us > moment_us
 union
-select task_id, life from after_returns
+select queue, task_id, life from after_returns

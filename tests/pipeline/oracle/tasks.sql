@@ -1,13 +1,13 @@
 -- The table `tasks`: first `lives` with times in microseconds, then as published.
 create temp table lives as
 with gathered as (
-  select task_id, life, min(created_us) as created_us, min(put_us) as put_us, bool_or(born or change = 'SNAPSHOT') as begun,
+  select queue, task_id, life, min(created_us) as created_us, min(put_us) as put_us, bool_or(born or change = 'SNAPSHOT') as begun,
     min(at_us) filter (claimed) as first_taken_us,
     max(at_us) filter (not removed and status in ('SUCCESS', 'FAILURE', 'CANCELLED', 'SHED')) as settled_us,
     count(*) filter (claimed) - count(*) filter (released) as claims,
     sum(held_us)::bigint as run_us, (count(*) filter (lease_lost))::int as lease_losses,
     list(before || ' -> ' || status order by sequence) filter (illegal) as illegal_steps
-  from changes group by task_id, life
+  from changes group by queue, task_id, life
 ),
 -- The outcome of a removed task depends on its last state.
 ended as (
@@ -35,7 +35,7 @@ finished as (
       when status = 'PENDING' and outcome = 'shed' then coalesce(deadline_us, removed_us)
       when status in ('PENDING', 'TAKEN') then removed_us
       else coalesce(settled_us, created_us) end as finished_us
-  from fated join gathered using (task_id, life)
+  from fated join gathered using (queue, task_id, life)
 )
 select task_id, life, queue, task_group, kind, priority, put_us, created_us, deadline_us, first_taken_us, finished_us, removed_us,
   greatest(claims, attempts)::int as attempts,
@@ -44,7 +44,7 @@ select task_id, life, queue, task_group, kind, priority, put_us, created_us, dea
   run_us, outcome,
   case when outcome = 'shed' then if(status = 'PENDING', 'expired', coalesce(shed_reason, 'unknown')) end
     as shed_reason,
-  lease_losses, (task_id, life) in (from inversions) as inverted,
+  lease_losses, (queue, task_id, life) in (from inversions) as inverted,
   outcome = 'success' and coalesce(finished_us <= deadline_us, true) as in_time,
   list_concat(
     list_filter([

@@ -76,12 +76,12 @@ def landed_event(record: Mapping[str, Any], key: str | None = None) -> dict[str,
         return None
     event = {
         "schema_version": SCHEMA_VERSION,
-        "event_id": _required(text_of(record, "eventID"), "eventID"),
+        "event_id": required(text_of(record, "eventID"), "eventID"),
         "sequence": text_of(change, "SequenceNumber"),
         "change": _change_type(before, after),
-        "stream_ms": _stream_ms(change.get("ApproximateCreationDateTime")),
+        "stream_ms": stream_ms(change.get("ApproximateCreationDateTime")),
         "ttl_removal": after is None and _removed_by_ttl(record),
-        "task_id": _task_id(_required(part_of(change, "Keys"), "Keys"), image, key),
+        "task_id": _task_id(required(part_of(change, "Keys"), "Keys"), image, key),
     }
     event |= {name: _value(image, *attribute) for name, attribute in _ATTRIBUTES.items()}
     token = _value(image, "leaseToken", str)
@@ -130,10 +130,16 @@ def _key_value(keys: Image, part: KeyPart) -> KeyValue:
 def _change_type(before: Image | None, after: Image | None) -> str:
     if after is None:
         return "REMOVE"
-    return "INSERT" if before is None else "MODIFY"
+    # For a queue, a record that another one had is new.
+    return "MODIFY" if before is not None and before.get("taskQueue") == after.get("taskQueue") else "INSERT"
 
 
-def _required(value: T, name: str) -> T:
+def required(value: T | None, name: str) -> T:
+    """Return a part of a record that must be there.
+
+    Raises:
+        ValueError: If it is missing or empty.
+    """
     if not value:
         msg = f"record: {name} is missing; need a DynamoDB Streams record"
         raise ValueError(msg)
@@ -155,8 +161,12 @@ def _value(image: Image, attribute: str, python_type: type[str | float | int]) -
     return value
 
 
-def _stream_ms(moment: object) -> int:
-    """Return the time of a stream record in milliseconds; Lambda gives seconds, boto3 a datetime."""
+def stream_ms(moment: object) -> int:
+    """Return the time of a stream record in milliseconds; Lambda gives seconds, boto3 a datetime.
+
+    Raises:
+        ValueError: If it is none.
+    """
     seconds = moment.astimezone(UTC).timestamp() if isinstance(moment, datetime) else moment
     if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS_SINCE_EPOCH:
         raise ValueError("record: ApproximateCreationDateTime must be in seconds since the epoch")

@@ -27,6 +27,8 @@ def canonical(rows: DataFrame) -> DataFrame:
     change = F.col("r.dynamodb")
     before, after = change["OldImage"], change["NewImage"]
     was, lives = images.is_task(before), images.is_task(after)
+    # For a queue, a record that another one had is new.
+    stayed = was & images.text(before, "taskQueue").eqNullSafe(images.text(after, "taskQueue"))
     image = F.when(lives, after).otherwise(before)
     stream_us = epoch_us(
         change["ApproximateCreationDateTime"], change["ApproximateCreationDateTimePrecision"]
@@ -35,7 +37,7 @@ def canonical(rows: DataFrame) -> DataFrame:
     event = images.from_image(image) | {
         "event_id": F.col("r.eventID"),
         "task_id": F.coalesce(change["Keys"]["taskId"]["S"], images.text(image, "taskId")),
-        "change": F.when(~lives, F.lit("REMOVE")).when(was, F.lit("MODIFY")).otherwise(F.lit("INSERT")),
+        "change": F.when(~lives, F.lit("REMOVE")).when(stayed, F.lit("MODIFY")).otherwise(F.lit("INSERT")),
         "sequence": F.lpad(change["SequenceNumber"], 40, "0"),
         "stream_us": stream_us,
         "changed_us": F.when(lives, changed_us).otherwise(stream_us),
