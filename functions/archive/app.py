@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @cache
 def _archive() -> Archive:
     settings = ArchiveSettings.load()
-    return Archive(firehose_client(), settings.delivery_stream, key=settings.attach_key or None)
+    key = settings.attach_key or None
+    return Archive(firehose_client(), settings.delivery_stream, key=key, table=settings.table)
 
 
 connect_at_init(_archive)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.progress import DownloadColumn, Progress
+from rich.progress import Progress
 from typer.core import TyperGroup
 from typing_extensions import override
 
@@ -242,44 +242,22 @@ def pull(
     queue: Annotated[
         str | None, typer.Option(metavar="URL", help="Address of a queue in a SQL database with history=on.")
     ] = None,
+    match_queue: Annotated[
+        str | None, typer.Option(metavar="URL", help="Address of resources, as for freshq match, likewise.")
+    ] = None,
 ) -> None:
     """Copy the landed events of a stack or of a SQL queue; later pulls copy only new ones."""
-    if (stack is None) is (queue is None):
-        raise BadInput("pull: give either --stack NAME or --queue URL")
+    if sum(source is not None for source in (stack, queue, match_queue)) != 1:
+        raise BadInput("pull: give either --stack NAME or --queue URL or --match-queue URL")
+    from freshq_pipeline.cluster.pulling import from_address, from_stack  # noqa: PLC0415 - an extra
+
     console = Console(stderr=True)
     with Progress(*Progress.get_default_columns(), console=console, disable=not console.is_terminal) as bar:
-        said = _pull_stack(stack, out, bar) if stack is not None else _pull_queue(queue or "", out, bar)
+        if stack is not None:
+            said = from_stack(stack, out, bar)
+        else:
+            said = from_address(queue or match_queue or "", out, bar, of_matches=queue is None)
     typer.echo(said)
-
-
-def _pull_stack(stack: str, out: Path, bar: Progress) -> str:
-    """Copy the archive of a stack; return what was done."""
-    from freshq_pipeline.cluster.pull import bucket_of  # noqa: PLC0415 - an extra
-    from freshq_pipeline.cluster.pull import pull as copy  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.recording import (  # noqa: PLC0415 - an extra
-        DYNAMODB_INDEX_LAG_SECONDS,
-        write_recording,
-    )
-
-    bucket = bucket_of(stack)
-    bar.columns = (*bar.columns, DownloadColumn())
-    task = bar.add_task("copying", total=None)
-    pulled = copy(bucket, out, progress=lambda done, of: bar.update(task, completed=done, total=of))
-    bar.update(task, total=pulled.copied_bytes, completed=pulled.copied_bytes)
-    write_recording(Folder(str(out)), DYNAMODB_INDEX_LAG_SECONDS)
-    return f"{pulled.copied} files copied to {out}, {pulled.known} already there"
-
-
-def _pull_queue(address: str, out: Path, bar: Progress) -> str:
-    """Write the history of a queue; return what was done."""
-    from freshq_pipeline.cluster.pull_queue import pull_queue  # noqa: PLC0415 - an extra
-
-    task = bar.add_task("writing", total=None)
-    pulled = pull_queue(address, out, lambda done, of: bar.update(task, completed=done, total=of))
-    bar.update(task, total=pulled.written, completed=pulled.written)
-    events = f"{pulled.events} events in {pulled.written} files"
-    return f"{events} written to {out}, {pulled.known} files already there"
 
 
 @app.command()

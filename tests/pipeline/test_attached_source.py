@@ -15,9 +15,9 @@ from freshq_pipeline.cluster.pull import pull
 from tests.conftest import REGION
 from tests.pipeline.conftest import table
 from tests.support.attached import Shipments
+from tests.support.streams import enable_stream, stream_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from types_boto3_dynamodb import DynamoDBClient
@@ -33,28 +33,9 @@ def orders(dynamodb_local: DynamoDBClient) -> Shipments:
     """Return an attached table with a range key, a change stream and some records."""
     orders = Shipments(dynamodb_local, key=KEY)
     orders.create_attached()
-    stream: Any = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
-    dynamodb_local.update_table(TableName=orders.table, StreamSpecification=stream)
+    enable_stream(dynamodb_local, orders.table)
     orders.add(*NAMES)
     return orders
-
-
-def changes(orders: Shipments) -> Iterator[dict[str, Any]]:
-    """Yield the records of the change stream of a table."""
-    endpoint, region = orders.client.meta.endpoint_url, orders.client.meta.region_name
-    # DynamoDB Local has other tables for other keys.
-    session = boto3.Session(aws_access_key_id="local", aws_secret_access_key="local", region_name=region)  # noqa: S106 - the emulator checks no secret
-    client: Any = session.client("dynamodbstreams", endpoint_url=endpoint)
-    arn = client.list_streams(TableName=orders.table)["Streams"][0]["StreamArn"]
-    for shard in client.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]:
-        where = {"StreamArn": arn, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
-        iterator = client.get_shard_iterator(**where)["ShardIterator"]
-        while iterator:
-            page = client.get_records(ShardIterator=iterator)
-            if not page["Records"]:
-                break
-            yield from page["Records"]
-            iterator = page.get("NextShardIterator")
 
 
 def test_the_ledger_of_an_attached_table_is_what_its_queue_counts(
@@ -74,7 +55,8 @@ def test_the_ledger_of_an_attached_table_is_what_its_queue_counts(
     stats = queue.stats()
     queue.close()
 
-    landed = [event for record in changes(orders) if (event := landed_event(record, "customer"))]
+    records = stream_records(orders.client, orders.table)
+    landed = [event for record in records if (event := landed_event(record, "customer"))]
     with mock_aws():
         s3 = boto3.client("s3")
         location: Any = {"LocationConstraint": REGION}

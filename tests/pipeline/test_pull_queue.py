@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import pytest
 from samtranslator.yaml_helper import yaml_parse
 from typer.testing import CliRunner
 
-from freshq import Queue
+from freshq import MatchQueue, Queue
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.history import keeper
 from freshq_pipeline.cli import app
@@ -166,6 +167,29 @@ def test_wrong_addresses_are_bad_input(address: str, problem: str, url: str, out
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("URL", "'resources' keeps no history; run `freshq match create` with ?history=on"),
+        ("dynamodb://T", "use --stack NAME"),
+        ("memory://", "would forget everything"),
+        ("sqlite:///nowhere.db", "there is no file"),
+    ],
+)
+def test_wrong_addresses_of_resources_are_bad_input(
+    address: str, problem: str, tmp_path: Path, out: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'agents.db'}"
+    with closing(MatchQueue.sql(url)) as queue:
+        queue.create_table()
+    given = ["pull", "--match-queue", address.replace("URL", url), "--out", str(out)]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert not out.exists()
+    assert not Path("nowhere.db").exists()
+
+
 def test_a_database_that_does_not_answer_is_a_failure(out: Path) -> None:
     address = "postgresql://nobody@127.0.0.1:1/none"
     with pytest.raises(PipelineError) as failed:
@@ -177,7 +201,7 @@ def test_a_database_that_does_not_answer_is_a_failure(out: Path) -> None:
 def test_the_command_takes_one_source(options: list[str], out: Path) -> None:
     result = CliRunner().invoke(app, ["pull", *options, "--out", str(out)])
     assert result.exit_code == 2
-    assert "either --stack NAME or --queue URL" in result.stderr
+    assert "either --stack NAME or --queue URL or --match-queue URL" in result.stderr
 
 
 def test_the_tables_of_a_random_life_say_what_stats_say(

@@ -46,7 +46,7 @@ def test_events_invoke_the_deployed_version() -> None:
         for entry in resources.values()
         if entry["Type"] in ("AWS::SNS::Subscription", "AWS::Lambda::EventSourceMapping")
     ]
-    assert len(invoked) == 4
+    assert len(invoked) == 5
     assert all("Aliaslive" in target for target in invoked)
 
 

@@ -48,6 +48,7 @@ ATTACHED = {"AttachTable": "Shipments", "AttachKey": "id", "AttachStreamArn": "a
 def test_the_defaults_are_accepted() -> None:
     assert refusals() == []
     assert refusals(**ATTACHED) == []
+    assert refusals(MatchStreamArn="arn:", Archive="on") == []
     assert refusals(Stage="prod", AlarmTopicArn="arn:aws:sns:eu-west-1:123456789012:alarms") == []
 
 
@@ -67,6 +68,7 @@ def test_the_defaults_are_accepted() -> None:
         (ATTACHED | {"ContributorInsights": "on"}, "ContributorInsights: "),
         (ATTACHED | {"MaxReadUnitsPerSecond": "10"}, "MaxReadUnitsPerSecond: "),
         (ATTACHED | {"MaxWriteUnitsPerSecond": "10"}, "MaxWriteUnitsPerSecond: "),
+        ({"MatchStreamArn": "arn:"}, "Archive: "),
     ],
 )
 def test_what_cannot_work_is_refused_at_deploy(parameters: dict[str, str], message: str) -> None:

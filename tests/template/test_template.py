@@ -19,6 +19,9 @@ from samtranslator.yaml_helper import yaml_parse
 
 from freshq.aws.settings import ArchiveSettings, DoorbellSettings, QueueSettings
 from freshq.aws.worker_settings import WorkerSettings
+from freshq.matching.resource import Resource, ResourceStatus
+from freshq.matching.stores.caller_items import caller_key
+from freshq.matching.stores.items import encode_resource
 from freshq.model.task import TaskStatus
 from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
 from freshq.stores.dynamodb.table_key import KeyPart, TableKey
@@ -70,8 +73,8 @@ def of_type(kind: str) -> dict[str, dict[str, Any]]:
 
 
 NO_VALUE = {"Ref": "AWS::NoValue"}
-OWN_TABLE = {"HasOwnTable": True, "HasAttachRangeKey": False}
-ATTACHED = {"HasOwnTable": False, "HasAttachRangeKey": True}
+OWN_TABLE = {"HasOwnTable": True, "HasAttachRangeKey": False, "HasMatchArchive": False}
+ATTACHED = {"HasOwnTable": False, "HasAttachRangeKey": True, "HasMatchArchive": False}
 
 
 def under(conditions: dict[str, bool], value: Any) -> Any:
@@ -150,7 +153,7 @@ class TestTable:
         del attached["QueueTable"]
         assert "QueueTable" not in re.sub(r"QueueTableName", "", json.dumps(attached))
         for name, mapping in attached.items():
-            if mapping["Type"] == "AWS::Lambda::EventSourceMapping":
+            if mapping["Type"] == "AWS::Lambda::EventSourceMapping" and name != "ArchiveMatches":
                 assert mapping["Properties"]["EventSourceArn"] == {"Ref": "AttachStreamArn"}, name
 
     def test_every_index_of_claimable_records_has_its_alarm(self) -> None:
@@ -240,7 +243,7 @@ class TestStream:
         (mapping,) = (
             properties
             for name, properties in of_type("AWS::Lambda::EventSourceMapping").items()
-            if name.startswith(function)
+            if name.startswith(f"{function}Function")
         )
         return mapping
 
@@ -258,9 +261,28 @@ class TestStream:
 
     def test_the_archive_is_there_on_request_only(self) -> None:
         parts = [name for name in source()["Resources"] if name.startswith("Archive")]
-        assert len(parts) == 9
+        assert len(parts) == 10
         conditions = {source()["Resources"][name]["Condition"] for name in parts}
-        assert conditions == {"HasArchive", "HasTlsArchive"}
+        assert conditions == {"HasArchive", "HasTlsArchive", "HasMatchArchive"}
+
+    def test_the_archive_also_gets_the_resources_and_callers_of_a_match_table(self) -> None:
+        own = self.mapping("Archive") | {"EventSourceArn": None, "FilterCriteria": None}
+        mapping = translated()["ArchiveMatches"]["Properties"]
+        assert mapping | {"EventSourceArn": None, "FilterCriteria": None} == own
+        assert mapping["EventSourceArn"] == {"Ref": "MatchStreamArn"}
+        prefixes = [
+            json.loads(entry["Pattern"])["dynamodb"]["Keys"]["pk"]["S"][0]["prefix"]
+            for entry in mapping["FilterCriteria"]["Filters"]
+        ]
+        keys = [encode_resource(Resource("r", {}, ResourceStatus.AVAILABLE, "t"), 0.0), caller_key("c")]
+        assert [key["pk"]["S"][:-1] for key in keys] == prefixes
+        (reads,) = (
+            each["Fn::If"]
+            for policy in source()["Resources"]["ArchiveRole"]["Properties"]["Policies"]
+            for each in policy["PolicyDocument"]["Statement"]
+            if "ReadMatches" in str(each)
+        )
+        assert (reads[0], reads[1]["Resource"]) == ("HasMatchArchive", {"Ref": "MatchStreamArn"})
 
     def test_only_new_claimable_tasks_ring(self) -> None:
         inserted, again, first, put_again = (

@@ -1,4 +1,4 @@
-"""`pull --queue`: write the history of a queue in a SQL database to a folder, as landed events."""
+"""`pull --queue` and `--match-queue`: write the history of a queue in a SQL database as landed events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.cli.addresses import Address, open_queue
+from freshq.cli.addresses import Address, check_file, open_queue
+from freshq.cli.commands.match.opening import open_match_queue
 from freshq.errors import FreshqError, MissingExtra, TableMissing
 from freshq_pipeline.errors import BadInput, PipelineError
 from freshq_pipeline.storage.whole_file import whole_file
@@ -58,19 +59,76 @@ def pull_queue(address: str, out: Path, progress: Callable[[int, int], None] | N
         PipelineError: If the database did not answer. The next pull writes the rest.
     """
     with _errors(), closing(_opened(address)) as queue:
-        history, name = _history_of(queue), queue.name
+        return _pull(queue.store.history, [queue.name], out, progress)
+
+
+def pull_match_queue(
+    address: str, out: Path, progress: Callable[[int, int], None] | None = None
+) -> PulledQueue:
+    """Write the histories of resources and callers likewise.
+
+    Args:
+        address: Address of the resources, such as sqlite:///agents.db.
+        out: As above.
+        progress: As above.
+
+    Raises:
+        BadInput: As above.
+        PipelineError: As above.
+    """
+    with _errors():
+        at = _sql_address(address)
+        if at.backend == "sqlite":
+            check_file(at)
+    with _errors(), closing(open_match_queue(address)) as queue:
+        names = [] if queue.history is None else queue.history.queues
+        return _pull(queue.history, names, out, progress)
+
+
+def _pull(
+    history: History | None, names: Sequence[str], out: Path, progress: Callable[[int, int], None] | None
+) -> PulledQueue:
+    """Write the batches of the histories of some queues that the folder lacks."""
+    if history is None:
+        raise BadInput("queue: needs a queue in a SQL database, such as sqlite:///tasks.db")
+    parts = [_Part.of(history, name, out) for name in names]
+    done, of, events = 0, sum(len(part.missing) for part in parts), 0
+    for part in parts:
+        for batch in part.missing:
+            path = part.folder / f"{batch:0{DIGITS}}{SUFFIX}"
+            events += _write(path, _batch(history, part.name, batch))
+            done += 1
+            if progress is not None:
+                progress(done, of)
+    return PulledQueue(of, events, sum(part.known for part in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a folder has of the history of a queue.
+
+    Attributes:
+        name: Name of the queue.
+        folder: Where its batches are.
+        missing: The batches that the folder lacks.
+        known: How many it has.
+    """
+
+    name: str
+    folder: Path
+    missing: list[int]
+    known: int
+
+    @classmethod
+    def of(cls, history: History, name: str, out: Path) -> _Part:
+        """Put all events of a queue into batches, and look which of them a folder lacks."""
         history.add_batches(name)
         kept = _kept(history, name)
         folder = out / f"queue-{name}-{kept.history_id[:12]}"
         known = _numbers(folder)
         _check_gap(kept, known, folder)
         missing = [batch for batch in range(kept.first_batch, kept.last_batch + 1) if batch not in known]
-        events = 0
-        for done, batch in enumerate(missing, start=1):
-            events += _write(folder / f"{batch:0{DIGITS}}{SUFFIX}", _batch(history, name, batch))
-            if progress is not None:
-                progress(done, len(missing))
-    return PulledQueue(len(missing), events, len(known))
+        return cls(name, folder, missing, len(known))
 
 
 @contextmanager
@@ -92,23 +150,23 @@ def _opened(address: str) -> BaseQueue:
     Raises:
         BadInput: If it is not in a SQL database.
     """
-    if Address.parse(address).backend == "dynamodb":
-        msg = "queue: the changes of a table of DynamoDB are in the archive of its stack; use --stack NAME"
-        raise BadInput(msg)
+    _sql_address(address)
     return open_queue(address)
 
 
-def _history_of(queue: BaseQueue) -> History:
-    if queue.store.history is None:
-        raise BadInput("queue: needs a queue in a SQL database, such as sqlite:///tasks.db")
-    return queue.store.history
+def _sql_address(address: str) -> Address:
+    parsed = Address.parse(address)
+    if parsed.backend == "dynamodb":
+        msg = "queue: the changes of a table of DynamoDB are in the archive of its stack; use --stack NAME"
+        raise BadInput(msg)
+    return parsed
 
 
 def _kept(history: History, name: str) -> Kept:
     kept = history.kept(name)
     if kept is None:
         msg = (
-            f"queue: {name!r} keeps no history; run `freshq table create` with ?history=on in the address, "
+            f"queue: {name!r} keeps no history; run `{history.command}` with ?history=on in the address, "
             "and later pull what happened since"
         )
         raise BadInput(msg)

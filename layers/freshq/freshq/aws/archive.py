@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.clients import LONGEST_DELIVERY_SECONDS
-from freshq.aws.events import part_of, text_of
+from freshq.aws.events import part_of, table_of, text_of
 from freshq.aws.landing import landed_event
 from freshq.errors import StoreError
 from freshq.policy.retry import Backoff, CallRetry
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
     from types_boto3_firehose import FirehoseClient
 
+    EventsOf = Callable[[Mapping[str, Any]], list[dict[str, Any]]]
+
 # Firehose bills every record as a multiple of 5 KB, which is about a dozen events.
 PACK_BYTES: Final = 5 * 1024
 # Service quota of PutRecordBatch.
 BATCH_RECORDS: Final = 500
+# The keys of a table of `MatchQueue`.
+MATCH_KEYS: Final = frozenset({"pk", "sk"})
 RETRY: Final = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.1, cap_seconds=2.0))
 
 
@@ -46,7 +50,7 @@ class Delivery:
 
     Attributes:
         delivered: Number of events that Firehose accepted.
-        skipped: Number of records that are not about a task.
+        skipped: Number of records that are about no task, no resource that waits and no caller.
         failed_from: Sequence number of the first record that must be sent again; None if there is none.
         error: Why it must be sent again.
     """
@@ -66,6 +70,7 @@ class Archive:
         delivery_stream: str,
         sleep: Callable[[float], None] = time.sleep,
         key: str | None = None,
+        table: str = "",
     ) -> None:
         """Use a delivery stream.
 
@@ -74,8 +79,10 @@ class Archive:
             delivery_stream: Name of the delivery stream.
             sleep: Waits for a number of seconds.
             key: The hash key of an attached table; None for a table of freshq's own.
+            table: Name of the queue's table. Records of another one may be those of `MatchQueue`.
         """
         self._key = key
+        self._table = table
         self._client = client
         self._delivery_stream = delivery_stream
         self._sleep = sleep
@@ -93,7 +100,7 @@ class Archive:
         Raises:
             StoreError: If the answer of Firehose does not match the request.
         """
-        events = _Events.of(records, self._key)
+        events = _Events.of(records, self._events_of)
         packs = list(packed(events.events))
         delivered = 0
         for start in range(0, len(packs), BATCH_RECORDS):
@@ -105,6 +112,21 @@ class Archive:
                 error = "Firehose did not accept a record"
                 return Delivery(delivered, events.skipped, rejected.sequence, error)
         return Delivery(delivered, events.skipped, events.malformed, events.error)
+
+    def _events_of(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the events of a stream record.
+
+        Raises:
+            ValueError: If it is malformed.
+        """
+        table = table_of(record)
+        keys = part_of(part_of(record, "dynamodb"), "Keys")
+        if table != self._table and keys.keys() == MATCH_KEYS:
+            from freshq.aws.match_landing import match_events  # noqa: PLC0415 - few stacks have such a table
+
+            return match_events(record, table)
+        event = landed_event(record, self._key)
+        return [] if event is None else [event]
 
     def _send(self, batch: Sequence[Pack], seconds_left: Callable[[], float]) -> Pack | None:
         """Send packs, again those that Firehose rejects; return the first that stays rejected."""
@@ -149,21 +171,19 @@ class _Events:
     error: str | None = None
 
     @classmethod
-    def of(cls, records: Iterable[Mapping[str, Any]], key: str | None) -> _Events:
+    def of(cls, records: Iterable[Mapping[str, Any]], events_of: EventsOf) -> _Events:
         """Read records up to the first that is malformed."""
         read = cls()
         for record in records:
             sequence = ""
             try:
                 sequence = text_of(part_of(record, "dynamodb"), "SequenceNumber") or ""
-                event = landed_event(record, key)
+                events = events_of(record)
             except ValueError as error:
                 read.malformed, read.error = sequence, str(error)
                 break
-            if event is None:
-                read.skipped += 1
-            else:
-                read.events.append((sequence, event))
+            read.skipped += not events
+            read.events += ((sequence, event) for event in events)
         return read
 
 

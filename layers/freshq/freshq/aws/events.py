@@ -21,6 +21,16 @@ def records_of(event: object) -> list[Mapping[str, Any]]:
     return records
 
 
+def table_of(record: Mapping[str, Any]) -> str:
+    """Return the name of the table whose stream has a record; empty if the record does not say it.
+
+    Raises:
+        ValueError: If what says it is no text.
+    """
+    arn = text_of(record, "eventSourceARN") or ""
+    return arn.partition(":table/")[2].partition("/")[0]
+
+
 def part_of(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return an object inside a record; empty if it is missing or null.
 

@@ -58,11 +58,11 @@ QUEUE_OPTIONS: Final[Converters] = {
 DYNAMODB_OPTIONS: Final[Converters] = {"shards": int, "key": str, "region": str, "profile": str}
 # How an address writes whether something is on.
 SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False}
-SQL_OPTIONS: Final[Converters] = {
-    "max_connections": int,
+HISTORY_OPTIONS: Final[Converters] = {
     "history": lambda text: SWITCH.get(text, text),
     "history_seconds": float,
 }
+SQL_OPTIONS: Final[Converters] = {"max_connections": int} | HISTORY_OPTIONS
 # The options that can be stored with a queue; the last only on DynamoDB.
 STORABLE: Final = (*(option for option in QUEUE_OPTIONS if option not in ("name", "telemetry")), "shards")
 DEFAULT_TABLE: Final = "tasks"
@@ -185,7 +185,7 @@ def open_queue(
         options["max_age_seconds"] = max_age_seconds
     parsed = replace(parsed, options=others)
     if parsed.backend == "sqlite" and not new:
-        _check_file(parsed)
+        check_file(parsed)
     return scheme.open(parsed, options)
 
 
@@ -204,7 +204,12 @@ def storable_options(address: str) -> dict[str, Any]:
     return split_options(Address.parse(address).options, known)[0]
 
 
-def _check_file(address: Address) -> None:
+def check_file(address: Address) -> None:
+    """Check that the file of a SQLite database exists.
+
+    Raises:
+        TableMissing: If it does not. SQLite would make one, empty.
+    """
     with needs("sql"):
         from sqlalchemy import make_url  # noqa: PLC0415 - an extra
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from freshq.errors import Throttled, quoted
@@ -119,7 +120,15 @@ class Changes:
             caller = None
         # Read after the stamp was taken: a resource with a greater name is queued later.
         last_name = self._store.last_name() if queued else ""
-        self._store.commit(Change(before, after, last_name, caller_before=caller))
+        self.write(Change(before, after, last_name, caller_before=caller))
+
+    def write(self, change: Change) -> None:
+        """Commit a change, with the time of now.
+
+        Raises:
+            ChangedError: If something is no longer as in `change`.
+        """
+        self._store.commit(replace(change, at=self.clock()))
 
     def lease_end(self, lease_seconds: float | None = None) -> float:
         """Return when a lease that starts now ends; None for one of the queue's length."""

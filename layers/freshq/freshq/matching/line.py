@@ -147,7 +147,7 @@ class CallerLine:
                 resource, after, caller_before=caller, caller_after=caller.served(after, *preference)
             )
             try:
-                self._store.commit(change)
+                self._changes.write(change)
             except ChangedError:
                 stored = self._store.get(resource.resource_id)
                 if stored is None or stored.token != resource.token:
@@ -175,7 +175,7 @@ class CallerLine:
                 caller = waiting_caller(caller_id, ranks, self._changes.stamp())
                 if (match := self._taken_now(caller)) is not None:
                     return match
-                self._store.commit(Change(caller_after=caller))
+                self._changes.write(Change(caller_after=caller))
             if caller.status is CallerStatus.SERVED:
                 return self._match_of(caller)
             if caller.ranks != ranks:
@@ -197,7 +197,7 @@ class CallerLine:
             after = lifecycle.matched(resource, resource.since, self._changes.lease_end(), caller.caller_id)
             served = caller.served(after, ask, rank)
             try:
-                self._store.commit(Change(resource, after, caller_after=served))
+                self._changes.write(Change(resource, after, caller_after=served))
             except ChangedError:
                 if self._store.caller(caller.caller_id) is not None:
                     raise
@@ -263,7 +263,7 @@ class CallerLine:
                 served_by = quoted(caller.resource_id)
                 msg = f"caller {quoted(caller_id)}: is served by resource {served_by}; release the match"
                 raise RefusedError(msg)
-            self._store.commit(Change(caller_before=caller))
+            self._changes.write(Change(caller_before=caller))
             return True
 
         return repeated(f"caller {quoted(caller_id)}", attempt)

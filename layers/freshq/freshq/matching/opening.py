@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.matching.stores.base import MatchStore
+    from freshq.matching.stores.base import MatchHistories, MatchStore
 
     class MatchOptions(TypedDict, total=False):
         """Options by name, as the constructors of `MatchQueue` take them; `MatchQueue` describes them."""
@@ -69,11 +69,13 @@ class OpenedResources:
     def recover(self) -> int:
         """Return resources whose callers' leases have expired to their old positions.
 
-        Reads every registered resource. One that fits a waiting caller is matched to it.
+        Reads every registered resource. One that fits a waiting caller is matched to it. In a SQL database
+        it also deletes some events of the history that are past their retention.
 
         Returns:
             How many were recovered.
         """
+        self._store.tidy(self._clock())
         return self._changes.recover(self._line.served)
 
     @classmethod
@@ -103,12 +105,24 @@ class OpenedResources:
         return cls(DynamoDBMatchStore(table, client), **options)
 
     @classmethod
-    def sql(cls, url: str, table: str = "resources", **options: Unpack[MatchOptions]) -> Self:
+    def sql(
+        cls,
+        url: str,
+        table: str = "resources",
+        *,
+        history: bool | None = None,
+        history_seconds: float | None = None,
+        **options: Unpack[MatchOptions],
+    ) -> Self:
         """Return a queue in SQLite, PostgreSQL, MariaDB or MySQL; nothing is sent before the first call.
 
         Args:
             url: Such as `sqlite:///agents.db`, `postgresql://user@host/name` or `mariadb://user@host/name`.
             table: Name of the table of resources, and prefix of the names of the other tables.
+            history: Whether every change of a resource that waits and of a caller also writes an event, in
+                the same transaction, for the data pipeline. `create_table` begins it, for all programs.
+                False: it ends it, and deletes the events. None: as it is.
+            history_seconds: How long events are kept. None: a week.
             **options: As for `MatchQueue`.
 
         Raises:
@@ -117,8 +131,15 @@ class OpenedResources:
         """
         with needs("sql"):
             from freshq.matching.stores.sql import SqlMatchStore  # noqa: PLC0415 - only the store in use
+            from freshq.stores.sql.history import history_seconds_for  # noqa: PLC0415 - likewise
 
-        return cls(SqlMatchStore(url, table), **options)
+        seconds = history_seconds_for(history, history_seconds)
+        return cls(SqlMatchStore(url, table, history_seconds=seconds), **options)
+
+    @property
+    def history(self) -> MatchHistories | None:
+        """The histories of resources and callers; None where the store keeps none itself."""
+        return self._store.history
 
     def close(self) -> None:
         """Close the connections that the queue opened; it can be used again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,13 @@ class Kept:
 
 
 class History(Protocol):
-    """The histories of the queues of a store. A batch never changes, but is deleted in the end."""
+    """The histories of the queues of a store. A batch never changes, but is deleted in the end.
+
+    Attributes:
+        command: The command that begins a history.
+    """
+
+    command: ClassVar[str]
 
     def kept(self, queue: str) -> Kept | None:
         """Return what is kept of the history of a queue; None if it keeps none.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from freshq.stores.clocks import ANY_TIME
+from freshq.stores.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -31,6 +32,7 @@ class Change:
         last_name: The greatest attribute name, kept in the entries of `after`.
         caller_before: As `before`, of the caller.
         caller_after: As `after`, of the caller.
+        at: The time of the change, in seconds since the epoch.
     """
 
     before: Resource | None = None
@@ -38,6 +40,7 @@ class Change:
     last_name: str = ""
     caller_before: Caller | None = None
     caller_after: Caller | None = None
+    at: float = 0.0
 
     @property
     def leading(self) -> tuple[Resource | Caller | None, Resource | Caller | None]:
@@ -68,8 +71,24 @@ class Span:
     start_after: str | None = None
 
 
+class MatchHistories(History, Protocol):
+    """The histories of resources and callers.
+
+    Attributes:
+        queues: The names under which the pipeline has the resources and the callers.
+    """
+
+    queues: tuple[str, str]
+
+
 class MatchStore(Protocol):
-    """Resources and their entries. Thread-safe; every read sees every earlier write."""
+    """Resources and their entries. Thread-safe; every read sees every earlier write.
+
+    Attributes:
+        history: The histories of resources and callers; None where the store keeps none itself.
+    """
+
+    history: MatchHistories | None = None
 
     def clock(self) -> float:
         """Return the time of the store, or of this machine where it has none, in seconds since the epoch."""
@@ -88,6 +107,14 @@ class MatchStore(Protocol):
         Raises:
             StoreError: If the table is not one of resources; nothing was deleted.
         """
+
+    def tidy(self, now: float) -> None:  # noqa: ARG002 - the interface
+        """Delete some of what is no longer kept.
+
+        Args:
+            now: The time, in seconds since the epoch.
+        """
+        return
 
     def close(self) -> None:
         """Close the connections that the store opened; it can be used again."""

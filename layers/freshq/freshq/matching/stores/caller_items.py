@@ -7,20 +7,27 @@ import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.matching.callers import Caller, CallerStatus
-from freshq.matching.stores.items import guard, same_token
+from freshq.matching.stores.items import changed_at, guard, same_token
 from freshq.stores.dynamodb.values import milliseconds, seconds
 
 if TYPE_CHECKING:
+    from freshq.matching.stores.base import Change
     from freshq.stores.dynamodb.names import Item
 
 CALLER_SHARDS: Final = 8
 LINE_PARTITION: Final = "callers"
+_CALLERS: Final = "caller#"
+
+
+def is_caller(partition: str) -> bool:
+    """Return whether the items of a partition are callers, and not their places in the line."""
+    return partition.startswith(_CALLERS)
 
 
 def caller_key(caller_id: str) -> Item:
     """Return the key of a caller."""
     shard = zlib.crc32(caller_id.encode()) % CALLER_SHARDS
-    return {"pk": {"S": f"caller#{shard}"}, "sk": {"S": caller_id}}
+    return {"pk": {"S": f"{_CALLERS}{shard}"}, "sk": {"S": caller_id}}
 
 
 def _line_key(caller: Caller) -> Item:
@@ -77,12 +84,13 @@ def ranks_of(text: str) -> Any:  # noqa: ANN401 - parsed JSON
     return tuple(tuple(asks) for asks in json.loads(text))
 
 
-def caller_actions(table: str, before: Caller | None, after: Caller | None) -> list[Item]:
+def caller_actions(table: str, change: Change) -> list[Item]:
     """Return the actions that replace a version of a caller, and its entry in the line.
 
     A caller who leaves the line keeps the items of its questions for now: the resource that it is matched
     with may need all other actions of the transaction.
     """
+    before, after = change.caller_before, change.caller_after
     caller = after or before
     if caller is None:
         return []
@@ -96,7 +104,7 @@ def caller_actions(table: str, before: Caller | None, after: Caller | None) -> l
     own: dict[str, Any] = (
         {"Delete": {"Key": key, **arguments}}
         if after is None
-        else {"Put": {"Item": key | encode_caller(after), **arguments}}
+        else {"Put": {"Item": key | encode_caller(after) | changed_at(change.at), **arguments}}
     )
     actions: list[Item] = [own]
     if before is not None and before.status is CallerStatus.WAITING:

@@ -208,8 +208,7 @@ class DynamoDBMatchStore(MatchStore):
 
     @override
     def commit(self, change: Change) -> None:
-        actions = actions_of(self._table, change.before, change.after, change.last_name)
-        actions += caller_actions(self._table, change.caller_before, change.caller_after)
+        actions = actions_of(self._table, change) + caller_actions(self._table, change)
         try:
             if len(actions) == 1:  # without entries: half the price of a transaction
                 self._write_one(actions[0])

@@ -22,6 +22,7 @@ from freshq.stores.dynamodb.values import milliseconds, seconds
 
 if TYPE_CHECKING:
     from freshq.matching.places import Place
+    from freshq.matching.stores.base import Change
     from freshq.stores.dynamodb.names import Item
 
 # A partition of the table can write 1,000 units per second. A cycle of a resource writes 5 units here, so
@@ -30,6 +31,9 @@ RESOURCE_SHARDS: Final = 8
 NAMES_KEY: Final[Item] = {"pk": {"S": "names"}, "sk": {"S": "names"}}
 
 
+# When a version was written. The stream's own times are whole seconds.
+CHANGED_AT: Final = "changedAt"
+_RESOURCES: Final = "resource#"
 COMBINATIONS_PARTITION: Final = "combinations"
 # A range key has at most 1,024 bytes; the hash of a longer combination stands for its end.
 MAX_COMBINATION_KEY_BYTES: Final = 1000
@@ -52,7 +56,17 @@ def encode_combination(combination: str) -> Item:
 
 def resource_partition(shard: int) -> str:
     """Return the hash key of the resources of a shard."""
-    return f"resource#{shard}"
+    return f"{_RESOURCES}{shard}"
+
+
+def changed_at(at: float) -> Item:
+    """Return the attribute that says when a version was written."""
+    return {CHANGED_AT: milliseconds(at)}
+
+
+def is_resource(partition: str) -> bool:
+    """Return whether the items of a partition are resources, and not their entries."""
+    return partition.startswith(_RESOURCES)
 
 
 def resource_key(resource_id: str) -> Item:
@@ -80,10 +94,15 @@ def _shared(resource: Resource) -> Item:
     return item
 
 
-def encode_resource(resource: Resource) -> Item:
-    """Return the item of a resource."""
+def encode_resource(resource: Resource, at: float) -> Item:
+    """Return the item of a resource.
+
+    Args:
+        resource: The resource.
+        at: When this version is written, in seconds since the epoch.
+    """
     item = resource_key(resource.resource_id) | _shared(resource)
-    item["resourceStatus"] = {"S": resource.status.value}
+    item |= {"resourceStatus": {"S": resource.status.value}} | changed_at(at)
     if resource.lease_until is not None:
         item["leaseUntil"] = milliseconds(resource.lease_until)
     if resource.caller_id is not None:
@@ -151,15 +170,9 @@ def _entry_keys(resource: Resource | None) -> list[Item]:
     return [_entry_key(resource, place) for place in places_of(resource.attributes)]
 
 
-def actions_of(table: str, before: Resource | None, after: Resource | None, last_name: str) -> list[Item]:
-    """Return the actions that replace a version of a resource; the first writes the resource itself.
-
-    Args:
-        table: Name of the table.
-        before: The stored version; None if there is none.
-        after: The next version; None to delete it.
-        last_name: The greatest attribute name, kept in the entries of `after`.
-    """
+def actions_of(table: str, change: Change) -> list[Item]:
+    """Return the actions that replace a version of a resource; the first writes the resource itself."""
+    before, after = change.before, change.after
     resource = after or before
     if resource is None:
         return []
@@ -167,7 +180,7 @@ def actions_of(table: str, before: Resource | None, after: Resource | None, last
     own: dict[str, Any] = (
         {"Delete": {"Key": resource_key(resource.resource_id), **arguments, **guard(before)}}
         if after is None
-        else {"Put": {"Item": encode_resource(after), **arguments, **guard(before)}}
+        else {"Put": {"Item": encode_resource(after, change.at), **arguments, **guard(before)}}
     )
     actions: list[Item] = [own]
     for key in _entry_keys(before):
@@ -175,6 +188,6 @@ def actions_of(table: str, before: Resource | None, after: Resource | None, last
         same_entry = same_token("" if before is None else before.token)
         actions.append({"Delete": {"TableName": table, "Key": key, **same_entry}})
     for key in _entry_keys(after):
-        put = {"Item": _encode_entry(resource, key, last_name), **guard(None)}
+        put = {"Item": _encode_entry(resource, key, change.last_name), **guard(None)}
         actions.append({"Put": {"TableName": table, **put}})
     return actions

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from freshq.matching.resource import Entry, Resource, ResourceStatus
 from freshq.matching.stores.base import ChangedError, MatchStore
+from freshq.matching.stores.sql_history import MatchHistory
 from freshq.matching.stores.sql_rows import (
     asks_rows,
     caller_of_row,
@@ -39,7 +40,11 @@ class SqlMatchStore(MatchStore):
     """Resources in tables of a relational database. Every change is one transaction."""
 
     def __init__(
-        self, url: str | sa.Engine, table: str = "resources", limits: ConnectionLimits | None = None
+        self,
+        url: str | sa.Engine,
+        table: str = "resources",
+        limits: ConnectionLimits | None = None,
+        history_seconds: float | None = None,
     ) -> None:
         """Use a database; nothing is sent before the first call.
 
@@ -47,12 +52,18 @@ class SqlMatchStore(MatchStore):
             url: Address of the database, or an engine made by `freshq.stores.sql.engine.open_engine`.
             table: Name of the table of resources; the names of the others begin with it.
             limits: The limits of its connections; None for the defaults. An engine has its own.
+            history_seconds: How long `create_table` makes the database keep the histories of resources and
+                callers; 0: it keeps none any more. None: as it is.
 
         Raises:
             ValueError: If an argument is wrong.
         """
         self._database = Database(url, table, limits or ConnectionLimits())
         self._tables = tables_of(table, self._database.dialect)
+        self.history = self._lives = MatchHistory(self._database, table)
+        self._history_seconds = history_seconds
+        if history_seconds:
+            self._database.requirement = self._lives.check_all
         # Never deleted: those that this process added need not be added again.
         self._added: frozenset[str] = frozenset()
 
@@ -66,16 +77,25 @@ class SqlMatchStore(MatchStore):
 
     @override
     def create_table(self) -> None:
+        self._database.requirement = None
         self._database.transaction(self._tables.metadata.create_all)
+        self._database.transaction(self._lives.create_tables)
+        if self._history_seconds is not None:
+            self._lives.keep(self._history_seconds)
 
     @override
     def delete_table(self) -> None:
         self._database.transaction(self._tables.metadata.drop_all)
+        self._database.transaction(self._lives.drop_tables)
         self._added = frozenset()
 
     @override
     def close(self) -> None:
         self._database.close()
+
+    @override
+    def tidy(self, now: float) -> None:
+        self._lives.prune_all(now)
 
     # --- what can be asked for
 
@@ -197,6 +217,7 @@ class SqlMatchStore(MatchStore):
         def work(connection: sa.Connection) -> bool:
             self._change_resource(connection, change)
             self._change_caller(connection, change)
+            self._lives.write(connection, change)
             return True
 
         self._database.transaction(work, lambda connection: self._made(connection, change))

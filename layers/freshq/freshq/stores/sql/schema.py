@@ -131,7 +131,7 @@ def schema(table: str, dialect: str) -> Schema:
     """Return the tables of a store.
 
     Args:
-        table: Name of the table of tasks; the names of the others begin with it.
+        table: Name of the table of tasks, checked; the names of the others begin with it.
         dialect: Name of the database's dialect. Tables have its options only: SQLAlchemy loads a dialect to
             check an option of it, which takes longer than a put.
     """
@@ -139,7 +139,7 @@ def schema(table: str, dialect: str) -> Schema:
     options: dict[str, Any] = {f"{dialect}_charset": "utf8mb4"} if dialect in ("mysql", "mariadb") else {}
     return Schema(
         metadata,
-        _tasks(checked_table(table), metadata, dialect, options),
+        _tasks(table, metadata, dialect, options),
         _records(table, metadata, options),
         _counts(table, metadata),
         _histories(table, metadata),

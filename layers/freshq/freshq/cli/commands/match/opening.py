@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typing_extensions import override
 
-from freshq.cli.addresses import Address, Converters, dynamodb_client, split_options
+from freshq.cli.addresses import HISTORY_OPTIONS, Address, Converters, dynamodb_client, split_options
 from freshq.cli.command import SessionCommand
 from freshq.cli.output import Output
 from freshq.cli.session import confirm, is_interactive
@@ -36,8 +36,8 @@ class MatchOptions:
         typer.Option(
             envvar="FRESHQ_MATCH_QUEUE",
             metavar="URL",
-            help="Where the resources are: dynamodb://TABLE?order=..&lease_seconds=.., sqlite:///FILE, "
-            "postgresql://...",
+            help="Where the resources are: dynamodb://TABLE?order=..&lease_seconds=.., "
+            "sqlite:///FILE?history=on, postgresql://...",
             rich_help_panel=RESOURCES_PANEL,
         ),
     ] = None
@@ -117,7 +117,7 @@ def open_match_queue(text: str) -> MatchQueue:
             "sqlite:///FILE. In one process use MatchQueue.memory(), as `freshq example call-center` does"
         )
     on_dynamodb = address.scheme == "dynamodb"
-    known = OPTIONS | (ACCOUNT_OPTIONS if on_dynamodb else {})
+    known = OPTIONS | (ACCOUNT_OPTIONS if on_dynamodb else HISTORY_OPTIONS)
     options, others = split_options(address.options, known)
     if not on_dynamodb:  # other options are the driver's
         table = address.table or DEFAULT_TABLE

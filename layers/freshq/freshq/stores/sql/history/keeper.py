@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from typing_extensions import override
 
@@ -22,7 +22,7 @@ from freshq.stores.sql.rows import microseconds
 from freshq.stores.sql.schema import NO_BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import sqlalchemy as sa
 
@@ -55,7 +55,12 @@ class SqlHistory(History):
     Events get their numbers before their transaction commits, so a later number may be visible earlier.
     Reading "what is after the last number" would lose events. So `add_batches` gives a batch number to all
     committed events that have none; what commits later is in a later batch.
+
+    Attributes:
+        command: The command that begins a history.
     """
+
+    command: ClassVar = "freshq table create"
 
     def __init__(self, database: Database, schema: Schema) -> None:
         """Send nothing yet."""
@@ -74,8 +79,7 @@ class SqlHistory(History):
 
         def begin(connection: sa.Connection) -> None:
             lock_changes(connection, self._schema.migrations.name)
-            # Also for a history that exists: a backup may have been restored without them.
-            Triggers(self._schema, connection).create_missing()
+            self.begin_writing(connection)
             where = {"of_queue": queue}
             if connection.execute(self._sql.switch, where).one_or_none() is not None:
                 connection.execute(self._sql.keep, where | {"seconds": keep_seconds})
@@ -95,7 +99,7 @@ class SqlHistory(History):
             if not connection.execute(self._sql.switch_off, {"of_queue": queue}).rowcount:
                 return
             if not connection.execute(self._sql.any_switch).scalar_one():
-                Triggers(self._schema, connection).drop()
+                self.end_writing(connection)
 
         with alone(self._database, self._schema.migrations.name):
             self._database.transaction(switch_off)
@@ -103,6 +107,14 @@ class SqlHistory(History):
             pass
         this = {"of_queue": queue, "of_name": STATE}
         self._database.transaction(lambda connection: connection.execute(self._sql.drop_state, this))
+
+    def begin_writing(self, connection: sa.Connection) -> None:
+        """Have the database write events, also for a history that exists: a backup may lack the triggers."""
+        Triggers(self._schema, connection).create_missing()
+
+    def end_writing(self, connection: sa.Connection) -> None:
+        """Have the database write no events any more."""
+        Triggers(self._schema, connection).drop()
 
     def check(self, queue: str) -> sa.Row[Any]:
         """Return the id of the history of a queue, and how long it is kept.
@@ -114,7 +126,7 @@ class SqlHistory(History):
         if switch is None:
             msg = (
                 f"history: queue {queue!r} keeps none yet; call create_table() with history=True, or run "
-                "`freshq table create` with ?history=on in the address"
+                f"`{self.command}` with ?history=on in the address"
             )
             raise TableMissing(msg)
         return switch
@@ -152,7 +164,11 @@ class SqlHistory(History):
     def events(self, queue: str, batch: int) -> list[dict[str, Any]]:
         history_id = self.check(queue).history_id
         rows = self._database.rows(self._sql.events, {"of_queue": queue, "of_batch": batch})
-        return [event for row in rows for event in landed_events(history_id, queue, row)]
+        return [event for row in rows for event in self.events_of(history_id, queue, row)]
+
+    def events_of(self, history_id: str, queue: str, row: sa.Row[Any]) -> Iterable[dict[str, Any]]:
+        """Return the landed events of a row."""
+        return landed_events(history_id, queue, row)
 
     def prune(self, queue: str, now: float, limit: int) -> int:
         """Delete some of the events that are past their retention.

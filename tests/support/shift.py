@@ -1,0 +1,89 @@
+"""A shift of a call center in which every life of a resource and of a caller occurs once, with its ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.support.matching import join, one
+
+if TYPE_CHECKING:
+    from freshq import MatchQueue
+    from tests.conftest import Clock
+
+SPANISH: Final = {"language": "Spanish"}
+FRENCH: Final = {"language": "French"}
+GERMAN: Final = {"language": "German"}
+LEASE_SECONDS: Final = 60.0
+# What the ledger of the resources and that of the callers must say.
+RESOURCES: Final = {"created": 6, "success": 2, "cancelled": 1, "taken": 2, "pending": 1}
+CALLERS: Final = {"created": 4, "success": 2, "cancelled": 1, "taken": 0, "pending": 1}
+# By group, the stays of resources.
+STAYS: Final = {"gender=F&language=Spanish": 2, "language=French": 3, "language=German": 1}
+
+
+def shift(queue: MatchQueue, clock: Clock) -> None:
+    """Live through it: one second passes between any two changes, if nothing else is said.
+
+    Ellen is matched for 3 s and released; later she is matched to Ann, who waited 5 s. Billy's caller
+    disappears, so he waits again after his lease and leaves; then Cy finds him in the queue, and keeps him.
+    Bob gives up; Dora and Zoe still wait at the end, and Max is matched, whose lease has been extended.
+    """
+    tick = clock.advance
+    join(queue, "ellen", {"gender": "F", "language": "Spanish"})
+    tick(1)
+    join(queue, "billy", FRENCH)
+    tick(1)
+    ellen = one(queue, SPANISH)
+    tick(1)
+    ellen = queue.extend(ellen)
+    tick(2)
+    queue.release(ellen)
+    tick(1)
+    one(queue, FRENCH)
+    tick(LEASE_SECONDS + 1)
+    assert queue.recover() == 1
+    tick(1)
+    queue.leave("billy")
+    tick(1)
+    assert queue.wait(SPANISH, "ann") is None
+    tick(5)
+    queue.enqueue("ellen")
+    tick(1)
+    served = queue.wait(SPANISH, "ann")
+    assert served is not None
+    queue.release(served)
+    tick(1)
+    assert queue.wait(FRENCH, "bob") is None
+    tick(1)
+    assert queue.abandon("bob")
+    tick(1)
+    queue.enqueue("billy")
+    tick(1)
+    assert queue.wait(FRENCH, "cy") is not None
+    tick(1)
+    assert queue.wait({"language": "Greek"}, "dora") is None
+    tick(1)
+    join(queue, "zoe", FRENCH)
+    tick(1)
+    join(queue, "max", GERMAN)
+    tick(1)
+    queue.extend(one(queue, GERMAN), 3 * LEASE_SECONDS)
+
+
+def story(events: list[dict[str, Any]], start: float) -> list[tuple[Any, ...]]:
+    """Return what events say, with times in seconds since a start, sorted by task."""
+    return sorted(
+        (
+            event["queue"],
+            event["task_id"].partition("#")[0],
+            round(event["created_ms"] / 1000 - start, 6),
+            int(event["sequence"]),
+            event["change"],
+            event["status"],
+            round(event["updated_ms"] / 1000 - start, 6),
+            event.get("worker"),
+            "lease_until_ms" in event and round(event["lease_until_ms"] / 1000 - start, 6),
+            event.get("group"),
+        )
+        for event in events
+    )
