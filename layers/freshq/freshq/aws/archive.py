@@ -130,20 +130,12 @@ class Archive:
 
     def _send(self, batch: Sequence[Pack], seconds_left: Callable[[], float]) -> Pack | None:
         """Send packs, again those that Firehose rejects; return the first that stays rejected."""
-        left = batch
 
-        def send_rest() -> None:
-            nonlocal left
-            if seconds_left() >= LONGEST_DELIVERY_SECONDS:
-                left = self._put(left)
-            if left:
-                raise _RejectedError
+        def send(packs: Sequence[Pack]) -> Sequence[Pack]:
+            return self._put(packs) if seconds_left() >= LONGEST_DELIVERY_SECONDS else packs
 
-        try:
-            RETRY.run(send_rest, _RejectedError, sleep=self._sleep, uniform=lambda: 1.0)
-        except _RejectedError:
-            return left[0]
-        return None
+        left = RETRY.send_all(batch, send, sleep=self._sleep, uniform=lambda: 1.0)
+        return left[0] if left else None
 
     def _put(self, packs: Sequence[Pack]) -> Sequence[Pack]:
         """Send packs once; return those that Firehose rejects."""
@@ -155,10 +147,6 @@ class Archive:
             msg = f"Firehose answered for {len(answers)} of {len(packs)} records"
             raise StoreError(msg)
         return [pack for pack, answer in zip(packs, answers, strict=True) if answer.get("ErrorCode")]
-
-
-class _RejectedError(Exception):
-    """Firehose rejected some records of a batch, as it does under load."""
 
 
 @dataclass(slots=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from freshq.model.validation import problem_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -41,9 +43,9 @@ class EnvironmentSettings(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            name = cls.PREFIX + "_".join(map(str, problem["loc"])).upper()
-            msg = f"{name}: {problem['msg']}; set it in the function's environment (template.yaml)"
+            problem = problem_of(error)
+            name = cls.PREFIX + "_".join(map(str, problem.path)).upper()
+            msg = f"{name}: {problem.message}; set it in the function's environment (template.yaml)"
             raise ValueError(msg) from None
 
 

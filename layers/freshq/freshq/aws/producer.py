@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from freshq.errors import AlreadyQueued, Overloaded, PutIncomplete, RefusedError, StoreError
 from freshq.model.answers import PutOutcome, Receipt
-from freshq.model.new_task import first_problem
+from freshq.model.validation import first_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from freshq.aws.clients import dynamodb_client, sns_client, ssm_client
 from freshq.aws.events import part_of, records_of, text_of
+from freshq.model.validation import problem_of
 from freshq.stores.dynamodb.passes import WorkerPasses
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ def parse_ring(message: str) -> Ring:
     try:
         return Ring.model_validate_json(message)
     except ValidationError as error:
-        problem: Any = error.errors(include_url=False)[0]
-        field = ".".join(map(str, problem["loc"])) or "message"
-        msg = f'{field}: {problem["msg"]}; a ring is JSON such as {{"hop": 0, "reason": "manual"}}'
+        problem = problem_of(error)
+        field = problem.field or "message"
+        msg = f'{field}: {problem.message}; a ring is JSON such as {{"hop": 0, "reason": "manual"}}'
         raise ValueError(msg) from None
 
 

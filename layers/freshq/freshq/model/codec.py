@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from freshq.errors import plain
 from freshq.model.json_values import json_copy, json_text
+from freshq.model.validation import problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,8 +151,7 @@ def field_problem(name: str, error: ValueError) -> str:
 
 
 def _first_problem(error: ValidationError) -> DoesNotFitError:
-    problem = error.errors(include_url=False, include_input=False)[0]
-    message = problem["msg"]
-    if problem["type"] == UNION_TAG_INVALID:
-        message = f"the tag must be one of {problem['ctx']['expected_tags']}"
-    return DoesNotFitError(problem["loc"], f"{message[0].lower()}{message[1:]}")
+    problem = problem_of(error)
+    if problem.error_type == UNION_TAG_INVALID:
+        return DoesNotFitError(problem.path, f"the tag must be one of {problem.context['expected_tags']}")
+    return DoesNotFitError(problem.path, problem.continued)

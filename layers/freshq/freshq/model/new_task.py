@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from freshq.errors import MAX_QUOTED_CHARS, plain
 from freshq.model.json_values import json_copy, json_text
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS
 from freshq.model.trace_context import checked_trace_context
+from freshq.model.validation import first_problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,22 +137,8 @@ def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> N
     try:
         return NewTask.model_validate(dict(arguments))
     except ValidationError as error:
-        raise ValueError(where + first_problem(error)) from None
+        raise ValueError(where + first_problem(error, NewTask)) from None
     except (TypeError, ValueError) as error:
         given = type(arguments).__name__
         msg = f"{where.rstrip('.') or 'task'}: must be a mapping of the arguments of put, got {given}"
         raise ValueError(msg) from error
-
-
-def first_problem(error: ValidationError, model: type[BaseModel] = NewTask) -> str:
-    """Return the first problem of a validation as ``field: problem, got value``."""
-    problem = error.errors(include_url=False)[0]
-    field = plain(".".join(str(part) for part in problem["loc"])) or "input"
-    if problem["type"] == "extra_forbidden":
-        return f"{field}: unknown field; use one of {', '.join(model.model_fields)}"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error" and not problem["loc"]:
-        return message  # from a check of several fields; it names them
-    message = message[0].lower() + message[1:]
-    given = repr(problem["input"]) if field not in ("payload", "input") else ""
-    return f"{field}: {message}" + (f", got {given}" if 0 < len(given) <= MAX_QUOTED_CHARS else "")

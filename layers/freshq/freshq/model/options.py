@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from freshq.errors import plain, quoted
 from freshq.model.codec import JSON, Codec, Kinds, checked_codec
-from freshq.model.new_task import first_problem
 from freshq.model.task import MAX_SECONDS
 from freshq.model.telemetry import Telemetry
+from freshq.model.validation import first_problem
 from freshq.policy.backlog_limit import BacklogLimit  # noqa: TC001 - Pydantic reads it at run time
 from freshq.policy.order import Order
 from freshq.policy.pressure import Door  # noqa: TC001 - Pydantic reads it at run time
@@ -165,7 +165,7 @@ def parse_options(options: QueueOptions) -> QueueConfig:
     try:
         config = QueueConfig.model_validate(arguments)
     except ValidationError as error:
-        raise ValueError(first_problem(error)) from None
+        raise ValueError(first_problem(error, QueueConfig)) from None
     for bound in ("base_seconds", "cap_seconds"):
         seconds = getattr(config.backoff, bound)
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+Batch = TypeVar("Batch")
 Errors: TypeAlias = "type[Exception] | tuple[type[Exception], ...]"
 
 
@@ -85,6 +86,33 @@ class CallRetry:
             except transient:
                 sleep(self.backoff.delay_seconds(attempt, uniform()))
         return call()
+
+    def send_all(
+        self,
+        batch: Batch,
+        send: Callable[[Batch], Batch],
+        *,
+        sleep: Callable[[float], object],
+        uniform: Callable[[], float],
+    ) -> Batch:
+        """Send a batch, and again what was left of it, until nothing is or it was tried `max_tries` times.
+
+        Args:
+            batch: What to send.
+            send: Sends it, and returns what was left, empty if nothing was.
+            sleep: Waits for a number of seconds.
+            uniform: Returns a random number from [0, 1).
+
+        Returns:
+            What is left in the end.
+        """
+        left = send(batch)
+        for attempt in range(1, self.max_tries):
+            if not left:
+                break
+            sleep(self.backoff.delay_seconds(attempt, uniform()))
+            left = send(left)
+        return left
 
 
 def until_committed(attempt: Callable[[], T], conflict: Errors, max_tries: int) -> T:

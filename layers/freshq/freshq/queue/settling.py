@@ -10,6 +10,7 @@ from freshq.model.answers import Claim
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import encoded
 from freshq.model.progress import checked_progress
+from freshq.model.rounds import rounds
 from freshq.model.settlement import Settlement, checked_settlements
 from freshq.queue.core import Verbs
 from freshq.stores.base import ConflictError
@@ -89,7 +90,7 @@ class Settling(Verbs):
         """
         settlements = checked_settlements(settlements)
         answers: dict[int, Task | FreshqError] = {}
-        for places in _rounds(settlements):
+        for places in rounds([settlement.claim.task.task_id for settlement in settlements]):
             some = [settlements[place] for place in places]
             answers |= zip(places, self._with_telemetry(some, partial(self._settle_each, some)), strict=True)
         return [answers[place] for place in range(len(settlements))]
@@ -187,13 +188,3 @@ class Settling(Verbs):
         now = self.now()
         extended = self._core.extend(claim, now, round(now + lease_seconds, 6), reported)
         return Claim.of(extended)
-
-
-def _rounds(settlements: Sequence[Settlement]) -> Iterator[list[int]]:
-    """Yield the places of settlements in rounds, none of which has a task twice."""
-    left = list(range(len(settlements)))
-    while left:
-        first = {settlements[place].claim.task.task_id: place for place in reversed(left)}
-        this_round = sorted(first.values())
-        yield this_round
-        left = [place for place in left if first[settlements[place].claim.task.task_id] != place]

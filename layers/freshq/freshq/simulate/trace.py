@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from freshq.model.task import MAX_PRIORITY
+from freshq.model.validation import problem_of
 from freshq.simulate.load import MAX_TASKS, Load, ServiceDistribution, positive, services
 
 if TYPE_CHECKING:
@@ -123,10 +124,9 @@ def _parse(file: Path, number: int, line: str) -> Arrival:
     try:
         return Arrival.model_validate_json(line)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-    name = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"]
-    if problem["type"] == "extra_forbidden":
+        problem = problem_of(error)
+    message = problem.continued
+    if problem.is_unknown_field:
         message = f"unknown field; known are {', '.join(Arrival.model_fields)}"
-    msg = f"{file}, line {number}: " + (f"{name}: " if name else "") + message[0].lower() + message[1:]
+    msg = f"{file}, line {number}: " + (f"{problem.field}: " if problem.path else "") + message
     raise ValueError(msg)

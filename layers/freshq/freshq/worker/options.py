@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from freshq.model.new_task import first_problem
 from freshq.model.task import MAX_SECONDS
+from freshq.model.validation import first_problem
 from freshq.policy.concurrency_limit import ConcurrencyLimit  # noqa: TC001 - Pydantic reads them at run time
 from freshq.policy.retry_budget import RetryBudget  # noqa: TC001 - Pydantic reads them at run time
 from freshq.policy.token_bucket import SharedBucket  # noqa: TC001 - Pydantic reads them at run time

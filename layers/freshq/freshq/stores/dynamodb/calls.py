@@ -260,23 +260,14 @@ class TableCalls:
             self._send_batch(entries[start : start + size], send)
 
     def _send_batch(self, batch: list[Item], send: Callable[[Any], Any]) -> None:
-        left: Any = batch
-
-        def send_rest() -> None:
-            nonlocal left
+        def send_rest(entries: Any) -> Any:  # noqa: ANN401 - a part of the client's response
             with translated(self.table):
-                left = send(left)
-            if left:
-                raise _UnprocessedError(self.table, len(left))
+                return send(entries)
 
-        BATCH_RETRY.run(send_rest, _UnprocessedError, sleep=time.sleep, uniform=random.random)
-
-
-class _UnprocessedError(Throttled):
-    """A batch call left out some of its keys."""
-
-    def __init__(self, table: str, keys: int) -> None:
-        super().__init__(f"table {table!r}: {keys} keys stayed unprocessed; try again or raise its limits")
+        left = BATCH_RETRY.send_all(batch, send_rest, sleep=time.sleep, uniform=random.random)
+        if left:
+            msg = f"table {self.table!r}: {len(left)} keys stayed unprocessed; try again or raise its limits"
+            raise Throttled(msg)
 
 
 def sent_despite_lost_reply(send: Callable[[], T]) -> T:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from freshq.errors import FreshqError, quoted
+from freshq.model.rounds import rounds
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard, Store
 from freshq.stores.dynamodb import queries
@@ -142,17 +143,13 @@ class TableStore(Store):
     ) -> list[T | FreshqError]:
         """Put tasks whose lines are announced, those of the same id one after the other."""
         answers: dict[int, T | FreshqError] = {}
-        left = list(range(len(tasks)))
-        while left:
-            firsts = {tasks[index].task_id: index for index in reversed(left)}
-            now = sorted(firsts.values())
+        for now in rounds([task.task_id for task in tasks]):
             put = each_within(
                 [tasks[index] for index in now],
                 lambda task: self._lines.announcing(task) if _waits(task) else nullcontext(),
                 put_many,
             )
             answers |= dict(zip(now, put, strict=True))
-            left = [index for index in left if index not in answers]
         return [answers[index] for index in range(len(tasks))]
 
     @override

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from freshq.errors import quoted
-from freshq.model.new_task import first_problem
+from freshq.model.validation import first_problem, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -311,5 +311,5 @@ def _model_at(error: ValidationError) -> type[BaseModel]:
         "hash_key": Key,
         "sort_key": Key,
     }
-    places = error.errors(include_url=False)[0]["loc"][:-1]
+    places = problem_of(error).path[:-1]
     return next((models[place] for place in reversed(places) if place in models), Description)
