@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,3 +52,51 @@ def test_wrong_use_exits_with_status_2(arguments: list[str]) -> None:
 
 def test_version() -> None:
     assert run(app, ["version"]).output.startswith("0.")
+
+
+def freshq(*arguments: str, encoding: str = "utf-8", to: int = subprocess.PIPE) -> tuple[int, str, str]:
+    """Run the command in a process of its own; return its status, its output and its errors."""
+    done = subprocess.run(  # noqa: S603 - the command under test
+        [sys.executable, "-m", "freshq.cli", *arguments],
+        check=False,
+        stdout=to,
+        stderr=subprocess.PIPE,
+        encoding=encoding,
+        env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+    )
+    return done.returncode, done.stdout or "", done.stderr
+
+
+def test_a_claim_is_shown_also_where_its_payload_cannot_be_encoded(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    queue = Queue.sql(url)
+    queue.create_table()
+    queue.put("ключ", task_id="a")
+    status, shown, problem = freshq("claim", "--queue", url, encoding="cp1252")
+    assert (status, problem) == (0, "")
+    assert r"\u043a\u043b\u044e\u0447" in shown
+    held = queue.get("a")
+    assert held is not None
+    assert str(held.lease_token) in shown
+    queue.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_an_answer_that_cannot_be_printed_is_said_in_one_line(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    queue = Queue.sql(url)
+    queue.create_table()
+    queue.close()
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        status, _, problem = freshq("stats", "--queue", url, to=full)
+    finally:
+        os.close(full)
+    assert (status, problem) == (74, "freshq: the answer could not be printed: No space left on device\n")
+
+
+@pytest.mark.parametrize("option", ["--version", "-h"])
+def test_options_that_every_command_line_has(option: str) -> None:
+    answer = run(app, [option])
+    assert answer.exit_code == 0
+    assert ("Usage:" in answer.output) == (option == "-h")

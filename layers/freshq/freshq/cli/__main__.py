@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import sys
 from typing import Final
 
@@ -19,6 +20,7 @@ def main() -> None:
     # Modules stay: to look among them for garbage, at start and once more at the end, takes a third of a put.
     gc.set_threshold(GARBAGE_OBJECTS)
     atexit.register(gc.freeze)
+    escape_what_no_encoding_has()
     try:
         with needs("cli"):
             from freshq.cli.main import app  # noqa: PLC0415 - loads the extra
@@ -26,6 +28,13 @@ def main() -> None:
         print_error(error)
         sys.exit(exit_status(error))
     app()
+
+
+def escape_what_no_encoding_has() -> None:
+    """Escape what standard output cannot encode: a command must not fail after it has done its work."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

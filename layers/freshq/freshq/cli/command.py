@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import closing, contextmanager
@@ -61,6 +62,7 @@ class OneLineErrors(Group):
         """Run a command and return its status."""
         try:
             status = super().main(args, standalone_mode=False, **extra)
+            sys.stdout.flush()
         except UsageProblem as error:
             # The message is empty if a group was called without a command: it has printed its help.
             if message := cast("Any", error).format_message():
@@ -72,7 +74,18 @@ class OneLineErrors(Group):
         except (ValueError, FreshqError) as error:
             print_error(error)
             return exit_status(error)
+        except OSError as error:
+            if error.errno != errno.EPIPE:  # who closed the pipe has read enough
+                print_error(f"the answer could not be printed: {error.strerror}")
+            give_up_output()
+            return ExitStatus.NOT_PRINTED
         return status if isinstance(status, int) else 0
+
+
+def give_up_output() -> None:
+    """Drop what is left to print, so that the end of the process does not try again."""
+    with open(os.devnull, "w") as nothing:  # noqa: PTH123 - the null device has no path on every system
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 @contextmanager

@@ -18,6 +18,8 @@ class ExitStatus(IntEnum):
     REFUSED = 1
     WRONG_USE = 2
     UNREACHABLE = 3
+    # EX_IOERR of sysexits.h
+    NOT_PRINTED = 74
 
 
 def exit_status(error: Exception) -> ExitStatus:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from freshq.cli.command import OneLineErrors
 from freshq.cli.commands.verbs import VERBS
+from freshq.cli.commands.version import version
 from freshq.cli.errors import OneLineLog
 from freshq.cli.listing import Listed, lazy_commands
 
@@ -114,11 +115,24 @@ app = typer.Typer(
     help="A task queue for work that loses value with age.",
     add_completion=False,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
+def print_version(wanted: bool) -> None:
+    """Print the version and exit, if it is wanted."""
+    if wanted:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Print the library's warnings like the errors of commands."""
     logger = logging.getLogger("freshq")
     if not any(isinstance(handler, OneLineLog) for handler in logger.handlers):
