@@ -78,22 +78,10 @@ def test_adaptive_has_hysteresis(observed: list[float | None]) -> None:
             assert not policy.newest_first
 
 
-@pytest.mark.parametrize(
-    ("deadline", "shares", "name"),
-    [
-        (0.0, (0.4, 0.2), "deadline_seconds"),
-        (10.0, (0.2, 0.4), "fifo_below"),
-        (10.0, (1.0, 0.2), "lifo_above"),
-    ],
-)
-def test_senseless_thresholds(deadline: float, shares: tuple[float, float], name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        OrderPolicy(Order.ADAPTIVE, deadline, *shares)
-
-
-def test_an_error_says_what_is_needed() -> None:
-    with pytest.raises(ValueError, match=r"^fifo_below, lifo_above: need 0 < .* < 1, got 0.5, 0.4$"):
-        OrderPolicy(Order.ADAPTIVE, 10.0, lifo_above=0.4, fifo_below=0.5)
+@pytest.mark.parametrize("deadline_seconds", [0.0, -1.0, math.nan])
+def test_a_deadline_must_be_positive(deadline_seconds: float) -> None:
+    with pytest.raises(ValueError, match=r"^deadline_seconds: must be greater than 0, got "):
+        OrderPolicy(Order.ADAPTIVE, deadline_seconds)
 
 
 def test_a_deadline_may_be_shorter_than_a_second() -> None:

@@ -103,29 +103,22 @@ class OrderPolicy:
         self,
         order: Order,
         deadline_seconds: float,
-        lifo_above: float = LIFO_ABOVE,
-        fifo_below: float = FIFO_BELOW,
     ) -> None:
         """Start with the order; an adaptive one starts oldest first.
 
         Args:
             order: Order of the queue.
             deadline_seconds: Age at which a task is stale, greater than 0.
-            lifo_above: Share of the deadline above which an adaptive order serves the newest first.
-            fifo_below: Share of the deadline below which it serves the oldest first again.
 
         Raises:
-            ValueError: If the deadline or a share is out of range.
+            ValueError: If the deadline is not positive.
         """
         if not deadline_seconds > 0:
             msg = f"deadline_seconds: must be greater than 0, got {deadline_seconds}"
             raise ValueError(msg)
-        if not 0 < fifo_below < lifo_above < 1:
-            msg = "fifo_below, lifo_above: need 0 < fifo_below < lifo_above < 1, got "
-            raise ValueError(msg + f"{fifo_below}, {lifo_above}")
         self._switches = order.switches
-        self._lifo_above_seconds = lifo_above * deadline_seconds
-        self._fifo_below_seconds = fifo_below * deadline_seconds
+        self._lifo_above_seconds = LIFO_ABOVE * deadline_seconds
+        self._fifo_below_seconds = FIFO_BELOW * deadline_seconds
         self._check_interval_seconds = min(MAX_CHECK_INTERVAL_SECONDS, deadline_seconds / CHECKS_PER_DEADLINE)
         self.newest_first = False if self._switches else order.newest_first
         self.check_at = -math.inf if self._switches else math.inf

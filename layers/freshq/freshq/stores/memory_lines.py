@@ -57,8 +57,8 @@ class _Chunk:
 class WaitingLine:
     """The claimable tasks of one line, by creation time, in chunks.
 
-    A chunk knows when its last task goes stale. So a claim passes, or drops, a whole chunk of stale tasks
-    in one step.
+    It is no `SortedList`, because a chunk knows when its last task goes stale: a claim passes, or drops, a
+    whole chunk of stale tasks in one step. The chunks of a `SortedList` are its own affair.
     """
 
     __slots__ = ("_chunks", "_dropped", "_firsts")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A delayed task is claimable within a second of its time.
+# Between two portions that leave nothing to do: a delayed task is claimable within a second of its time.
 PAUSE_SECONDS: Final = 0.5
 
 
@@ -31,15 +31,9 @@ class BackgroundUpkeep:
         failing: Whether the store did not answer the last portion.
     """
 
-    def __init__(self, queue: BaseQueue, pause_seconds: float = PAUSE_SECONDS) -> None:
-        """Prepare the upkeep of a queue.
-
-        Args:
-            queue: The queue.
-            pause_seconds: Time between two portions that leave nothing to do.
-        """
+    def __init__(self, queue: BaseQueue) -> None:
+        """Prepare the upkeep of a queue."""
         self._queue = queue
-        self._pause_seconds = pause_seconds
         self._stopped = threading.Event()
         self.failing = False
         self._thread: Future[None] | None = None
@@ -59,7 +53,7 @@ class BackgroundUpkeep:
             self._thread.result()
 
     def _run_until_stopped(self) -> None:
-        while not self._stopped.wait(self._pause_seconds):
+        while not self._stopped.wait(PAUSE_SECONDS):
             while not self._stopped.is_set() and self.portion():
                 pass
 

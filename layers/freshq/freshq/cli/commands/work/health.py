@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from typing_extensions import override
+from freshq.cli.page_server import Page, PageServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
     from freshq.cli.process.report import ProcessStatus
 
-# Requests of orchestrators come at once or not at all.
-REQUEST_SECONDS: Final = 5.0
 # A call to the store may take nine tenths of a lease, and a round of the loop makes a few of them.
 LEASES_PER_LOOP: Final = 2
 MIN_LOOP_SECONDS: Final = 30.0
@@ -77,19 +74,14 @@ class HealthServer:
             "/ready": lambda: is_ready(processes(), limits),
         }
 
-        class Handler(_Handler):
-            def answer(self) -> tuple[HTTPStatus, dict[str, Any]]:
-                check = checks.get(self.path.partition("?")[0])
-                if check is None:
-                    return HTTPStatus.NOT_FOUND, {"error": f"no such page; use {' or '.join(checks)}"}
-                status = HTTPStatus.OK if check() else HTTPStatus.SERVICE_UNAVAILABLE
-                return status, {"processes": [each.as_json() for each in processes()]}
+        def answer(path: str) -> Page:
+            check = checks.get(path)
+            if check is None:
+                return _page(HTTPStatus.NOT_FOUND, {"error": f"no such page; use {' or '.join(checks)}"})
+            status = HTTPStatus.OK if check() else HTTPStatus.SERVICE_UNAVAILABLE
+            return _page(status, {"processes": [each.as_json() for each in processes()]})
 
-        try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
-        except (OSError, OverflowError) as error:
-            msg = f"health_port: cannot listen on {host}:{port} ({error}); give another port or host"
-            raise ValueError(msg) from error
+        self._server = PageServer(answer, host, port, "health_port")
         self.port: int = self._server.server_address[1]
         self._thread = Thread(target=self._server.serve_forever, name="freshq-health", daemon=True)
 
@@ -102,35 +94,5 @@ class HealthServer:
         self._server.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD with JSON."""
-
-    timeout = REQUEST_SECONDS
-    server_version = "freshq"
-    sys_version = ""
-
-    def answer(self) -> tuple[HTTPStatus, dict[str, Any]]:
-        """Return the status and the body."""
-        raise NotImplementedError
-
-    def do_GET(self) -> None:
-        """Answer with a body."""
-        self._send(with_body=True)
-
-    def do_HEAD(self) -> None:
-        """Answer without it."""
-        self._send(with_body=False)
-
-    def _send(self, *, with_body: bool) -> None:
-        status, values = self.answer()
-        body = json.dumps(values).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if with_body:
-            self.wfile.write(body)
-
-    @override
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: an orchestrator asks every few seconds."""
+def _page(status: HTTPStatus, values: dict[str, Any]) -> Page:
+    return Page(status, "application/json", json.dumps(values).encode())

@@ -1,0 +1,82 @@
+"""Serves small pages that other programs read every few seconds."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from http import HTTPStatus
+
+# Such requests come at once or not at all.
+REQUEST_SECONDS: Final = 5.0
+
+
+class Page(NamedTuple):
+    """The answer to a request.
+
+    Attributes:
+        status: Its status.
+        content_type: Type of the body.
+        body: The body, which a HEAD request does not get.
+    """
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+class PageServer(ThreadingHTTPServer):
+    """Answers GET and HEAD, each request in a thread. Logs no request."""
+
+    def __init__(self, answer: Callable[[str], Page], host: str, port: int, option: str) -> None:
+        """Listen.
+
+        Args:
+            answer: Returns the page of a path, which has no query.
+            host: Address to listen on.
+            port: Port; 0 for a free one.
+            option: What the user gave the port by, for the error.
+
+        Raises:
+            ValueError: If it cannot listen there.
+        """
+        self.answer = answer
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            msg = f"{option}: cannot listen on {host}:{port} ({error}); give another port or host"
+            raise ValueError(msg) from error
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    server: PageServer
+    timeout = REQUEST_SECONDS
+    server_version = "freshq"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer with a body."""
+        self._send(with_body=True)
+
+    def do_HEAD(self) -> None:
+        """Answer without it."""
+        self._send(with_body=False)
+
+    def _send(self, *, with_body: bool) -> None:
+        page = self.server.answer(self.path.partition("?")[0])
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(page.body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(page.body)
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: the next request comes in a few seconds."""
