@@ -180,16 +180,16 @@ def test_tasks_whose_last_lease_expired_are_counted_until_they_are_taken(
     queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock
 ) -> None:
     first, other = Queue(store, clock=clock, max_attempts=1, lease_seconds=5), queues[1]
-    assert first.take_exhausted() == 0
+    assert first.take_dead_letter_counts() == (0, 0)
     for number in (1, 2):
         first.put_many([{"payload": each} for each in range(number)])
         assert len(first.claim(number)) == number
         clock.advance(5)
         first.recover()
-    assert (first.take_exhausted(), first.take_exhausted()) == (3, 0)
+    assert [first.take_dead_letter_counts().exhausted for _ in range(2)] == [3, 0]
     # A lease that returns its task to the line is none, and another process counts its own.
     other.put("work")
     other.claim()
     clock.advance(other.lease_seconds)
     assert other.recover() == 1
-    assert (first.take_exhausted(), other.take_exhausted()) == (0, 0)
+    assert [each.take_dead_letter_counts().exhausted for each in (first, other)] == [0, 0]

@@ -105,9 +105,9 @@ def count_dead_letters(queue: BaseQueue) -> None:
 
     `TasksFailed` counts every task that becomes a dead letter, so these as well.
     """
-    quarantined = queue.store.take_quarantined()
-    count("TasksQuarantined", quarantined)
-    count("TasksFailed", quarantined + queue.take_exhausted())
+    counts = queue.take_dead_letter_counts()
+    count("TasksQuarantined", counts.quarantined)
+    count("TasksFailed", counts.quarantined + counts.exhausted)
 
 
 def log_transition(message: str, task_id: str, **facts: Any) -> None:  # noqa: ANN401 - JSON values

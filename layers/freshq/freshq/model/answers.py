@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from freshq.errors import FreshqError, PutIncomplete, TableMissing
 from freshq.model.task import TaskStatus
@@ -61,6 +61,18 @@ class Claim:
     def redelivered(self) -> bool:
         """Whether there was an earlier attempt since the task was put, updated or redriven."""
         return self.task.attempts > 1
+
+
+class DeadLetterCounts(NamedTuple):
+    """Tasks that became dead letters without the verdict of a run.
+
+    Attributes:
+        quarantined: They cannot be read.
+        exhausted: The lease of their last attempt expired.
+    """
+
+    quarantined: int
+    exhausted: int
 
 
 class WaitsFor(StrEnum):

@@ -190,7 +190,7 @@ class AsyncQueue:
     take_order_switches = _verb(BaseQueue.take_order_switches)
     recover = _verb(BaseQueue.recover)
     upkeep = _verb(BaseQueue.upkeep)
-    take_exhausted = _verb(BaseQueue.take_exhausted)
+    take_dead_letter_counts = _verb(BaseQueue.take_dead_letter_counts)
 
     complete = _verb(BaseQueue.complete)
     complete_many = _verb(BaseQueue.complete_many)

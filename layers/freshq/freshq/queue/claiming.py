@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost, StoreError
-from freshq.model.answers import Claim
+from freshq.model.answers import Claim, DeadLetterCounts
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
@@ -227,12 +227,12 @@ class Claiming(Verbs):
         """
         return self._core.upkeep.run_alone()
 
-    def take_exhausted(self) -> int:
-        """Return how many tasks became dead letters since the last call because their last lease expired.
+    def take_dead_letter_counts(self) -> DeadLetterCounts:
+        """Return how many tasks became dead letters since the last call, without the verdict of a run.
 
-        Only those are counted that this process recovered: by `recover`, by `upkeep`, or in a claim.
+        Only those of this process are counted: what `recover`, `upkeep` or a claim of it found.
         """
-        return self._core.upkeep.take_exhausted()
+        return DeadLetterCounts(self._core.store.take_quarantined(), self._core.upkeep.take_exhausted())
 
     def _take(self, limit: int, lease_seconds: float, longest_wait_seconds: float) -> list[Claim]:
         request = self._request(limit, lease_seconds, longest_wait_seconds)
