@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq.policy.retry import Backoff, CallRetry, until_committed
+from freshq.policy.retry import Backoff, CallRetry, equal_jitter, until_committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,3 +82,29 @@ class TestUntilCommitted:
     def test_another_error_is_raised_at_once(self) -> None:
         with pytest.raises(FatalError):
             until_committed(failing(FatalError()), TransientError, 3)
+
+
+class TestSendAll:
+    def send(self, *accepted: int) -> tuple[str, list[str], list[float]]:
+        """Send five letters, of which each try accepts so many; return what is left, the tries, the pauses."""
+        tries, pauses, left = list[str](), list[float](), list(accepted)
+
+        def send(batch: str) -> str:
+            tries.append(batch)
+            return batch[left.pop(0) :]
+
+        retry = CallRetry(3, Backoff(base_seconds=1.0, cap_seconds=9.0))
+        return retry.send_all("abcde", send, sleep=pauses.append, uniform=lambda: 1.0), tries, pauses
+
+    def test_what_is_accepted_at_once_is_sent_once(self) -> None:
+        assert self.send(5) == ("", ["abcde"], [])
+
+    def test_only_the_rest_is_sent_again(self) -> None:
+        assert self.send(2, 3) == ("", ["abcde", "cde"], [1.0])
+
+    def test_what_is_left_after_the_last_try_is_returned_without_a_pause(self) -> None:
+        assert self.send(2, 0, 1) == ("de", ["abcde", "cde", "cde"], [1.0, 2.0])
+
+
+def test_equal_jitter_keeps_at_least_half_of_the_bound() -> None:
+    assert [equal_jitter(uniform) for uniform in (0.0, 0.5)] == [0.5, 0.75]
