@@ -29,8 +29,8 @@ T = TypeVar("T")
 ATTRIBUTE_TYPES: Final = frozenset({TEXT, NUMBER, BINARY})
 MAX_KEY_PARTS: Final = 2
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
-# The year 10,000, which `datetime` does not have.
-MAX_SECONDS_SINCE_EPOCH: Final = 253_402_300_800
+# The first instant that `datetime` does not have, as in `model.new_task`, which the archive need not load.
+MAX_EPOCH_SECONDS: Final = 253_402_300_800
 
 # Fields of the event that copy an attribute of the item, with their types.
 _ATTRIBUTES: Final[Mapping[str, tuple[str, type[str | float | int]]]] = {
@@ -168,7 +168,7 @@ def stream_ms(moment: object) -> int:
         ValueError: If it is none.
     """
     seconds = moment.astimezone(UTC).timestamp() if isinstance(moment, datetime) else moment
-    if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS_SINCE_EPOCH:
+    if not isinstance(seconds, int | float) or not 0 <= seconds < MAX_EPOCH_SECONDS:
         raise ValueError("record: ApproximateCreationDateTime must be in seconds since the epoch")
     return round(seconds * 1000)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # attributes, and the error or result.
 MAX_PAYLOAD_BYTES: Final = 400 * 1024 - 8 * 1024
 MAX_RESULT_AND_PAYLOAD_BYTES: Final = 400 * 1024 - 6 * 1024
-# The end of the year 9999, the last that a datetime can represent.
+# The first instant that `datetime` does not have: the year 10,000.
 MAX_EPOCH_SECONDS: Final = 253_402_300_800.0
 # Stores keep their own items under ids with this prefix.
 RESERVED_ID_PREFIX: Final = "freshq#"
