@@ -86,7 +86,7 @@ class TestUntilCommitted:
 
 class TestSendAll:
     def send(self, *accepted: int) -> tuple[str, list[str], list[float]]:
-        """Send five letters, of which each try accepts so many; return what is left, the tries, the pauses."""
+        """Send five letters, of which each try accepts so many; return the rest, the tries and the pauses."""
         tries, pauses, left = list[str](), list[float](), list(accepted)
 
         def send(batch: str) -> str:
