@@ -305,6 +305,22 @@ def test_the_questions_of_who_left_in_between_are_deleted_by_who_finds_them(
     assert [len(left.line_keys(f"language={name}", 10, None)) for name in ("Spanish", "English")] == [0, 0]
 
 
+@pytest.mark.usefixtures("questions_only")
+def test_the_question_of_a_caller_who_is_just_joining_stays(
+    table_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query may see the items of a transaction before a read of the caller sees her."""
+    queue = table_desk.queue()
+    assert queue.wait(SPANISH, "ann") is None
+    reading = table_desk.queue()
+    seen: list[str] = []
+    monkeypatch.setattr(reading._store, "caller", seen.append)  # returns None: as before the transaction
+    join(reading, "Ellen", SPANISH)
+    assert seen == ["ann"] * 2  # by `enqueue`, before and after it queues her
+    queue.register("Billy", SPANISH)
+    assert queue.enqueue("Billy").caller_id == "ann"
+
+
 def test_that_a_question_stays_in_the_table_is_no_error(
     table_desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -314,7 +330,7 @@ def test_that_a_question_stays_in_the_table_is_no_error(
     def fail(*_: str) -> None:
         raise Unreachable("no answer")
 
-    monkeypatch.setattr(queue._store, "forget_line_key", fail)
+    monkeypatch.setattr(queue._store, "_forget_question", fail)
     assert queue.abandon("ann") is True
     assert "caller 'ann': questions are left in the table" in caplog.text
 

@@ -30,8 +30,8 @@ def caller_key(caller_id: str) -> Item:
     return {"pk": {"S": f"{_CALLERS}{shard}"}, "sk": {"S": caller_id}}
 
 
-def _line_key(caller: Caller) -> Item:
-    return {"pk": {"S": LINE_PARTITION}, "sk": {"S": caller.sort_key}}
+def _line_key(key: str) -> Item:
+    return {"pk": {"S": LINE_PARTITION}, "sk": {"S": key}}
 
 
 def asking_key(question: str, key: str) -> Item:
@@ -108,9 +108,21 @@ def caller_actions(table: str, change: Change) -> list[Item]:
     )
     actions: list[Item] = [own]
     if before is not None and before.status is CallerStatus.WAITING:
-        actions.append({"Delete": {"TableName": table, "Key": _line_key(before), **same_token(before.token)}})
+        actions.append({"Delete": {"TableName": table, "Key": _line_key(before.sort_key), **same_token(before.token)}})
     joined = [] if after is None else _line_items(after)
     return actions + [{"Put": {"TableName": table, "Item": item, **guard(None)}} for item in joined]
+
+
+def forgetting_actions(table: str, question: str, key: str) -> list[Item]:
+    """Return the actions that delete the item of a question, unless a caller waits under its key.
+
+    A query may see the items of a transaction one by one: a caller who just joined the line asks already, and
+    is not read as waiting yet. That nobody has an entry under the key is checked by a deletion of none, as a
+    check would need one more permission.
+    """
+    nobody = {"Key": _line_key(key), **guard(None)}
+    asked = {"Key": asking_key(question, key)}
+    return [{"Delete": {"TableName": table, **deleted}} for deleted in (nobody, asked)]
 
 
 def _line_items(caller: Caller) -> list[Item]:
@@ -118,4 +130,4 @@ def _line_items(caller: Caller) -> list[Item]:
     if caller.status is not CallerStatus.WAITING:
         return []
     asked = [asking_key(question, caller.sort_key) for question in caller.questions]
-    return [_line_key(caller) | encode_caller(caller), *asked]
+    return [_line_key(caller.sort_key) | encode_caller(caller), *asked]

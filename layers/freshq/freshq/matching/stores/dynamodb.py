@@ -20,6 +20,7 @@ from freshq.matching.stores.caller_items import (
     caller_actions,
     caller_key,
     decode_caller,
+    forgetting_actions,
 )
 from freshq.matching.stores.items import (
     COMBINATIONS_PARTITION,
@@ -226,16 +227,20 @@ class DynamoDBMatchStore(MatchStore):
             return
         try:
             for question in before.questions:
-                self.forget_line_key(question, before.sort_key)
+                self._forget_question(question, before.sort_key)
         except StoreError:
             # The change is made. Who finds one of them later deletes it.
             logger.warning("caller %r: questions are left in the table", before.caller_id, exc_info=True)
 
-    @override
-    def forget_line_key(self, question: str, key: str) -> None:
+    def _forget_question(self, question: str, key: str) -> None:
         self._transactions.retried(
             lambda: self._client.delete_item(TableName=self._table, Key=asking_key(question, key))
         )
+
+    @override
+    def forget_line_key(self, question: str, key: str) -> None:
+        with suppress(ConditionFailed):
+            self._transactions.write(forgetting_actions(self._table, question, key), uuid4().hex)
 
     @override
     def caller(self, caller_id: str) -> Caller | None:
