@@ -19,7 +19,7 @@ from moto.core.botocore_stubber import BotocoreStubber
 from xdist.scheduler import LoadScopeScheduling
 
 from freshq import Queue
-from freshq.stores.dynamodb import DynamoDBStore
+from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
 from tests.support.dynamodb_local import (

@@ -9,7 +9,7 @@ from freshq.aws.archive import Archive
 from freshq.aws.clients import firehose_client
 from freshq.aws.environment import connect_at_init
 from freshq.aws.events import records_of
-from freshq.aws.observability import count, logger, metrics, traced_handler
+from freshq.aws.observability import count, fields, logger, metrics, traced_handler
 from freshq.aws.settings import ArchiveSettings
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         raise
     count("EventsArchived", delivery.delivered)
     if delivery.failed_from is None:
-        logger.info("archived", delivered=delivery.delivered, skipped=delivery.skipped)
+        logger.info("archived", **fields(delivered=delivery.delivered, skipped=delivery.skipped))
         return {"batchItemFailures": []}
     count("ArchiveFailures")
-    logger.error("archived partially", delivered=delivery.delivered, error=delivery.error)
+    logger.error("archived partially", **fields(delivered=delivery.delivered, error=delivery.error))
     return {"batchItemFailures": [{"itemIdentifier": delivery.failed_from}]}

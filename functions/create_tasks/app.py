@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.aws.environment import connect_at_init
-from freshq.aws.observability import count, log_transition, logger, metrics, traced_handler
+from freshq.aws.observability import count, fields, log_transition, logger, metrics, traced_handler
 from freshq.aws.producer import parse_load_request, produce
 from freshq.aws.settings import QueueSettings
 
@@ -55,7 +55,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     count("TasksTurnedAway", sum(report.turned_away.values()))
     in_full = report.created + report.duplicates == report.requested
     log = logger.info if in_full else logger.warning
-    log("tasks put", report=report.summary)
+    log("tasks put", **fields(report=report.summary))
     for task_id in report.created_ids:
         log_transition("task put", task_id)
     report.raise_if_incomplete()

@@ -7,17 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.aws.clients import dynamodb_client
 from freshq.aws.environment import connect_at_init
-from freshq.aws.observability import (
-    MetricsObserver,
-    count,
-    count_dead_letters,
-    logger,
-    metrics,
-    traced,
-    traced_handler,
-)
+from freshq.aws.observability import count, count_dead_letters, fields, logger, metrics, traced_handler
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp, parse_rings
+from freshq.aws.worker_runs import MetricsObserver, traced
 from freshq.aws.worker_settings import WorkerSettings
 from freshq.worker.runner import checked_runner, load_runner
 
@@ -46,9 +40,10 @@ class Connections:
 def _connections() -> Connections:
     settings = WorkerSettings.load()
     os.environ.update(settings.runner_environment)
-    wakeup = WakeUp.connect(settings, settings.trigger_topic_arn)
+    client = dynamodb_client()
+    wakeup = WakeUp.connect(settings, settings.trigger_topic_arn, client)
     runner = traced(checked_runner(load_runner(settings.runner, ADVICE)))
-    return Connections(settings, settings.queue(), runner, wakeup)
+    return Connections(settings, settings.queue(client), runner, wakeup)
 
 
 connect_at_init(_connections)
@@ -77,15 +72,15 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         answer["tail_call"] = _tail_call(ring, report)
     except Exception:  # Lambda repeats the invocation: the pass that it makes is the successor
         count("TailCallsFailed")
-        logger.exception("pass ended, and the tail call failed", report=answer)
+        logger.exception("pass ended, and the tail call failed", **fields(report=answer))
         raise
-    logger.info("pass ended", report=answer)
+    logger.info("pass ended", **fields(report=answer))
     return answer
 
 
 def _skipped(reason: str) -> dict[str, Any]:
     count("PassesSkipped")
-    logger.info("no pass", skipped=reason)
+    logger.info("no pass", **fields(skipped=reason))
     return {"claimed": 0, "skipped": reason}
 
 
@@ -104,7 +99,7 @@ def _tail_call(ring: Ring, report: RunReport) -> bool:
     if stats.pending == 0 or report.progress == 0 or to.queue.paused:
         return False
     if ring.hop >= to.settings.max_hops:
-        logger.warning("too many tail calls in a row; the sweep will ring", max_hops=ring.hop)
+        logger.warning("too many tail calls in a row; the sweep will ring", **fields(max_hops=ring.hop))
         count("TailCallsCapped")
         return False
     if to.wakeup.switch.stops():

@@ -6,8 +6,10 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from freshq.aws.clients import dynamodb_client
 from freshq.aws.environment import connect_at_init
-from freshq.aws.observability import count, count_dead_letters, emit_gauges, logger, metrics, traced_handler
+from freshq.aws.gauges import emit_gauges
+from freshq.aws.observability import count, count_dead_letters, fields, logger, metrics, traced_handler
 from freshq.aws.settings import DoorbellSettings
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp
 from freshq.errors import StoreError
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 @cache
 def _connections() -> tuple[BaseQueue, WakeUp]:
     settings = DoorbellSettings.load()
-    return settings.queue(), WakeUp.connect(settings, settings.process_tasks_topic_arn)
+    client = dynamodb_client()
+    wakeup = WakeUp.connect(settings, settings.process_tasks_topic_arn, client)
+    return settings.queue(client), wakeup
 
 
 connect_at_init(_connections)
@@ -52,7 +56,7 @@ def handler(_event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     if skipped is None:
         wakeup.ring(ring)
     answer = {"recovered": recovered, "rang": skipped is None, "skipped": skipped, "stats": asdict(stats)}
-    logger.info("swept", found=answer)
+    logger.info("swept", **fields(found=answer))
     if failure is not None:
         raise failure
     return answer

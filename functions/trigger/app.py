@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq.aws.clients import dynamodb_client
 from freshq.aws.environment import connect_at_init
 from freshq.aws.events import part_of, records_of, text_of
-from freshq.aws.observability import count, logger, metrics, traced_handler
+from freshq.aws.observability import count, fields, logger, metrics, traced_handler
 from freshq.aws.settings import DoorbellSettings
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_rings
 from freshq.stores.dynamodb.names import ATTACHED_PREFIX
@@ -28,7 +29,9 @@ def _settings() -> DoorbellSettings:
 
 @cache
 def _wakeup() -> WakeUp:
-    return WakeUp.connect(_settings(), _settings().process_tasks_topic_arn)
+    wakeup = WakeUp.connect(_settings(), _settings().process_tasks_topic_arn, dynamodb_client())
+    wakeup.sns()  # most invocations ring
+    return wakeup
 
 
 connect_at_init(_wakeup)
@@ -46,7 +49,7 @@ def handler(event: dict[str, Any], _context: LambdaContext) -> dict[str, Any]:
     if ring is not None and skipped is None:
         _wakeup().ring(ring)
     count("RingsSkipped" if skipped else "Rings")
-    logger.info("no ring" if skipped else "rang", skipped=skipped)
+    logger.info("no ring" if skipped else "rang", **fields(skipped=skipped))
     return {"rang": skipped is None, "skipped": skipped}
 
 

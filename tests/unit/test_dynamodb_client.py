@@ -13,8 +13,8 @@ from botocore.retries.standard import ExponentialBackoff
 
 from freshq import Claim, Queue, Unreachable
 from freshq.model.task import Task, TaskStatus
-from freshq.stores.dynamodb import DynamoDBStore
 from freshq.stores.dynamodb.calls import default_client
+from freshq.stores.dynamodb.store import DynamoDBStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

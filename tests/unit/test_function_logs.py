@@ -180,6 +180,30 @@ def test_a_trace_context_passes_the_functions_and_is_in_the_lines(
     }
 
 
+@pytest.mark.parametrize("name", ["task_id", "outcome", "report"])
+def test_what_a_record_factory_adds_ends_no_function_and_hides_no_field(
+    application: Application, log: io.StringIO, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A library of the runner may set one; `logging` refuses fields that the record has already."""
+    make = logging.getLogRecordFactory()
+
+    def with_own(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        setattr(record, name, "of the runner")
+        return record
+
+    monkeypatch.setattr(logging, "_logRecordFactory", with_own)
+    application.queue.put({"reject": True}, task_id="bad")
+    answer = application.invoke("process_tasks", load_event("process_tasks-doorbell"))
+    assert (answer["claimed"], answer["failed"]) == (1, 1)
+    lines = {line["message"]: line for line in map(json.loads, log.getvalue().splitlines())}
+    settled, ended = lines["task settled"], lines["pass ended"]
+    assert (settled["task_id"], settled["outcome"]) == ("bad", "failed")
+    assert "of the runner" not in (settled["error"], settled["run_seconds"])
+    assert ended["report"]["failed"] == 1
+    assert lines["task claimed"]["attempt"] == 1
+
+
 def test_the_sample_has_its_share_of_the_tasks() -> None:
     sampled = sum(observability.is_sampled(f"task-{number}", 0.1) for number in range(10_000))
     assert 900 < sampled < 1100

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.chain import LEASE_SECONDS, chain_on
-from tests.support.functions import load_event
+from tests.support.functions import PROJECT, load_event
 from tests.template.test_template import source
 
 if TYPE_CHECKING:
@@ -87,6 +87,9 @@ def test_alarms_and_dashboard_ask_for_metrics_that_are_emitted_under_their_dimen
         "RingsSkipped",
         "TasksOverran",
     }
+    modules = [*(PROJECT / "functions").rglob("app.py"), *(PROJECT / "layers/freshq/freshq/aws").glob("*.py")]
+    sources = "".join(module.read_text("utf-8") for module in modules)
+    assert {name for name in rare if f'"{name}"' not in sources} == set()
     for entry in shown:
         assert entry[1] in names | rare
         assert entry[2:8] == ["service", "freshq", "stack", "${AWS::StackName}", "queue", "${QueueName}"]

@@ -187,7 +187,7 @@ def handlers(doorbell: Doorbell, monkeypatch: pytest.MonkeyPatch) -> dict[str, M
     """Return the functions on a queue in memory."""
     queue = Queue.memory()
     client: Any = doorbell
-    wakeup = WakeUp("arn:aws:sns:topic", client, KillSwitch(client, "switch"), cast("Any", Passes()))
+    wakeup = WakeUp("arn:aws:sns:topic", lambda: client, KillSwitch(client, "switch"), cast("Any", Passes()))
     for name in ("FRESHQ_TABLE", "FRESHQ_KILL_SWITCH_PARAMETER", "FRESHQ_DELIVERY_STREAM"):
         monkeypatch.setenv(name, "QueueTable")
     for name in ("FRESHQ_TRIGGER_TOPIC_ARN", "FRESHQ_PROCESS_TASKS_TOPIC_ARN"):

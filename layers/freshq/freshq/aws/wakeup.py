@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from freshq.aws.clients import dynamodb_client, sns_client, ssm_client
+from freshq.aws.clients import sns_client, ssm_client
 from freshq.aws.events import part_of, records_of, text_of
 from freshq.model.validation import problem_of
 from freshq.stores.dynamodb.passes import WorkerPasses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from types_boto3_dynamodb import DynamoDBClient
     from types_boto3_sns import SNSClient
     from types_boto3_ssm import SSMClient
 
@@ -95,20 +99,25 @@ class WakeUp:
 
     Attributes:
         topic_arn: Topic of the doorbell.
-        sns: Publishes to it.
+        sns: Returns the client that publishes to it, which its first call makes: passes and sweeps ring rarely.
         switch: The kill switch.
         passes: The pass slots.
     """
 
     topic_arn: str
-    sns: SNSClient
+    sns: Callable[[], SNSClient]
     switch: KillSwitch
     passes: WorkerPasses
 
     @classmethod
-    def connect(cls, settings: WakeUpSettings, topic_arn: str) -> WakeUp:
-        """Return the doorbell of a topic, with clients from the environment."""
-        client = dynamodb_client()
+    def connect(cls, settings: WakeUpSettings, topic_arn: str, client: DynamoDBClient) -> WakeUp:
+        """Return the doorbell of a topic, with clients from the environment.
+
+        Args:
+            settings: The queue, its pass slots and the kill switch.
+            topic_arn: The topic.
+            client: Of the table, which has the pass slots.
+        """
         passes = WorkerPasses(
             settings.table,
             settings.queue_name,
@@ -116,11 +125,12 @@ class WakeUp:
             client,
             names=settings.names(client),
         )
-        return cls(topic_arn, sns_client(), KillSwitch(ssm_client(), settings.kill_switch_parameter), passes)
+        switch = KillSwitch(ssm_client(), settings.kill_switch_parameter)
+        return cls(topic_arn, cache(sns_client), switch, passes)
 
     def ring(self, ring: Ring) -> None:
         """Publish a ring. Errors of SNS, after the SDK's retries, are raised."""
-        self.sns.publish(TopicArn=self.topic_arn, Message=ring.model_dump_json())
+        self.sns().publish(TopicArn=self.topic_arn, Message=ring.model_dump_json())
 
     def reason_not_to_ring(self) -> str | None:
         """Return why ringing is forbidden or useless; None if it is neither."""

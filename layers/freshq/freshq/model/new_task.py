@@ -46,7 +46,8 @@ class NewTask(BaseModel):
             tracestate, if any. None for the one that the queue's telemetry gives it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    # Most functions put no tasks.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
     payload: Any = None
     task_id: Annotated[str, Field(min_length=1)] | None = None

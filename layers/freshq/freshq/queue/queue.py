@@ -87,7 +87,7 @@ class Queue(BaseQueue):
         if key is not None:
             raise ValueError("key: only with attach=True; freshq's own tables have the key taskId")
         with needs("aws"):
-            from freshq.stores.dynamodb import DynamoDBStore  # noqa: PLC0415 - only the store in use is loaded
+            from freshq.stores.dynamodb.store import DynamoDBStore  # noqa: PLC0415 - only the store in use
 
         return cls(DynamoDBStore(table, client, shards=shards), **options)
 

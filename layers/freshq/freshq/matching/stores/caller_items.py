@@ -108,7 +108,9 @@ def caller_actions(table: str, change: Change) -> list[Item]:
     )
     actions: list[Item] = [own]
     if before is not None and before.status is CallerStatus.WAITING:
-        actions.append({"Delete": {"TableName": table, "Key": _line_key(before.sort_key), **same_token(before.token)}})
+        actions.append(
+            {"Delete": {"TableName": table, "Key": _line_key(before.sort_key), **same_token(before.token)}}
+        )
     joined = [] if after is None else _line_items(after)
     return actions + [{"Put": {"TableName": table, "Item": item, **guard(None)}} for item in joined]
 

@@ -1,5 +1,1 @@
-"""The store on DynamoDB tables."""
-
-from freshq.stores.dynamodb.store import DynamoDBStore
-
-__all__ = ["DynamoDBStore"]
+"""The store on DynamoDB tables. Its root loads nothing: two of the functions use only some of its modules."""
