@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import Field
 
 from freshq.aws.clients import LONGEST_DELIVERY_SECONDS
+from freshq.aws.environment import EnvironmentSettings
 from freshq.aws.events import part_of, table_of, text_of
 from freshq.aws.landing import landed_event
 from freshq.errors import StoreError
@@ -27,6 +30,19 @@ BATCH_RECORDS: Final = 500
 # The keys of a table of `MatchQueue`.
 MATCH_KEYS: Final = frozenset({"pk", "sk"})
 RETRY: Final = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.1, cap_seconds=2.0))
+
+
+class ArchiveSettings(EnvironmentSettings):
+    """Settings of the archive, which needs none of the queue's.
+
+    Attributes:
+        delivery_stream: Name of the Firehose delivery stream.
+        attach_key: Hash key of an application's table that freshq is attached to; empty for a table of
+            freshq's own.
+    """
+
+    delivery_stream: Annotated[str, Field(min_length=1)]
+    attach_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

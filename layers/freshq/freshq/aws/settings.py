@@ -150,13 +150,3 @@ class DoorbellSettings(WakeUpSettings):
     """
 
     process_tasks_topic_arn: Arn
-
-
-class ArchiveSettings(QueueSettings):
-    """Settings of the archive.
-
-    Attributes:
-        delivery_stream: Name of the Firehose delivery stream.
-    """
-
-    delivery_stream: Annotated[str, Field(min_length=1)]

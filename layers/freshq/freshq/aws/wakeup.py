@@ -99,7 +99,7 @@ class WakeUp:
 
     Attributes:
         topic_arn: Topic of the doorbell.
-        sns: Returns the client that publishes to it, which its first call makes: passes and sweeps ring rarely.
+        sns: Returns the client that publishes to it, made by the first call: passes and sweeps ring rarely.
         switch: The kill switch.
         passes: The pass slots.
     """
