@@ -53,7 +53,7 @@ class WorkerSettings(WakeUpSettings):
     shared_rate_per_second: ZeroOrMore = 0.0
     retry_fraction: ZeroOrMore = 0.0
     pass_seconds: Positive = 60.0
-    idle_exit_seconds: Positive = 2.0
+    idle_exit_seconds: Positive = 1.0
     settle_seconds: Annotated[float, Field(ge=2)] = 30.0
 
     def claiming_seconds(self, remaining_seconds: float) -> float:
