@@ -172,9 +172,9 @@ is the limit.
 """
 _WAITING: Final = """
 A task that comes alone wakes a worker for itself, whose pass waits {idle:g} s for another task before it
-ends (`IdleExitSeconds`): {waiting:.2f} dollars of the bill at a trickle. The pass slot and the lease record take
-another {writes:.2f} of write units. Without the wait more tasks would need a pass of their own, each of which costs
-as much as {worth:.1f} s of waiting. A task every four seconds makes 650,000 tasks a month.
+ends (`IdleExitSeconds`): {waiting:.2f} dollars of the bill at a trickle. The pass slot and the lease record
+take another {writes:.2f} of write units. Without the wait more tasks would need a pass of their own, each of
+which costs as much as {worth:.1f} s of waiting. A task every four seconds makes 650,000 tasks a month.
 """
 _BESIDE: Final = """
 ## Beside others

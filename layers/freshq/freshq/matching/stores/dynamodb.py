@@ -240,7 +240,7 @@ class DynamoDBMatchStore(MatchStore):
     @override
     def forget_line_key(self, question: str, key: str) -> None:
         with suppress(ConditionFailed):
-            self._transactions.write(forgetting_actions(self._table, question, key), uuid4().hex)
+            self._transactions.write(forgetting_actions(self._table, question, key), new_token())
 
     @override
     def caller(self, caller_id: str) -> Caller | None:
