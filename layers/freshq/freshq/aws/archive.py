@@ -37,11 +37,13 @@ class ArchiveSettings(EnvironmentSettings):
 
     Attributes:
         delivery_stream: Name of the Firehose delivery stream.
+        table: Name of the table of tasks.
         attach_key: Hash key of an application's table that freshq is attached to; empty for a table of
             freshq's own.
     """
 
     delivery_stream: Annotated[str, Field(min_length=1)]
+    table: Annotated[str, Field(min_length=3)]
     attach_key: str = ""
 
 
