@@ -41,7 +41,7 @@ _LEGAL: Final = {
     "CANCELLED": ("CANCELLED",),
     "SHED": ("SHED",),
 }
-_OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
+OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 _PREVIOUS: Final = ("status", "lease", "lease_until_us", "attempts", "worker")
 _BEFORE: Final = (*_PREVIOUS, "event_id", "put_us", "deadline_us")
 _FRESH_BEFORE: Final = ("change", "changed_us", "created_us", "task_group")
@@ -111,7 +111,7 @@ def _put_over() -> Column:
     before = F.col("before_status")
     stale = (before == "PENDING") & (F.col("before_deadline_us") <= F.col("changed_us"))
     waits = (F.col("change") == "MODIFY") & (F.col("status") == "PENDING")
-    return waits & (before.isin(*_OVER) | stale) & (F.col("put_us") > F.col("before_put_us"))
+    return waits & (before.isin(*OVER) | stale) & (F.col("put_us") > F.col("before_put_us"))
 
 
 def _rank() -> Column:

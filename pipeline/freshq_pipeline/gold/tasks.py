@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.fates import NOT_CREATED
-from freshq_pipeline.gold.steps import MICROS, STREAM_RESOLUTION_US
+from freshq_pipeline.gold.steps import MICROS, OVER, STREAM_RESOLUTION_US
 from freshq_pipeline.gold.task_key import TASK, same_task
 from freshq_pipeline.schemas import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_FINAL: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 _LAST: Final = (
     "status", "task_group", "kind", "priority", "deadline_us", "shed_reason", "attempts", "changed_us",
     "removed", "ttl_removal", "previous_status",
@@ -30,7 +29,7 @@ def lives(steps: DataFrame) -> DataFrame:
     at = F.col("changed_us")
     last = F.max(F.when(F.col("is_last"), F.struct(*_LAST)))
     live = ~F.col("removed")
-    final = live & F.col("status").isin(*_FINAL)
+    final = live & F.col("status").isin(*OVER)
     begun = F.col("change").isin("INSERT", "SNAPSHOT")
     return steps.groupBy(*TASK, "life").agg(
         F.min("created_us").alias("created_us"),
@@ -107,7 +106,7 @@ def _with_outcome(lives: DataFrame, as_of_us: int) -> DataFrame:
     finished = (
         F.when(F.col("outcome").isin("pending", "taken"), F.lit(None))
         .when(waiting & (F.col("outcome") == "shed"), F.coalesce("deadline_us", "removed_us"))
-        .when(F.col("status").isin(*_FINAL), F.coalesce("final_us", "created_us"))
+        .when(F.col("status").isin(*OVER), F.coalesce("final_us", "created_us"))
         .otherwise(F.col("removed_us"))
     )
     reason = F.when(waiting, F.lit("expired")).otherwise(F.coalesce(last["shed_reason"], F.lit("unknown")))
@@ -124,7 +123,7 @@ def _outcome(as_of_us: int) -> Column:
     # The stream's time is rounded down, and so may precede the deadline of a task that was shed.
     outlived = F.coalesce(F.col("deadline_us") < F.col("removed_us") + STREAM_RESOLUTION_US, F.lit(False))
     return (
-        F.when(F.col("status").isin(*_FINAL), F.lower("status"))
+        F.when(F.col("status").isin(*OVER), F.lower("status"))
         .when((F.col("status") == "PENDING") & gone & last["ttl_removal"], F.lit("shed"))
         .when((F.col("status") == "PENDING") & by_client & ~outlived, F.lit("cancelled"))
         .when((F.col("status") == "PENDING") & stale, F.lit("shed"))
