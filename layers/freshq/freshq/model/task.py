@@ -43,7 +43,7 @@ class TaskStatus(StrEnum):
     READY = "READY"
 
 
-# Of a PENDING task this is so before its deadline: compare `status_at`.
+# A PENDING task is live only before its deadline: compare what `status_at` returns.
 LIVE: Final = (TaskStatus.PENDING, TaskStatus.TAKEN)
 OVER: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE, TaskStatus.CANCELLED, TaskStatus.SHED)
 
