@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from freshq.cli.page_server import Page, PageServer
+from freshq.cli.http_server import HttpResponse, HttpServer
 from freshq.errors import FreshqError
 from freshq.queue.gauges import GAUGES, gauges, snake_case
 
@@ -53,7 +53,7 @@ class QueueCollector(Collector):
             yield gauge
 
 
-class MetricsServer(PageServer):
+class MetricsServer(HttpServer):
     """Answers GET /metrics. If the store does not answer, the scrape fails: Prometheus sees it as down."""
 
     def __init__(self, queue: BaseQueue, host: str, port: int) -> None:
@@ -70,15 +70,15 @@ class MetricsServer(PageServer):
         super().__init__(partial(_answer, QueueCollector(queue)), host, port, "port")
 
 
-def _answer(collector: QueueCollector, path: str) -> Page:
+def _answer(collector: QueueCollector, path: str) -> HttpResponse:
     """Answer a scrape."""
     if path != PATH:
-        return Page(HTTPStatus.NOT_FOUND, "text/plain", f"no such page; use {PATH}\n".encode())
+        return HttpResponse(HTTPStatus.NOT_FOUND, "text/plain", f"no such page; use {PATH}\n".encode())
     registry = CollectorRegistry(auto_describe=False)
     try:
         registry.register(collector)
         text = generate_latest(registry)
     except FreshqError as error:
         logger.warning("the queue was not read: %s", error)
-        return Page(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n".encode())
-    return Page(HTTPStatus.OK, CONTENT_TYPE_LATEST, text)
+        return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n".encode())
+    return HttpResponse(HTTPStatus.OK, CONTENT_TYPE_LATEST, text)

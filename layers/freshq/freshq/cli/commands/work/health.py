@@ -8,7 +8,7 @@ from http import HTTPStatus
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.cli.page_server import Page, PageServer
+from freshq.cli.http_server import HttpResponse, HttpServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,14 +74,14 @@ class HealthServer:
             "/ready": lambda: is_ready(processes(), limits),
         }
 
-        def answer(path: str) -> Page:
+        def answer(path: str) -> HttpResponse:
             check = checks.get(path)
             if check is None:
-                return _page(HTTPStatus.NOT_FOUND, {"error": f"no such page; use {' or '.join(checks)}"})
+                return _json(HTTPStatus.NOT_FOUND, {"error": f"no such page; use {' or '.join(checks)}"})
             status = HTTPStatus.OK if check() else HTTPStatus.SERVICE_UNAVAILABLE
-            return _page(status, {"processes": [each.as_json() for each in processes()]})
+            return _json(status, {"processes": [each.as_json() for each in processes()]})
 
-        self._server = PageServer(answer, host, port, "health_port")
+        self._server = HttpServer(answer, host, port, "health_port")
         self.port: int = self._server.server_address[1]
         self._thread = Thread(target=self._server.serve_forever, name="freshq-health", daemon=True)
 
@@ -94,5 +94,5 @@ class HealthServer:
         self._server.server_close()
 
 
-def _page(status: HTTPStatus, values: dict[str, Any]) -> Page:
-    return Page(status, "application/json", json.dumps(values).encode())
+def _json(status: HTTPStatus, values: dict[str, Any]) -> HttpResponse:
+    return HttpResponse(status, "application/json", json.dumps(values).encode())

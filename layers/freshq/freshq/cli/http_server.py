@@ -1,4 +1,4 @@
-"""Serves small pages that other programs read every few seconds."""
+"""Serves small answers that other programs ask for every few seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 REQUEST_SECONDS: Final = 5.0
 
 
-class Page(NamedTuple):
+class HttpResponse(NamedTuple):
     """The answer to a request.
 
     Attributes:
@@ -29,14 +29,14 @@ class Page(NamedTuple):
     body: bytes
 
 
-class PageServer(ThreadingHTTPServer):
+class HttpServer(ThreadingHTTPServer):
     """Answers GET and HEAD, each request in a thread. Logs no request."""
 
-    def __init__(self, answer: Callable[[str], Page], host: str, port: int, option: str) -> None:
+    def __init__(self, answer: Callable[[str], HttpResponse], host: str, port: int, option: str) -> None:
         """Listen.
 
         Args:
-            answer: Returns the page of a path, which has no query.
+            answer: Returns the response for a path, which is without its query.
             host: Address to listen on.
             port: Port; 0 for a free one.
             option: What the user gave the port by, for the error.
@@ -55,7 +55,7 @@ class PageServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
-    server: PageServer
+    server: HttpServer
     timeout = REQUEST_SECONDS
     server_version = "freshq"
     sys_version = ""
@@ -69,13 +69,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(with_body=False)
 
     def _send(self, *, with_body: bool) -> None:
-        page = self.server.answer(self.path.partition("?")[0])
-        self.send_response(page.status)
-        self.send_header("Content-Type", page.content_type)
-        self.send_header("Content-Length", str(len(page.body)))
+        response = self.server.answer(self.path.partition("?")[0])
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(response.body)))
         self.end_headers()
         if with_body:
-            self.wfile.write(page.body)
+            self.wfile.write(response.body)
 
     @override
     def log_message(self, format: str, *args: object) -> None:
