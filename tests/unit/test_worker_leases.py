@@ -94,7 +94,15 @@ class TestLeases:
         # The function still knows its run, although the claim is another one.
         assert handle_of(done.claim.task) is done.handle
 
-    def test_an_error_in_the_renewal_thread_ends_the_worker(self, clock: Clock) -> None:
+    def test_an_error_in_the_renewal_thread_ends_the_worker(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(_renewal: LeaseRenewal) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(LeaseRenewal, "renew", fail)
+        with pytest.raises(ZeroDivisionError):
+            Worker(Queue.memory(), str, poll_seconds=0.01).run()
+
+    def test_an_observer_that_fails_at_an_overrun_ends_the_worker(self, clock: Clock) -> None:
         class Failing(Quiet):
             def overran(self, claim: Claim, run_seconds: float) -> None:
                 raise ZeroDivisionError(claim.task.task_id, run_seconds)

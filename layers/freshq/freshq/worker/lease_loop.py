@@ -284,7 +284,8 @@ class LeaseLoop(WorkLoop):
 
     def _overran(self, run: TaskRun, run_seconds: float) -> None:
         self.report.overran.append(run.claim.task.task_id)
-        self._observer.overran(run.claim, run_seconds)
+        with self._observing():
+            self._observer.overran(run.claim, run_seconds)
         self._end_request.wake.set()
 
     @override
