@@ -103,6 +103,18 @@ def sns_event(ring: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
+def test_a_tail_call_too_many_logs_its_hop_and_the_limit(
+    application: Application, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"PASS_SECONDS": "0.2", "DEMO_TASK_SECONDS": "0.1", "MAX_HOPS": "4"}.items():
+        monkeypatch.setenv(f"FRESHQ_{name}", value)
+    application.queue.put_many([{"payload": number} for number in range(30)])
+    application.invoke("process_tasks", sns_event({"hop": 7, "reason": "tail_call"}))
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    (line,) = (line for line in lines if line["message"].startswith("too many tail calls"))
+    assert (line["hop"], line["max_hops"]) == (7, 4)
+
+
 def test_one_id_goes_from_ring_to_ring_and_into_every_line(
     application: Application, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
