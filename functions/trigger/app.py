@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from freshq.aws.clients import dynamodb_client
 from freshq.aws.environment import connect_at_init
@@ -11,15 +11,13 @@ from freshq.aws.events import part_of, records_of, text_of
 from freshq.aws.observability import count, fields, logger, metrics, traced_handler
 from freshq.aws.settings import DoorbellSettings
 from freshq.aws.wakeup import SWITCHED_OFF, Ring, WakeUp, parse_rings
+from freshq.model.task import OVER, TaskStatus
 from freshq.stores.dynamodb.names import ATTACHED_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aws_lambda_powertools.utilities.typing import LambdaContext
-
-# A put or a redrive makes a task in these states claimable.
-OVER: Final = ("SUCCESS", "FAILURE", "CANCELLED", "SHED")
 
 
 @cache
@@ -72,10 +70,11 @@ def _is_new_work(record: Mapping[str, Any]) -> bool:
     change, name = part_of(record, "dynamodb"), text_of(record, "eventName")
     new, old = part_of(change, "NewImage"), part_of(change, "OldImage")
     prefix = ATTACHED_PREFIX if _settings().attach_key else ""
-    # An application's record has no status before its first put.
-    before = (*OVER, None) if prefix else OVER
+    # A put or a redrive makes a task that was over claimable. An application's record has no status before
+    # its first put.
+    before: tuple[str | None, ...] = (*OVER, None) if prefix else OVER
     begun = name == "INSERT" or (name == "MODIFY" and _status(old, prefix) in before)
-    return begun and _status(new, prefix) == "PENDING" and f"{prefix}pendingShard" in new
+    return begun and _status(new, prefix) == TaskStatus.PENDING and f"{prefix}pendingShard" in new
 
 
 def _status(image: Mapping[str, Any], prefix: str) -> str | None:
