@@ -127,6 +127,20 @@ def test_every_store_tells_the_same_lives(desk: Desk) -> None:
     assert {row[1]: row[9] for row in told} == GROUPS
 
 
+def test_a_resource_whose_lease_expired_may_go_to_a_caller_at_once() -> None:
+    desk = Desk()
+    queue = desk.queue(lease_seconds=LEASE_SECONDS)
+    join(queue, "ellen", FRENCH)
+    one(queue, FRENCH)
+    assert queue.wait(FRENCH, "ann") is None
+    desk.clock.advance(LEASE_SECONDS + 1)
+    with lives_told(desk) as events:
+        assert queue.enqueue("ellen").caller_id == "ann"
+    assert [(event["task_id"].partition("#")[0], event["status"]) for event in events] == [
+        ("ellen", "PENDING"), ("ellen", "TAKEN"), ("ann", "TAKEN"), ("ann", "SUCCESS"),
+    ]  # fmt: skip
+
+
 # --- the history of a SQL database
 
 

@@ -52,16 +52,28 @@ def resource_events(before: Resource | None, after: Resource | None, at: float) 
     was_us, is_us = _stay_us(before), _stay_us(after)
     if before is not None and was_us is not None and was_us != is_us:
         yield _end_of(before, was_us, at)
-    if after is None or is_us is None:
-        return
-    event = _of_resource(after, is_us)
-    if was_us != is_us:
-        yield event | _change(INSERT, TaskStatus.PENDING, is_us)
+    if after is not None and is_us is not None:
+        yield from _goes_on(before if was_us == is_us else None, after, is_us, at)
+
+
+def _goes_on(before: Resource | None, after: Resource, since_us: int, at: float) -> Iterator[Event]:
+    """Yield the events of a stay that lasts.
+
+    Args:
+        before: The version before; None if the stay begins.
+        after: The next version.
+        since_us: When the stay began.
+        at: The time of the change.
+    """
+    event = _of_resource(after, since_us)
+    if before is None:
+        yield event | _change(INSERT, TaskStatus.PENDING, since_us)
+    elif before.status is ResourceStatus.MATCHED and before.token != after.token:
+        # The lease expired. Perhaps a caller in line gets the resource at once.
+        yield event | _change(MODIFY, TaskStatus.PENDING, _us(at), since_us)
     if after.status is ResourceStatus.MATCHED:
-        event |= holder(after.token) | _change(MODIFY, TaskStatus.TAKEN, _us(at), is_us)
+        event |= holder(after.token) | _change(MODIFY, TaskStatus.TAKEN, _us(at), since_us)
         yield event | {"lease_until_ms": round((after.lease_until or 0.0) * 1000, 3)}
-    elif was_us == is_us:
-        yield event | _change(MODIFY, TaskStatus.PENDING, _us(at), is_us)
 
 
 def _end_of(stayed: Resource, since_us: int, at: float) -> Event:

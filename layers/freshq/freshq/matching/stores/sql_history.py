@@ -116,7 +116,7 @@ class MatchHistory(SqlHistory):
 def _rows(queue: str, events: Iterator[Event]) -> Iterator[Mapping[str, Any]]:
     for event in events:
         at_us = microseconds(event["stream_ms"] / 1000)
-        yield {"of_queue": queue, "new_at_us": at_us, "new_event": json.dumps(event, ensure_ascii=False)}
+        yield {"of_queue": queue, "new_at_us": at_us, "new_event": json.dumps(event)}
 
 
 def _history(name: str, options: Mapping[str, Any]) -> sa.Table:
