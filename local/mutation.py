@@ -41,6 +41,7 @@ _UNIT: Final = tuple(
         "async_queue",
         "backlog_bound",
         "codec",
+        "door_fairness",
         "errors",
         "failing_telemetry",
         "flow_meter",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Queue, Task
+from freshq import Queue, Task, TaskNotFound
 from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.model.options import QueueConfig
 from freshq.model.task import MAX_SECONDS
@@ -136,3 +136,14 @@ def test_the_limits_themselves_are_allowed() -> None:
     assert queue.reprioritize("x" * 1024, 9).priority == 9
     (claim,) = queue.claim(1000, lease_seconds=MAX_SECONDS)
     assert queue.extend(claim, MAX_SECONDS).lease_until >= claim.lease_until
+
+
+def test_ten_tasks_are_shown_unless_more_are_asked_for() -> None:
+    queue = Queue.memory()
+    queue.put_many([{"payload": number} for number in range(12)])
+    assert (len(queue.peek()), len(queue.peek(11))) == (10, 11)
+
+
+def test_a_wait_for_an_unknown_task_names_it_and_its_queue() -> None:
+    with pytest.raises(TaskNotFound, match=r"'x'.*'mail'"):
+        Queue.memory(name="mail").wait("x", 1)

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from freshq import AsyncAttachedQueue, AsyncQueue, AttachedQueue, Busy, Queue, TaskStatus
 from freshq.queue.base import BaseQueue
+from freshq.queue.threads import Threads
 from freshq.stores.memory import MemoryStore
 from freshq.testing import FaultyStore
 from tests.support.readings import counts, payloads
@@ -240,6 +241,29 @@ class TestCancelling:
 
         asyncio.run(cancel())
         assert "task a stays TAKEN until its lease expires" in caplog.text
+
+    def test_what_cannot_be_undone_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        began, may_go_on = threading.Event(), threading.Event()
+
+        def call() -> int:
+            began.set()
+            assert may_go_on.wait(LONG_SECONDS)
+            return 1
+
+        def undo(_answer: int) -> None:
+            raise KeyError("broken")
+
+        async def cancel() -> None:
+            threads = Threads(1, "test")
+            task = asyncio.create_task(threads.run(call, undo))
+            await until(began.is_set)
+            await cancelled(task)
+            may_go_on.set()
+            await until(lambda: bool(caplog.records))
+            await threads.finish()
+
+        asyncio.run(cancel())
+        assert caplog.messages == ["could not undo a call that nobody awaits"]
 
     def test_the_end_of_the_program_waits_for_what_was_cancelled(self) -> None:
         store = HeldStore()

@@ -193,3 +193,20 @@ def test_tasks_whose_last_lease_expired_are_counted_until_they_are_taken(
     clock.advance(other.lease_seconds)
     assert other.recover() == 1
     assert [each.take_dead_letter_counts().exhausted for each in (first, other)] == [0, 0]
+
+
+def test_what_falls_due_during_a_recovery_is_for_the_next_one(
+    queues: tuple[Queue, Queue], store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, _ = queues
+    put_due(queue, clock)
+    queue.put("later", delay_seconds=5)
+    original = store.replace_many
+
+    def replace_slowly(changes: Sequence[tuple[Task, Guard]]) -> list[Task | None]:
+        clock.advance(5)
+        return original(changes)
+
+    monkeypatch.setattr(upkeep, "LARGE_PORTION", 1)
+    monkeypatch.setattr(store, "replace_many", replace_slowly)
+    assert [queue.recover(), queue.recover()] == [1, 1]
