@@ -161,7 +161,7 @@ def _lasting(found: Mapping[str, Any], machine: Mapping[str, Any]) -> list[str]:
         f"`make bench PARTS=sql-lasting` goes on for {len(minutes)} minutes: {found['workers']} workers "
         f"one by one, {found['finished_rows']:,} finished rows, and a backlog that is refilled constantly. "
         f"The minutes reached, in tasks/s: {', '.join(minutes)}. The load average was "
-        f"{machine['load_before']} before."
+        f"{machine['load_before']} before, and {machine['load']} at the end."
     )
 
 
