@@ -219,3 +219,19 @@ def test_what_a_record_factory_adds_ends_no_function_and_hides_no_field(
 def test_the_sample_has_its_share_of_the_tasks() -> None:
     sampled = sum(observability.is_sampled(f"task-{number}", 0.1) for number in range(10_000))
     assert 900 < sampled < 1100
+
+
+def test_the_line_of_too_many_hops_has_the_hop_and_the_bound(
+    application: Application, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRESHQ_MAX_HOPS", "4")
+    monkeypatch.setenv("FRESHQ_PASS_SECONDS", "0.2")
+    monkeypatch.setenv("FRESHQ_DEMO_TASK_SECONDS", "0.1")
+    application.queue.put_many([{"payload": number} for number in range(40)])
+    event = load_event("process_tasks-doorbell")
+    event["Records"][0]["Sns"]["Message"] = json.dumps({"hop": 6})
+    assert not application.invoke("process_tasks", event)["tail_call"]
+    (line,) = [
+        line for line in map(json.loads, log.getvalue().splitlines()) if "tail calls" in line["message"]
+    ]
+    assert (line["hop"], line["max_hops"]) == (6, 4)
