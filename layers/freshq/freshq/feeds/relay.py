@@ -15,6 +15,7 @@ from freshq.errors import (
     Unreachable,
 )
 from freshq.feeds.suspects import Suspects
+from freshq.model.answers import PutOutcome, Receipt
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.task import TaskStatus
 from freshq.policy.retry import Backoff, equal_jitter
@@ -38,6 +39,18 @@ DESTINATION_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=30.0)
 MAX_ALONE: Final = 10
 # Errors that say nothing of the task.
 TRANSIENT: Final = (Overloaded, Throttled, Unreachable)
+SAME_IDS: Final = (
+    "destination: it is the source, or a queue of the source's table, where the ids of its tasks are taken; "
+    "relay to another table, or in a SQL database to a queue of another name"
+)
+
+
+class SameIdsError(ValueError):
+    """The destination finds the tasks of the source under their ids, so that it can take none."""
+
+    def __init__(self) -> None:
+        """Say what to do."""
+        super().__init__(SAME_IDS)
 
 
 # A task of the source, and why the destination did not take it; None if it has it.
@@ -74,8 +87,10 @@ class Relay:
             lease_seconds: Maximum time for a batch.
 
         Raises:
-            ValueError: If an argument is wrong.
+            ValueError: If an argument is wrong, or the destination is the source.
         """
+        if source.store.shares_ids(source.name, destination.store, destination.name):
+            raise SameIdsError
         self._source = source
         self._destination = destination
         self._batch = checked_count("batch", batch, at_most=1000)
@@ -87,6 +102,7 @@ class Relay:
         """Move one batch; return how many tasks were claimed, including those not moved.
 
         Raises:
+            SameIdsError: If the destination turned out to be the source; its tasks are back in it.
             StoreError: If the source did not answer.
         """
         tried = self._tried(self._source.claim(self._batch, self._lease_seconds))
@@ -96,6 +112,9 @@ class Relay:
         self._note(tried)
         for claim, error in tried:
             self._settle(claim, error, arrived_before)
+        for _claim, error in tried:
+            if isinstance(error, SameIdsError):
+                raise error
         return len(tried)
 
     def _may_be_the_tasks(self, tried: Sequence[Tried]) -> bool:
@@ -133,7 +152,26 @@ class Relay:
             if len(claims) == 1 or _failed(error):
                 return [error] * len(claims)
             return self._put_halves(claims)
-        return [receipt if isinstance(receipt, Exception) else None for receipt in receipts]
+        return [self._receipt_error(*pair) for pair in zip(claims, receipts, strict=True)]
+
+    def _receipt_error(self, claim: Claim, receipt: object) -> Exception | None:
+        if isinstance(receipt, Receipt):
+            return self._collision(claim) if receipt.outcome is PutOutcome.DUPLICATE else None
+        return receipt if isinstance(receipt, Exception) else None
+
+    def _collision(self, claim: Claim) -> Exception | None:
+        """Return why a duplicate is not the task that an earlier relay put; None if it is."""
+        try:
+            found = self._destination.store.get(claim.task.task_id)
+        except FreshqError as error:
+            return error
+        if found is None:
+            return None  # it was over, and its retention has just ended
+        if found.lease_token == claim.token:
+            return SameIdsError()
+        if found.queue != self._destination.name:
+            return RefusedError(f"its id is taken by a task of queue {found.queue!r} of the same table")
+        return None
 
     def _put_halves(self, claims: Sequence[Claim]) -> list[Exception | None]:
         """Put a batch that was refused because of one of its tasks, in halves, until that task is alone."""
@@ -182,6 +220,8 @@ class Relay:
             if error is None:
                 self._suspects.clear(claim.task.task_id)
                 self._source.complete(claim)
+            elif isinstance(error, SameIdsError):
+                self._return(claim)
             elif not _failed(error):
                 self._retry(claim, error, None)
             else:
@@ -227,6 +267,7 @@ class Relay:
             poll_seconds: Pause after finding the source empty.
 
         Raises:
+            SameIdsError: As for `move`.
             StoreError: If the source did not answer.
         """
         checked_seconds("poll_seconds", poll_seconds, above_zero=True)

@@ -149,6 +149,13 @@ class Store(Protocol):
         """
         return ANY_TIME
 
+    def shares_ids(self, queue: str, other: Store, other_queue: str) -> bool:  # noqa: ARG002 - the interface
+        """Return whether an id that is taken in a queue here is surely taken in a queue of another store too.
+
+        Nothing is sent: two stores on the same tables may not be known as such.
+        """
+        return self is other
+
     def create_table(self) -> None:
         """Create the tables unless they exist; return once they can be used."""
 

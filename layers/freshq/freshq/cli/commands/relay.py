@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from freshq.cli.addresses import FORMS, Address, open_queue
+from freshq.cli.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
 from freshq.cli.process.ending import ControlChannel, WorkStatus, end_process, run_until_told
 from freshq.cli.texts import counted
 from freshq.feeds.relay import DEFAULT_BATCH, Relay
 from freshq.model.task import MAX_SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from freshq.queue.base import BaseQueue
 
 Source = Annotated[str, typer.Option("--from", help=f"Address of the outbox: {FORMS}.")]
 Destination = Annotated[str, typer.Option("--to", help="Address of the destination, in the same form.")]
-FromName = Annotated[str, typer.Option(help="Name of the outbox's queue.")]
-ToName = Annotated[str, typer.Option(help="Name of the destination's queue.")]
+FromName = Annotated[
+    str | None,
+    typer.Option(help="Name of the outbox's queue, as ?name= in its address.", show_default="default"),
+]
+ToName = Annotated[
+    str | None,
+    typer.Option(help="Name of the destination's queue, as ?name= in its address.", show_default="default"),
+]
 MaxAgeSeconds = Annotated[
-    float, typer.Option(help="Max age of the destination in seconds, the same as its workers use.")
+    float | None,
+    typer.Option(
+        help="Max age of the destination in seconds, the same as its workers use.", show_default="3600"
+    ),
 ]
 Batch = Annotated[int, typer.Option(min=1, max=1000, help="Tasks moved at a time.")]
 UntilEmpty = Annotated[bool, typer.Option("--until-empty", help="Stop when the outbox is empty.")]
@@ -31,9 +43,9 @@ UntilEmpty = Annotated[bool, typer.Option("--until-empty", help="Stop when the o
 def relay(
     source: Source,
     destination: Destination,
-    from_name: FromName = "default",
-    to_name: ToName = "default",
-    max_age_seconds: MaxAgeSeconds = 3600.0,
+    from_name: FromName = None,
+    to_name: ToName = None,
+    max_age_seconds: MaxAgeSeconds = None,
     batch: Batch = DEFAULT_BATCH,
     until_empty: UntilEmpty = False,
 ) -> None:
@@ -42,11 +54,11 @@ def relay(
     Runs until SIGTERM or Ctrl-C, which let the batch end; a second one ends it at once. It can be killed at
     any point, and several can run at once.
     """
-    _check("--from", source)
-    _check("--to", destination)
-    # The outbox moves every waiting task, whatever max age its producers gave it.
+    _check("--from", source, {"name": from_name})
+    _check("--to", destination, {"name": to_name, "max_age_seconds": max_age_seconds})
     with (
-        closing(_open("--from", source, from_name, MAX_SECONDS)) as outbox,
+        # By default the outbox moves every waiting task, whatever max age its producers gave it.
+        closing(_open("--from", source, from_name, stored={"max_age_seconds": MAX_SECONDS})) as outbox,
         closing(_open("--to", destination, to_name, max_age_seconds)) as target,
     ):
         control = ControlChannel()
@@ -60,16 +72,31 @@ def relay(
     typer.echo(f"{counted(moved, 'task')} relayed")
 
 
-def _check(option: str, address: str) -> None:
-    """Refuse a wrong address of either queue before the other one is opened."""
-    try:
-        Address.parse(address)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
+def _check(option: str, address: str, given: Mapping[str, object]) -> None:
+    """Refuse a wrong address of either queue before the other one is opened, and what contradicts it."""
+    with _named(option):
+        options, _others = split_options(Address.parse(address).options, QUEUE_OPTIONS)
+        for name, value in given.items():
+            if value is not None and options.get(name, value) != value:
+                msg = f"{name}: the address has {options[name]}, the command line {value}; give one of them"
+                raise ValueError(msg)
 
 
-def _open(option: str, address: str, name: str, max_age_seconds: float) -> BaseQueue:
+def _open(
+    option: str,
+    address: str,
+    name: str | None,
+    max_age_seconds: float | None = None,
+    stored: Mapping[str, Any] = MappingProxyType({}),
+) -> BaseQueue:
+    with _named(option):
+        return open_queue(address, name, max_age_seconds, stored=stored)
+
+
+@contextmanager
+def _named(option: str) -> Iterator[None]:
+    """Name the option in which an address is wrong."""
     try:
-        return open_queue(address, name=name, max_age_seconds=max_age_seconds)
+        yield
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error

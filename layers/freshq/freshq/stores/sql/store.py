@@ -12,6 +12,7 @@ from freshq.stores.sql.claims import ClaimPart
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.engine import DEFAULT
 from freshq.stores.sql.migrations import migrate
+from freshq.stores.sql.place import place_of
 from freshq.stores.sql.puts import PutPart
 from freshq.stores.sql.schema import checked_table, schema
 from freshq.stores.sql.shared_records import SharedRecords
@@ -21,6 +22,7 @@ from freshq.stores.sql.upkeep import Upkeep
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
+    from freshq.stores.base import Store
     from freshq.stores.clocks import TimeRange
     from freshq.stores.sql.connection_limits import ConnectionLimits
 
@@ -68,6 +70,15 @@ class SqlStore(ClaimPart, PutPart, Upkeep, SharedRecords, ApproximateCounts):
     @override
     def time_range(self) -> TimeRange:
         return self.database.clock.range()
+
+    @override
+    def shares_ids(self, queue: str, other: Store, other_queue: str) -> bool:
+        # Ids are unique within a queue.
+        if queue != other_queue or not isinstance(other, SqlStore):
+            return False
+        if self.schema.tasks.name != other.schema.tasks.name:
+            return False
+        return place_of(self.database.engine.url) == place_of(other.database.engine.url)
 
     @override
     def create_table(self) -> None:
