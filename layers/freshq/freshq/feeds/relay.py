@@ -89,7 +89,8 @@ class Relay:
         Raises:
             ValueError: If an argument is wrong, or the destination is the source.
         """
-        if source.store.shares_ids(source.name, destination.store, destination.name):
+        place = source.store.place
+        if source is destination or (place is not None and place == destination.store.place):
             raise SameIdsError
         self._source = source
         self._destination = destination

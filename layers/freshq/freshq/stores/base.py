@@ -128,10 +128,12 @@ class Store(Protocol):
     Attributes:
         transactions: Present where tasks live in a database with transactions; None elsewhere.
         history: Present where the store can keep every change of a queue's tasks; None elsewhere.
+        place: Equal for two stores only if an id that is taken in one is taken in the other; None: not known.
     """
 
     transactions: Transactions | None = None
     history: History | None = None
+    place: object = None
 
     def clock(self) -> float:
         """Return the time of the store, or of this machine where it has none, in seconds since the epoch.
@@ -148,13 +150,6 @@ class Store(Protocol):
             StoreError: If it was never read, and the store does not answer.
         """
         return ANY_TIME
-
-    def shares_ids(self, queue: str, other: Store, other_queue: str) -> bool:  # noqa: ARG002 - the interface
-        """Return whether an id that is taken in a queue here is surely taken in a queue of another store too.
-
-        Nothing is sent: two stores on the same tables may not be known as such.
-        """
-        return self is other
 
     def create_table(self) -> None:
         """Create the tables unless they exist; return once they can be used."""

@@ -47,6 +47,7 @@ class MemoryStore(Store):
 
     def __init__(self) -> None:
         """Start empty."""
+        self.place = object()
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._lines: defaultdict[str, QueueLines] = defaultdict(QueueLines)

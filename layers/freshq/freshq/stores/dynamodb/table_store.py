@@ -76,7 +76,8 @@ class TableStore(Store):
             msg = f"shards: must be a whole number from 1 to {MAX_SHARDS}, got {quoted(shards)}"
             raise ValueError(msg)
         self._calls = calls
-        self.client_and_table = (calls.client, calls.table)
+        # Another client may have another account, with a table of the same name.
+        self.place = (calls.client, calls.table)
         self._keyspace = Keyspace(shards, calls.names.is_attached, status_index or StatusIndex())
         self._control = ControlRecords(calls)
         self._lines = LineRecords(calls, self._control, self._keyspace)
@@ -152,11 +153,6 @@ class TableStore(Store):
             )
             answers |= dict(zip(now, put, strict=True))
         return [answers[index] for index in range(len(tasks))]
-
-    @override
-    def shares_ids(self, queue: str, other: Store, other_queue: str) -> bool:
-        # Another client may have another account, with a table of the same name.
-        return isinstance(other, TableStore) and self.client_and_table == other.client_and_table
 
     @override
     def claim(self, request: ClaimRequest) -> list[Task]:

@@ -22,7 +22,6 @@ from freshq.stores.sql.upkeep import Upkeep
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from freshq.stores.base import Store
     from freshq.stores.clocks import TimeRange
     from freshq.stores.sql.connection_limits import ConnectionLimits
 
@@ -59,6 +58,8 @@ class SqlStore(ClaimPart, PutPart, Upkeep, SharedRecords, ApproximateCounts):
         database = Database(url, table, limits)
         super().__init__(database, schema(table, database.dialect), queue)
         self._history_seconds = history_seconds
+        if queue is not None:  # ids are unique within a queue
+            self.place = (place_of(database.engine.url), table, queue)
         if queue is not None and history_seconds:
             database.requirement = partial(self.history.check, queue)
         self.transactions = SqlTransactions(claims=self, puts=self)
@@ -70,15 +71,6 @@ class SqlStore(ClaimPart, PutPart, Upkeep, SharedRecords, ApproximateCounts):
     @override
     def time_range(self) -> TimeRange:
         return self.database.clock.range()
-
-    @override
-    def shares_ids(self, queue: str, other: Store, other_queue: str) -> bool:
-        # Ids are unique within a queue.
-        if queue != other_queue or not isinstance(other, SqlStore):
-            return False
-        if self.schema.tasks.name != other.schema.tasks.name:
-            return False
-        return place_of(self.database.engine.url) == place_of(other.database.engine.url)
 
     @override
     def create_table(self) -> None:
