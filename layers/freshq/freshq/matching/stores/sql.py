@@ -22,6 +22,7 @@ from freshq.matching.stores.sql_rows import (
 from freshq.matching.stores.sql_tables import tables_of
 from freshq.stores.sql.connection_limits import ConnectionLimits
 from freshq.stores.sql.database import Database
+from freshq.stores.sql.ownership import check_owned
 from freshq.stores.sql.statements import dialect_insert
 
 if TYPE_CHECKING:
@@ -78,14 +79,23 @@ class SqlMatchStore(MatchStore):
     @override
     def create_table(self) -> None:
         self._database.requirement = None
-        self._database.transaction(self._tables.metadata.create_all)
+
+        def create(connection: sa.Connection) -> None:
+            check_owned(connection, self._tables.metadata)
+            self._tables.metadata.create_all(connection)
+
+        self._database.transaction(create)
         self._database.transaction(self._lives.create_tables)
         if self._history_seconds is not None:
             self._lives.keep(self._history_seconds)
 
     @override
     def delete_table(self) -> None:
-        self._database.transaction(self._tables.metadata.drop_all)
+        def delete(connection: sa.Connection) -> None:
+            check_owned(connection, self._tables.metadata)
+            self._tables.metadata.drop_all(connection)
+
+        self._database.transaction(delete)
         self._database.transaction(self._lives.drop_tables)
         self._added = frozenset()
 

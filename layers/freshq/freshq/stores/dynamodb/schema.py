@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from freshq.errors import StoreError
+
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
     from types_boto3_dynamodb.type_defs import CreateTableInputTypeDef, WaiterConfigTypeDef
@@ -59,13 +61,27 @@ def table_definition(table: str) -> CreateTableInputTypeDef:
 
 
 def create_table(client: DynamoDBClient, table: str) -> None:
-    """Create the table unless it exists; return once it can be used."""
+    """Create the table unless it exists; return once it can be used.
+
+    Raises:
+        StoreError: If a table of this name exists that is not freshq's; nothing was changed.
+    """
     # If the table exists, the remaining steps are safe to repeat.
     with suppress(client.exceptions.ResourceInUseException):
         client.create_table(**table_definition(table))
     client.get_waiter("table_exists").wait(TableName=table, WaiterConfig=WAITER_CONFIG)
+    _check_owned(client, table)
     ttl = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
     if ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
         client.update_time_to_live(
             TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": TTL_ATTRIBUTE}
         )
+
+
+def _check_owned(client: DynamoDBClient, table: str) -> None:
+    """Check that a table has the key and the indexes of freshq's tables: TTL would delete another's items."""
+    found, wanted = client.describe_table(TableName=table)["Table"], table_definition(table)
+    indexes = {index.get("IndexName") for index in found.get("GlobalSecondaryIndexes", [])}
+    if found.get("KeySchema") != wanted["KeySchema"] or not indexes >= {STATUS_INDEX, DUE_INDEX}:
+        msg = f"table {table!r}: it is not freshq's; choose another name. Nothing was changed"
+        raise StoreError(msg)

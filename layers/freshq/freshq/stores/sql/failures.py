@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
+from freshq.stores.sql.schema import ADDED_COLUMNS
 
 # SQLSTATE classes and codes of PostgreSQL: connection lost, server shutting down or not up yet.
 GONE_STATES: Final = ("08", "57P01", "57P02", "57P03")
@@ -24,6 +26,10 @@ BUSY_NUMBERS: Final = frozenset({1040, 1205, 1213})
 MISSING_NUMBERS: Final = frozenset({1146})
 OLDER_NUMBERS: Final = frozenset({1054})
 DENIED_NUMBERS: Final = frozenset({1142, 1143})
+FOREIGN_TABLE: Final = (
+    "it is not freshq's; choose another name for freshq's own, #TABLE at the end of the address or table="
+)
+_ADDED = re.compile(rf"\b({'|'.join(ADDED_COLUMNS)})\b")
 
 
 class RightsMissing(StoreError):  # noqa: N818 - names the outcome
@@ -49,8 +55,10 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
             f"the database did not answer ({reason:.300}); "
             "check that it runs, and the address and credentials in the url"
         )
-    elif _lacks_a_column(cause, dialect):
+    elif _lacks_a_column(cause, dialect) and _ADDED.search(reason):
         reason = f"an older version made it ({reason:.300}); run `freshq sql migrate` or create_table()"
+    elif _lacks_a_column(cause, dialect):
+        reason = f"{FOREIGN_TABLE} ({reason:.300})"
     elif error_class is RightsMissing:
         reason = f"the user of the url lacks a right ({reason:.300}); docs/sql.md lists those it needs"
     elif error_class is Throttled and not isinstance(error, PoolTimeout):

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from freshq.errors import StoreError
 from freshq.stores.sql.engine import no_timeouts
+from freshq.stores.sql.ownership import check_owned
 from freshq.stores.sql.statements import FAILURE
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] 
         The names of the migrations that were applied.
 
     Raises:
-        StoreError: If a migration failed, or the tables have a newer version than this program knows.
+        StoreError: If a migration failed, the tables have a newer version than this program knows, or one of
+            their names is that of an application's own table. Then nothing was changed.
     """
     with alone(database, schema.migrations.name):
         return database.transaction(lambda connection: _apply(connection, schema, migrations))
@@ -120,15 +122,20 @@ def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] 
 
 def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migration]) -> list[str]:
     lock_changes(connection, schema.migrations.name)
-    schema.migrations.create(connection, checkfirst=True)
+    is_new = not sa.inspect(connection).has_table(schema.migrations.name)
     version = schema.migrations.c.version
-    reached = connection.execute(sa.select(sa.func.coalesce(sa.func.max(version), 0))).scalar_one()
+    newest = sa.select(sa.func.coalesce(sa.func.max(version), 0))
+    reached = 0 if is_new else connection.execute(newest).scalar_one()
     if reached > migrations[-1].version:
         msg = (
             f"table {schema.tasks.name!r}: version {reached} is newer than this program knows; update freshq"
         )
         raise StoreError(msg)
     missing = [migration for migration in migrations if migration.version > reached]
+    if missing:
+        check_owned(connection, schema.metadata)
+    if is_new:
+        schema.migrations.create(connection)
     for migration in missing:
         with no_timeouts(connection):  # an index of a large table takes its time
             migration.apply(connection, schema)

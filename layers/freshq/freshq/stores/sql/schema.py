@@ -31,6 +31,11 @@ OPTIONAL_TIMES: Final = (
     *("not_before_us", "lease_until_us", "put_us", "first_due_us"),
     *("first_claim_us", "last_claim_us", "dead_us"),
 )
+# Columns of tasks that the first version did not have.
+ADDED_COLUMNS: Final = (
+    *("put_us", "first_due_us", "kind", "first_claim_us", "last_claim_us", "dead_us"),
+    *("progress_ppm", "progress_step", "trace_context"),
+)
 CHANGE_CHARS: Final = 6
 # The batch of events that are in none yet: later than every other.
 NO_BATCH: Final = 2**62

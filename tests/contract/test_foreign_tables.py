@@ -1,0 +1,131 @@
+"""A table of the application that has the name of one of freshq's is neither changed nor deleted."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from freshq import Queue, StoreError
+from freshq.cli.main import app
+from freshq.matching.stores.sql import SqlMatchStore
+from freshq.stores.dynamodb import DynamoDBStore
+from freshq.stores.sql import SqlStore
+from freshq.stores.sql.schema import ADDED_COLUMNS, schema
+from tests.conftest import DATABASES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+run = CliRunner().invoke
+REFUSAL = "it is not freshq's"
+NAME = "todo"
+
+
+@pytest.fixture(params=DATABASES)
+def engine(request: pytest.FixtureRequest) -> Iterator[sa.Engine]:
+    """Return an engine on a database where the application has a table of its own."""
+    engine: sa.Engine = request.getfixturevalue(f"{request.param}_engine")
+    todo = sa.Table(
+        NAME,
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("title", sa.String(80), nullable=False),
+        sa.Column("status", sa.String(20)),
+    )
+    todo.create(engine)
+    with engine.begin() as connection:
+        connection.execute(todo.insert().values(id=1, title="buy milk"))
+    yield engine
+    todo.drop(engine)
+
+
+def tables(engine: sa.Engine) -> dict[str, list[Any]]:
+    inspector = sa.inspect(engine)
+    return {
+        name: [str(column) for column in inspector.get_columns(name)] for name in inspector.get_table_names()
+    }
+
+
+@pytest.mark.parametrize("store_class", [SqlStore, SqlMatchStore])
+def test_create_table_refuses_it_and_writes_nothing(engine: sa.Engine, store_class: Any) -> None:
+    before = tables(engine)
+    with pytest.raises(StoreError, match=f"table 'todo': {REFUSAL}.*; nothing was changed"):
+        store_class(engine, NAME).create_table()
+    assert tables(engine) == before
+
+
+def test_delete_table_refuses_it(engine: sa.Engine) -> None:
+    before = tables(engine)
+    with pytest.raises(StoreError, match=REFUSAL):
+        SqlMatchStore(engine, NAME).delete_table()
+    assert tables(engine) == before
+
+
+def test_a_put_and_a_read_say_whose_table_it_is(engine: sa.Engine) -> None:
+    """Not that an older version of freshq made it, and a migration helps."""
+    queue = Queue(SqlStore(engine, NAME))
+    for verb in (lambda: queue.put(1), lambda: queue.get("a")):
+        with pytest.raises(StoreError, match=f"table 'todo': {REFUSAL}.*#TABLE"):
+            verb()
+
+
+def test_a_table_that_any_part_of_the_store_needs(engine: sa.Engine) -> None:
+    """As one that is named like freshq's shared records."""
+    records = sa.Table("mail_records", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
+    records.create(engine)
+    before = tables(engine)
+    try:
+        with pytest.raises(StoreError, match=f"table 'mail_records': {REFUSAL}"):
+            SqlStore(engine, "mail").create_table()
+        assert tables(engine) == before
+    finally:
+        records.drop(engine)
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "mariadb"])
+def test_added_columns_are_those_that_may_be_null(dialect: str) -> None:
+    """A table without the others is not freshq's, one without these an older version made."""
+    columns = schema("tasks", dialect).tasks.columns
+    assert all(columns[name].nullable for name in ADDED_COLUMNS)
+
+
+def test_commands_refuse_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/app.db"
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        for name in ("tasks", "resources"):
+            connection.execute(sa.text(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, title TEXT)"))
+    before = tables(engine)
+    for command in (
+        ["table", "create", url],
+        ["sql", "migrate", url],
+        ["match", "create", "--queue", url],
+        ["put", "1", "--queue", url],
+    ):
+        answer = run(app, command)
+        assert (answer.exit_code, REFUSAL in answer.output, "older" in answer.output) == (3, True, False)
+    assert tables(engine) == before
+    engine.dispose()
+
+
+@pytest.mark.parametrize("key", ["userId", "taskId"])
+def test_a_table_of_dynamodb_keeps_its_items(dynamodb_local: DynamoDBClient, key: str) -> None:
+    """TTL is not turned on, which would delete items that have an attribute of this name."""
+    table = f"users-{uuid.uuid4().hex}"
+    dynamodb_local.create_table(
+        TableName=table,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+    )
+    with pytest.raises(StoreError, match=f"{REFUSAL}; choose another name. Nothing was changed"):
+        DynamoDBStore(table, dynamodb_local).create_table()
+    found = dynamodb_local.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
+    assert found.get("TimeToLiveStatus") == "DISABLED"
