@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from freshq import Queue, StoreError
 from freshq.cli.main import app
 from freshq.matching.stores.sql import SqlMatchStore
-from freshq.stores.dynamodb import DynamoDBStore
+from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.schema import ADDED_COLUMNS, schema
 from tests.conftest import DATABASES
