@@ -162,8 +162,19 @@ class Core:
             return None
 
     def with_current_status(self, task: Task) -> Task:
-        """Return a stored task with its current status."""
+        """Return a stored task as claims of this queue see it, with its current status."""
+        task = self.with_own_deadline(task)
         return replace(task, status=task.status_at(self.now()))
+
+    def with_own_deadline(self, task: Task) -> Task:
+        """Return a waiting task with a deadline that is no later than this queue's max age allows.
+
+        Who put it may have a longer max age. Claims go by the age, and will never take it after that.
+        """
+        deadline = round(task.created + self.config.max_age_seconds, 6)
+        if task.status is not TaskStatus.PENDING or task.deadline <= deadline:
+            return task
+        return replace(task, deadline=deadline)
 
     def change(
         self,

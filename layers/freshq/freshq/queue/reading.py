@@ -120,7 +120,8 @@ class Reading(Verbs):
             return self._core.store.approximate_stats(self.name, now, now - self._core.config.max_age_seconds)
         self._core.meter.flush(now)
         first = None if ids is None else FirstIds(ids, newest_first=self._core.config.order.newest_first)
-        stats = tally(self._core.store.scan(self.name), now, self._core.reserve.spans(), first)
+        tasks = map(self._core.with_own_deadline, self._core.store.scan(self.name))
+        stats = tally(tasks, now, self._core.reserve.spans(), first)
         refused = self._core.store.read_counts(self.name, REFUSED)
         return replace(stats, shed_by_reason=dict(Counter(stats.shed_by_reason) + Counter(refused)))
 

@@ -1,0 +1,49 @@
+"""Where who puts has a longer max age than who claims, all reads of the claimer agree with its claims."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from freshq import TaskStatus
+from tests.support.readings import counts, ids, known
+
+if TYPE_CHECKING:
+    from tests.conftest import StoreUnderTest
+
+
+def test_a_task_that_claims_pass_over_for_its_age_is_shed(store: StoreUnderTest) -> None:
+    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2)
+    producer.put("old", task_id="old")
+    producer.put("later", task_id="later", delay_seconds=5)
+    store.clock.advance(2)
+    producer.put("new", task_id="new")
+
+    assert counts(worker.stats()) == {"pending": 1, "delayed": 1, "shed": 1}
+    assert worker.stats().shed_by_reason == {"expired": 1}
+    assert [task.task_id for task in worker.list("SHED").tasks] == ["old"]
+    old = known(worker, "old")
+    assert (old.status, old.deadline) == (TaskStatus.SHED, old.created + 2)
+    assert not worker.contains("old")
+    assert [waiting.task.task_id for waiting in worker.peek(9)] == ["new", "later"]
+    assert ids(worker.claim(limit=9)) == ["new"]
+
+
+def test_what_the_shorter_max_age_sheds_is_still_claimable_with_the_longer(store: StoreUnderTest) -> None:
+    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2)
+    producer.put("old", task_id="old")
+    store.clock.advance(2)
+    assert known(worker, "old").status is TaskStatus.SHED
+    assert counts(producer.stats()) == {"pending": 1}
+    assert known(producer, "old").deadline == known(producer, "old").created + 3600
+    (claim,) = producer.claim()
+    assert counts(worker.stats()) == {"taken": 1}
+    producer.complete(claim)
+    assert counts(worker.stats()) == {"success": 1}
+
+
+def test_a_shorter_max_age_than_the_queues_stays_the_tasks_own(store: StoreUnderTest) -> None:
+    queue = store.queue(max_age_seconds=60)
+    queue.put("short", task_id="short", max_age_seconds=1)
+    assert known(queue, "short").deadline == known(queue, "short").created + 1
+    store.clock.advance(1)
+    assert counts(queue.stats()) == {"shed": 1}
