@@ -55,10 +55,8 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
             f"the database did not answer ({reason:.300}); "
             "check that it runs, and the address and credentials in the url"
         )
-    elif _lacks_a_column(cause, dialect) and _ADDED.search(reason):
-        reason = f"an older version made it ({reason:.300}); run `freshq sql migrate` or create_table()"
     elif _lacks_a_column(cause, dialect):
-        reason = f"{FOREIGN_TABLE} ({reason:.300})"
+        reason = _whose_table(reason)
     elif error_class is RightsMissing:
         reason = f"the user of the url lacks a right ({reason:.300}); docs/sql.md lists those it needs"
     elif error_class is Throttled and not isinstance(error, PoolTimeout):
@@ -75,6 +73,13 @@ def _error_class(error: Exception, cause: BaseException | None, dialect: str) ->
     if dialect == "sqlite":
         return _sqlite_error_class(str(cause))
     return _postgresql_error_class(cause) if dialect == "postgresql" else _mysql_error_class(cause)
+
+
+def _whose_table(reason: str) -> str:
+    """Return the advice for a table that lacks a column: freshq's of an older version, or another's."""
+    if _ADDED.search(reason):
+        return f"an older version made it ({reason:.300}); run `freshq sql migrate` or create_table()"
+    return f"{FOREIGN_TABLE} ({reason:.300})"
 
 
 def _lacks_a_column(cause: BaseException | None, dialect: str) -> bool:
