@@ -219,7 +219,16 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
     page.click("#ask-yes")
     until(page, lambda: queue.get("two") is None, "not deleted")
     until(page, lambda: "was deleted" in page.inner_text("#said"), "it is not said")
+    queue.put("work", "late", max_age_seconds=0.5)
+    queue.bury("late")
+    page.wait_for_selector("button[aria-label='Restore late']")
+    page.focus("button[aria-label='Restore late']")
+    page.keyboard.press("Enter")
+    until(page, lambda: queue.stats().pending == 2, "not restored")
     assert wrong == []
+    page.fill("#find-id", "nobody")
+    page.keyboard.press("Enter")
+    until(page, lambda: "nobody" in page.inner_text("#find-said"), "it is not said where it was asked")
 
 
 def test_without_the_token_nothing_is_shown(browser: Browser, queue: Queue) -> None:

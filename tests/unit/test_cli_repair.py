@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from freshq import TaskStatus
 from tests.support.readings import counts, known
+from tests.support.working import wait_until
 from tests.unit.test_cli_verbs import answer, claimed, fails, freshq, queue
 
 if TYPE_CHECKING:
@@ -110,3 +111,28 @@ def test_stats_show_the_first_ids_of_each_state(queue: Queue) -> None:
     assert re.search(r"pending .* b, a ", shown)
     fails(2, "ids: must be a whole number of 1 or more", "stats", "--ids", "0")
     fails(2, "ids: only with exact counts", "stats", "--ids", "1", "--approximate")
+
+
+def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(queue: Queue) -> None:
+    put("fresh")
+    answer("put", "1", "--id", "stale", "--max-age-seconds", "0.5")
+    answer("bury", "fresh", "stale", "--yes")
+    deadline = known(queue, "stale").deadline
+    wait_until(lambda: queue.now() > deadline)
+    redriven = freshq("dlq", "redrive").stdout
+    assert redriven == (
+        "1 redriven; those past their deadline stay: freshq dlq restore returns them as new\n"
+    )
+    fails(1, "restore it, as if it were put now", "dlq", "redrive", "stale")
+    fails(2, "limit: give either", "dlq", "restore", "stale", "--limit", "1")
+    assert answer("dlq", "restore") == {"restored": 1}
+    assert counts(queue.stats()) == {"pending": 2}
+    assert freshq("dlq", "redrive").stdout == "0 redriven\n"
+
+
+def test_some_dead_letters_are_restored(queue: Queue) -> None:
+    put("a", "b", "c")
+    answer("bury", "a", "b", "c", "--yes")
+    assert answer("dlq", "restore", "--limit", "2") == {"restored": 2}
+    (left,) = (task.task_id for task in queue.list(TaskStatus.FAILURE))
+    assert answer("dlq", "restore", left) == {"restored": 1}

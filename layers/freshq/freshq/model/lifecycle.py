@@ -226,7 +226,8 @@ class Lifecycle:
             IllegalTransition: If it is no dead letter, or past its deadline, so that it could not be claimed.
         """
         if task.status is TaskStatus.FAILURE and task.deadline <= now:
-            raise IllegalTransition(task.task_id, Verb.REDRIVE, TaskStatus.SHED, TaskStatus.FAILURE)
+            fresh = f"{TaskStatus.FAILURE} before its deadline; restore it, as if it were put now"
+            raise IllegalTransition(task.task_id, Verb.REDRIVE, TaskStatus.SHED, fresh)
         return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0)
 
     def claimed_dead(self, task: Task, now: float, token: str, lease_until: float) -> Task:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,7 +13,12 @@ from freshq.cli.texts import counted
 from freshq.errors import RefusedError
 from freshq.model.task import TaskStatus
 
-MaxRedriven = Annotated[int | None, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
+if TYPE_CHECKING:
+    from freshq.queue.base import BaseQueue
+
+PAGE_TASKS: Final = 100
+STALE_HINT: Final = "; those past their deadline stay: freshq dlq restore returns them as new"
+MaxReturned = Annotated[int | None, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
 
 
 def dlq_ls(context: QueueContext, limit: Limit = 20, cursor: Cursor = None) -> None:
@@ -38,14 +43,46 @@ def dlq_claim(context: QueueContext, limit: Limit = 1, lease_seconds: LeaseSecon
         raise RefusedError(msg)
 
 
-def dlq_redrive(context: QueueContext, task_ids: TaskIds = None, limit: MaxRedriven = None) -> None:
+def dlq_redrive(context: QueueContext, task_ids: TaskIds = None, limit: MaxReturned = None) -> None:
     """Return dead letters to their lines, with attempts reset and creation times kept."""
     if task_ids and limit is not None:
         raise ValueError("limit: give either tasks or --limit")
     session = context.session
     each = [(None, task_id) for task_id in task_ids] if task_ids else [(limit, None)]
     redriven = sum(session.queue.redrive(most, task_id) for most, task_id in each)
-    session.output.answer({"redriven": redriven}, f"{redriven:,} redriven")
+    hint = STALE_HINT if limit is None and not task_ids and _has_stale(session.queue) else ""
+    session.output.answer({"redriven": redriven}, f"{redriven:,} redriven{hint}")
+
+
+def dlq_restore(context: QueueContext, task_ids: TaskIds = None, limit: MaxReturned = None) -> None:
+    """Return dead letters to their lines as if they were put now, stale ones too."""
+    if task_ids and limit is not None:
+        raise ValueError("limit: give either tasks or --limit")
+    session = context.session
+    restored = 0
+    for task_id in task_ids or _dead_ids(session.queue, limit):
+        session.queue.restore(task_id)
+        restored += 1
+    session.output.answer({"restored": restored}, f"{restored:,} restored")
+
+
+def _dead_ids(queue: BaseQueue, limit: int | None) -> list[str]:
+    """Return the ids of dead letters, the last to die first."""
+    ids: list[str] = []
+    cursor = None
+    while limit is None or len(ids) < limit:
+        page = queue.list(TaskStatus.FAILURE, PAGE_TASKS, cursor)
+        ids += (task.task_id for task in page)
+        cursor = page.cursor
+        if cursor is None:
+            break
+    return ids[:limit]
+
+
+def _has_stale(queue: BaseQueue) -> bool:
+    """Return whether the dead letters that died last have some past their deadline."""
+    now = queue.now()
+    return any(task.deadline <= now for task in queue.list(TaskStatus.FAILURE, PAGE_TASKS))
 
 
 def dlq_purge(context: QueueContext, task_ids: TaskIds = None, yes: Yes = False) -> None:
@@ -68,9 +105,12 @@ def dlq_index(context: QueueContext) -> None:
     session.output.answer({"indexed": indexed}, f"{counted(indexed, 'dead letter')} brought into the index")
 
 
-app = typer.Typer(cls=Group, help="Dead letters: list, claim, redrive, delete, index.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group, help="Dead letters: list, claim, redrive, restore, delete, index.", no_args_is_help=True
+)
 app.command("ls", cls=QueueCommand)(dlq_ls)
 app.command("claim", cls=QueueCommand)(dlq_claim)
 app.command("redrive", cls=QueueCommand)(dlq_redrive)
+app.command("restore", cls=QueueCommand)(dlq_restore)
 app.command("purge", cls=QueueCommand)(dlq_purge)
 app.command("index", cls=QueueCommand)(dlq_index)

@@ -87,7 +87,7 @@ VERBS: Final[tuple[Listed, ...]] = (
         target="commands.tasks:purge",
         help="Delete every task of the queue, including those being worked on.",
     ),
-    Listed("dlq", "Queue", "commands.dlq:app", "Dead letters: list, claim, redrive, delete, index."),
+    Listed("dlq", "Queue", "commands.dlq:app", "Dead letters: list, claim, redrive, restore, delete, index."),
     Listed(
         "record",
         "Attached tables",

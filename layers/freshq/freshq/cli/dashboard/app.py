@@ -213,6 +213,11 @@ def _redrive(queue: BaseQueue, task_id: str) -> str:
     return f"Task {task_id} returned to its line."
 
 
+def _restore(queue: BaseQueue, task_id: str) -> str:
+    queue.restore(task_id)
+    return f"Task {task_id} returned to its line as if it were put now."
+
+
 def _discard(queue: BaseQueue, task_id: str) -> str:
     queue.discard(task_id=task_id)
     return f"Dead letter {task_id} was deleted."
@@ -238,6 +243,7 @@ VERBS: Final = {
     "resume": _Verb(of_task=False, do=_resume),
     "redrive all": _Verb(of_task=False, do=_redrive_all),
     "redrive": _Verb(of_task=True, do=_redrive),
+    "restore": _Verb(of_task=True, do=_restore),
     "discard": _Verb(of_task=True, do=_discard),
     "cancel": _Verb(of_task=True, do=_cancel),
     "cancel by force": _Verb(of_task=True, do=_cancel_by_force),

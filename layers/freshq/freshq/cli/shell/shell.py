@@ -55,7 +55,7 @@ HELP: Final = (
     ("touch, reprioritize N, cancel (remove)", "a pending task: make it new, move it, cancel it"),
     ("bury", "make a dead letter of a pending task; --force, also of cancel: of a held one"),
     ("ls, get, stats (qstat)", "look; ls --status FAILURE, --limit N"),
-    ("dlq [ls | claim | redrive | purge]", "dead letters: list, claim, redrive, delete"),
+    ("dlq [ls | claim | redrive | restore | purge]", "dead letters: list, claim, redrive, restore, delete"),
     ("hold, ready [ID]", "on an attached table: put a record under construction, make it ready"),
     ("record [put | upsert | get | delete]", "on an attached table: the record itself"),
     ("pause, resume, purge", "suspend claims, allow them, delete everything"),

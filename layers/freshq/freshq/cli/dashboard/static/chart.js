@@ -12,6 +12,8 @@ const LEFT = 44, RIGHT = 14, TOP = 10, BOTTOM = 22;
 export class RatesChart {
   #canvas;
   #points = [];
+  // Points further apart are not joined: nobody read the queue between them.
+  #gapMs = Infinity;
 
   constructor(canvas) {
     this.#canvas = canvas;
@@ -20,8 +22,9 @@ export class RatesChart {
   }
 
   /** Begin with the points that the server has. */
-  begin(points) {
+  begin(points, gapMs) {
     this.#points = points;
+    this.#gapMs = gapMs;
     this.draw();
   }
 
@@ -69,12 +72,13 @@ export class RatesChart {
     context.lineWidth = 2.25;
     context.lineJoin = "round";
     context.beginPath();
-    let drawing = false;
+    let drawing = false, before = null;
     for (const point of points) {
       if (point[name] === null) { drawing = false; continue; }
-      if (drawing) context.lineTo(x(point.at_ms), y(point[name]));
+      if (drawing && point.at_ms - before <= this.#gapMs) context.lineTo(x(point.at_ms), y(point[name]));
       else context.moveTo(x(point.at_ms), y(point[name]));
       drawing = true;
+      before = point.at_ms;
     }
     context.stroke();
     const last = points.at(-1);

@@ -13,7 +13,7 @@ const SCHEDULES_MS = 10_000;
 const TEXT_MS = 5_000;
 // A snapshot that is older than this, or than three times the pause between snapshots, is said to be old.
 const OLD_MS = 5_000;
-const VERBS = { Redrive: "redrive", Delete: "discard" };
+const VERBS = { Redrive: "redrive", Restore: "restore", Delete: "discard" };
 
 class Page {
   #queue;
@@ -46,8 +46,8 @@ class Page {
 
   take(event, value) {
     if (event === "history") {
-      this.#chart.begin(value.rates);
       this.#oldMs = Math.max(OLD_MS, 3000 * value.every_seconds);
+      this.#chart.begin(value.rates, this.#oldMs);
       this.#stack ??= new Stack(byId("stack"), this.#queue, value.every_seconds);
     } else if (event === "snapshot") this.#snapshot(value);
     else this.problem(`The queue was not read: ${value.problem}`, "not updated");

@@ -56,7 +56,7 @@ export class Tasks {
     byId("find").onsubmit = (event) => {
       event.preventDefault();
       const id = byId("find-id").value.trim();
-      if (id) this.show(id);
+      if (id) this.show(id, "find-said");
     };
     byId("list").onsubmit = (event) => {
       event.preventDefault();
@@ -66,14 +66,15 @@ export class Tasks {
   }
 
   /** Show a task in a dialog: everything but its payload and result. */
-  show = async (id) => {
+  show = async (id, said = "said") => {
+    say(said, "");
     try {
       const task = await read("task", { id });
       say("task-said", "");
       this.#fill(task);
       if (!byId("task").open) byId("task").showModal();
     } catch (error) {
-      say("said", error.message);
+      say(said, error.message);
     }
   };
 
@@ -106,8 +107,8 @@ export class Tasks {
         say("task-said", error.message);
       }
     };
-    const verbs = !this.#queue.changes ? [] : { PENDING: ["touch", "cancel"], TAKEN: ["cancel by force"], FAILURE: ["redrive", "discard"] }[task.status] ?? [];
-    const names = { touch: "Make it new", cancel: "Cancel it", "cancel by force": "Cancel it", redrive: "Redrive", discard: "Delete" };
+    const verbs = !this.#queue.changes ? [] : { PENDING: ["touch", "cancel"], TAKEN: ["cancel by force"], FAILURE: ["redrive", "restore", "discard"] }[task.status] ?? [];
+    const names = { touch: "Make it new", cancel: "Cancel it", "cancel by force": "Cancel it", redrive: "Redrive", restore: "Restore as new", discard: "Delete" };
     return [shown, ...verbs.map((verb) => make("button", {
       type: "button",
       className: "button",
