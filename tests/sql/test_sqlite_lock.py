@@ -65,6 +65,7 @@ def lock_timeout_seconds() -> float:
 def database(tmp_path: Path, meeting: Meeting, lock_timeout_seconds: float) -> Iterator[Database]:
     limits = ConnectionLimits(lock_timeout_seconds=lock_timeout_seconds)
     database = Database(f"sqlite:///{tmp_path}/lock.db", "tasks", limits)
+    database.allow_new_file()
 
     def prepare(connection: Any, _record: object) -> None:
         connection.create_function("meet", 0, meeting)

@@ -160,4 +160,4 @@ class TestHistory:
         assert self.kept_seconds(url) is None
 
     def test_another_store_has_none(self) -> None:
-        fails(2, "unknown option 'history' in the address", "table", "create", "memory://?history=on")
+        fails(2, "unknown option 'history' in the address", "table", "create", "dynamodb://Tasks?history=on")

@@ -224,7 +224,7 @@ def test_only_a_table_of_resources_is_deleted(
 def test_in_a_file_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"sqlite:///{tmp_path / 'agents.db'}?lease_seconds=600&timeout=3#agents"
     monkeypatch.setenv("FRESHQ_MATCH_QUEUE", address)
-    fails(3, "does not exist; run .*freshq match create", "list")
+    fails(3, "there is no file .*freshq match create", "list")
     assert answer("create") == {"created": True}
     assert answer("generate", "--agents", "3")["agents"]
     assert answer("enqueue", "--all") == {"enqueued": 3}

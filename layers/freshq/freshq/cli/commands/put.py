@@ -14,6 +14,7 @@ import typer
 from freshq.cli.command import QueueContext
 from freshq.cli.commands.arguments import instant, parsed
 from freshq.cli.errors import printable
+from freshq.cli.session import Session
 from freshq.cli.texts import counted
 from freshq.errors import RefusedError
 from freshq.model.answers import PutOutcome
@@ -22,7 +23,6 @@ from freshq.queue.attached import AttachedQueue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from freshq.cli.session import Session
     from freshq.model.answers import Receipt
     from freshq.stores.conflicts import OnConflict
 
@@ -74,6 +74,10 @@ def put(
 ) -> None:
     """Put a task into the queue. A duplicate changes nothing and exits with status 1."""
     session = context.session
+    if (session.address or "").startswith("memory:") and not isinstance(context.obj, Session):
+        raise ValueError(
+            "queue: memory:// would forget the task when this command ends; use sqlite:///FILE, or a shell"
+        )
     options: dict[str, Any] = {
         "priority": priority,
         "delay_seconds": delay_seconds,

@@ -44,6 +44,8 @@ def create(url: Url) -> None:
 
     The options after ? are stored with the queue, see freshq configure.
     """
+    if url.startswith("memory:"):
+        raise ValueError("queue: memory:// is in one process, and needs no table; use sqlite:///FILE")
     options = storable_options(url)
     check_options(options)
     with closing(open_queue(url, new=True)) as queue:

@@ -84,6 +84,7 @@ class SqlMatchStore(MatchStore):
             check_owned(connection, self._tables.metadata)
             self._tables.metadata.create_all(connection)
 
+        self._database.allow_new_file()
         self._database.transaction(create)
         self._database.transaction(self._lives.create_tables)
         if self._history_seconds is not None:

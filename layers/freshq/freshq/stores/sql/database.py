@@ -8,13 +8,14 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from freshq.errors import Throttled, Unreachable
+from freshq.errors import TableMissing, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.sql.clock import database_clock
 from freshq.stores.sql.engine import AUTOCOMMIT, DEFAULT, StatementPool, open_engine
@@ -80,10 +81,25 @@ class Database:
         self.renew_lock()
         self._lock_seconds = limits.lock_timeout_seconds
         self._autocommit = engine.execution_options(**{AUTOCOMMIT: True})
+        self._must_exist = _file_of(engine.url)
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
         # On SQLite, a file that cannot be opened stays so.
         self._transient = Throttled if self.dialect == "sqlite" else (Throttled, Unreachable)
         _DATABASES.add(self)
+
+    def allow_new_file(self) -> None:
+        """Let SQLite make the file if there is none: it is about to get tables."""
+        self._must_exist = None
+
+    def _check_file(self, file: Path) -> None:
+        """Check that SQLite has its file, before the first call: it would make one, empty."""
+        if not file.exists():
+            msg = (
+                f"table {self._table!r}: there is no file {str(file)!r}; check the path, or make it by "
+                "create_table(), `freshq table create` for tasks, `freshq match create` for resources"
+            )
+            raise TableMissing(msg)
+        self._must_exist = None
 
     def renew_lock(self) -> None:
         """Replace the lock of SQLite's statements, whoever holds it."""
@@ -224,6 +240,8 @@ class Database:
         return isinstance(error, self._errors) and isinstance(self.translated(error), Unreachable)
 
     def _retried(self, run: Callable[[int], T]) -> T:
+        if self._must_exist is not None:
+            self._check_file(self._must_exist)
         if self.requirement is not None:
             self.check_requirement()
         attempt = 0
@@ -244,6 +262,13 @@ class Database:
             return CALL_RETRY.run(call, self._transient, sleep=time.sleep, uniform=random.random)
         except _OutOfTimeError as late:
             raise late.failure from late.__cause__
+
+
+def _file_of(url: sa.URL) -> Path | None:
+    """Return the file of a SQLite database; None if SQLite interprets the name, or it is another."""
+    file = url.database or ""
+    is_path = url.get_backend_name() == "sqlite" and not file.startswith((":", "file:"))
+    return Path(file) if is_path else None
 
 
 _DATABASES: Final[WeakSet[Database]] = WeakSet()

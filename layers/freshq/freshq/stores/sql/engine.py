@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from freshq.model.checks import without_password
 from freshq.stores.sql.connection_limits import ConnectionLimits
+from freshq.stores.sql.url_options import check_url_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -190,6 +191,7 @@ def open_engine(url: str | sa.URL, limits: ConnectionLimits = DEFAULT) -> sa.Eng
         also = "; postgres:// is not a scheme, write postgresql://" if name == "postgres" else ""
         msg = f"url: {name!r} is not supported; use one of {', '.join(DRIVERS)}{also}"
         raise ValueError(msg)
+    check_url_options(parsed)
     if "@" in (parsed.host or ""):
         raise ValueError("url: the host contains '@'; write %40 for an '@' in the user or password")
     if "+" not in parsed.drivername:

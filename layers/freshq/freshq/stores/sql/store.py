@@ -85,6 +85,7 @@ class SqlStore(ClaimPart, PutPart, Upkeep, SharedRecords, ApproximateCounts):
 
     def migrate(self) -> list[str]:
         """Bring the tables to the newest version; return the names of the migrations that were applied."""
+        self.database.allow_new_file()
         return migrate(self.database, self.schema)
 
     @override
