@@ -71,7 +71,6 @@ class Place:
     """
 
     def __init__(self, queue: Queue) -> None:
-        """Use a queue."""
         self.queue = queue
         self._filled = 0
 

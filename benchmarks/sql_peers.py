@@ -37,7 +37,6 @@ class Oban:
     """oban claims as many jobs as it has free places and settles several at once, at most every 5 ms."""
 
     def __init__(self, conninfo: str) -> None:
-        """Connect nowhere yet."""
         self._package: Any = importlib.import_module("oban")
         self._conninfo = conninfo
 
@@ -72,7 +71,6 @@ class Procrastinate:
     """procrastinate claims and finishes each job by calls of its own."""
 
     def __init__(self, conninfo: str) -> None:
-        """Connect nowhere yet."""
         package: Any = importlib.import_module("procrastinate")
         self._app = package.App(connector=package.PsycopgConnector(conninfo=conninfo))
 

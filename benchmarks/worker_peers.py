@@ -50,7 +50,6 @@ class Runs:
     """Counts the runs of this process, and keeps when the first and the last one began."""
 
     def __init__(self) -> None:
-        """Count none yet."""
         self._count = 0
         self._lock = threading.Lock()
         self._first: tuple[float, float] | None = None

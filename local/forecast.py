@@ -1,4 +1,4 @@
-"""What the simulator makes of the recorded arrivals, in their own order and first in, first out."""
+"""Simulates the recorded arrivals, in their own order and FIFO."""
 
 from __future__ import annotations
 

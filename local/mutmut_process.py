@@ -54,7 +54,6 @@ class UncalledError(Exception):
     """
 
     def __init__(self, functions: list[str]) -> None:
-        """Keep the functions."""
         super().__init__(", ".join(functions))
         self.functions = functions
 

@@ -44,7 +44,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     answer: dict[str, Any] = {"claimed": report.claimed, "unfinished": report.unfinished}
     answer |= {outcome.value: number for outcome, number in report.outcomes.items()}
     try:
-        # After the slot is free: a later put finds it free and rings, an earlier one is counted here.
+        # Only after the slot is freed: puts from now on ring by themselves, and the count has earlier ones.
         answer["tail_call"] = tail_call(connections, ring, report)
     except Exception:  # Lambda repeats the invocation: the pass that it makes is the successor
         count("TailCallsFailed")

@@ -69,7 +69,7 @@ class TestNext:
         assert [each["task_id"] for each in answer("ls", "--next", "--limit", "2")["tasks"]] == ["a", "b"]
         lines = freshq("ls", "--next").stdout.splitlines()
         assert [line.split()[0] for line in lines if line.strip()][2:] == ["a", "b", "c"]
-        assert "waits its turn" in lines[4]
+        assert "waits for its turn" in lines[4]
         assert [answer("claim")[0]["task_id"] for _ in range(2)] == ["a", "b"]
 
     def test_it_goes_with_a_limit_only(self) -> None:

@@ -26,7 +26,7 @@ def quoted(value: object) -> str:
 
 
 def plain(name: str) -> str:
-    """Return a name that somebody chose for an error, on one line, and only its beginning if it is long."""
+    """Return a name chosen by a user as one line, shortened if it is long, for an error message."""
     text = repr(name[: MAX_QUOTED_CHARS + 1])[1:-1]
     return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}..."
 
@@ -90,7 +90,6 @@ class NotReady(RefusedError):  # noqa: N818 - names the outcome
     """The record is under construction and cannot be put yet."""
 
     def __init__(self, task_id: str) -> None:
-        """Name the record."""
         super().__init__(
             f"task {task_id!r}: cannot put a record that is UNDER_CONSTRUCTION; make it ready first"
         )
@@ -169,7 +168,6 @@ class ResourceNotFound(RefusedError):  # noqa: N818 - names the outcome
     """No resource with this id is registered."""
 
     def __init__(self, resource_id: str) -> None:
-        """Name the resource."""
         super().__init__(f"resource {resource_id!r}: not registered; register it first")
         self.resource_id = resource_id
 

@@ -1,6 +1,6 @@
-"""Which days fresh events change: those of the minutes and claims, and those of other events of their tasks.
+"""Finds the days that new events change: through minutes, claims, and other events of their tasks.
 
-Nothing else is computed again, so what is missing here would make increments differ from a batch.
+Only these days are computed again: if one were missing here, increments would differ from a batch.
 """
 
 from __future__ import annotations

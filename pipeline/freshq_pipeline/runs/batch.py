@@ -111,7 +111,7 @@ def _changed(before: State, files: dict[str, tuple[int, int]]) -> bool:
 
 
 def finish_last(request: RunRequest, todo: RunPlan) -> None:
-    """Do what the run before left undone if it was killed, or the catalog failed, after it was published."""
+    """Finish what the previous run did not, if it was killed or the catalog failed after it was published."""
     if todo.before is None:
         return
     show(request.out, todo.before.run_id)

@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from types_boto3_sns import SNSClient
     from types_boto3_ssm import SSMClient
 
-# With the default of 60 s an answer that does not come outlasts the functions, which then end without a word.
-# Of the doorbells and the kill switch: three tries of at most 3 s, and 3 s of backoff.
+# With the default of 60 s a lost answer would outlast the function, which then times out without logging.
+# For the doorbells and the kill switch: three tries of at most 3 s, and 3 s of backoff.
 SMALL_CALL_CONFIG: Final = Config(
     connect_timeout=1, read_timeout=2, retries={"mode": "standard", "total_max_attempts": 3}
 )
-# Of the archive, whose calls carry up to 4 MB: twice 11 s, and a second of backoff.
+# For the archive, whose calls carry up to 4 MB: twice 11 s, and a second of backoff.
 DELIVERY_CONFIG: Final = Config(
     connect_timeout=1, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 2}
 )
 LONGEST_DELIVERY_SECONDS: Final = 23.0
-# Our own models, in the SDK's form and in place of its: of SSM the one operation that the kill switch needs.
-# To read the other 150 takes a thirtieth of a start.
+# Our own models, in the SDK's form: the one operation of SSM that the kill switch needs. Reading the other
+# 150 takes a thirtieth of a start.
 MODELS: Final = Path(__file__).parent / "models"
 
 
 class FunctionsServices(Loader):
-    """Loads the models of the SDK, without a look into the 400 folders of services for those there are."""
+    """Loads the models of the SDK, without scanning botocore's 400 service folders."""
 
     @override
     def list_available_services(self, type_name: str) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Lambda sets it; tests and local programs do not.
 ON_LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME" in os.environ
 if ON_LAMBDA:
-    gc.disable()  # modules are not garbage; to look for some takes a tenth of a start
+    gc.disable()  # imports leave no garbage; collecting during them takes a tenth of a start
 
 
 class EnvironmentSettings(BaseModel):

@@ -1,4 +1,4 @@
-"""The events of the functions, taken apart with an error that names what is wrong with them."""
+"""Parses the functions' events; an error names the part that is wrong."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class QueueSettings(EnvironmentSettings):
     def _backlog(self) -> BacklogLimit | None:
         if not self.max_backlog:
             if self.group_share:
-                raise ValueError("FRESHQ_GROUP_SHARE: needs FRESHQ_MAX_BACKLOG, of which it is a share")
+                raise ValueError("FRESHQ_GROUP_SHARE: needs FRESHQ_MAX_BACKLOG, because it is a share of it")
             return None
         return BacklogLimit(self.max_backlog, self.when_full, self.group_share or None)
 

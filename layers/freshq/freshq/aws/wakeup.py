@@ -76,7 +76,6 @@ class KillSwitch:
     """An SSM parameter: ``stop`` prevents passes, tail calls and rings; ``run`` allows them."""
 
     def __init__(self, client: SSMClient, parameter: str) -> None:
-        """Use a parameter."""
         self._client = client
         self._parameter = parameter
 

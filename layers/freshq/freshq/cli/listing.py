@@ -54,7 +54,6 @@ class LazyCommand(TyperCommand):
     """Stands for a command in lists, and passes arguments on to it."""
 
     def __init__(self, listed: Listed) -> None:
-        """Stand for a listed command."""
         super().__init__(name=listed.name, help=listed.help, rich_help_panel=listed.panel)
         self._listed = listed
 

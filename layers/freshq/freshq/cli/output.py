@@ -39,7 +39,7 @@ STATES: Final = {
     None: "PENDING",
     WaitsFor.DUE: "delayed",
     WaitsFor.RESUME: "paused",
-    WaitsFor.TURN: "waits its turn",
+    WaitsFor.TURN: "waits for its turn",
 }
 
 Answer: TypeAlias = "str | Mapping[str, str] | RenderableType | Callable[[], RenderableType]"

@@ -33,7 +33,6 @@ class HighWaterMarks:
     """Keeps the states of schedules in shared records of a queue."""
 
     def __init__(self, queue: BaseQueue) -> None:
-        """Use the store of a queue."""
         self._queue = queue
 
     def read(self, record_name: str) -> ScheduleState | None:
@@ -89,7 +88,6 @@ class Retries:
     """When this node tries the failed ticks of a schedule again, each with its own backoff."""
 
     def __init__(self, backoff: Backoff) -> None:
-        """Know of no failed tick."""
         self._backoff = backoff
         # By tick, how often it failed, and when to try it next.
         self._failures: dict[float, tuple[int, float]] = {}

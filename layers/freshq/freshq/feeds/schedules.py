@@ -173,7 +173,7 @@ class Scheduler:
             every: Whether to try failed ticks again before their time, too.
 
         Raises:
-            StoreError: If the store did not answer: no tick's own trouble.
+            StoreError: If the store did not answer, which concerns all ticks.
         """
         now, name, retries = self._queue.now(), schedule.record_name, self._retries[schedule.name]
         state = self._marks.read(name)
@@ -189,7 +189,7 @@ class Scheduler:
                 fired += self._put(schedule, tick)
             except StoreError:
                 raise
-            except Exception as error:  # noqa: BLE001 - one tick's trouble; the later ones have their turn
+            except Exception as error:  # noqa: BLE001 - one tick failed; fire the others
                 self._marks.failed(name, tick)
                 self._note_failed(schedule, tick, error)
                 errors.append(error)

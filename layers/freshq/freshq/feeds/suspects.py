@@ -21,7 +21,6 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        """Suspect nothing."""
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._arrived: dict[str, int] = {}
 

@@ -1,8 +1,8 @@
-"""The line of callers: who waits for a resource that fits, first come first served.
+"""The line of callers that wait for a resource that fits, first come first served.
 
 A caller that joins the line looks for resources afterwards, and a resource that is queued looks for callers
 afterwards. Each has written before it reads, so of two that come at the same time at least one sees the
-other. Whoever sees it matches both in one transaction.
+other. The side that sees the other matches both in one transaction.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CallerLine:
         self._changes = changes
 
     def callers(self, at_most: int | None = None) -> Iterator[Caller]:
-        """Yield the waiting callers in order, reading as far as its user iterates.
+        """Yield the waiting callers in order, lazily.
 
         Args:
             at_most: How many; None for all.
@@ -104,10 +104,10 @@ class CallerLine:
             return None
 
     def _candidates(self, attributes: Attributes) -> Iterator[Caller]:
-        """Yield waiting callers in order, among them all whom a resource fits, however long the line is.
+        """Yield waiting callers in order, including every caller that the resource fits.
 
-        The first of the line are read as they come, as many as cost as much as a query of each question that
-        the resource answers. Those behind them are found by these questions.
+        The front of the line is scanned while that is cheaper than one query for each question that the
+        resource answers. These queries then find the callers behind it.
         """
         questions, last = questions_of(attributes), None
         left = CALLERS_A_QUESTION * len(questions)

@@ -74,7 +74,7 @@ class MatchQueue(OpenedResources):
         return self._store.get(checked_resource_id(resource_id))
 
     def resources(self, status: ResourceStatus | str | None = None) -> Iterator[Resource]:
-        """Yield the registered resources in any order, reading as far as its user iterates.
+        """Yield the registered resources in any order, lazily.
 
         Args:
             status: Only those in this state; None for all.

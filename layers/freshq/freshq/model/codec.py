@@ -29,15 +29,16 @@ class Codec(Protocol):
         """Return the JSON value that is stored for a payload or a result.
 
         Raises:
-            ValueError: If it has none; the message has no part of the value.
+            ValueError: If there is none; the message has no part of the value.
         """
 
     def decoder(self, annotation: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - an annotation
         """Return a function that makes a value of a type from the stored JSON value.
 
-        That function raises ValueError for what will never fit, and so makes a dead letter. The message has
-        no part of the value: the task keeps it as its error, and the log shows it. Of a ValidationError of
-        pydantic, freshq keeps only the field and the problem. After another error the task is tried again.
+        That function raises ValueError if the value can never fit; the task then becomes a dead letter. The
+        message has no part of the value, because the task keeps it as its error and the log shows it. freshq
+        keeps only the field and the problem of pydantic's ValidationError. After another error the task is
+        tried again.
 
         Args:
             annotation: The type, as a handler annotates its payload; `Any` where it does not.
@@ -49,7 +50,7 @@ class Codec(Protocol):
 
 @runtime_checkable
 class Kinds(Protocol):
-    """The kinds of messages that a queue takes, with the types of their payloads: `Handlers` are such."""
+    """The kinds of messages that a queue takes, and the types of their payloads; `Handlers` is one."""
 
     @property
     def codec(self) -> Codec:
@@ -72,7 +73,6 @@ class DoesNotFitError(ValueError):
     """
 
     def __init__(self, path: tuple[str | int, ...], problem: str) -> None:
-        """Keep where and what."""
         super().__init__(": ".join(filter(None, (".".join(map(str, path)), problem))))
         self.path = path
         self.problem = problem
@@ -81,8 +81,8 @@ class DoesNotFitError(ValueError):
 class JsonCodec:
     """The default codec: JSON values, pydantic models, dataclasses, dates and times, UUID and Decimal.
 
-    Models and dataclasses become objects, the others texts, also inside others. Nothing changes its type in
-    silence: a dict with keys that are no texts is refused. Types are read by pydantic.
+    Models and dataclasses become objects and the others strings, also when nested. It rejects a dict whose
+    keys are not strings, because JSON would change their type. Pydantic parses the types.
     """
 
     def encode(self, value: Any) -> Any:  # noqa: ANN401 - any value
@@ -113,7 +113,7 @@ def checked_codec(codec: object, name: str = "") -> Codec:
     """Return a codec; `name` is a prefix for the error.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not a codec.
     """
     if isinstance(codec, type) or not isinstance(codec, Codec):
         msg = f"{name}must be an object with the methods encode and decoder"
@@ -127,13 +127,13 @@ def encoded(codec: Codec, value: Any, name: str) -> Any:  # noqa: ANN401 - any v
     Args:
         codec: The codec.
         value: What was given.
-        name: Of the argument, for errors.
+        name: Name of the argument, for errors.
 
     Raises:
         ValueError: If the codec refuses it.
     """
     if codec is JSON or value is None:
-        return value  # who checks the value makes its JSON anyway
+        return value  # the check serializes it anyway
     try:
         return codec.encode(value)
     except ValueError as error:

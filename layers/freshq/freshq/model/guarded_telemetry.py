@@ -31,10 +31,9 @@ def guarded(telemetry: Telemetry) -> Telemetry:
 
 
 class TelemetryFailures:
-    """Keeps the failures of telemetry from what it is told of, and logs the first of each kind."""
+    """Keeps failures of telemetry from changing the work, and logs the first of each kind."""
 
     def __init__(self) -> None:
-        """Begin without failures."""
         self._logged: set[str] = set()
 
     @contextmanager
@@ -64,7 +63,6 @@ class GuardedTelemetry(Telemetry):
     """Passes on what it is told. The store is called once, and its answer counts, whatever telemetry does."""
 
     def __init__(self, telemetry: Telemetry) -> None:
-        """Pass it on to this telemetry."""
         self._telemetry = telemetry
         self._failures = TelemetryFailures()
 

@@ -92,8 +92,8 @@ class QueueConfig(BaseModel):
             have payloads and results as they are stored.
         kinds: The kinds of messages that it takes, `Handlers`: a put of another kind, or of a payload that
             does not fit, is refused. None: any.
-        telemetry: Is told of the verbs, and of the runs of workers, such as `OpenTelemetry()`; by default
-            nobody is.
+        telemetry: Receives every verb and every run of a worker, such as `OpenTelemetry()`; by default
+            nothing does.
     """
 
     model_config = ConfigDict(

@@ -40,7 +40,6 @@ class Reject(Exception):  # noqa: N818 - an outcome, not an error
     """The task can never succeed: make it a dead letter now."""
 
     def __init__(self, reason: str) -> None:
-        """Say why."""
         super().__init__(reason)
 
 
@@ -48,7 +47,6 @@ class Busy(Exception):  # noqa: N818 - an outcome, not an error
     """The downstream is overloaded: release the task without counting the attempt, and pause briefly."""
 
     def __init__(self, reason: str = "the runner is busy") -> None:
-        """Say why."""
         super().__init__(reason)
 
 

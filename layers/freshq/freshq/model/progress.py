@@ -1,4 +1,4 @@
-"""How far the run of a task is: what its function reports, and whether it should go on."""
+"""The progress of a run: what its function reports, and whether it should continue."""
 
 from __future__ import annotations
 
@@ -63,13 +63,12 @@ class RunHandle:
     __slots__ = ("lost", "reported", "why_cancelled")
 
     def __init__(self) -> None:
-        """Begin without a report."""
         self.reported: Progress | None = None
         self.why_cancelled: str | None = None
         self.lost: LeaseLost | None = None
 
     def report(self, progress: Progress) -> None:
-        """Note how far the run is.
+        """Note the progress of the run.
 
         Raises:
             LeaseLost: If it is known that the claim no longer holds the task.

@@ -115,7 +115,7 @@ class Settlement:
         """
         task = held_task(self.claim)
         if not self.request_token:
-            # Not before: random numbers let other threads go first, and a worker would claim for one free
+            # Made only now: generating a token yields to other threads, and a worker would claim for one free
             # slot while the others are about to be free.
             object.__setattr__(self, "request_token", new_token())
         if self.verb is Verb.COMPLETE:

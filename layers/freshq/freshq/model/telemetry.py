@@ -1,4 +1,4 @@
-"""What a queue and its workers tell of their work. The base tells nothing; `OpenTelemetry` overrides it."""
+"""Hooks for telemetry. The base class records nothing; `OpenTelemetry` records spans and metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class RunScope:
     """One run of a task."""
 
     def __init__(self, task: Task) -> None:
-        """Begin the run of a task."""
         self.task = task
 
     @property
@@ -42,9 +41,9 @@ class RunScope:
 
 
 class Telemetry:
-    """Calls what a verb does, and tells nothing. A subclass tells of it, and changes no answer.
+    """Runs each verb and records nothing. A subclass records it, and must not change the answer.
 
-    Several threads call it. What it raises itself is logged once, and changes nothing either.
+    Several threads call it. An error of its own is logged once, and does not change the answer either.
     """
 
     def put(

@@ -19,8 +19,8 @@ LARGEST_WEIGHT: Final = 1e12
 def fair_share(demands: Iterable[float], capacity: float) -> float:
     """Return the max-min fair share: the most that each may use so that together they use the capacity.
 
-    Who asks for less than the share gets what it asks for. The others share the rest equally (Bertsekas
-    and Gallager, Data Networks, 1992, section 6.5.2).
+    A group that asks for less than its share gets all it asks for. The others share the rest equally
+    (Bertsekas and Gallager, Data Networks, 1992, section 6.5.2).
 
     Args:
         demands: What each asks for, such as tasks per second.
@@ -98,7 +98,7 @@ class GroupTurns:
             count: Number of turns.
 
         Returns:
-            The turns by group, in the order in which the groups come to turn; 0 for those that do not.
+            The turns by group, in turn order; 0 for groups without a turn.
         """
         heap = [(self._served[group], place, group) for place, group in enumerate(groups)]
         heapq.heapify(heap)

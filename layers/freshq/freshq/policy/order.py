@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 # Shares of the deadline. Above 0.4 the newest goes first: an older task would reach the head too late to
-# be worth a slot. Below 0.2 the oldest goes first again: half of it, so that the order does not flap.
+# be worth a slot. Below 0.2 the oldest goes first again. The gap is hysteresis: it prevents flapping.
 LIFO_ABOVE: Final = 0.4
 FIFO_BELOW: Final = 0.2
 # How often an adaptive order checks the oldest task of a line. At least every second; not more often

@@ -1,4 +1,4 @@
-"""A queue for coroutines. Each verb is the one of `Queue`, called in a thread: none is written twice."""
+"""`Queue` for asyncio: each verb calls the same verb of `Queue` in a thread."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class AsyncQueue:
             raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
         self.queue = queue
         self.threads = Threads(checked_count("max_threads", max_threads), "freshq-async")
-        # Apart, so that calls that wait for a connection never keep those from ending that have one.
+        # A separate pool, so that calls waiting for a connection cannot block the calls that hold one.
         self._held_threads = Threads(max_threads, "freshq-held")
 
     memory = staticmethod(_opening(Queue.memory))
@@ -172,7 +172,7 @@ class AsyncQueue:
 
     @property
     def telemetry(self) -> Telemetry:
-        """Is told of the verbs."""
+        """Receives every verb."""
         return self.queue.telemetry
 
     now = _verb(BaseQueue.now)

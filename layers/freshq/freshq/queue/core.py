@@ -60,13 +60,12 @@ class Core:
         gauge: Measures the pressure on the queue.
         admission: Rejects puts by load.
         backlog: Bounds the number of waiting tasks.
-        telemetry: Is told of the verbs.
+        telemetry: Receives every verb.
         guarded_telemetry: The same; what it raises is only logged.
         upkeep: Brings in what is due, and tidies up.
     """
 
     def __init__(self, store: Store, config: QueueConfig) -> None:
-        """Start with no task seen."""
         self.store = store
         self.config = config
         self.name = config.name
@@ -256,7 +255,6 @@ class Verbs:
     """Base class of the verbs of a queue."""
 
     def __init__(self, core: Core) -> None:
-        """Use the core of a queue."""
         self._core = core
 
     @property
@@ -284,7 +282,7 @@ class Verbs:
 
     @property
     def telemetry(self) -> Telemetry:
-        """Is told of the verbs, and of the runs of workers."""
+        """Receives every verb and every run of a worker."""
         return self._core.telemetry
 
     @property

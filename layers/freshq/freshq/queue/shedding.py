@@ -1,4 +1,4 @@
-"""Shedding what waited too long by CoDel: what a claim took, and as a set what waits behind it."""
+"""Sheds by CoDel: claimed tasks that waited too long, and the tasks behind them in one batch."""
 
 from __future__ import annotations
 
@@ -108,7 +108,6 @@ class ShedWhenHeld:
     """
 
     def __init__(self, core: Core) -> None:
-        """Shed nothing yet."""
         self._core = core
         self.longest_wait_seconds = math.inf
 

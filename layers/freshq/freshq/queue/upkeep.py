@@ -33,7 +33,7 @@ class Portion:
 
     Attributes:
         moved: How many expired leases and due tasks it returned to their lines, or made dead letters.
-        more: Whether there is more to do, and it is of use to go on at once.
+        more: Whether there is more to do, and calling again at once would help.
     """
 
     moved: int

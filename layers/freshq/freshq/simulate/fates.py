@@ -30,7 +30,6 @@ class Fates:
     SHED: Final[Mapping[ShedReason, int]] = {reason: code for code, reason in enumerate(ShedReason, 3)}
 
     def __init__(self, count: int) -> None:
-        """Start with every task waiting."""
         self.codes = bytearray(count)
         self.switches: list[OrderSwitch] = []
 

@@ -57,7 +57,6 @@ class ConflictError(FreshqError):
     """
 
     def __init__(self, current: Task | None) -> None:
-        """Keep the stored task."""
         super().__init__(f"found {current.status if current else 'no task'}")
         self.current = current
 
@@ -216,7 +215,7 @@ class Store(Protocol):
 
         Returns:
             For each claim, in order: the stored task; ConflictError if the lease no longer holds it; or the
-            error for which it is not known whether it was stored. None of them concerns the others.
+            error that leaves open whether it was stored. An error for one does not affect the others.
         """
         return [self._settled(task, lease_token) for task, lease_token in settled]
 

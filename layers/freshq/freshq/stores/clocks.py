@@ -41,7 +41,6 @@ class Stopwatch:
     __slots__ = ("_steady", "_wall")
 
     def __init__(self) -> None:
-        """Start."""
         self._steady = steady_seconds()
         self._wall = time.time()
 

@@ -37,7 +37,7 @@ def put_over(current: Task, task: Task, on_conflict: OnConflict) -> PutOutcome:
 
 def _work(task: Task, now: float) -> tuple[object, ...]:
     """Return what an update may change."""
-    # A delay that is over is none, whether or not the task was promoted.
+    # Ignore a delay that has passed, whether or not the task was promoted.
     due = task.not_before if task.not_before is not None and task.not_before > now else None
     return (task.payload, due, task.priority, task.group, task.kind)
 

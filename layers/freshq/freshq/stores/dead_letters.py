@@ -28,7 +28,10 @@ class DeadPlace(NamedTuple):
 
 
 def place_of(task: Task) -> DeadPlace:
-    """Return the place of a dead letter: nothing changes it but what makes it none, or one anew."""
+    """Return the place of a dead letter.
+
+    It changes only when the task leaves the dead letters or becomes one again.
+    """
     return DeadPlace(task.updated, task.task_id)
 
 

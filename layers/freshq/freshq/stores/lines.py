@@ -86,12 +86,11 @@ class LineTurns:
     """Lets the groups of each level take turns."""
 
     def __init__(self) -> None:
-        """Start with no group served."""
         self._lock = threading.Lock()
         self._levels: defaultdict[int, GroupTurns] = defaultdict(GroupTurns)
 
     def copy(self) -> LineTurns:
-        """Return turns that go on from here apart: for a look that serves nobody."""
+        """Return an independent copy, for a peek."""
         copied = LineTurns()
         with self._lock:
             copied._levels = deepcopy(self._levels)

@@ -46,7 +46,6 @@ class MemoryStore(Store):
     """Tasks in a dictionary, with indexes of what to claim, to bring in and to delete."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.place = object()
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}

@@ -28,7 +28,6 @@ class StateCounts:
     """The tasks of one queue by state, kept up to date with every change."""
 
     def __init__(self) -> None:
-        """Start with no task."""
         self._statuses: Counter[TaskStatus] = Counter()
         self._in_line: SortedList = SortedList()
         self._delayed: SortedList = SortedList()

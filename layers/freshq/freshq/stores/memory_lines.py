@@ -64,7 +64,6 @@ class WaitingLine:
     __slots__ = ("_chunks", "_dropped", "_firsts")
 
     def __init__(self) -> None:
-        """Start empty."""
         self._chunks: list[_Chunk] = []
         # For each chunk a key that none of its tasks precedes; the first chunk takes what precedes all.
         self._firsts: list[tuple[float, str]] = []
@@ -201,7 +200,6 @@ class QueueLines:
     """The lines of one queue that have tasks."""
 
     def __init__(self) -> None:
-        """Start with no line."""
         self._levels: defaultdict[int, OrderedDict[str | None, WaitingLine]] = defaultdict(OrderedDict)
 
     def line(self, line: Line) -> WaitingLine:

@@ -35,7 +35,6 @@ class HeldTask:
     """
 
     def __init__(self, task: Task, connection: Connection) -> None:
-        """Start with no result."""
         self.task = task
         self.connection = connection
         self.result: Any = None

@@ -1,4 +1,4 @@
-"""Help for the tests of applications that use freshq: a clock to turn, a drain, assertions, faults.
+"""Helps to test applications: a clock that you advance, a function that runs due tasks, assertions, faults.
 
 pytest finds the fixtures of `freshq.testing.plugin` by itself; nothing else here needs pytest. A name is
 loaded when it is first used, so that a run of pytest without tests of freshq loads next to nothing.

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from freshq.model.options import QueueOptions
     from freshq.stores.base import Store
 
-# What a store does without asking anybody.
+# Methods that need no call to the database.
 _LOCAL: Final = frozenset({"clock", "close", "put_count", "take_quarantined", "time_range", "wait_for_put"})
 
 
 class FaultyStore:
-    """Stands before a store, and fails instead of it, or after it, when told to.
+    """Wraps a store, and fails calls before or after they reach it.
 
     A call that fails raises `Unreachable`, as when the network is gone.
     """
 
     def __init__(self, store: Store | None = None) -> None:
-        """Stand before a store; None for a new one in memory."""
+        """Wrap a store; None for a new one in memory."""
         self._store: Any = MemoryStore() if store is None else store
         self._is_down = False
         self._calls_to_fail = 0

@@ -16,7 +16,6 @@ class OwnLoop:
     """An event loop in a thread of its own, which its first coroutine starts."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Work = Callable[[], None]
 
-# While claimed tasks wait for a thread, or one has just begun, what ended gathers for this time at most.
+# While claimed tasks wait for a thread, or one has just begun, finished runs are batched, at most this long.
 GATHER_SECONDS: Final = 0.002
 # Runs that are settled by one call at most.
 MAX_TOGETHER: Final = 500

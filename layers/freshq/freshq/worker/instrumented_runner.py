@@ -1,4 +1,4 @@
-"""What surrounds each run: the log knows its task, and the queue's telemetry is told of it."""
+"""Wraps each run: the log names its task, and the queue's telemetry receives it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def instrumented(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[.
 
     Args:
         runner: Takes a task, and perhaps a connection.
-        telemetry: Is told of each run; what it raises is only logged.
+        telemetry: Receives each run; what it raises is only logged.
     """
     telemetry = guarded(telemetry)
     if isinstance(runner, CoroutineRunner):
@@ -52,7 +52,6 @@ class InstrumentedCoroutines(CoroutineRunner):
     """A `CoroutineRunner` whose runs are known to the log and to telemetry, in threads and in coroutines."""
 
     def __init__(self, runner: CoroutineRunner, telemetry: Telemetry) -> None:
-        """Instrument the runs of a runner."""
         self.codec = runner.codec
         self._runner = runner
         self._telemetry = telemetry

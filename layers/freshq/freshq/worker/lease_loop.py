@@ -296,7 +296,7 @@ class LeaseLoop(WorkLoop):
             task = run.claim.task
             if not isinstance(answer, BaseException):
                 self.report.given_back.append(task.task_id)
-            elif not isinstance(answer, LeaseLost):  # it was settled meanwhile, or lost before
+            elif not isinstance(answer, LeaseLost):  # LeaseLost: already settled or lost; nothing to report
                 message = "task %s stays TAKEN until its lease expires: %s"
                 logger.warning(message, task.task_id, answer, extra=log_fields(task))
         for run in self._runs.running:

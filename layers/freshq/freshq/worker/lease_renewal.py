@@ -72,7 +72,7 @@ class LeaseRenewal:
             self._thread.result()
 
     def check(self) -> None:
-        """Raise what ended the thread, if it ended."""
+        """Raise the thread's error if it failed."""
         if self._thread is not None and self._thread.done():
             self._thread.result()
 

@@ -38,7 +38,6 @@ class Wake:
     """
 
     def __init__(self) -> None:
-        """Begin without a call."""
         self._calls: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
@@ -142,7 +141,7 @@ class WorkLoop(ABC):
         return nullcontext()
 
     def _check_background(self) -> None:
-        """Raise what ended a thread that runs beside the loop, if one ended."""
+        """Raise the error of a thread beside the loop, if one failed."""
         self._upkeep.check()
 
     def _is_busy(self) -> bool:
@@ -201,7 +200,7 @@ class WorkLoop(ABC):
 
         Raises:
             StoreError: The error, if the outage has lasted for `give_up_seconds`. At once if the store never
-                answered, and does not say that it is away or busy: a missing table is a mistake, no outage.
+                answered, and the error is not an outage: a missing table, for example, is a mistake.
         """
         if not self._answered and not isinstance(error, OUTAGES):
             raise error

@@ -150,7 +150,6 @@ class Observers(Observer):
     """Passes on what it receives to several observers, in order."""
 
     def __init__(self, *observers: Observer) -> None:
-        """Pass it on to these."""
         self._observers = observers
 
     @override
@@ -178,7 +177,6 @@ class TellingObserver(Observer):
     """Passes on what it receives to telemetry that observes; what that raises is only logged."""
 
     def __init__(self, telemetry: Observer) -> None:
-        """Pass it on to this telemetry."""
         self._telemetry = telemetry
         self._failures = TelemetryFailures()
 
@@ -212,7 +210,7 @@ class LoggingObserver(Observer):
 
     @override
     def claimed(self, claim: Claim, age_seconds: float) -> None:
-        if logger.isEnabledFor(logging.DEBUG):  # else the fields would be made for nothing, for every task
+        if logger.isEnabledFor(logging.DEBUG):  # avoids building the fields when DEBUG is off
             task = claim.task
             logger.debug("task %s claimed at age %.3f s", task.task_id, age_seconds, extra=log_fields(task))
 

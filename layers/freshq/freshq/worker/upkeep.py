@@ -32,7 +32,6 @@ class BackgroundUpkeep:
     """
 
     def __init__(self, queue: BaseQueue) -> None:
-        """Prepare the upkeep of a queue."""
         self._queue = queue
         self._stopped = threading.Event()
         self.failing = False
@@ -48,7 +47,7 @@ class BackgroundUpkeep:
             self._thread.result()
 
     def check(self) -> None:
-        """Raise what ended the thread, if it ended."""
+        """Raise the thread's error if it failed."""
         if self._thread is not None and self._thread.done():
             self._thread.result()
 

@@ -50,8 +50,8 @@ class Access:
     def refusal(self, path: str, headers: Headers) -> tuple[HTTPStatus, str] | None:
         """Return why a request is refused, and the status of the answer; None if it is not.
 
-        A page of another site may make a browser call the dashboard. It cannot choose the header Host, which
-        a name that was bound to this machine's address betrays, nor Origin, nor does it know the token.
+        A page of another site may make a browser call the dashboard. It cannot forge Host or Origin, and does
+        not know the token. Host reveals a name that was bound to this machine's address.
 
         Args:
             path: What is called.
@@ -81,7 +81,6 @@ class Guarded:
     """An application behind its access rules; each answer carries `HEADERS`."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
-        """Stand before an application."""
         self._app = app
         self._access = access
 

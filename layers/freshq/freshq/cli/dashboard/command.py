@@ -52,7 +52,7 @@ def dashboard(
     session = context.session
     if session.address is not None and session.address.startswith("memory:"):
         raise ValueError("queue: memory:// is in one process, so there is nothing to see; use sqlite:///FILE")
-    # A queue that does not answer is said here, rather than by an empty page.
+    # Report an unreachable queue here, not on an empty page.
     session.queue.stats(approximate=True)
     shown = Shown(session.queue, found, every_seconds, changes=not read_only)
     server = Dashboard(shown, Address(host, port, allow_host or ()))

@@ -1,4 +1,4 @@
-"""Watches a queue while a page is open, and sends each snapshot to every page."""
+"""Polls a queue while a page is open, and sends each snapshot to every page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class Live:
     """Watches a queue, in a thread, and only while there are readers."""
 
     def __init__(self, watcher: Watcher, every_seconds: float) -> None:
-        """Watch nothing yet."""
         self._watcher = watcher
         self._every_seconds = every_seconds
         self._readers: set[asyncio.Queue[str | None]] = set()

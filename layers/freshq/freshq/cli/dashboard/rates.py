@@ -26,7 +26,6 @@ class ShedRate:
     """
 
     def __init__(self, window_seconds: float) -> None:
-        """Look back as far as the rates of the queue do."""
         self._window_seconds = window_seconds
         self._live: deque[tuple[float, int]] = deque()
 
@@ -66,7 +65,6 @@ class WaitSamples:
     """Collects the waits of tasks that were claimed first since the last snapshot, and are still in work."""
 
     def __init__(self) -> None:
-        """Start with no sample."""
         self._samples: deque[tuple[float, float]] = deque()
         self._last_snapshot: float | None = None
 

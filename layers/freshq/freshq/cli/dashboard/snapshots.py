@@ -123,7 +123,6 @@ class Watcher:
     """Takes snapshots of a queue. Not thread-safe: one at a time."""
 
     def __init__(self, queue: BaseQueue) -> None:
-        """Watch a queue."""
         self._queue = queue
         self._shed_rate = ShedRate(flow_window_seconds(queue.max_age_seconds))
         self._waits = WaitSamples()

@@ -41,7 +41,6 @@ class Surveyor:
     """Surveys a queue's tasks part by part, again and again."""
 
     def __init__(self, queue: BaseQueue) -> None:
-        """Survey the tasks of a queue."""
         self._queue = queue
         self._next_part_at = 0.0
         self._last: Survey | None = None

@@ -34,7 +34,6 @@ class Lines(Reporter):
     """Prints events for people, a line each."""
 
     def __init__(self, console: Console) -> None:
-        """Print to a terminal."""
         self._console = console
 
     @override

@@ -58,7 +58,6 @@ class ControlChannel:
     """The messages that a process gets, from signals, its standard input and its own threads."""
 
     def __init__(self) -> None:
-        """Start at work."""
         self.stage = Stage.WORKING
         self._messages: SimpleQueue[ControlMessage] = SimpleQueue()
 

@@ -113,7 +113,6 @@ class ReportingHandler(logging.Handler):
     """Makes an event of each log record, with the task that it is about and the traceback."""
 
     def __init__(self, reporter: Reporter) -> None:
-        """Report warnings and errors."""
         super().__init__(logging.WARNING)
         self.addFilter(TaskLogFilter())
         self._reporter = reporter

@@ -26,7 +26,6 @@ class Prompt:
     """The lines that a person types, until Ctrl-D."""
 
     def __init__(self, shell: Shell) -> None:
-        """Prompt for a shell."""
         self._shell = shell
         self._prompt: PromptSession[str] = PromptSession(
             history=_history(), completer=ShellCompleter(shell), complete_while_typing=False
@@ -55,7 +54,6 @@ class ShellCompleter(Completer):
     """Completes commands, their options, and task ids."""
 
     def __init__(self, shell: Shell) -> None:
-        """Complete for a shell."""
         self._shell = shell
 
     @override

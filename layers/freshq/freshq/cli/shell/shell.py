@@ -74,7 +74,6 @@ class Shell:
     """
 
     def __init__(self, session: Session) -> None:
-        """Work on the queue of a session."""
         self.session = session
         self.worst_status = 0
         self._ended = False

@@ -28,7 +28,6 @@ class MemoryMatchStore(MatchStore):
     """Resources in a dictionary, and the keys of each partition in a sorted list."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._lock = threading.Lock()
         self._resources: dict[str, Resource] = {}
         self._keys: defaultdict[str, list[str]] = defaultdict(list)

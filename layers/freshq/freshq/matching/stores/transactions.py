@@ -60,7 +60,6 @@ class Transactions:
     """Sends transactions on one table, and other calls that may conflict with one."""
 
     def __init__(self, client: DynamoDBClient, table: str) -> None:
-        """Use a client for a table."""
         self._client = client
         self._table = table
 

@@ -24,7 +24,6 @@ class PressureGauge:
     """Measures the pressure on a queue."""
 
     def __init__(self, store: Store, queue: str, rules: OverloadRules, meter: FlowMeter) -> None:
-        """Use the store and the flow counts of the queue."""
         self._store = store
         self._queue = queue
         self._deadline_seconds = rules.deadline_seconds

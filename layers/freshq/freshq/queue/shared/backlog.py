@@ -40,7 +40,6 @@ class BacklogBound:
     def __init__(
         self, store: Store, queue: str, rules: OverloadRules, lifecycle: Lifecycle, meter: FlowMeter
     ) -> None:
-        """Use the queue's store, rules and counts."""
         self._store = store
         self._queue = queue
         self._limit = rules.backlog

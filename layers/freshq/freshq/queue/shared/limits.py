@@ -147,7 +147,6 @@ class SharedTokens:
     """Tokens of a bucket that all workers of a queue share, leased in blocks."""
 
     def __init__(self, store: Store, queue: str, bucket: SharedBucket) -> None:
-        """Start without tokens."""
         self._store = store
         self._queue = queue
         self._bucket = bucket
@@ -193,7 +192,6 @@ class SharedRetries:
     """The retry budget of a queue, shared by all workers. Thread-safe."""
 
     def __init__(self, store: Store, queue: str, budget: RetryBudget) -> None:
-        """Use a budget with its initial balance."""
         self._store = store
         self._queue = queue
         self._budget = budget

@@ -39,7 +39,6 @@ class ApproximateCounts:
     """Counts a queue by at most one page of each partition and kind, of up to `MAX_LINES` lines."""
 
     def __init__(self, calls: TableCalls, keyspace: Keyspace, queue: str) -> None:
-        """Count nothing yet."""
         self._calls = calls
         self._keyspace = keyspace
         self._queue = queue

@@ -92,10 +92,9 @@ class Batches:
     """Writes items of a table of freshq's own, up to 25 in a call. Thread-safe."""
 
     def __init__(self, calls: TableCalls) -> None:
-        """Use the calls to a table."""
         self._calls = calls
-        # On an application's table its policies decide, and its records have no version before the first put.
-        # An ARN is no name in a statement.
+        # Not on an application's table: its IAM policies may forbid PartiQL, and its records have no version
+        # before the first put. PartiQL accepts no table ARN.
         self._is_allowed = not calls.names.is_attached and not calls.table.startswith("arn:")
         self._has_worked = False
 
@@ -148,7 +147,7 @@ class Batches:
         return item
 
     def _write(self, writes: Sequence[_Write]) -> list[Item | FreshqError]:
-        """Send batch by batch. Once a call was never answered no other begins: its error is theirs too."""
+        """Send batch by batch. Once a call was never answered, the remaining writes get the same error."""
         answers: list[Item | FreshqError] = []
         for start in range(0, len(writes), BATCH_STATEMENTS):
             some = writes[start : start + BATCH_STATEMENTS]

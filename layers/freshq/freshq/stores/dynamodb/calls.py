@@ -40,7 +40,7 @@ THROTTLING_CODES: Final = frozenset(
         "LimitExceededException",
     }
 )
-# The caller was refused: the same call is refused again until somebody mends that.
+# The caller was refused: the same call is refused again until someone fixes it.
 REFUSED_CODES: Final = frozenset(
     {
         "AccessDeniedException",
@@ -79,7 +79,6 @@ class ConditionFailed(FreshqError):  # noqa: N818 - an outcome that every caller
     """
 
     def __init__(self, item: Item | None) -> None:
-        """Keep the item."""
         super().__init__("the condition did not hold")
         self.item = item
 

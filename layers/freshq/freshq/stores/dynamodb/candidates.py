@@ -83,7 +83,7 @@ class Candidates:
 
     def ahead_of(self, wanted: Collection[str], count: int) -> list[str]:
         """Return the ids of up to `count` other tasks that were read anyway and may be claimed next."""
-        # Some were tried already and lost to others. To name those does no harm.
+        # Some were tried already and lost to others. Naming those again is harmless.
         by_rank = (task_id for rank in zip_longest(*self.pages) for task_id in rank if task_id is not None)
         return list(islice((task_id for task_id in by_rank if task_id not in wanted), max(0, count)))
 

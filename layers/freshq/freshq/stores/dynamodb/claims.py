@@ -36,13 +36,13 @@ EXTRA_NAMES: Final = LOOKAHEAD_KEYS
 # The minimum number of tasks that a lease record names. With fewer it would be written more often; with
 # more, a sweep and the approximate count of TAKEN tasks would read more.
 MIN_NAMED: Final = 4
-# Of the hash key of a table, an application's included.
+# Limit of the hash key of a table, an application's included.
 MAX_KEY_BYTES: Final = 2048
 # Candidates that a claim tries beyond those it wants: taken by others, or stale. Each costs up to two calls;
 # what is stale is out of the way of the next claim.
 MAX_VAIN_TRIES: Final = 50
-# A claim that is under way for this part of a lease names its tasks anew: by the end of the lease of which
-# the record speaks, the sweep could look at it, find nothing taken and drop it.
+# A claim that has been under way for this share of a lease names its tasks again: otherwise the sweep could
+# see the lease record expire, find nothing taken, and delete it.
 MAX_LATENESS: Final = 0.1
 
 

@@ -43,7 +43,6 @@ class ControlRecords:
     """Reads and writes control records, and caches them for `MAX_STALENESS_SECONDS`. Thread-safe."""
 
     def __init__(self, calls: TableCalls) -> None:
-        """Start with an empty cache."""
         self._calls = calls
         self._lock = threading.Lock()
         self._cache: dict[str, Control] = {}

@@ -78,7 +78,6 @@ class KnownLines:
     """
 
     def __init__(self) -> None:
-        """Know no line."""
         # Each known line is in exactly one of the three states below; here by when it was announced.
         self._announced_at: dict[Line, float] = {}
         self._open: defaultdict[int, _OpenGroups] = defaultdict(_OpenGroups)

@@ -130,7 +130,6 @@ class _LeaseRecord:
     """
 
     def __init__(self, queue: str) -> None:
-        """Hold nothing."""
         self.writing = threading.Lock()
         self._lock = threading.Lock()
         self._queue = queue
@@ -209,7 +208,6 @@ class LeaseRecords:
     """The lease records of this process for one table. Thread-safe."""
 
     def __init__(self, calls: TableCalls, keyspace: Keyspace) -> None:
-        """Hold nothing."""
         self._calls = calls
         self._keyspace = keyspace
         self._lock = threading.Lock()

@@ -40,7 +40,6 @@ class LineClosings:
     """The closings of one table. Thread-safe."""
 
     def __init__(self, calls: TableCalls, keyspace: Keyspace) -> None:
-        """Know no closing."""
         self._calls = calls
         self._keyspace = keyspace
         self._lock = threading.Lock()

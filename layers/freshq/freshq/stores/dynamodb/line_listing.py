@@ -27,7 +27,6 @@ class LineListing:
     """What was read of the line records of one queue. For one thread at a time."""
 
     def __init__(self, calls: TableCalls, queue: str) -> None:
-        """Have read nothing yet."""
         self._calls = calls
         self._queue = queue
         self._next_at = NEVER

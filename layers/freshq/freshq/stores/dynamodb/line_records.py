@@ -72,7 +72,6 @@ class LineRecords:
     """The lines of groups, known from this process's puts and from the line records. Thread-safe."""
 
     def __init__(self, calls: TableCalls, control: ControlRecords, keyspace: Keyspace) -> None:
-        """Know no line yet."""
         self._calls = calls
         self._control = control
         self._closings = LineClosings(calls, keyspace)

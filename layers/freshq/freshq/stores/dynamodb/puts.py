@@ -104,8 +104,8 @@ class Puts:
 def each_in_order(tasks: Sequence[Task], put: Callable[[Task], T]) -> list[T]:
     """Put tasks concurrently, those of the same id one after the other; return the answers in order.
 
-    Once a put was never answered, no other begins: its error is theirs too. So all end when the puts end that
-    were under way, and not each after timeouts of its own.
+    Once a put was never answered, the remaining puts get the same error. So all end with the puts that are
+    under way, rather than each after its own timeout.
     """
     unanswered: list[Callable[[], T]] = []
 

@@ -1,4 +1,4 @@
-"""Takes damaged tasks out of the way of the others."""
+"""Turns damaged tasks into dead letters, so that they block no others."""
 
 from __future__ import annotations
 

@@ -31,7 +31,6 @@ class SharedRecords:
     """Reads and writes the shared records of a table."""
 
     def __init__(self, calls: TableCalls) -> None:
-        """Use a table."""
         self._calls = calls
 
     def read(self, queue: str, name: str) -> SharedRecord | None:

@@ -38,7 +38,6 @@ class StaleTasks:
     """Sheds tasks past their own deadline: one that a claim tried, or those it passed over. Thread-safe."""
 
     def __init__(self, calls: TableCalls, keyspace: Keyspace) -> None:
-        """Know of no stale task."""
         self._calls = calls
         self._keyspace = keyspace
         self._lock = threading.Lock()

@@ -46,7 +46,7 @@ STALE_ROWS: Final = 500
 MAX_LOOKS: Final = 2
 # Statements that take from the lines of a level: a line may have less than its turns.
 MAX_ROUNDS: Final = 3
-# Lines that a statement asks at least, if there are as many: those to come to turn next may be empty by now.
+# Lines that a statement asks at least, if there are as many: the next lines may be empty by then.
 MIN_ASKED: Final = 4
 
 

@@ -287,6 +287,5 @@ class _OutOfTimeError(Exception):
     """A call has no time for another try."""
 
     def __init__(self, failure: StoreError) -> None:
-        """Keep the error of the last try."""
         super().__init__(str(failure))
         self.failure = failure

@@ -112,7 +112,6 @@ class LineWindow:
     def __init__(
         self, schema: Schema, dialect: sa.Dialect, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start before the first line."""
         self._schema = schema
         self._dialect = dialect
         self.sql = WindowStatements(schema, dialect)

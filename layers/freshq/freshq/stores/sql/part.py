@@ -23,7 +23,6 @@ class Part(Store):
     """
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
-        """Use the tables of a database."""
         self.database = database
         self.schema = schema
         self.queue = queue

@@ -21,7 +21,6 @@ class PreparedStatement:
     """
 
     def __init__(self, statement: sa.Executable, dialect: sa.Dialect) -> None:
-        """Compile a statement."""
         compiled: Any = statement.compile(dialect=dialect)  # type: ignore[attr-defined] # of every Executable
         self.text = str(compiled)
         self.returns_rows = statement.is_select or bool(compiled.effective_returning)

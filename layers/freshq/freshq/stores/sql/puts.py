@@ -78,7 +78,6 @@ class PutSignal:
     """Wakes the threads of this process that wait for a put."""
 
     def __init__(self) -> None:
-        """Start at zero."""
         self.count = 0
         self._condition = threading.Condition()
 

@@ -53,7 +53,6 @@ class StaleTasks:
     """Takes tasks that are past their deadline out of their lines."""
 
     def __init__(self, database: Database, schema: Schema) -> None:
-        """Use the tables of a database."""
         self._database = database
         self._sql = StaleStatements(schema, database.engine.dialect)
 

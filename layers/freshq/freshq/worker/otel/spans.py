@@ -135,7 +135,6 @@ class RunSpan(RunScope):
     """The span of one run."""
 
     def __init__(self, task: Task, span: Span) -> None:
-        """Use a span that has begun."""
         super().__init__(task)
         self._span = span
 

@@ -35,7 +35,6 @@ class QueueCollector(Collector):
     """Reads the gauges of a queue at each scrape."""
 
     def __init__(self, queue: BaseQueue) -> None:
-        """Read a queue."""
         self._queue = queue
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

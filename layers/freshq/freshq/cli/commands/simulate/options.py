@@ -127,7 +127,7 @@ class SimulateOptions:
         if self.max_backlog is not None:
             return BacklogLimit(self.max_backlog, self.when_full, self.group_share)
         if self.group_share is not None:
-            raise ValueError("group_share: needs max_backlog, of which it is a share")
+            raise ValueError("group_share: needs max_backlog, because it is a share of it")
         return None
 
     def parsed_burst(self) -> Burst | None:

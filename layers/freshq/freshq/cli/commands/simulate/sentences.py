@@ -1,4 +1,4 @@
-"""What a simulation comes to, in a sentence."""
+"""Sums up a simulation in a sentence."""
 
 from __future__ import annotations
 

@@ -72,7 +72,6 @@ class Watcher:
     """Takes snapshots of a queue."""
 
     def __init__(self, queue: BaseQueue) -> None:
-        """Watch a queue."""
         self._queue = queue
         self._dead_letters: tuple[Task, ...] = ()
         self._in_work: tuple[Task, ...] = ()

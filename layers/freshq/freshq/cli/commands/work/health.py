@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # A call to the store may take nine tenths of a lease, and a round of the loop makes a few of them.
 LEASES_PER_LOOP: Final = 2
 MIN_LOOP_SECONDS: Final = 30.0
-# A store that has not answered for this time is away, although the call has not failed yet.
+# A store that has not answered for this time is unreachable, although the call has not failed yet.
 ANSWER_SECONDS: Final = 5.0
 
 

@@ -241,7 +241,7 @@ class Supervisor:
 
 
 def _event_of(line: str) -> dict[str, Any]:
-    """Return the event that a line is; a line that is none was printed by the application."""
+    """Parse a line as an event; other lines were printed by the application."""
     try:
         values = json.loads(line)
     except ValueError:

@@ -63,7 +63,6 @@ class SqlHistory(History):
     command: ClassVar = "freshq table create"
 
     def __init__(self, database: Database, schema: Schema) -> None:
-        """Send nothing yet."""
         self._database = database
         self._schema = schema
         self._sql = HistoryStatements(schema, database.engine.dialect)
