@@ -23,6 +23,7 @@ def test_a_task_that_claims_pass_over_for_its_age_is_shed(store: StoreUnderTest)
     assert [task.task_id for task in worker.list("SHED").tasks] == ["old"]
     old = known(worker, "old")
     assert (old.status, old.deadline) == (TaskStatus.SHED, old.created + 2)
+    assert old.ended_at(store.clock.now) == old.deadline
     assert not worker.contains("old")
     assert [waiting.task.task_id for waiting in worker.peek(9)] == ["new", "later"]
     assert ids(worker.claim(limit=9)) == ["new"]

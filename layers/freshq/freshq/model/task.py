@@ -185,7 +185,10 @@ class Task(_Run):
         status = self.status_at(now)
         if status not in OVER:
             return None
-        return self.deadline if self.status is TaskStatus.PENDING else self.updated
+        went_stale = (
+            status is TaskStatus.SHED and self.shed_reason is None
+        )  # no rule shed it, nothing is stored
+        return self.deadline if went_stale else self.updated
 
     @property
     def trace_id(self) -> str | None:
