@@ -200,7 +200,7 @@ def handlers(doorbell: Doorbell, monkeypatch: pytest.MonkeyPatch) -> dict[str, M
     }
     without_pause = partial(producer.produce, sleep=lambda _seconds: None)
     monkeypatch.setattr(functions["create_tasks"], "produce", without_pause)
-    monkeypatch.setattr(functions["process_tasks"], "_work", lambda _seconds: RunReport())
+    monkeypatch.setattr(functions["process_tasks"], "work", lambda _connections, _seconds: RunReport())
     monkeypatch.setattr(functions["archive"], "_archive", lambda: Archive(cast("Any", Delivery()), "Archive"))
     return functions
 
