@@ -60,7 +60,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_page_shows_the_example() -> None:
-    assert f"```toml\n{EXAMPLE.read_text('utf-8')}```" in (PROJECT / "docs" / "schedules.md").read_text("utf-8")
+    page = (PROJECT / "docs" / "schedules.md").read_text("utf-8")
+    assert f"```toml\n{EXAMPLE.read_text('utf-8')}```" in page
 
 
 class TestSources:
