@@ -277,16 +277,16 @@ class TestIds:
     @pytest.mark.parametrize(
         ("key", "given", "problem"),
         [
-            (NUMBER, "A", r"must be the key 'id' as a number \(id is no number\), got 'A'"),
-            (NUMBER, "1_0", "no number"),
-            (NUMBER, "nan", "no number"),
-            (NUMBER, "٣", "no number"),
+            (NUMBER, "A", r"must be the key 'id' as a number \(id is not a number\), got 'A'"),
+            (NUMBER, "1_0", "not a number"),
+            (NUMBER, "nan", "not a number"),
+            (NUMBER, "٣", "not a number"),
             (NUMBER, "1" * 39, "more digits"),
             (NUMBER, "1e126", "another size"),
             (NUMBER, "1e-131", "another size"),
             (NUMBER, "-1e125", "reserved"),
             (NUMBER, own_number("freshq#attach"), "reserved"),
-            (TableKey(KeyPart("id", "B")), "AP8", "no base64"),
+            (TableKey(KeyPart("id", "B")), "AP8", "not base64"),
             (TableKey(KeyPart("id", "B")), "ZnJlc2hxIw==", "reserved"),
             (PAIR, "a", r"must be CUSTOMER/ORDER, text and a number, .* \(it has 0 '/', not one\), got 'a'"),
             (PAIR, "a/b/1", "2 '/', not one"),
@@ -318,7 +318,7 @@ class TestIds:
             ((True, b"a"), "customer: must be an int or a Decimal, got bool"),
             ((7, "a"), "order: must be bytes, got str"),
             ((7,), "range_key: required, .* 'order'"),
-            ((Decimal("nan"), b"a"), "customer is no number"),
+            ((Decimal("nan"), b"a"), "customer is not a number"),
         ):
             with pytest.raises(ValueError, match=problem):
                 queue.record_id(*key)
@@ -352,7 +352,7 @@ class TestIds:
         queue.enqueue("1")
         queue.claim()
         (record,) = [item for item in scanned(table) if "freshq_taskIds" in item]
-        record["freshq_taskIds"] = {"SS": ["1", "no number"]}
+        record["freshq_taskIds"] = {"SS": ["1", "not a number"]}
         client.put_item(TableName=table.table, Item=record)
         table.clock.advance(60)
         assert table.queue().recover() == 1

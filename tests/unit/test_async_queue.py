@@ -263,7 +263,7 @@ class TestCancelling:
             await threads.finish()
 
         asyncio.run(cancel())
-        assert caplog.messages == ["could not undo a call that nobody awaits"]
+        assert caplog.messages == ["could not undo a call that is no longer awaited"]
 
     def test_the_end_of_the_program_waits_for_what_was_cancelled(self) -> None:
         store = HeldStore()

@@ -111,7 +111,7 @@ class TestIds:
 
     @pytest.mark.usefixtures("orders")
     def test_what_is_wrong_with_an_id_is_said(self) -> None:
-        for given, problem in (("7", "CUSTOMER/ORDER"), ("x/a", "customer is no number"), ("7/", "empty")):
+        for given, problem in (("7", "CUSTOMER/ORDER"), ("x/a", "customer is not a number"), ("7/", "empty")):
             fails(2, problem, "put", "--id", given)
             fails(2, problem, "get", given)
         fails(1, "record '8/a': the attached table has none", "put", "--id", "8/a")

@@ -202,7 +202,7 @@ def test_a_caller_waits_in_line_and_asks_again(queue: MatchQueue) -> None:
     (match,) = answer("wait", "ann", "language=Spanish")
     assert (match["resource_id"], match["caller_id"]) == ("Ellen", "ann")
     assert answer("release", "Ellen", "--token", match["token"])["caller_id"] is None
-    assert "nobody waits" in freshq("callers").output
+    assert "no caller waits" in freshq("callers").output
 
 
 def test_only_a_table_of_resources_is_deleted(

@@ -267,7 +267,7 @@ class TestAsync:
 @pytest.mark.parametrize(
     ("register", "problem"),
     [
-        (lambda handlers: handlers.on(""), "kind: must be a text"),
+        (lambda handlers: handlers.on(""), "kind: must be a non-empty string"),
         (lambda handlers: handlers.on("a", max_attempts=0), "max_attempts: must be a whole number"),
         (lambda handlers: handlers.on("a", max_run_seconds=0), "max_run_seconds: must be"),
         (lambda handlers: handlers.on("a", max_run_seconds=1)(print), "only an async function"),

@@ -106,7 +106,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 def test_a_key_that_is_no_text_is_refused_with_its_type_and_place(value: Any, kind: str) -> None:
     with pytest.raises(ValueError, match=r"^a key") as refused:
         json_copy(json_text(value), value)
-    assert str(refused.value) == (f"a key{kind}, and JSON would make it a text; use texts as keys")
+    assert str(refused.value) == (f"a key{kind}, and JSON would make it a string; use strings as keys")
 
 
 def test_depth_counts_what_is_inside_dataclasses_too() -> None:

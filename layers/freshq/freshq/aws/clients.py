@@ -1,4 +1,4 @@
-"""Clients of the functions, by botocore's session: to import boto3 lengthens a cold start by a tenth."""
+"""The functions' clients, made by botocore's session: importing boto3 lengthens a cold start by a tenth."""
 
 from __future__ import annotations
 

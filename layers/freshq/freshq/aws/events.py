@@ -25,7 +25,7 @@ def table_of(record: Mapping[str, Any]) -> str:
     """Return the name of the table whose stream has a record; empty if the record does not say it.
 
     Raises:
-        ValueError: If what says it is no text.
+        ValueError: If the field that names it is not a string.
     """
     arn = text_of(record, "eventSourceARN") or ""
     return arn.partition(":table/")[2].partition("/")[0]

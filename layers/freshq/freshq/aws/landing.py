@@ -1,4 +1,4 @@
-"""The landed event: one change of a task, as the archive writes it.
+"""The landed event: one change of a task, in the archive's format.
 
 It is flat and has no secrets, which a data lake would keep for longer than the table. Payload, result and
 error are left out. Of the lease token, which allows its holder to settle the task, there is only a digest.

@@ -1,4 +1,4 @@
-"""The landed events of a table of resources: what its stream says of resources and callers."""
+"""The landed events of a table of resources: changes of resources and callers, from its stream."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def fields(**values: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON values
 
 
 class _Unpacking(logging.Filter):
-    """Gives a record the fields of its line, also in place of its own: the saved queries search for them."""
+    """Gives a record the fields of its line, replacing its own: the saved queries search for them."""
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Puts tasks on request: those of the request, or a synthetic load at a constant rate."""
+"""Puts tasks on request: the tasks in the request, or a synthetic load at a constant rate."""
 
 from __future__ import annotations
 

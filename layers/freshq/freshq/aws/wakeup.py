@@ -1,4 +1,4 @@
-"""Wake-ups: messages that say "look at the queue", without tasks; and what stops them."""
+"""Wake-ups: messages without tasks that ask for a worker pass; and the kill switch that stops them."""
 
 from __future__ import annotations
 

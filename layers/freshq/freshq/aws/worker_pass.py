@@ -1,4 +1,4 @@
-"""One pass of ProcessTasks: what it works with, and its tail call."""
+"""One pass of ProcessTasks: its connections, and its tail call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed of a task: names with their values for people, fields for programs."""
+"""A task as it is printed: names and values for people, fields for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue that a command works on, and what a shell remembers of it."""
+"""The queue that a command works on, and a shell's memory of its claims."""
 
 from __future__ import annotations
 

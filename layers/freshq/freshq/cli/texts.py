@@ -1,4 +1,4 @@
-"""Values as texts: durations, excerpts, JSON."""
+"""Formats values as text: durations, excerpts, JSON."""
 
 from __future__ import annotations
 

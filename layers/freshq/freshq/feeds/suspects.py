@@ -1,4 +1,4 @@
-"""Tasks for which a destination fails, while it takes others."""
+"""Tasks on which a destination fails while it takes others."""
 
 from __future__ import annotations
 

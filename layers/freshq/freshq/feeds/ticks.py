@@ -18,7 +18,7 @@ from freshq.model.checks import checked_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Of an expression that Debian's cron knows; with one more, the first is the second.
+# Fields of an expression that Debian's cron knows; with one more, the first is the second.
 FIELDS: Final = 5
 # Between checks for a change of a zone's offset: no zone changes twice within it.
 SEARCH_SECONDS: Final = 12 * 3600

@@ -1,4 +1,4 @@
-"""A caller who waits in line for a resource, and the versions of one. Pure."""
+"""A caller that waits in line for a resource, and its versions. Pure."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def waiting_caller(caller_id: str, ranks: tuple[tuple[Ask, ...], ...], since: fl
 
 
 def caller_of(resource: Resource) -> Caller | None:
-    """Return the served caller of a resource, as far as the resource tells; None if it has none."""
+    """Return the served caller of a resource, as recorded in the resource; None if it has none."""
     if resource.caller_id is None:
         return None
     return Caller(resource.caller_id, CallerStatus.SERVED, resource.token, resource_id=resource.resource_id)

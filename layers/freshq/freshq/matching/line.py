@@ -78,7 +78,7 @@ class CallerLine:
     # --- from the side of a resource
 
     def enqueue(self, resource_id: str) -> Resource:
-        """Match an available resource with the first caller whom it fits; queue it if there is none."""
+        """Match an available resource with the first caller that it fits; queue it if there is none."""
 
         def attempt() -> Resource:
             before = self._store.get(resource_id)
@@ -93,7 +93,7 @@ class CallerLine:
         return repeated(f"resource {quoted(resource_id)}", attempt)
 
     def served(self, queued: Resource) -> Resource | None:
-        """Match a queued resource with the first caller whom it fits.
+        """Match a queued resource with the first caller that it fits.
 
         Returns:
             Its new version; None if it fits no caller, or is no longer queued.

@@ -1,4 +1,4 @@
-"""What happens to resources and callers as lives of tasks, for the data pipeline. Pure.
+"""The changes of resources and callers as lives of tasks, for the data pipeline. Pure.
 
 A stay of a resource in the queue is a task: it waits, a match claims it, and `release` completes it. So is a
 caller who waits: being served completes it, and what follows belongs to the stay of the resource. A resource
@@ -109,7 +109,7 @@ def caller_events(before: Caller | None, after: Caller | None, at: float) -> Ite
 
 
 def numbered(events: Iterator[Event], event_id: str, sequence: str) -> Iterator[Event]:
-    """Yield the events of one change with ids and sequence numbers of their own.
+    """Yield the events of one change, each with its own id and sequence number.
 
     Args:
         events: In the order in which they are to be read.

@@ -1,4 +1,4 @@
-"""Takes queued resources for callers who do not wait, and settles matches."""
+"""Takes queued resources for callers that do not wait, and settles matches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Matches:
             yield from taken(self._walk, ranks, self._take)
 
     def _take(self, entry: Entry, ask: Ask, rank: int) -> Match | None:
-        """Match one resource; None if somebody else was first."""
+        """Match one resource; None if another caller was first."""
         match = Match(
             resource_id=entry.resource.resource_id,
             token=new_token(),

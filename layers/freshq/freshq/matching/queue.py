@@ -1,4 +1,4 @@
-"""Matching: a caller gets the resource that fits and has waited longest, and nobody else gets it."""
+"""Matching: a caller gets the resource that fits and has waited longest, and no other caller gets it."""
 
 from __future__ import annotations
 

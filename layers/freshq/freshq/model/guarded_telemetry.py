@@ -1,4 +1,4 @@
-"""A guard around telemetry: whatever it raises changes nothing of what a queue and its workers do."""
+"""A guard around telemetry: its errors change nothing that a queue and its workers do."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TelemetryFailures:
         self._logged.add(hook)
         last = traceback.extract_tb(error.__traceback__)[-1]
         logger.error(
-            "telemetry: %s raised %s in %s, line %s; work goes on without it, and this is logged once",
+            "telemetry: %s raised %s in %s, line %s; work continues without it, and this is logged once",
             hook,
             type(error).__name__,
             last.filename,
@@ -60,7 +60,7 @@ class TelemetryFailures:
 
 
 class GuardedTelemetry(Telemetry):
-    """Passes on what it is told. The store is called once, and its answer counts, whatever telemetry does."""
+    """Passes every call on. The store is called once, and its answer counts, whatever telemetry does."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry

@@ -67,7 +67,7 @@ def json_copy(text: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
     if copy != value and (found := next(_changed_keys(value, ""), None)) is not None:
         where, type_name = found
         at = f" at {where}" if where else ""
-        msg = f"a key{at} is of type {type_name}, and JSON would make it a text; use texts as keys"
+        msg = f"a key{at} is of type {type_name}, and JSON would make it a string; use strings as keys"
         raise ValueError(msg)
     return copy
 

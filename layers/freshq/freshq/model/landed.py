@@ -1,4 +1,4 @@
-"""What every landed event has in common, whatever store it comes from."""
+"""The parts that landed events of all stores share."""
 
 from __future__ import annotations
 

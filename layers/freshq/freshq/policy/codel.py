@@ -13,7 +13,7 @@ MAX_TAKES: Final = 2
 # Tasks behind those that it took that a claim sheds by CoDel: enough for claims of one task to keep up with a
 # hundred times the capacity.
 MAX_SHED_BEHIND: Final = 100
-# What waited for exactly the longest wait is not shed: it was created after this step before that.
+# Bounds on creation times are exclusive. One clock step earlier, they still allow a wait of just the limit.
 CLOCK_STEP_SECONDS: Final = 1e-6
 
 

@@ -101,7 +101,7 @@ class OverloadRules:
             msg = f"reserve: {self.reserve.seconds} s leave no time within the deadline of "
             raise ValueError(msg + f"{self.deadline_seconds} s; nothing would ever be claimed")
         if self.backlog is not None and self.backlog.group_share is not None and not self.fair:
-            raise ValueError("group_share: needs fair; only then each group waits in a line of its own")
+            raise ValueError("group_share: needs fair; only then does each group have its own line")
         self.new_codel()
 
     def new_order(self) -> OrderPolicy:

@@ -61,7 +61,7 @@ def _verb(
 def _undone_verb(
     method: Callable[Concatenate[Any, P], T], undo: Callable[[BaseQueue, T], None]
 ) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
-    """Return a verb like `_verb`; what nobody awaits any more is undone."""
+    """Return a verb like `_verb`; a call that is no longer awaited is undone."""
 
     @wraps(method)
     async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -84,7 +84,7 @@ def _give_back(queue: BaseQueue, claims: list[Claim]) -> None:
 
 
 def _report_lost(queue: BaseQueue, tasks: list[Task]) -> None:
-    """Say which tasks a cancelled coroutine has dequeued: they are SUCCESS, and nobody has them."""
+    """Log which tasks a cancelled coroutine has dequeued: they are SUCCESS, and no caller received them."""
     for task in tasks:
         logger.warning(
             "queue %r: task %s was dequeued for a coroutine that was cancelled; put it again if it matters",

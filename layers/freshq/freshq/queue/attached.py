@@ -52,7 +52,7 @@ class AttachedStore(Store, RecordStore, Protocol):
         """Whether the creation time orders the lines, and not an attribute of the records."""
 
     def move(self, task: Task, guard: Guard) -> Task:
-        """Replace a waiting task as `replace` does; where an attribute orders the table, read it anew.
+        """Replace a waiting task as `replace` does; where an attribute orders the table, read it again.
 
         Raises:
             ConflictError: If the guard does not hold.

@@ -70,7 +70,7 @@ class BaseQueue(Putting, Claiming, Settling, Tending, Reading):
             except StoreError:
                 if not done:
                     raise
-                # What was completed must reach the caller. If the store still fails, so does the next call.
+                # Completed tasks must reach the caller. If the store still fails, so does the next call.
                 logger.warning("dequeued only %d of %d tasks", len(done), limit, exc_info=True)
                 break
         return done

@@ -52,7 +52,7 @@ def _oldest_behind(core: Core, doomed: Sequence[Claim], now: float) -> list[Task
     """Return the oldest tasks in the lines of some that are shed; none if they cannot be read."""
     level = doomed[0].task.priority
     groups = dict.fromkeys(claim.task.group for claim in doomed if claim.task.priority == level)
-    # What the reserve keeps from being claimed is not for CoDel to shed.
+    # CoDel does not shed tasks that the reserve keeps from being claimed.
     reserve_seconds = core.reserve.seconds(now)
     created_after = now - core.config.max_age_seconds + reserve_seconds
     request = OldestRequest(core.name, now, created_after, MAX_SHED_BEHIND, [*groups][:MAX_SHED_LINES], level)

@@ -1,4 +1,4 @@
-"""What an operator does with tasks, and with the queue as a whole."""
+"""The verbs of an operator, on single tasks and on the whole queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threads in which coroutines make their calls: a bounded number, so that no loop waits for a store."""
+"""A bounded number of threads for the calls of coroutines, so that no event loop waits for a store."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _logged(call: Callable[[], object]) -> None:
     try:
         call()
     except Exception:
-        logger.exception("could not undo a call that nobody awaits")
+        logger.exception("could not undo a call that is no longer awaited")
 
 
 def _finish(pool: ThreadPoolExecutor, last: Callable[[], object]) -> None:

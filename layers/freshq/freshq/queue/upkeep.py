@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import Store
 
-# What a claim does at most.
+# Most that a claim does.
 SMALL_PORTION: Final = 25
-# What the sweep and the background do at a time.
+# Most that the sweep and the background do at a time.
 LARGE_PORTION: Final = 1000
 RECORD: Final = "upkeep"
 # If the process that does the upkeep dies, another one takes over after this time.

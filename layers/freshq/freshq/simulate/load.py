@@ -19,7 +19,7 @@ Kind = TypeVar("Kind", int, str)
 
 # A simulation keeps 33 bytes per task; this many take a third of a gigabyte.
 MAX_TASKS: Final = 10_000_000
-# Of the logarithm of a lognormal service time; its squared coefficient of variation is e - 1 = 1.72.
+# Sigma of a lognormal service time, whose squared coefficient of variation is then e - 1 = 1.72.
 LOGNORMAL_SIGMA: Final = 1.0
 
 

@@ -162,7 +162,7 @@ class Store(Protocol):
         """
 
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> Sequence[PutResult]:
-        """Put tasks in order, each over the one of its id, by the rule of `freshq.stores.conflicts`.
+        """Put tasks in order, each over the task of the same id, by the rule of `freshq.stores.conflicts`.
 
         Returns:
             For each task, in order: what its put did, or the error that prevented it. If

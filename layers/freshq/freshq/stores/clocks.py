@@ -1,4 +1,4 @@
-"""Clocks that are guarded: against jumps of the machine's, and against one that differs from the store's."""
+"""Guarded clocks: against jumps of the machine's clock, and against one that differs from the store's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a put does if a task of its id is known: one rule for all stores."""
+"""Decides what a put does if its id is already in use: one rule for all stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store that keeps a history offers beyond `Store`: every change of a queue's tasks, in batches."""
+"""The protocol of a store's history: every change of a queue's tasks, in batches."""
 
 from __future__ import annotations
 

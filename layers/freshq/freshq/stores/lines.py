@@ -1,4 +1,4 @@
-"""What the claimers of one process share: the order of each line, and whose turn it is. Thread-safe.
+"""State that the claimers of one process share: the order of each line, and whose turn it is. Thread-safe.
 
 A line is a group within a priority level. Stores ask these objects while they look for tasks to claim;
 the decisions are those of `freshq.policy`.

@@ -1,4 +1,4 @@
-"""What the memory store knows of the tasks of a queue without visiting them: how many are in each state."""
+"""Counts of the memory store: how many tasks of a queue are in each state, without visiting them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue asks for when it sheds its oldest tasks."""
+"""The request of a queue that sheds its oldest tasks."""
 
 from __future__ import annotations
 

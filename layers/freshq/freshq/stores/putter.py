@@ -1,4 +1,4 @@
-"""Chooses how tasks are put into a store: in a transaction of the caller, or by themselves."""
+"""Chooses how tasks are put into a store: in the caller's transaction, or in their own."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from freshq.policy.reserve import ReserveSpans
 
 
-# What is kept beyond the ids that are wanted, before they are sorted.
+# Ids that are kept beyond those that are wanted, before they are sorted.
 SLACK_IDS: Final = 1_000
 STATES: Final = ("pending", "delayed", "taken", "success", "failure", "cancelled", "shed")
 

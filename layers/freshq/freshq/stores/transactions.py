@@ -1,4 +1,4 @@
-"""What a store with transactions offers beyond `Store`."""
+"""The protocol of a store with transactions, beyond `Store`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock that a test turns."""
+"""A clock that a test advances."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_START: Final = 1_767_225_600.0
 
 
 class ManualClock:
-    """A clock that moves only when it is told to. Pass it to a queue as `clock=`.
+    """A clock that moves only when a test advances it. Pass it to a queue as `clock=`.
 
     Attributes:
         now: The time it shows, in seconds since the epoch.

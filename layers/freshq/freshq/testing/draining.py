@@ -1,4 +1,4 @@
-"""Running what is due, in the thread of the test."""
+"""Runs due tasks, in the thread of the test."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def drain(queue: BaseQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list
     while claims := queue.claim(1):
         if len(fates) == max_runs:
             queue.release(claims[0])
-            msg = f"tasks are still due after {max_runs} runs; does the runner put what it runs?"
+            msg = f"tasks are still due after {max_runs} runs; does the runner put its own task again?"
             raise AssertionError(msg)
         fates.append(_run(queue, claims[0], run, codec))
         if fates[-1].outcome is Outcome.RELEASED:

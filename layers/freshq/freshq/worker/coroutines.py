@@ -1,4 +1,4 @@
-"""Where the coroutines of handlers run: on one event loop, whichever thread starts them."""
+"""Runs the coroutines of handlers on one event loop, whichever thread starts them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Coroutines: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class OwnLoop:
-    """An event loop in a thread of its own, which its first coroutine starts."""
+    """An event loop in a separate thread, which its first coroutine starts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

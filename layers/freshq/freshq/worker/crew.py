@@ -1,4 +1,4 @@
-"""The threads of a worker: they run the claimed tasks, and settle together what ended."""
+"""The threads of a worker: they run the claimed tasks, and settle finished runs together."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class Crew:
         return None, False
 
     def _goes_on(self, now: float) -> bool:
-        """Return whether a burst of short runs seems to go on: its next run has just begun."""
+        """Return whether a burst of short runs seems to continue: its next run has just begun."""
         return self._running > 0 and now - self._last_began < GATHER_SECONDS
 
     def _gather(self, seconds: float) -> None:

@@ -95,7 +95,7 @@ class Handlers(CoroutineRunner):
                 with a task, or with a task and a payload.
         """
         if not isinstance(kind, str) or not kind:
-            msg = f"kind: must be a text that is not empty, got {quoted(kind)}"
+            msg = f"kind: must be a non-empty string, got {quoted(kind)}"
             raise ValueError(msg)
         if max_attempts is not None:
             checked_count("max_attempts", max_attempts)

@@ -193,7 +193,7 @@ class LeaseLoop(WorkLoop):
         """Start the coroutine of a task that has one and may run now; return whether it needs no thread."""
         try:
             return self._start_coroutine(run)
-        except BaseException as error:  # noqa: BLE001 - raised by the loop; the runs claimed with it go on
+        except BaseException as error:  # noqa: BLE001 - raised by the loop; the runs claimed with it continue
             self._runs.end(run, error)
             return True
 
@@ -235,7 +235,7 @@ class LeaseLoop(WorkLoop):
         return run_to_end(self._queue, run, self._runner_of(run), self._codec, self._limits.may_retry)
 
     def _settle(self, pending: list[PendingSettlement]) -> None:
-        """Settle runs; those that the store does not answer are left to a thread of their own."""
+        """Settle runs; a separate thread takes those that the store does not answer."""
         with self._ending(pending):
             unanswered = settle_together(self._queue, pending)
             if not unanswered:
@@ -250,7 +250,7 @@ class LeaseLoop(WorkLoop):
 
     @contextmanager
     def _ending(self, pending: list[PendingSettlement]) -> Iterator[None]:
-        """End runs with an error that nobody expected: the loop raises it."""
+        """End runs with an unexpected error: the loop raises it."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - raised by the loop

@@ -1,4 +1,4 @@
-"""Lease renewal: in threads of its own, whatever the claim loop waits for."""
+"""Renews leases in separate threads, whatever the claim loop waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What log records say of a task: its id, kind, queue and attempt, and its trace. Never its payload."""
+"""The fields of a task in log records: its id, kind, queue, attempt and trace. Never its payload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of a worker: start what can start, until the end; then wait for what still runs."""
+"""The loop of a worker: starts tasks until the end; then waits for those that still run."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class WorkLoop(ABC):
             self._failure = self._failure or error
 
     def _raise_failure(self) -> None:
-        """Raise what an observer raised, or what nobody expected. Then what still runs is waited for."""
+        """Raise an observer's error, or an unexpected one. The worker then waits for runs under way."""
         if self._failure is not None:
             raise self._failure
 

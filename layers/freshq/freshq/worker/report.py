@@ -201,7 +201,7 @@ class TellingObserver(Observer):
             self._telemetry.switched(switch)
 
 
-# How the end of a run is logged, if it is as somebody wanted it.
+# Log level of the end of a run, if the end was intended.
 LEVELS: Final = {Outcome.SUCCEEDED: logging.DEBUG, Outcome.CANCELLED: logging.INFO}
 
 

@@ -1,4 +1,4 @@
-"""Settling: what a run returned or raised decides how its claim is settled."""
+"""Settles claims by what their runs returned or raised."""
 
 from __future__ import annotations
 

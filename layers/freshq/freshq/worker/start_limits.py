@@ -1,4 +1,4 @@
-"""How many tasks a worker may start now: its own limits, and those that all workers share."""
+"""Limits how many tasks a worker may start now: its own limits, and those that all workers share."""
 
 from __future__ import annotations
 

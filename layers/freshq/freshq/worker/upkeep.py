@@ -1,4 +1,4 @@
-"""The upkeep of a queue by its workers: what is due is claimable soon, however busy the claims are."""
+"""The upkeep of a queue by its workers: due tasks become claimable soon, however busy the claims are."""
 
 from __future__ import annotations
 

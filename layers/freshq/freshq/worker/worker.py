@@ -1,4 +1,4 @@
-"""The worker: claim what can start now, run it, settle it, until stopped."""
+"""The worker: claims tasks that can start now, runs and settles them, until stopped."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Worker:
                 a codec that the handlers do not have, or if `transaction` is set and the queue is not in a
                 SQL database.
         """
-        # To look for the class would load asyncio, which takes its time.
+        # Checking for the class would load asyncio, which is slow.
         own: Any = getattr(queue, "queue", queue)
         self._queue: BaseQueue = own
         self._config = parse_worker_options(options)

@@ -1,4 +1,4 @@
-"""The verbs of a queue, which the command line and the shell have in common."""
+"""The verbs of a queue, shared by the command line and the shell."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`freshq dashboard`: a queue in a browser. It reads the queue, and serves what it found to its own page."""
+"""`freshq dashboard`: a queue in a browser. It reads the queue, and serves the data to its own page."""

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 TOKEN_HEADER: Final = "x-freshq-token"  # noqa: S105 - the name of the header, not what it carries
-# What everybody may read holds nothing of the queue.
+# Paths outside it need no token, and show nothing of the queue.
 API: Final = "/api/"
-# Nothing is loaded from elsewhere, no script is inline, nobody may frame the page.
+# Nothing is loaded from elsewhere, no script is inline, no site may frame the page.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

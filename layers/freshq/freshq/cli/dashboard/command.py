@@ -20,7 +20,7 @@ AllowHost = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="A further host name by which browsers call the dashboard."),
 ]
-ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show the queue, and let nobody change it.")]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show the queue, but allow no changes.")]
 EverySeconds = Annotated[float, typer.Option(help="Time between two snapshots of the queue.")]
 Schedules = Annotated[
     str | None,

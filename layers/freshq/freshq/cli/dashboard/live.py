@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 KEPT_SNAPSHOTS: Final = 300
 # Snapshots take at most this share of the time, so that a large or slow queue is read less often.
 LARGEST_SHARE: Final = 0.2
-# A page that gets nothing for this long tells that the connection is gone.
+# A page that gets nothing for this long reports a lost connection.
 QUIET_SECONDS: Final = 15.0
 
 SNAPSHOT: Final = "snapshot"
@@ -46,7 +46,7 @@ class Live:
         self._closed = False
 
     def refresh(self) -> None:
-        """Take a snapshot at once, and count all tasks anew: something was changed."""
+        """Take a snapshot at once, and count all tasks again: something was changed."""
         self._watcher.restart_survey()
         self._at_once.set()
 

@@ -1,4 +1,4 @@
-"""The picture's data: a mark for each waiting task, or for one in so many of them."""
+"""The picture's data: a mark for each waiting task, or for every n-th."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# More would neither be told apart nor be drawn smoothly.
+# More could neither be distinguished nor drawn smoothly.
 MAX_MARKS: Final = 600
 # Creation times read of each line for a snapshot.
 READ_TASKS: Final = 5_000

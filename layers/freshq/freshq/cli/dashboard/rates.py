@@ -1,4 +1,4 @@
-"""What only a series of snapshots tells: the rate at which tasks are shed, and the waits of claims."""
+"""Measures taken from a series of snapshots: the rate at which tasks are shed, and the waits of claims."""
 
 from __future__ import annotations
 

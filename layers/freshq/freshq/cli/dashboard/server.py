@@ -1,4 +1,4 @@
-"""Serves a dashboard: in the foreground until it is told to end, or beside other work."""
+"""Serves a dashboard: in the foreground until a signal ends it, or beside other work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = "127.0.0.1"
 TOKEN_BYTES: Final = 24
-# Streams end at once when told to; a request under way has this long.
+# Streams end at once on request; a request under way has this long.
 END_SECONDS: Final = 2
 
 

@@ -129,7 +129,7 @@ class Watcher:
         self._surveyor = Surveyor(queue)
 
     def restart_survey(self) -> None:
-        """Begin the survey of all tasks anew, after a change."""
+        """Restart the survey of all tasks, after a change."""
         self._surveyor.restart()
 
     def snapshot(self) -> Snapshot:

@@ -53,7 +53,7 @@ class Surveyor:
         self._reasons: Counter[str] = Counter()
 
     def restart(self) -> None:
-        """Begin anew at the next snapshot: an operator changed something."""
+        """Restart at the next snapshot: an operator changed something."""
         self._start()
         self._next_part_at = 0.0
 

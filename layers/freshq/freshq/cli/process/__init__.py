@@ -1,1 +1,1 @@
-"""For commands that run until they are told to end: how they are told, and what they report."""
+"""For commands that run until a signal ends them: the signals, and the reports."""

@@ -1,4 +1,4 @@
-"""How such a command is told to end, and the exit statuses that say how it ended."""
+"""The signals that end such a command, and the exit statuses that say how it ended."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Stage(IntEnum):
 
 
 class ControlMessage(Enum):
-    """What a process is told. A signal asks for the next stage, whichever that is; WAKE for none."""
+    """A command to a process. A signal asks for the next stage, whichever that is; WAKE for none."""
 
     SIGNAL = "signal"
     DRAIN = "drain"
@@ -47,7 +47,7 @@ class ControlMessage(Enum):
 
 
 class WorkStatus(IntEnum):
-    """Exit statuses of commands that run until they are told to end, besides those of every command."""
+    """Exit statuses of commands that run until a signal ends them, besides those of every command."""
 
     DRAINED = 0
     UNREACHABLE = ExitStatus.UNREACHABLE
@@ -100,7 +100,7 @@ class ControlChannel:
 def run_until_told(
     name: str, work: Callable[[Event], T], control: ControlChannel, on_drain: Callable[[], None]
 ) -> Future[T]:
-    """Call a function in a thread until it returns, or the process is told to end at once.
+    """Call a function in a thread until it returns, or the process must end at once.
 
     Args:
         name: Name of the thread.

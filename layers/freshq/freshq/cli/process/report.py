@@ -135,7 +135,7 @@ def report_log(reporter: Reporter) -> None:
         root.addHandler(ReportingHandler(reporter))
 
 
-# What a status has of a worker's outcomes.
+# The field of a status that has a worker's outcomes.
 OUTCOMES: Final = "outcomes"
 
 

@@ -176,7 +176,7 @@ class MatchStore(Protocol):
         """
 
     def forget_line_key(self, question: str, key: str) -> None:  # noqa: ARG002 - the interface
-        """Delete a key that `line_keys` returned although nobody waits there; keep it if somebody does."""
+        """Delete a key that `line_keys` returned although no caller waits there; keep it if one does."""
         return
 
     def page(self, span: Span) -> list[Entry]:

@@ -123,7 +123,7 @@ class SqlMatchStore(MatchStore):
         self._add(self._tables.combinations, rows)
 
     def _add(self, table: sa.Table, rows: dict[str, dict[str, str]]) -> None:
-        """Insert rows unless they exist, each known to this process by a text of its own."""
+        """Insert rows unless they exist, each marked with a unique string of this process."""
         new = {known_as: row for known_as, row in rows.items() if known_as not in self._added}
         if new:
             insert, values = self._insert_or_ignore(table), [new[known_as] for known_as in sorted(new)]

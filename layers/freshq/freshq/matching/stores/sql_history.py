@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from freshq.matching.stores.base import Change
     from freshq.stores.sql.database import Database
 
-# Of how many lives a call of `prune` deletes the events, at most.
+# Most lives whose events one call of `prune` deletes.
 PRUNE_LIVES: Final = 1_000
 
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
 # Attributes that a record keeps out of the queue.
 KEPT: Final = ("requestToken",)
-# What only the put of a record sets.
+# Attributes that only the put of a record sets.
 PUT_ATTRIBUTES: Final = ("taskQueue", "taskGroup", "taskKind", "traceContext", "putToken")
 MAX_RANGE_KEY_BYTES: Final = 1024
 
@@ -149,7 +149,7 @@ class AttachedDynamoDBStore(TableStore):
         return None if item is None else _task_or_record(item)
 
     def move(self, task: Task, guard: Guard) -> Task:
-        """Replace a task as `replace` does; where an attribute orders the table, copy it anew.
+        """Replace a task as `replace` does; where an attribute orders the table, copy it again.
 
         Raises:
             ConflictError: If the guard does not hold.

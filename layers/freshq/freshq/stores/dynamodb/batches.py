@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 # Service quota of BatchExecuteStatement.
 BATCH_STATEMENTS: Final = 25
 IF_FREE: Final = {"ConditionExpression": f"attribute_not_exists(#{KEY})"}
-# Of a statement: it is sent again.
+# Codes of a statement that is sent again.
 TRANSIENT_CODES: Final = frozenset(
     {
         "InternalServerError",
@@ -47,9 +47,9 @@ TRANSIENT_CODES: Final = frozenset(
         "TransactionConflict",
     }
 )
-# Of a statement: its condition did not hold.
+# Codes of a statement whose condition did not hold.
 REFUSING_CODES: Final = frozenset({"ConditionalCheckFailed", "DuplicateItem"})
-# Of a call and of a statement: the role or the endpoint does not allow it, perhaps only in this form.
+# Codes of a call or a statement that the role or the endpoint does not allow, perhaps only in this form.
 ACCESS_DENIED: Final = frozenset({"AccessDenied", "AccessDeniedException"})
 CALL_NOT_ALLOWED: Final = ACCESS_DENIED | {"UnknownOperationException", "ValidationException"}
 STATEMENT_NOT_ALLOWED: Final = ACCESS_DENIED | {"ValidationError"}
@@ -202,7 +202,7 @@ class Batches:
                 raise
             self._forbid(error_code(error), str(error))
             raise _NotAllowedError from error
-        except Exception as error:  # an emulator within this process fails in ways of its own
+        except Exception as error:  # an emulator within this process may raise anything
             if self._has_worked:
                 raise
             self._forbid(None, f"{type(error).__name__} from the endpoint", error)

@@ -58,8 +58,8 @@ BATCH_GET_KEYS: Final = 100
 BATCH_WRITE_ITEMS: Final = 25
 # For the keys that a batch call returns unprocessed: the SDK does not retry them.
 BATCH_RETRY: Final = CallRetry(max_tries=10, backoff=Backoff(base_seconds=0.05, cap_seconds=2.0))
-# Of the default client. A call that is never answered is sent six times, three by the SDK and three more once
-# it gave up, with at most three seconds of backoff each time: 30 s, half of the default lease.
+# Timeouts of the default client. A call that is never answered is sent six times, three by the SDK and three
+# more once it gave up, with at most three seconds of backoff each time: 30 s, half of the default lease.
 CONNECT_SECONDS: Final = 1
 READ_SECONDS: Final = 3
 MAX_ATTEMPTS: Final = 3

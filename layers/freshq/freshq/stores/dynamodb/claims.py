@@ -192,7 +192,7 @@ class Claimer:
         if isinstance(answer, ConditionFailed):
             if (found := decode_if_task(answer.item)) is not None:
                 state.lost_race |= found.status is TaskStatus.TAKEN
-                # What is stale by its own deadline is out of the way of the next claim.
+                # Tasks past their own deadline no longer delay the next claim.
                 self.stale.shed(found, moment.now, moment.deadline_after - moment.now)
             return False
         if isinstance(answer, FreshqError):

@@ -94,7 +94,7 @@ class DeadLetters:
             yield from (DeadPlace(dead_at, task_id) for task_id, dead_at in page)
 
     def _after(self, partition: str, shard: int, place: DeadPlace, arguments: Item) -> Item:
-        """Return the arguments by which a query of a shard goes on after a place of any shard."""
+        """Return the arguments with which a query of a shard continues after a place of any shard."""
         dead_at = milliseconds(place.dead_at)
         own_shard = self.keyspace.shard_of(place.task_id)
         if shard == own_shard:

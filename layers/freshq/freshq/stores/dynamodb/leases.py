@@ -136,7 +136,7 @@ class _LeaseRecord:
         # None until a first version is written.
         self._record_id: str | None = None
         self._held: dict[Holding, float] = {}
-        # What earlier records name, which became full. The sweep looks at them until nothing is held.
+        # Tasks that earlier, full records name. The sweep checks those records until nothing is held.
         self._held_earlier: dict[Holding, float] = {}
         # None unless the version in the table is known: not while one is written, nor after a failed write.
         self._version: _Version | None = None

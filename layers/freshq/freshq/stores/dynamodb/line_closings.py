@@ -1,4 +1,4 @@
-"""Takes the records of empty lines away, and looks into those lines once more later."""
+"""Removes the records of empty lines, and checks those lines once more later."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 LINE_PREFIX: Final = f"{RESERVED_ID_PREFIX}line#"
 CLOSING: Final = "closing"
-# TTL is the last resort for what nobody deletes.
+# TTL is the last resort for items that no process deletes.
 TTL_SECONDS: Final = 7 * 86_400
 # A record is written again when its TTL leaves less than this after the deadline of a task.
 TTL_MARGIN_SECONDS: Final = 86_400

@@ -31,7 +31,7 @@ class LineListing:
         self._queue = queue
         self._next_at = NEVER
         self._next_whole_at = NEVER
-        # Where the reading of the whole list goes on; None if it is complete.
+        # Where reading the whole list continues; None if it is complete.
         self._resume: Item | None = None
         self._read_until = NEVER
 

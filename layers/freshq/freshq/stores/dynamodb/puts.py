@@ -143,7 +143,7 @@ def each_within(
     context_of: Callable[[Task], AbstractContextManager[None]],
     write: Callable[[Sequence[Task]], Sequence[T | FreshqError]],
 ) -> list[T | FreshqError]:
-    """Write tasks together, each within a context of its own, which ends with the task's own answer.
+    """Write tasks together, each within its own context, which ends with the task's own answer.
 
     Args:
         tasks: The tasks.

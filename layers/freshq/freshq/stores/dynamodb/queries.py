@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Resume(NamedTuple):
-    """Where the next query of a partition goes on.
+    """Where the next query of a partition continues.
 
     Attributes:
         key: After this key. Up to there a query found stale tasks only, or took the others.
@@ -43,7 +43,7 @@ MAX_PAGES: Final = 4
 # Keys on the page that follows one of mostly stale tasks, and on those after that. The last is about the
 # megabyte that DynamoDB reads at most for one query.
 LARGER_PAGES_KEYS: Final = (1_000, 8_000)
-# A task may return to its line among stale ones that queries have passed. After this time they begin anew.
+# A task may return to its line among stale ones that queries have passed. After this time they start again.
 RESUME_SECONDS: Final = 60.0
 # Entries of the due index handled at a time.
 DUE_PAGE_KEYS: Final = 25
@@ -125,7 +125,7 @@ def _bounded_pages(calls: TableCalls, arguments: Item, resumed: _ResumedQuery) -
 
 
 class _ResumedQuery:
-    """A query of one end of a partition, which goes on where earlier ones found nothing."""
+    """A query of one end of a partition, which continues where earlier ones found nothing."""
 
     def __init__(self, resume_at: ResumeAt, end: tuple[str, bool], index: StatusIndex) -> None:
         self._resume_at = resume_at
@@ -147,7 +147,7 @@ class _ResumedQuery:
         self._resume_at.pop(self._end, None)
 
     def further(self, key: Item) -> Item:
-        """Return a key or the one to go on after, whichever comes later: bounds of queries move with time."""
+        """Return a key or the one to continue after, whichever is later: bounds of queries move with time."""
         resume = self._resume_at.get(self._end)
         if resume is None:
             return key

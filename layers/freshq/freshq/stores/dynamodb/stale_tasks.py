@@ -1,4 +1,4 @@
-"""Sheds tasks that are stale by their own max age, and so still in the status index.
+"""Sheds tasks that are past their own max age but still in the status index.
 
 Those that are stale by the queue's max age are excluded by the key condition of every query. TTL deletes
 them, without a write.
@@ -71,7 +71,7 @@ class StaleTasks:
             live = LiveTasks(self._keyspace.status_index, now - max_age_seconds)
             ids, more = stale_page(self._calls, partition, live, now, start_after)
             self._shed_in_batches(ids[:left], now)
-            # What was left over here is found again from the same key.
+            # Tasks that are left over here are found again from the same key.
             self._go_on(queue, partition, max_age_seconds, more if len(ids) <= left else start_after, ids)
             left -= len(ids[:left])
         return min(limit, MAX_SHED) - left
@@ -79,7 +79,7 @@ class StaleTasks:
     def _go_on(
         self, queue: str, partition: str, max_age_seconds: float, start_after: Item | None, ids: list[str]
     ) -> None:
-        """Take note of where to go on in a partition; forget it if there is nothing more."""
+        """Note where to continue in a partition; forget it if there is nothing more."""
         with self._lock:
             if start_after is None and not ids:
                 del self._passed[queue][partition]

@@ -1,4 +1,4 @@
-"""Conditional writes as PartiQL statements, of which one call carries out several."""
+"""Conditional writes as PartiQL statements: one call carries out several."""
 
 from __future__ import annotations
 

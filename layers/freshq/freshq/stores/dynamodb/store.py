@@ -1,4 +1,4 @@
-"""The store on a DynamoDB table of freshq's own."""
+"""The store on freshq's own DynamoDB table."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ GREATEST_EXPONENT: Final = 125
 # freshq's own numbers are those with 38 digits and the greatest exponent: -MANTISSA E+88. They are reserved.
 OWN_EXPONENT: Final = GREATEST_EXPONENT - MAX_DIGITS + 1
 LEAST_MANTISSA: Final = 10 ** (MAX_DIGITS - 1)
-# What an application gives for a key, by type.
+# The Python type that an application gives for a key, by attribute type.
 GIVEN: Final[dict[str, tuple[Any, str]]] = {
     TEXT: (str, "a str"),
     NUMBER: ((int, Decimal), "an int or a Decimal"),
@@ -182,7 +182,7 @@ class TableKey:
     def _checked_id(self, item_id: str) -> str:
         key = self.attributes(item_id)
         if self._is_reserved(key):
-            msg = f"{quoted(item_id)} is the key of an item of freshq's own; such keys are reserved"
+            msg = f"{quoted(item_id)} is the key of one of freshq's own items; such keys are reserved"
             raise ValueError(msg)
         checked = self.id_of(key)
         if len(checked.encode()) > MAX_ID_BYTES:
@@ -265,7 +265,7 @@ def _unescaped(text: str) -> str:
 
 def _number_text(text: str, name: str) -> str:
     if not NUMBER_FORM.fullmatch(text):
-        msg = f"{name} is no number"
+        msg = f"{name} is not a number"
         raise ValueError(msg)
     number = Decimal(text)
     digits = "".join(map(str, number.as_tuple().digits)).strip("0")
@@ -280,7 +280,7 @@ def _bytes(text: str, name: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
-        msg = f"{name} is no base64"
+        msg = f"{name} is not base64"
         raise ValueError(msg) from None
 
 

@@ -1,4 +1,4 @@
-"""What a store on a table of freshq's own and one on an application's table have in common."""
+"""The common base of the stores on freshq's own table and on an application's table."""
 
 from __future__ import annotations
 

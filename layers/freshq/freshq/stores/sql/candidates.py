@@ -55,7 +55,7 @@ class Candidates(SettlePart):
     @override
     def peek(self, request: ClaimRequest) -> list[Task]:
         def look(connection: sa.Connection) -> list[Task]:
-            # A window of its own: where the claims of this process go on stays as it is.
+            # A separate window: the place where the claims of this process continue stays as it is.
             shown = self._best_first(
                 connection, request, request.moment(), self.window.copy(), self.claim_sql.shown
             )

@@ -1,4 +1,4 @@
-"""Claims: by one statement from the lines of the last claim, or from lines that are found first."""
+"""Claims tasks: by one statement from the lines of the last claim, or from lines that it looks up first."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class Database:
                 rows = list(cursor.fetchall()) if statement.returns_rows else []
                 changed = cursor.rowcount
         except BaseException as error:
-            # After an interrupt too, nobody knows what state the connection is in.
+            # After an interrupt too, the state of the connection is unknown.
             pool.discard(entry, error, all_others=isinstance(error, Exception) and self._is_gone(error))
             raise
         pool.give_back(entry)

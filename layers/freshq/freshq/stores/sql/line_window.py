@@ -1,4 +1,4 @@
-"""Which lines a claim looks at: all of a small number, else a window that goes round."""
+"""Chooses the lines that a claim reads: all if there are few, else a window that moves through them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class LineWindow:
         self._many: set[str] = set()
 
     def copy(self) -> LineWindow:
-        """Return a window that goes on from here apart: for a look that takes nothing."""
+        """Return an independent copy, for a peek."""
         copied = LineWindow(self._schema, self._dialect, self._monotonic)
         copied._cursors, copied._many = dict(self._cursors), set(self._many)
         return copied
@@ -152,7 +152,7 @@ class LineWindow:
         for lines in self._levels(find, queue):
             if queue not in self._known:
                 groups = [group for _level, group in lines]
-                # Of many lines, all others have their turn before new ones.
+                # If there are many lines, all the others have their turn before new ones.
                 usable_until = math.inf if queue in self._many else self._monotonic() + REUSE_SECONDS
                 self._known[queue] = Window(lines[0][0], groups, len(groups), usable_until)
             yield lines

@@ -52,7 +52,7 @@ def _vacuum_often(connection: sa.Connection, schema: Schema) -> None:
 
 
 def _make_indexes_anew(connection: sa.Connection, schema: Schema) -> None:
-    """Make the indexes of tasks anew whose columns have changed."""
+    """Rebuild the indexes of tasks whose columns have changed."""
     found = {index["name"]: index for index in sa.inspect(connection).get_indexes(schema.tasks.name)}
     columns_present = _column_names(connection, schema)
     for index in schema.tasks.indexes:

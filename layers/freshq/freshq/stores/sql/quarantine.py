@@ -1,4 +1,4 @@
-"""What becomes of a claimed task whose payload cannot be decoded: a dead letter, after one try."""
+"""Turns a claimed task whose payload cannot be decoded into a dead letter, after one try."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ DUE: Final = "due"
 STALE: Final = "stale"
 OVER: Final = "over"
 
-# What statements select of a task, in this order.
+# Columns of a task that statements select, in this order.
 COLUMNS: Final = (
     *("task_id", "queue", "status", "created_us", "updated_us", "deadline_us", "expires", "request_token"),
     *("priority", "task_group", "attempts", "not_before_us", "lease_token", "lease_until_us", "error"),

@@ -255,8 +255,8 @@ class SettlePart(ReadPart):
             stored = store(settled) if settled else set()
         except StoreError as error:
             return {task.task_id: error for task, _lease_token in settled}
-        # What was not stored is looked at once more: its lease is lost, another transaction had its row, or
-        # an earlier try was committed, and its reply lost.
+        # Check settlements that were not stored once more: the lease is lost, another transaction had the
+        # row, or an earlier try was committed and its reply lost.
         return {
             task.task_id: task if task.task_id in stored else self._settled(task, lease_token)
             for task, lease_token in settled

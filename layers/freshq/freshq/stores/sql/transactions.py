@@ -86,7 +86,7 @@ class SqlTransactions(Transactions):
         with ExitStack() as transaction:
             row, passed_over = self._lock_best(transaction, request(), context, shed_version)
             if row is None:
-                transaction.close()  # upkeep needs transactions of its own
+                transaction.close()  # upkeep needs its own transactions
                 if passed_over + self._claims.clear_stale(request()) + context.bring_in_due():
                     row, _ = self._lock_best(transaction, request(), context, shed_version)
             if row is None:

@@ -1,1 +1,1 @@
-"""What queues and workers tell to OpenTelemetry: spans and metrics. Only this room imports it."""
+"""Spans and metrics of queues and workers for OpenTelemetry. Only this package imports it."""

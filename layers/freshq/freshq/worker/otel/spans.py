@@ -72,7 +72,7 @@ class Spans:
             yield span, [_carrying(task) for task in tasks] if gives else tasks
 
     def _created(self, queue: str, task: Task) -> Task:
-        """Return a task that carries the context of a span of its own, unless it carries one."""
+        """Return a task that carries the context of its own span, unless it carries one."""
         if task.trace_context is not None:
             return task
         attributes = _attributes(queue, "create", "create", [task])

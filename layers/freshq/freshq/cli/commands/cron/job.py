@@ -1,4 +1,4 @@
-"""What one call of `freshq cron` does: fire until told to end, fire once, or only show the next ticks."""
+"""Runs `freshq cron`: fires until a signal, fires once, or only shows the next ticks."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ def _fire_until_told(scheduler: Scheduler, control: ControlChannel, reporter: Re
 
 def _scheduler(session: Session, schedules: Sequence[Schedule], reporter: Reporter) -> Scheduler:
     if session.address is not None and session.address.startswith("memory:"):
-        raise ValueError("queue: memory:// is in one process, so nobody can claim; use sqlite:///FILE")
+        raise ValueError(
+            "queue: memory:// is in one process, so no other process can claim; use sqlite:///FILE"
+        )
     if isinstance(session.queue, AttachedQueue):
         msg = "queue: an attached table takes its own records only; use a queue on a table of freshq's"
         raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout

@@ -24,7 +24,7 @@ OVERLOAD: Final = 3
 # Parts of the whole time: how long the load lasts, and the age at which a task has lost its value.
 LOAD_SHARE: Final = 0.7
 DEADLINE_SHARE: Final = 0.15
-# What a queue without deadlines would take: longer than any demonstration.
+# The deadline of a queue without one: longer than any demonstration.
 NEVER_SECONDS: Final = 86_400.0
 
 
@@ -82,7 +82,7 @@ class Standing:
 
 @dataclass(slots=True)
 class Contestant:
-    """A queue, its worker, and a downstream of its own that does `CAPACITY_PER_SECOND`.
+    """A queue, its worker, and a separate downstream that does `CAPACITY_PER_SECOND`.
 
     Attributes:
         name: What people read.

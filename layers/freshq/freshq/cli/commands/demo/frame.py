@@ -1,4 +1,4 @@
-"""What `freshq demo` draws."""
+"""Draws `freshq demo`."""
 
 from __future__ import annotations
 
@@ -87,5 +87,5 @@ def verdict(plan: Plan, fresh: Standing, fifo: Standing) -> str:
         f"{fifo.late:,} too late, after a median wait of {wait_text(fifo.wait_p50_seconds)}, and left "
         f"{fifo.waiting:,} waiting.\n"
         "Both worked equally hard. What cannot be done in time is lost either way: freshq drops it before "
-        "it starts, and spends the capacity on tasks that somebody still waits for."
+        "it starts, and spends the capacity on tasks that someone still waits for."
     )

@@ -1,4 +1,4 @@
-"""What the commands of `freshq match` print."""
+"""The output of the `freshq match` commands."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def print_callers(session: MatchSession, callers: Sequence[Caller], *, more: boo
     ]
     session.output.answer(
         {"callers": fields, "more": more},
-        table if callers else "nobody waits",
+        table if callers else "no caller waits",
         *(["more: raise --limit"] if more else []),
     )
 

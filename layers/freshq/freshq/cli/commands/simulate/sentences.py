@@ -47,6 +47,6 @@ def _percent(share: float) -> str:
 
 
 def _all(names: Sequence[str]) -> str:
-    """Return names as a list in a sentence; those with a comma of their own in quotes."""
+    """Return names as a list in a sentence; names that contain a comma are quoted."""
     shown = [f"{name!r}" if "," in name else name for name in names]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

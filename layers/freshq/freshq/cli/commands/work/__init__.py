@@ -1,1 +1,1 @@
-"""`freshq work`: works a queue until it is told to end."""
+"""`freshq work`: works a queue until a signal ends it."""

@@ -1,4 +1,4 @@
-"""What `freshq work --dry-run` shows: the tasks that would be claimed first."""
+"""Shows for `freshq work --dry-run` the tasks that would be claimed first."""
 
 from __future__ import annotations
 

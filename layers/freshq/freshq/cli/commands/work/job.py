@@ -1,4 +1,4 @@
-"""What one call of `freshq work` does: in this process, in several, or only on paper."""
+"""Runs `freshq work`: in this process, in several, or as a dry run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def begin(job: Job, processes: int, *, dry_run: bool) -> None:
     """
     address = job.session.address
     if address is not None and address.startswith("memory:"):
-        raise ValueError("queue: memory:// is in one process, so nobody can put tasks; use sqlite:///FILE")
+        raise ValueError(
+            "queue: memory:// is in one process, so no other process can put tasks; use sqlite:///FILE"
+        )
     if processes > 1 and not job.supervised and not dry_run:
         _supervise(job, processes)
     with ExitStack() as stack:
@@ -162,7 +164,7 @@ def _supervise(job: Job, processes: int) -> NoReturn:
     """
     from freshq.cli.commands.work.supervisor import Supervisor  # noqa: PLC0415 - only for several processes
 
-    job.session.queue.close()  # each process has connections of its own
+    job.session.queue.close()  # each process opens its own connections
     control = ControlChannel()
     reporter = _reporter(job)
     supervisor = Supervisor(processes, sys.argv[1:], reporter, control)

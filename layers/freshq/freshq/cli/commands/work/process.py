@@ -36,7 +36,7 @@ class Deadlines:
 
 
 class WorkProcess:
-    """Runs a worker until it ends or is told to."""
+    """Runs a worker until it ends, or a signal ends it."""
 
     def __init__(
         self,

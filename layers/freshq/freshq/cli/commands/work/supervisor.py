@@ -35,7 +35,7 @@ HEALTHY_SECONDS: Final = 60.0
 CHECK_SECONDS: Final = 0.1
 # How long the last lines of a process that has ended are waited for.
 LAST_LINES_SECONDS: Final = 1.0
-# What a process that is to end at once gets on top of its own time, before it is killed.
+# Extra time for a process that should end at once, before it is killed.
 KILL_AFTER_SECONDS: Final = STOP_SECONDS + 5.0
 
 
@@ -80,7 +80,7 @@ class Child:
         return self._restart_at is not None and time.monotonic() >= self._restart_at
 
     def start(self) -> int:
-        """Start a process, with connections of its own and no other file than its three; return its id."""
+        """Start a process with its own connections and no open files but its three; return its id."""
         process = subprocess.Popen(  # noqa: S603 - this interpreter, this command
             self._command,
             stdin=subprocess.PIPE,
@@ -148,7 +148,7 @@ class Child:
 
 
 class Supervisor:
-    """Keeps a number of processes at work until they end or are told to."""
+    """Keeps a number of processes at work until they end, or a signal ends them."""
 
     def __init__(
         self, processes: int, arguments: Sequence[str], reporter: Reporter, control: ControlChannel
@@ -189,7 +189,7 @@ class Supervisor:
         return status
 
     def common_problem(self) -> str | None:
-        """Return what every process ended of if it cannot pass by itself, and the store answered none."""
+        """Return the error that ended every process, if it is permanent and the store answered no process."""
         problems = [child.problem for child in self._children]
         return problems[0] if all(problem is not None for problem in problems) else None
 

@@ -142,7 +142,7 @@ def _statuses(description: Item) -> dict[str, str]:
 
 
 def _may_pass(error: StoreError) -> bool:
-    """Return whether the same call may be answered later: nobody refused it."""
+    """Return whether the same call may be answered later, because it was not refused."""
     if isinstance(error, Throttled):
         return True
     return isinstance(error, Unreachable) and error_code(error) not in REFUSED_CODES

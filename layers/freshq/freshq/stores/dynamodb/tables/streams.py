@@ -30,7 +30,7 @@ def stream_arn(client: DynamoDBClient, table: str) -> str | None:
     if stream["StreamViewType"] != VIEW:
         msg = (
             f"stream: that of table {table!r} has the view {stream['StreamViewType']}, which cannot change; "
-            f"freshq needs {VIEW}: disable the stream once nobody reads it, and attach again"
+            f"freshq needs {VIEW}: disable the stream once no program reads it, and attach again"
         )
         raise ValueError(msg)
     arn: str = description["LatestStreamArn"]

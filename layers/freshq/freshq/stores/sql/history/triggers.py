@@ -21,7 +21,7 @@ NOW_US: Final = {
     "mysql": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
     "mariadb": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
 }
-# Every version of a task has a token of its own. Upkeep that leaves a task as it is changes no token.
+# Every version of a task has its own token. Upkeep that leaves a task as it is changes no token.
 CHANGED: Final = "NEW.request_token <> OLD.request_token"
 # A transaction claims a task and ends the claim in one write.
 CLAIMED: Final = (
