@@ -35,7 +35,7 @@ def main() -> None:
     )
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has other queues")
-    parser.add_argument("--pages", action="store_true", help="measure nothing, write the pages anew")
+    parser.add_argument("--pages", action="store_true", help="measure nothing, rewrite the pages")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.parts if name not in PARTS]:
         parser.exit(2, f"no such part: {', '.join(unknown)}\n{listing()}\n")

@@ -17,7 +17,7 @@ SHOWN_SHARE: Final = 0.04
 
 
 def page(written: str, result: Mapping[str, Any]) -> str:
-    """Return the page with its figures anew.
+    """Return the page with its figures updated.
 
     Args:
         written: The page.

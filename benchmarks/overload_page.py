@@ -14,7 +14,7 @@ SHOWN_POLICY_LOADS: Final = (0.8, 0.95, 1.1, 2.0, 3.0, 10.0)
 
 
 def page(written: str, report: Mapping[str, Any], simulator: Mapping[str, Any]) -> str:
-    """Return the page with its tables anew.
+    """Return the page with its tables updated.
 
     Args:
         written: The page.

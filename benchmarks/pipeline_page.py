@@ -23,7 +23,7 @@ MILLION: Final = 1e6
 
 
 def page(written: str, results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page with its figures anew.
+    """Return the page with its figures updated.
 
     Args:
         written: The page.

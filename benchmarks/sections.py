@@ -18,7 +18,7 @@ WIDTH: Final = 118
 
 
 def filled(written: str, sections: Mapping[Name, Iterable[str]]) -> str:
-    """Return a page with its sections anew.
+    """Return a page with its sections updated.
 
     Args:
         written: The page.

@@ -35,7 +35,7 @@ BESIDE: Final = {
 
 
 def page(written: str, results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page with its figures anew.
+    """Return the page with its figures updated.
 
     Args:
         written: The page.

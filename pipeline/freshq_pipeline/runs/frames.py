@@ -42,7 +42,7 @@ def run(
 ) -> PipelineRun:
     """Read the new files of a folder, compute the tables that they change, and publish them.
 
-    It does what `freshq-pipeline run` does, without the report. The session keeps its settings and goes on
+    It does what `freshq-pipeline run` does, without the report. The session keeps its settings and continues
     afterwards. Errors of Spark are raised as they are.
 
     Args:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Connections:
-    """What a pass works with.
+    """The connections of a pass.
 
     Attributes:
         settings: The settings of the function.

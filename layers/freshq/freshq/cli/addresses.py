@@ -124,7 +124,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """What an address of a scheme may contain, and how to open it.
+    """The options of an address scheme, and how to open it.
 
     Attributes:
         open: Opens the queue of an address with the given options of a queue.

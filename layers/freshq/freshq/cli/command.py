@@ -90,7 +90,7 @@ def give_up_output() -> None:
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Let the models of freshq do without Pydantic's plugins, a search through all packages installed."""
+    """Turn off Pydantic's plugins for freshq's models: finding them searches all installed packages."""
     name = "PYDANTIC_DISABLE_PLUGINS"
     before = os.environ.get(name)
     os.environ[name] = "__all__"

@@ -45,7 +45,7 @@ class HighWaterMarks:
         return None if record is None else _state(record.values)
 
     def passed(self, record_name: str, ticks: Collection[float]) -> None:
-        """Take note that ticks were fired or skipped.
+        """Note that ticks were fired or skipped.
 
         Raises:
             StoreError: If the store did not answer, or others changed the record at each try.
@@ -58,7 +58,7 @@ class HighWaterMarks:
         self._change(record_name, change)
 
     def failed(self, record_name: str, tick: float) -> None:
-        """Take note that a tick failed, unless another node got past it.
+        """Note that a tick failed, unless another node got past it.
 
         Raises:
             StoreError: If the store did not answer, or others changed the record at each try.
@@ -102,13 +102,13 @@ class Retries:
         return tick not in self._failures or self._failures[tick][1] <= now
 
     def failed(self, tick: float, now: float) -> bool:
-        """Take note that a tick failed; return whether for the first time."""
+        """Note that a tick failed; return whether for the first time."""
         failures = self._failures.get(tick, (0, 0.0))[0] + 1
         self._failures[tick] = failures, now + self._backoff.delay_seconds(failures, 1.0)
         return failures == 1
 
     def forget(self, tick: float) -> None:
-        """Take note that a tick was fired."""
+        """Note that a tick was fired."""
         self._failures.pop(tick, None)
 
     def keep(self, ticks: Collection[float]) -> None:

@@ -1,4 +1,4 @@
-"""What the verbs of a queue return."""
+"""The answers of a queue's verbs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a runner may raise to say how an attempt ended.
+"""Exceptions that a runner may raise to say how an attempt ended.
 
 Returning means success. Any other exception means retry.
 """

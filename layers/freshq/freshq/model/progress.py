@@ -18,7 +18,7 @@ FRACTION_DIGITS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
         fraction: The part of its work that is done, from 0 to 1, to the millionth.
@@ -52,7 +52,7 @@ def _storable(step: str) -> str:
 
 
 class RunHandle:
-    """What the function that runs a task and its worker share. Both may use it at any time.
+    """State shared by the function that runs a task and its worker. Both may use it at any time.
 
     Attributes:
         reported: The last report; None if there is none.

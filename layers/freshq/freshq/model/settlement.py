@@ -1,4 +1,4 @@
-"""How a claim is to end, as data, so that several can be settled together."""
+"""The end of a claim as data, so that several can be settled together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTLING: Final = (Verb.COMPLETE, Verb.FAIL, Verb.RETRY, Verb.RELEASE)
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How one claim is to end. Make it with `complete`, `fail`, `retry` or `release`.
+    """How one claim should end. Make it with `complete`, `fail`, `retry` or `release`.
 
     It may be settled again after a call whose answer was lost: its own earlier write is recognized.
 

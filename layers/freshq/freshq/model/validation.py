@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in one line: the first problem of a validation."""
+"""The first problem that pydantic found in a validation, in one line."""
 
 from __future__ import annotations
 

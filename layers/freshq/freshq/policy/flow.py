@@ -1,4 +1,4 @@
-"""What goes through a queue, counted by windows of time."""
+"""Counts the tasks that go through a queue, by windows of time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def group_counts(group: str | None) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What went through a queue lately, in tasks per second.
+    """The recent flow of a queue, in tasks per second.
 
     Attributes:
         offered: Tasks put, including those that admission control rejected.

@@ -68,7 +68,7 @@ class CodelRule:
 
 @dataclass(frozen=True, slots=True)
 class OverloadRules:
-    """What a queue does under overload. Validated on construction.
+    """The rules of a queue under overload. Validated on construction.
 
     Attributes:
         deadline_seconds: Age at which a task is stale.

@@ -44,7 +44,7 @@ Poll: TypeAlias = Callable[[], T | Interval]
 
 
 class PolledQueue(Protocol):
-    """What a poll needs of a queue."""
+    """The parts of a queue that a poll needs."""
 
     @property
     def name(self) -> str:

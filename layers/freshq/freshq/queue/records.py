@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RecordStore(Protocol):
-    """What a store of an application's records does with them besides queueing them."""
+    """The operations on an application's records, besides queueing them."""
 
     def put_record(self, record: Mapping[str, Any], *, merge: bool) -> str:
         """Write a record, or with `merge` some of its attributes; return its id."""

@@ -1,4 +1,4 @@
-"""What a queue asks for when it claims, and the moment at which a store takes tasks."""
+"""The request of a claim, and the moment at which a store takes tasks."""
 
 from __future__ import annotations
 

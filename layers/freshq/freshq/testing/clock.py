@@ -29,6 +29,6 @@ class ManualClock:
         """Move forward.
 
         Raises:
-            ValueError: If `seconds` is negative or no number.
+            ValueError: If `seconds` is negative or not a number.
         """
         self.now += checked_seconds("seconds", seconds)

@@ -108,7 +108,7 @@ def palette_css() -> str:
 
 
 class _Api:
-    """What pages call. Calls to the store run in threads."""
+    """The endpoints that pages call. Calls to the store run in threads."""
 
     def __init__(self, shown: Shown, live: Live) -> None:
         self._shown = shown

@@ -43,7 +43,7 @@ class _LineSearch:
     newest_created: float = 0.0
 
     def add(self, page: queries.KeysPage) -> None:
-        """Take note of a page of one of its shards."""
+        """Note a page of one of its shards."""
         self.task_ids.update(entry.task_id for entry in page.entries)
         self.newest_created = max([self.newest_created, *(entry.created for entry in page.entries)])
         self.shards_left -= page.is_last
@@ -88,7 +88,7 @@ class Candidates:
         return list(islice((task_id for task_id in by_rank if task_id not in wanted), max(0, count)))
 
     def close(self, tried: AbstractSet[str], taken: AbstractSet[str]) -> None:
-        """Take note of what the claim left in the lines of groups.
+        """Note what the claim left in the lines of groups.
 
         Args:
             tried: Ids of the tasks that it tried to take.

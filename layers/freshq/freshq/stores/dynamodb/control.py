@@ -96,7 +96,7 @@ class ControlRecords:
 
     def _remember(self, queue: str, item: Item, as_of: float) -> Control:
         """Cache a record unless a later call was answered first; return the one that is cached."""
-        # A level that is no whole number is damage: the others are still served.
+        # A level that is not a whole number is damage: the others are still served.
         levels = frozenset(
             int(level) for level in item.get("levels", {}).get("NS", []) if level.isdigit()
         ) | {0}

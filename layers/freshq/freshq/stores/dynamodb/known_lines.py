@@ -91,7 +91,7 @@ class KnownLines:
         return [line for line in self._announced_at if line not in self._closing]
 
     def announced(self, lines: Sequence[tuple[Line, float]]) -> None:
-        """Take note of line records and when each was written; those known already change nothing."""
+        """Note line records and when each was written; those known already change nothing."""
         news = [(line, at) for line, at in lines if self._announced_at.get(line) != at]
         start = self._salt % len(news) if len(news) > WINDOW else 0
         for line, at in [*news[start:], *news[:start]]:
@@ -99,7 +99,7 @@ class KnownLines:
             self._announced_at[line] = at
 
     def may_have_work(self, line: Line) -> None:
-        """Take note that a line may have tasks."""
+        """Note that a line may have tasks."""
         self._announced_at.setdefault(line, 0.0)
         self._empty.pop(line, None)
         self._closing.pop(line, None)
@@ -126,12 +126,12 @@ class KnownLines:
         ]
 
     def served(self, line: Line) -> None:
-        """Take note that tasks of a line were claimed, and more may wait."""
+        """Note that tasks of a line were claimed, and more may wait."""
         self.may_have_work(line)
         self._open[line[0]].serve(line[1])
 
     def drained(self, line: Line, now: float, *, quiet: bool) -> None:
-        """Take note that this process took the last task of a line.
+        """Note that this process took the last task of a line.
 
         Args:
             line: The line.
@@ -142,7 +142,7 @@ class KnownLines:
             self._note_empty(line, now, drained_here=True, close=quiet)
 
     def found_empty(self, line: Line, now: float) -> None:
-        """Take note that a line has no claimable task at `now`, a monotonic time in seconds."""
+        """Note that a line has no claimable task at `now`, a monotonic time in seconds."""
         if line in self._announced_at:
             empty = self._empty.get(line)
             close = empty is not None and now - empty.since >= QUIET_SECONDS

@@ -142,7 +142,7 @@ class _LeaseRecord:
         self._version: _Version | None = None
 
     def cover(self, naming: _Naming) -> bool:
-        """Take note of holdings if the version in the table covers them; return whether it does."""
+        """Note holdings if the version in the table covers them; return whether it does."""
         with self._lock:
             if self._version is None or self._expired(naming.now) or not self._version.covers(naming):
                 return False
@@ -165,13 +165,13 @@ class _LeaseRecord:
             return self._record_id, version
 
     def commit(self, version: _Version, naming: _Naming) -> None:
-        """Take note that a version was written, and of the holdings that it covers."""
+        """Note that a version was written, and of the holdings that it covers."""
         with self._lock:
             self._version = version
             self._held |= naming.held()
 
     def extend(self, holding: Holding, lease_until: float) -> bool:
-        """Take note of a longer lease; return whether the task is held and its lease not shortened."""
+        """Note a longer lease; return whether the task is held and its lease not shortened."""
         with self._lock:
             held = self._held_earlier if holding in self._held_earlier else self._held
             if held.get(holding, float("inf")) > lease_until:
@@ -180,14 +180,14 @@ class _LeaseRecord:
             return True
 
     def change_token(self, task_id: str, named_token: str, token: str) -> None:
-        """Take note that a task was claimed with another token than it was named with."""
+        """Note that a task was claimed with another token than it was named with."""
         with self._lock:
             for held in (self._held, self._held_earlier):
                 if (until := held.pop((task_id, named_token), None)) is not None:
                     held[task_id, token] = until
 
     def forget(self, holding: Holding) -> None:
-        """Take note that a task is no longer held; the next version leaves it out."""
+        """Note that a task is no longer held; the next version leaves it out."""
         with self._lock:
             self._held.pop(holding, None)
             self._held_earlier.pop(holding, None)
@@ -271,11 +271,11 @@ class LeaseRecords:
             record.forget(holding)
 
     def change_token(self, queue: str, task_id: str, named_token: str, token: str) -> None:
-        """Take note that a task was claimed with another token than it was named with."""
+        """Note that a task was claimed with another token than it was named with."""
         self._record(queue).change_token(task_id, named_token, token)
 
     def forget(self, queue: str, holding: Holding) -> None:
-        """Take note that a task is no longer held."""
+        """Note that a task is no longer held."""
         self._record(queue).forget(holding)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ NEVER: Final = float("-inf")
 
 
 class LineListing:
-    """What was read of the line records of one queue. For one thread at a time."""
+    """The line records of one queue, as far as they were read. For one thread at a time."""
 
     def __init__(self, calls: TableCalls, queue: str) -> None:
         self._calls = calls

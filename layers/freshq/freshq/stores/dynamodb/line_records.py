@@ -201,17 +201,17 @@ class LineRecords:
             of.known.announced(listed)
 
     def served(self, queue: str, line: Line) -> None:
-        """Take note that tasks of a line were claimed, or may be, and more may wait."""
+        """Note that tasks of a line were claimed, or may be, and more may wait."""
         with self._lock:
             self._of(queue).known.served(line)
 
     def drained(self, queue: str, line: Line, *, quiet: bool) -> None:
-        """Take note that this process took the last task of a line; `quiet` if none was put lately."""
+        """Note that this process took the last task of a line; `quiet` if none was put lately."""
         with self._lock:
             self._of(queue).known.drained(line, time.monotonic(), quiet=quiet)
 
     def found_empty(self, queue: str, line: Line) -> None:
-        """Take note that a line has no claimable task."""
+        """Note that a line has no claimable task."""
         with self._lock:
             self._of(queue).known.found_empty(line, time.monotonic())
 

@@ -139,11 +139,11 @@ class _ResumedQuery:
         self._since = now if known is None else known.since
 
     def passed(self, key: Item) -> None:
-        """Take note that the next query need not begin before a key."""
+        """Note that the next query need not begin before a key."""
         self._resume_at[self._end] = Resume(self.further(key), self._since)
 
     def ended(self) -> None:
-        """Take note that there is nothing after what was read."""
+        """Note that there is nothing after what was read."""
         self._resume_at.pop(self._end, None)
 
     def further(self, key: Item) -> Item:

@@ -40,7 +40,7 @@ class ServerTime:
     def __init__(
         self, steady: Callable[[], float] = steady_seconds, wall: Callable[[], float] = time.time
     ) -> None:
-        """Know nothing yet.
+        """Start without a known time.
 
         Args:
             steady: Returns a time in seconds that never jumps.
@@ -62,7 +62,7 @@ class ServerTime:
         self._sent.at = self._steady()
 
     def received(self, response_dict: dict[str, Any] | None, **_event: Any) -> None:  # noqa: ANN401 - of botocore
-        """Take note of the Date header of an answer."""
+        """Note the Date header of an answer."""
         sent, self._sent.at = getattr(self._sent, "at", None), None
         if sent is None or response_dict is None:
             return
@@ -71,7 +71,7 @@ class ServerTime:
             self.observe(sent, self._steady(), server)
 
     def observe(self, sent: float, received: float, server: float) -> None:
-        """Take note of an answer.
+        """Note an answer.
 
         Args:
             sent: Steady time at which the request was sent.

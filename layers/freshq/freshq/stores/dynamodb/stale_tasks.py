@@ -46,7 +46,7 @@ class StaleTasks:
         self._passed: dict[str, dict[str, tuple[float, Item | None]]] = {}
 
     def passed_over(self, queue: str, partition: str, max_age_seconds: float) -> None:
-        """Take note that a claim passed over stale tasks.
+        """Note that a claim passed over stale tasks.
 
         Args:
             queue: Name of the queue.

@@ -1,4 +1,4 @@
-"""What waits in the lines of a queue: counts and the oldest tasks, for the bound on its backlog."""
+"""Counts and the oldest tasks of a queue's lines, for the bound on its backlog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits in the lines of a queue: counts and the oldest, each of bounded cost.
+"""Counts and the oldest tasks of a queue's lines, each at a bounded cost.
 
 Up to `WINDOW_LINES` lines are asked one by one. Beyond that, and where the tasks at the end of a line are
 past their own deadline, answers come from the agenda, which has all claimable tasks by deadline.

@@ -39,7 +39,7 @@ SUPERVISED_STATUS_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one call of the command is to do.
+    """What one call of the command should do.
 
     Attributes:
         session: The queue, and whether the output is JSON.

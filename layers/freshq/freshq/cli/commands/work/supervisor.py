@@ -100,7 +100,7 @@ class Child:
             self._lines.put(line)
 
     def allow(self) -> None:
-        """Let the first process start, unless it has or shall not."""
+        """Let the first process start, unless it has started or must not."""
         if self._restart_at == float("inf"):
             self._restart_at = 0.0
 

@@ -38,7 +38,7 @@ OWN_BYTES: Final = 700
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """How a table is attached, or is to be.
+    """How a table is attached, or should be.
 
     Attributes:
         table: Name of the table.
