@@ -165,7 +165,7 @@ def stream_ms(moment: object) -> int:
     """Return the time of a stream record in milliseconds; Lambda gives seconds, boto3 a datetime.
 
     Raises:
-        ValueError: If it is neither a number nor a datetime.
+        ValueError: If it is not a valid time.
     """
     seconds = moment.astimezone(UTC).timestamp() if isinstance(moment, datetime) else moment
     if not isinstance(seconds, int | float) or not 0 <= seconds < MAX_EPOCH_SECONDS:

@@ -33,7 +33,7 @@ class Changes:
 
     Attributes:
         clock: Returns the time in seconds since the epoch.
-        stamp: Returns the time from which somebody waits, never the same twice.
+        stamp: Returns the time at which a wait begins, never the same twice.
     """
 
     def __init__(self, store: MatchStore, clock: Callable[[], float], lease_seconds: float) -> None:

@@ -59,7 +59,7 @@ class Tending(Verbs):
     def restore(self, task_id: str, *, force: bool = False) -> Task:
         """Return a dead letter or a PENDING task to its line as if it were put now.
 
-        Its creation time, deadline and attempts begin anew, and it is no longer delayed. So it goes to the
+        Its creation time, deadline and attempts start again, and it is no longer delayed. So it goes to the
         back of a FIFO line, and to the front of a LIFO line. `redrive` and `release` keep its position.
 
         Args:

@@ -14,7 +14,7 @@ class Kept:
     """What is kept of the history of a queue.
 
     Attributes:
-        history_id: Names the history. A history that begins anew has another id.
+        history_id: Names the history. A history that is started again has another id.
         first_batch: The first batch of which nothing was deleted.
         last_batch: The last batch; less than `first_batch` if there is none.
     """

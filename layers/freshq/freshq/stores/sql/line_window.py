@@ -85,8 +85,8 @@ class Window:
     Attributes:
         level: The level.
         groups: The groups of the lines, in order.
-        turns_left: How many tasks may be taken before lines are found anew.
-        usable_until: When they are found anew, on the monotonic clock.
+        turns_left: How many tasks may be taken before lines are looked up again.
+        usable_until: When they are looked up again, on the monotonic clock.
     """
 
     level: int

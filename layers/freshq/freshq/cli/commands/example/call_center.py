@@ -113,7 +113,7 @@ class Floor:
         self._answer(match.resource_id)
 
     def _answer(self, agent_id: str) -> None:
-        """Begin the call of the waiting caller to whom the queue has matched an agent, if there is one."""
+        """Begin the call of the waiting caller that the queue has matched with an agent, if there is one."""
         agent = self.queue.get(agent_id)
         caller = None if agent is None else self.waiting.pop(agent.caller_id or "", None)
         if caller is not None and (match := self.queue.wait(caller.criteria, caller.name)) is not None:

@@ -166,7 +166,7 @@ def checked_key_name(key: object) -> str:
     """Return the name of a table's hash key.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not a non-empty string.
     """
     if not isinstance(key, str) or not key:
         msg = f"key: must be the name of the table's hash key, got {quoted(key)}"
