@@ -100,3 +100,19 @@ def test_options_that_every_command_line_has(option: str) -> None:
     answer = run(app, [option])
     assert answer.exit_code == 0
     assert ("Usage:" in answer.output) == (option == "-h")
+
+
+def test_a_file_that_cannot_be_opened_is_no_problem_of_printing(tmp_path: Path) -> None:
+    answer = run(app, ["table", "apply", str(tmp_path)])
+    assert answer.exit_code == 2
+    assert "printed" not in answer.output
+
+
+def test_a_command_needs_no_standard_output(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    program = "import sys; sys.stdout = None; from freshq.cli.__main__ import main; main()"
+    for arguments in (["table", "create", url], ["stats", "--queue", url]):
+        done = subprocess.run(  # noqa: S603 - the command under test
+            [sys.executable, "-c", program, *arguments], check=False, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "")

@@ -136,3 +136,13 @@ def test_some_dead_letters_are_restored(queue: Queue) -> None:
     assert answer("dlq", "restore", "--limit", "2") == {"restored": 2}
     (left,) = (task.task_id for task in queue.list(TaskStatus.FAILURE))
     assert answer("dlq", "restore", left) == {"restored": 1}
+
+
+def test_what_cannot_be_restored_is_said_after_the_rest_is_done(queue: Queue) -> None:
+    put("a", "b")
+    answer("bury", "a", "b", "--yes")
+    done = freshq("dlq", "restore", "a", "nobody", "b")
+    assert (done.exit_code, done.stdout) == (1, "2 restored\n")
+    assert "task 'nobody'" in done.stderr
+    assert counts(queue.stats()) == {"pending": 2}
+    fails(2, "limit: ", "dlq", "restore", "--limit", "0")

@@ -56,13 +56,12 @@ class OneLineErrors(Group):
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         """Run a command and exit with its status."""
         extra.pop("standalone_mode", None)
-        sys.exit(self.status(args, **extra))
+        sys.exit(flushed(self.status(args, **extra)))
 
     def status(self, args: Sequence[str] | None = None, **extra: Any) -> int:  # noqa: ANN401 - as for main
         """Run a command and return its status."""
         try:
             status = super().main(args, standalone_mode=False, **extra)
-            sys.stdout.flush()
         except UsageProblem as error:
             # The message is empty if a group was called without a command: it has printed its help.
             if message := cast("Any", error).format_message():
@@ -75,14 +74,36 @@ class OneLineErrors(Group):
             print_error(error)
             return exit_status(error)
         except OSError as error:
-            if error.errno != errno.EPIPE:  # who closed the pipe has read enough
-                print_error(f"the answer could not be printed: {error.strerror}")
-            give_up_output()
-            return ExitStatus.NOT_PRINTED
+            if error.filename is None:  # no file's: standard output's
+                return not_printed(error)
+            print_error(error)
+            return ExitStatus.UNREACHABLE
         return status if isinstance(status, int) else 0
 
 
-def give_up_output() -> None:
+def flushed(status: int) -> int:
+    """Return a command's status once its answer is printed, or another if it cannot be."""
+    if sys.stdout is None:
+        return status
+    if status == ExitStatus.NOT_PRINTED:
+        drop_output()
+        return status
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        drop_output()
+        return status or not_printed(error)
+    return status
+
+
+def not_printed(error: OSError) -> int:
+    """Report that standard output failed."""
+    if error.errno != errno.EPIPE:  # a reader that closed the pipe has read enough
+        print_error(f"the answer could not be printed: {error.strerror}")
+    return ExitStatus.NOT_PRINTED
+
+
+def drop_output() -> None:
     """Drop what is left to print, so that the end of the process does not try again."""
     with open(os.devnull, "w") as nothing:  # noqa: PTH123 - the null device has no path on every system
         os.dup2(nothing.fileno(), sys.stdout.fileno())

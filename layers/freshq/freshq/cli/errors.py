@@ -46,3 +46,11 @@ class OneLineLog(logging.Handler):
 def printable(text: str) -> str:
     """Return a text with control characters escaped as in JSON, so that a terminal does not obey them."""
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
+
+
+def raise_last(errors: list[RefusedError]) -> None:
+    """Print all errors but the last, and raise that one."""
+    for error in errors[:-1]:
+        print_error(error)
+    if errors:
+        raise errors[-1]

@@ -9,7 +9,6 @@ import typer
 
 from freshq.cli.command import OneLineErrors
 from freshq.cli.commands.verbs import VERBS
-from freshq.cli.commands.version import version
 from freshq.cli.errors import OneLineLog
 from freshq.cli.listing import Listed, lazy_commands
 
@@ -122,6 +121,8 @@ app = typer.Typer(
 def print_version(wanted: bool) -> None:
     """Print the version and exit, if it is wanted."""
     if wanted:
+        from freshq.cli.commands.version import version  # noqa: PLC0415 - help loads no command
+
         version()
         raise typer.Exit
 

@@ -56,7 +56,7 @@ class Output:
     def __init__(self, *, as_json: bool) -> None:
         """Print to the current standard output."""
         self.as_json = as_json
-        self.wraps = sys.stdout.isatty() or "COLUMNS" in os.environ
+        self.wraps = bool(sys.stdout and sys.stdout.isatty()) or "COLUMNS" in os.environ
 
     @cached_property
     def console(self) -> Console:

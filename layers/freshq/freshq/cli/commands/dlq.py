@@ -9,8 +9,10 @@ import typer
 from freshq.cli.command import Group, QueueCommand, QueueContext
 from freshq.cli.commands.arguments import Cursor, LeaseSeconds, Limit, TaskIds, Yes
 from freshq.cli.commands.attached_verbs import attached
+from freshq.cli.errors import raise_last
 from freshq.cli.texts import counted
 from freshq.errors import RefusedError
+from freshq.model.checks import checked_count
 from freshq.model.task import TaskStatus
 
 if TYPE_CHECKING:
@@ -58,12 +60,18 @@ def dlq_restore(context: QueueContext, task_ids: TaskIds = None, limit: MaxRetur
     """Return dead letters to their lines as if they were put now, stale ones too."""
     if task_ids and limit is not None:
         raise ValueError("limit: give either tasks or --limit")
+    if limit is not None:
+        checked_count("limit", limit)
     session = context.session
-    restored = 0
+    restored, refused = 0, []
     for task_id in task_ids or _dead_ids(session.queue, limit):
-        session.queue.restore(task_id)
-        restored += 1
+        try:
+            session.queue.restore(task_id)
+            restored += 1
+        except RefusedError as error:
+            refused.append(error)
     session.output.answer({"restored": restored}, f"{restored:,} restored")
+    raise_last(refused)
 
 
 def _dead_ids(queue: BaseQueue, limit: int | None) -> list[str]:

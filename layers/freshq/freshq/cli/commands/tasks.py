@@ -11,7 +11,7 @@ import typer
 from freshq.cli.command import QueueContext
 from freshq.cli.commands.arguments import Cursor, Limit, Reason, TaskId, Yes
 from freshq.cli.commands.attached_verbs import attached
-from freshq.cli.errors import print_error, printable
+from freshq.cli.errors import printable, raise_last
 from freshq.cli.facts import fields
 from freshq.cli.texts import counted
 from freshq.errors import RefusedError
@@ -161,15 +161,7 @@ def _change_each(
     answer = [fields(task, now) for task in changed]
     lines = (f"task {printable(task.task_id)}: {task.status}" for task in changed)
     session.output.answer(answer if len(wanted) > 1 else next(iter(answer), None), *lines)
-    _raise_last(refused)
-
-
-def _raise_last(errors: list[RefusedError]) -> None:
-    """Print all errors but the last, and raise that one."""
-    for error in errors[:-1]:
-        print_error(error)
-    if errors:
-        raise errors[-1]
+    raise_last(refused)
 
 
 def pause(context: QueueContext) -> None:
