@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from freshq import TaskStatus
+import pytest
+
+from freshq import IllegalTransition, TaskStatus
 from tests.support.readings import counts, ids, known
 
 if TYPE_CHECKING:
@@ -48,3 +50,22 @@ def test_a_shorter_max_age_than_the_queues_stays_the_tasks_own(store: StoreUnder
     assert known(queue, "short").deadline == known(queue, "short").created + 1
     store.clock.advance(1)
     assert counts(queue.stats()) == {"shed": 1}
+
+
+def test_a_dead_letter_that_claims_would_pass_over_is_not_redriven(store: StoreUnderTest) -> None:
+    producer, worker = store.queue(max_age_seconds=3600), store.queue(max_age_seconds=2)
+    for task_id in ("old", "older"):
+        producer.put(task_id, task_id=task_id)
+        worker.fail(worker.claim()[0], "down")
+    store.clock.advance(3)
+    producer.put("new", task_id="new")
+    worker.fail(worker.claim()[0], "down")
+
+    assert worker.redrive() == 1
+    assert counts(worker.stats()) == {"pending": 1, "failure": 2}
+    assert ids(worker.claim(limit=9)) == ["new"]
+    with pytest.raises(IllegalTransition, match="restore it, as if it were put now"):
+        worker.redrive(task_id="old")
+    assert producer.redrive(task_id="old") == 1
+    assert producer.redrive() == 1
+    assert sorted(ids(producer.claim(limit=9))) == ["old", "older"]

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from freshq import TaskStatus
 from tests.support.readings import counts, known
 from tests.support.working import wait_until
-from tests.unit.test_cli_verbs import answer, claimed, fails, freshq, queue
+from tests.unit.test_cli_verbs import URL, answer, claimed, fails, freshq, queue
 
 if TYPE_CHECKING:
+    import pytest
+
     from freshq import Queue
 
 __all__ = ["queue"]  # the fixture
@@ -128,6 +130,18 @@ def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(queue: Q
     assert answer("dlq", "restore") == {"restored": 1}
     assert counts(queue.stats()) == {"pending": 2}
     assert freshq("dlq", "redrive").stdout == "0 redriven\n"
+
+
+def test_dead_letters_older_than_the_max_age_of_the_address_are_not_redriven(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRESHQ_QUEUE", f"{URL}?max_age_seconds=0.5")
+    queue.put("work", task_id="old")
+    queue.bury("old")
+    stale_at = known(queue, "old").created + 0.5
+    wait_until(lambda: queue.now() > stale_at)
+    assert freshq("dlq", "redrive").stdout.startswith("0 redriven; those past their deadline stay")
+    assert queue.redrive() == 1
 
 
 def test_some_dead_letters_are_restored(queue: Queue) -> None:

@@ -223,9 +223,9 @@ class Lifecycle:
         """Return a dead letter as claimable, its attempts reset.
 
         Raises:
-            IllegalTransition: If it is no dead letter, or past its deadline, so that it could not be claimed.
+            IllegalTransition: If it is no dead letter, or stale, so that it could not be claimed.
         """
-        if task.status is TaskStatus.FAILURE and task.deadline <= now:
+        if task.status is TaskStatus.FAILURE and self.live_until(task) <= now:
             fresh = f"{TaskStatus.FAILURE} before its deadline; restore it, as if it were put now"
             raise IllegalTransition(task.task_id, Verb.REDRIVE, TaskStatus.SHED, fresh)
         return self._next(task, Verb.REDRIVE, TaskStatus.PENDING, now, attempts=0)
@@ -248,6 +248,13 @@ class Lifecycle:
             request_token=new_token(),
             payload=task.payload,
         )
+
+    def live_until(self, task: Task) -> float:
+        """Return when a task is stale to the claims of this queue, in seconds since the epoch.
+
+        That is at its deadline, or sooner by the queue's max age: who put it may have a longer one.
+        """
+        return min(task.deadline, round(task.created + self.config.max_age_seconds, 6))
 
     def expires(self, useful_until: float) -> int:
         """Return when the store may delete a task that is over at `useful_until`, in whole seconds."""

@@ -170,8 +170,8 @@ class Core:
 
         Who put it may have a longer max age. Claims go by the age, and will never take it after that.
         """
-        deadline = round(task.created + self.config.max_age_seconds, 6)
-        if task.status is not TaskStatus.PENDING or task.deadline <= deadline:
+        deadline = self.lifecycle.live_until(task)
+        if task.status is not TaskStatus.PENDING or deadline == task.deadline:
             return task
         return replace(task, deadline=deadline)
 

@@ -100,7 +100,8 @@ class Tending(Verbs):
     def redrive(self, limit: int | None = None, task_id: str | None = None) -> int:
         """Return dead letters to their lines, with their attempts reset and their creation times kept.
 
-        Dead letters past their deadline stay dead letters, because they could not be claimed.
+        Stale dead letters stay dead letters, because they could not be claimed: those past their deadline,
+        or older than this queue's max age.
 
         Args:
             limit: Most dead letters to redrive; None for all.
@@ -111,14 +112,15 @@ class Tending(Verbs):
 
         Raises:
             TaskNotFound: If the queue has no task `task_id`.
-            IllegalTransition: If the task `task_id` is no dead letter, or is past its deadline.
+            IllegalTransition: If the task `task_id` is no dead letter, or is stale.
         """
         if limit is not None:
             checked_count("limit", limit)
         if task_id is not None:
             self._core.change(task_id, self.lifecycle.redriven)
             return 1
-        live = (task for task in self._core.store.dead(self.name) if task.deadline > self.now())
+        live_until = self.lifecycle.live_until
+        live = (task for task in self._core.store.dead(self.name) if live_until(task) > self.now())
         redriven = 0
         while limit is None or redriven < limit:
             some = list(islice(live, BATCH_TASKS if limit is None else min(BATCH_TASKS, limit - redriven)))
@@ -133,7 +135,7 @@ class Tending(Verbs):
         changes = [
             (self.lifecycle.redriven(task, now), Guard(TaskStatus.FAILURE, request_token=task.request_token))
             for task in tasks
-            if task.deadline > now
+            if self.lifecycle.live_until(task) > now
         ]
         return sum(task is not None for task in self._core.store.replace_many(changes))
 

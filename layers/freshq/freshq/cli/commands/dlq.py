@@ -88,9 +88,9 @@ def _dead_ids(queue: BaseQueue, limit: int | None) -> list[str]:
 
 
 def _has_stale(queue: BaseQueue) -> bool:
-    """Return whether the dead letters that died last have some past their deadline."""
-    now = queue.now()
-    return any(task.deadline <= now for task in queue.list(TaskStatus.FAILURE, PAGE_TASKS))
+    """Return whether the dead letters that died last have stale ones, which were not redriven."""
+    now, live_until = queue.now(), queue.lifecycle.live_until
+    return any(live_until(task) <= now for task in queue.list(TaskStatus.FAILURE, PAGE_TASKS))
 
 
 def dlq_purge(context: QueueContext, task_ids: TaskIds = None, yes: Yes = False) -> None:
