@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from freshq import Queue
+from freshq.model import new_task
 from freshq.model.checks import (
     checked_id,
     checked_result,
@@ -16,6 +19,12 @@ from freshq.model.checks import (
 from freshq.model.json_values import json_text
 from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES, NewTask, parse_new_task
 from freshq.model.outcomes import Busy, Reject, Retry
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 
 def nested(levels: int, inner: Any = ()) -> Any:
@@ -128,3 +137,27 @@ def test_outcomes_keep_what_they_were_given() -> None:
         Retry(5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^delay_seconds: "):
         Retry(delay_seconds=-1)
+
+
+def test_concurrent_first_puts_build_the_validator_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries: list[str] = []
+    second_entered = threading.Event()
+
+    class Unbuilt(NewTask):
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+            entries.append(threading.current_thread().name)
+            if len(entries) > 1:
+                second_entered.set()
+            else:
+                second = pool.submit(parse_new_task, {"payload": "second"})
+                pending.append(second)
+                second_entered.wait(timeout=0.2)  # in vain, if the second put waits for this build
+            return handler(source)
+
+    pending: list[Future[NewTask]] = []
+    monkeypatch.setattr(new_task, "NewTask", Unbuilt)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        assert parse_new_task({"payload": "first"}).payload == "first"
+        assert [put.result(timeout=10).payload for put in pending] == ["second"]
+    assert len(entries) == 1

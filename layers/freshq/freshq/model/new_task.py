@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -26,6 +27,8 @@ RESERVED_ID_PREFIX: Final = "freshq#"
 # DynamoDB's limit for a hash key.
 MAX_ID_BYTES: Final = 1024
 MAX_GROUP_BYTES: Final = 256
+# Pydantic's `model_rebuild` is not thread-safe, and the first puts of a process may be concurrent.
+_BUILDING: Final = Lock()
 
 
 class NewTask(BaseModel):
@@ -46,7 +49,7 @@ class NewTask(BaseModel):
             tracestate, if any. None for the one that the queue's telemetry gives it.
     """
 
-    # Most functions put no tasks.
+    # Most functions put no tasks: `parse_new_task` builds the validator at the first put.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
     payload: Any = None
@@ -135,6 +138,7 @@ def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> N
     """
     if isinstance(arguments, NewTask):
         return arguments
+    _build()
     try:
         return NewTask.model_validate(dict(arguments))
     except ValidationError as error:
@@ -143,3 +147,10 @@ def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> N
         given = type(arguments).__name__
         msg = f"{where.rstrip('.') or 'task'}: must be a mapping of the arguments of put, got {given}"
         raise ValueError(msg) from error
+
+
+def _build() -> None:
+    """Build the validator of `NewTask` unless this process has it."""
+    if not NewTask.__pydantic_complete__:
+        with _BUILDING:
+            NewTask.model_rebuild()
