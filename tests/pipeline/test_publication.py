@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import duckdb
 import pytest
 
+from freshq_pipeline.errors import BadInput
 from freshq_pipeline.runs.batch import RunPlan, finish_last
 from freshq_pipeline.runs.stream import stream
 from freshq_pipeline.schemas import Format
@@ -174,6 +175,28 @@ def test_only_published_runs_are_kept(tmp_path: Path) -> None:
     (tmp_path / "runs/1/manifest.json").unlink()
     run(out, "5", DAYS[1:], keep_runs=3)
     assert out.folders("runs") == ["4", "5"]
+
+
+def test_runs_of_an_earlier_version_are_kept_too(tmp_path: Path) -> None:
+    out = Folder(str(tmp_path))
+    for run_id in ("1", "2", "3"):
+        run(out, run_id, DAYS, keep_runs=9)
+    run(out, "4", DAYS, keep_runs=9)
+    pointer = out.read_json("_current.json")
+    del pointer["published"]
+    out.write_json("_current.json", pointer | {"version": 4})
+    (tmp_path / "runs/2/summary.json").unlink()  # it was killed
+    with pytest.raises(
+        BadInput, match="run `freshq-pipeline run --full-refresh` once, or use another folder"
+    ):
+        current(out)
+    # As --full-refresh does, which reads no state.
+    files = {run_id: published_paths(out, run_id, "tasks") for run_id in ("3", "4")}
+    state = State("5", "in", "landed")
+    publish(out, state, {"run_id": "5"}, keep_runs=3)
+    assert state.published == ["3", "4", "5"]
+    assert out.folders("runs") == ["3", "4", "5"]
+    assert [file.path for file in out.files("tables/tasks")] == sorted([*files["3"], *files["4"]])
 
 
 def test_files_of_a_run_in_progress_are_not_pruned(tmp_path: Path) -> None:

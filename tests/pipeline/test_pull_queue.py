@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import sqlite3
 import time
 from collections import Counter
 from contextlib import closing
@@ -74,6 +75,13 @@ def prune(url: str) -> None:
     store.close()
 
 
+def copied(source: Path, target: Path) -> Path:
+    """Copy a database of SQLite over another, as a backup does and as a restore does."""
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+        old.backup(new)
+    return target
+
+
 def test_only_new_events_are_pulled(url: str, out: Path) -> None:
     put(url, "a", "b")
     first = pull_queue(url, out)
@@ -132,6 +140,62 @@ def test_events_that_were_deleted_before_they_were_pulled_are_a_gap(url: str, ou
     assert ids(out) == ["a"]
     pull_queue(url, out.with_name("new"))
     assert ids(out.with_name("new")) == ["c"]
+
+
+def test_a_restored_backup_is_not_pulled_into_a_folder_with_undone_events(
+    url: str, out: Path, tmp_path: Path
+) -> None:
+    put(url, "a")
+    pull_queue(url, out)
+    backup = copied(tmp_path / "tasks.db", tmp_path / "backup.db")
+    assert pull_queue(url, out).known == 1
+    put(url, "undone")
+    pull_queue(url, out)
+    copied(backup, tmp_path / "tasks.db")
+    # The history has fewer batches than the folder; then, pulled into others, as many and more.
+    for task_id in "bcd":
+        with pytest.raises(
+            BadInput, match=r"restored from a backup.*off in the address, then.*on.*new folder"
+        ):
+            pull_queue(url, out)
+        put(url, task_id)
+        pull_queue(url, out.with_name("other"))
+    assert ids(out) == ["a", "undone"]
+    assert ids(out.with_name("other")) == ["a", "b", "c", "d"]
+
+
+def test_a_history_that_begins_anew_after_a_restore_is_pulled(url: str, out: Path, tmp_path: Path) -> None:
+    backup = copied(tmp_path / "tasks.db", tmp_path / "backup.db")
+    put(url, "undone")
+    pull_queue(url, out)
+    copied(backup, tmp_path / "tasks.db")
+    for history in (False, True):
+        with closing(Queue.sql(url, history=history)) as queue:
+            queue.create_table()
+    put(url, "b")
+    pull_queue(url, out.with_name("new"))
+    assert ids(out.with_name("new")) == ["b"]
+
+
+def test_a_backup_from_which_nothing_differs_is_pulled_on(url: str, out: Path, tmp_path: Path) -> None:
+    put(url, "a")
+    pull_queue(url, out)
+    copied(copied(tmp_path / "tasks.db", tmp_path / "backup.db"), tmp_path / "tasks.db")
+    put(url, "b")
+    assert pull_queue(url, out).events == 1
+    assert ids(out) == ["a", "b"]
+
+
+def test_a_damaged_file_is_named(url: str, out: Path) -> None:
+    put(url, "a")
+    pull_queue(url, out)
+    (file,) = out.rglob("*.jsonl.gz")
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(BadInput, match=f"{file.name} is damaged .*; delete it and pull again"):
+        pull_queue(url, out)
+    file.unlink()
+    pull_queue(url, out)
+    assert ids(out) == ["a"]
 
 
 def test_a_batch_that_is_deleted_meanwhile_is_not_written(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,8 @@ SUFFIX: Final = ".jsonl.gz"
 DIGITS: Final = 12
 # Repeated text compresses well at once; higher levels take several times as long.
 GZIP_LEVEL: Final = 4
+# Fields that tell an event from all others, also from one that has its id because a backup was restored.
+IDENTITY: Final = ("event_id", "task_id", "stream_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,8 @@ def pull_queue(address: str, out: Path, progress: Callable[[int, int], None] | N
         progress: Called with the files written so far and their number.
 
     Raises:
-        BadInput: If the address is wrong, the queue keeps no history, or events were deleted before they
-            could be pulled.
+        BadInput: If the address is wrong, the queue keeps no history, events were deleted before they
+            could be pulled, or the folder has events that a restored backup has undone.
         PipelineError: If the database did not answer. The next pull writes the rest.
     """
     with _errors(), closing(_opened(address)) as queue:
@@ -95,8 +98,7 @@ def _pull(
     done, of, events = 0, sum(len(part.missing) for part in parts), 0
     for part in parts:
         for batch in part.missing:
-            path = part.folder / f"{batch:0{DIGITS}}{SUFFIX}"
-            events += _write(path, _batch(history, part.name, batch))
+            events += _write(_path(part.folder, batch), _batch(history, part.name, batch))
             done += 1
             if progress is not None:
                 progress(done, of)
@@ -122,10 +124,12 @@ class _Part:
     @classmethod
     def of(cls, history: History, name: str, out: Path) -> _Part:
         """Put all events of a queue into batches, and look which of them a folder lacks."""
-        history.add_batches(name)
         kept = _kept(history, name)
         folder = out / f"queue-{name}-{kept.history_id[:12]}"
         known = _numbers(folder)
+        _check_same(history, name, kept, known, folder)
+        history.add_batches(name)
+        kept = _kept(history, name)
         _check_gap(kept, known, folder)
         missing = [batch for batch in range(kept.first_batch, kept.last_batch + 1) if batch not in known]
         return cls(name, folder, missing, len(known))
@@ -177,6 +181,51 @@ def _numbers(folder: Path) -> set[int]:
     """Return the numbers of the batches that a folder has; they never change."""
     names = [path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}")]
     return {int(name) for name in names if name.isdecimal()}
+
+
+def _path(folder: Path, batch: int) -> Path:
+    return folder / f"{batch:0{DIGITS}}{SUFFIX}"
+
+
+def _check_same(history: History, name: str, kept: Kept, known: set[int], folder: Path) -> None:
+    """Check that the newest batch in the folder is the one with this number in the database.
+
+    A restored database counts its batches on from where the backup was, and gives numbers again.
+
+    Raises:
+        BadInput: If it is not. The folder would keep events that never happened, and lack others.
+    """
+    newest = max(known, default=0)
+    # Of a batch that was deleted by its age, nothing is left to compare.
+    if newest < kept.first_batch:
+        return
+    if newest <= kept.last_batch:
+        path = _path(folder, newest)
+        if _identities(_read(path)) == _identities(_batch(history, name, newest)):
+            return
+    msg = (
+        f"queue: {folder} has events that the history of {name!r} does not have: the database was restored "
+        f"from a backup. Run `{history.command}` with ?history=off in the address, then with ?history=on; "
+        "pull into a new folder, and make new tables from it"
+    )
+    raise BadInput(msg)
+
+
+def _identities(events: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    return [tuple(event.get(field) for field in IDENTITY) for event in events]
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a file.
+
+    Raises:
+        BadInput: If it is damaged.
+    """
+    try:
+        return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    except (gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
+        msg = f"out: {path} is damaged ({error}); delete it and pull again"
+        raise BadInput(msg) from error
 
 
 def _check_gap(kept: Kept, known: set[int], folder: Path) -> None:

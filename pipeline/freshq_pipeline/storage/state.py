@@ -119,7 +119,8 @@ def current(out: Folder) -> State | None:
         return None
     kept = out.read_json(POINTER)
     if not isinstance(kept, dict) or kept.get("version") != STATE_VERSION:
-        msg = f"out: {out.at(POINTER)} was written by another version; use --full-refresh, or another folder"
+        msg = f"out: {out.at(POINTER)} was written by another version; "
+        msg += "run `freshq-pipeline run --full-refresh` once, or use another folder"
         raise BadInput(msg)
     return State(**kept | {"days": days_from_json(kept["days"])})
 
@@ -154,7 +155,17 @@ def publish(
 def _published(out: Folder) -> list[str]:
     """Return the ids of the newest runs that became the current one, also if they read other events."""
     kept = out.read_json(POINTER) if out.exists(POINTER) else None
-    return list(kept.get("published", [])) if isinstance(kept, dict) else []
+    if not isinstance(kept, dict):
+        return []
+    # An earlier version's pointer names no runs but its own: take those that got as far as their summary.
+    return list(kept["published"]) if "published" in kept else _finished(out, kept.get("run_id", ""))
+
+
+def _finished(out: Folder, last: str) -> list[str]:
+    """Return the ids of the runs that have a summary, up to one of them, in the order of time."""
+    return [
+        run_id for run_id in out.folders("runs") if run_id <= last and out.exists(f"runs/{run_id}/{SUMMARY}")
+    ]
 
 
 def register(registry: Registry, state: State) -> None:
