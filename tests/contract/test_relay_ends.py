@@ -123,6 +123,9 @@ class TestCommand:
     [
         ("postgresql://app@localhost/a", "postgresql+psycopg://app:secret@LOCALHOST:5432/a", True),
         ("mysql://app@db/a", "mariadb://app@db:3306/a", True),
+        ("mysql://app@/a", "mariadb://app@localhost/a", True),
+        ("postgresql://app@/a", "postgresql://app@/a", True),
+        ("postgresql://app@/a", "postgresql://app@localhost/a", False),
         ("postgresql://app@db/a", "postgresql://app@db:5433/a", False),
         ("postgresql://app@db/a", "postgresql://app@db/b", False),
         ("postgresql://app@db/a", "postgresql://other@db/a", False),
@@ -130,6 +133,16 @@ class TestCommand:
         ("mysql://app@db/a", "postgresql://app@db/a", False),
     ],
 )
-def test_two_urls_of_one_place(one: str, other: str, *, same: bool) -> None:
+def test_two_urls_of_one_place(monkeypatch: pytest.MonkeyPatch, one: str, other: str, *, same: bool) -> None:
     """The user and the options may choose the schema."""
+    for name in ("PGHOST", "PGPORT"):
+        monkeypatch.delenv(name, raising=False)
     assert (place_of(make_url(one)) == place_of(make_url(other))) is same
+
+
+def test_what_the_environment_adds_to_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGHOST", "db")
+    monkeypatch.setenv("PGPORT", "5433")
+    silent, full = (place_of(make_url(url)) for url in ("postgresql:///a", "postgresql://db:5433/a"))
+    assert silent == full
+    assert place_of(make_url("postgresql://localhost/a")) not in (silent, full)

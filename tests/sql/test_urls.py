@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import event, make_url
 from typer.testing import CliRunner
 
-from freshq import MatchQueue, Queue, TableMissing
+from freshq import MatchQueue, Queue, TableMissing, Unreachable
+from freshq.cli.addresses import open_queue
 from freshq.cli.main import app
+from freshq.stores.sql.connection_limits import ConnectionLimits
+from freshq.stores.sql.engine import open_engine
+from freshq.stores.sql.url_options import check_url_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +49,9 @@ def test_options_of_freshq_in_a_url_are_refused(
     [
         "sqlite:///a.db?timeout=3&check_same_thread=false",
         "sqlite:///file:a.db?mode=ro&uri=true",
+        "sqlite:///file:a.db?modeof=b.db&uri=true",
+        "postgresql://app@localhost/a?connect_timeout=3&keepalives=0",
+        "mariadb://app@localhost/a?connect_timeout=3&read_timeout=4&write_timeout=5",
         "postgresql://app@localhost/a?application_name=x&sslmode=require&options=-csearch_path%3Dx",
         "postgresql://app@/a?host=/run/postgresql&port=5433&dbname=b&target_session_attrs=read-write",
         "mariadb://app@localhost/a?ssl_ca=/ca.pem&unix_socket=/run/x&local_infile=1&read_default_file=x",
@@ -51,6 +59,54 @@ def test_options_of_freshq_in_a_url_are_refused(
 )
 def test_options_of_the_database_are_its_own(url: str) -> None:
     Queue.sql(url).close()
+
+
+def arguments(url: str) -> dict[str, Any]:
+    """Return the arguments with which the driver of an engine is called."""
+    given: dict[str, Any] = {}
+
+    def connect(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> None:
+        given.update(options)
+        raise InterruptedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("freshq.stores.sql.engine._connect_bounded", connect)
+        engine = open_engine(url, ConnectionLimits(connect_timeout_seconds=7, lock_timeout_seconds=8))
+    event.listen(engine, "do_connect", connect)
+    with pytest.raises(InterruptedError):
+        engine.raw_connection()
+    return given
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "counts", "otherwise"),
+    [
+        ("postgresql://app@localhost/a", "connect_timeout", 3, 7),
+        ("postgresql://app@localhost/a", "keepalives_idle", 3, 10),
+        ("postgresql://app@localhost/a", "tcp_user_timeout", 3, 15_000),
+        ("mariadb://app@localhost/a", "connect_timeout", 3, 7),
+        ("mariadb://app@localhost/a", "read_timeout", 3, 15),
+        ("sqlite:///a.db", "timeout", 3, 8),
+    ],
+)
+def test_a_limit_in_the_url_counts(url: str, name: str, counts: int, otherwise: int) -> None:
+    assert arguments(url)[name] == otherwise
+    assert float(arguments(f"{url}?{name}={counts}")[name]) == counts
+    with pytest.raises(ValueError, match=f"^url: {name} must be a (whole )?number, got 'soon'"):
+        Queue.sql(f"{url}?{name}=soon")
+
+
+def test_an_address_takes_the_timeouts_of_freshq(tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path}/a.db"
+    assert run(app, ["table", "create", f"{address}?lock_timeout_seconds=3"]).exit_code == 0
+    answer = run(app, ["table", "create", f"{address}?answer_timeout_seconds=soon"])
+    assert (answer.exit_code, "answer_timeout_seconds: must be a number" in answer.output) == (2, True)
+    answer = run(app, ["table", "create", f"{address}?connect_timeout_seconds=-1"])
+    assert (answer.exit_code, "connect_timeout_seconds" in answer.output) == (2, True)
+
+
+def test_other_drivers_of_sqlite_have_options_of_their_own() -> None:
+    check_url_options(make_url("sqlite+pysqlcipher://:secret@/a.db?kdf_iter=64000"))
 
 
 def test_sqlite_takes_only_what_it_knows() -> None:
@@ -87,6 +143,36 @@ def test_only_create_table_makes_a_file(tmp_path: Path, use: Callable[[Queue], o
     queue.put(1)
     assert file.exists()
     queue.close()
+
+
+def test_the_path_is_that_of_the_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon goes to another folder after it opened its queue."""
+    monkeypatch.chdir(tmp_path)
+    made = Queue.sql("sqlite:///a.db")
+    made.create_table()
+    made.close()
+    queue = Queue.sql("sqlite:///a.db")
+    monkeypatch.chdir("/")
+    queue.put(1)
+    assert queue.stats().pending == 1
+    queue.close()
+
+
+def test_a_path_that_cannot_be_looked_up_is_unreachable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = f"sqlite:///{tmp_path}/{'x' * 300}.db"
+    with pytest.raises(Unreachable, match="unable to open"):
+        Queue.sql(long).put(1)
+    assert run(app, ["put", "1", "--queue", long]).exit_code == 3
+
+    def deny(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("freshq.stores.sql.place.Path.stat", deny)
+    for opened in (Queue.sql, open_queue):
+        with pytest.raises(Unreachable, match="unable to open"):
+            opened(f"sqlite:///{tmp_path}/none/a.db").put(1)
 
 
 def test_so_for_matching(tmp_path: Path) -> None:

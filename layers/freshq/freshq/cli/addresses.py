@@ -7,7 +7,6 @@ scheme requires and allows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
@@ -62,7 +61,8 @@ HISTORY_OPTIONS: Final[Converters] = {
     "history": lambda text: SWITCH.get(text, text),
     "history_seconds": float,
 }
-SQL_OPTIONS: Final[Converters] = {"max_connections": int} | HISTORY_OPTIONS
+TIMEOUTS: Final = tuple(f"{name}_timeout_seconds" for name in ("connect", "answer", "lock"))
+SQL_OPTIONS: Final[Converters] = {"max_connections": int} | dict.fromkeys(TIMEOUTS, float) | HISTORY_OPTIONS
 # The options that can be stored with a queue; the last only on DynamoDB.
 STORABLE: Final = (*(option for option in QUEUE_OPTIONS if option not in ("name", "telemetry")), "shards")
 DEFAULT_TABLE: Final = "tasks"
@@ -213,10 +213,13 @@ def check_file(address: Address) -> None:
     with needs("sql"):
         from sqlalchemy import make_url  # noqa: PLC0415 - an extra
 
-    file = make_url(str(address)).database or ""
+        from freshq.stores.sql.place import file_of, is_missing  # noqa: PLC0415 - an extra
+    url = make_url(str(address))
+    file = file_of(url)
     # Without a file, or with one that SQLite is to interpret, the store decides.
-    if file and not file.startswith((":", "file:")) and not Path(file).exists():
-        msg = f"there is no file {file!r}; check the path, or make a queue there: freshq table create URL"
+    if file is not None and is_missing(file):
+        advice = "check the path, or make a queue there: freshq table create URL"
+        msg = f"there is no file {url.database!r}; {advice}"
         raise TableMissing(msg)
 
 

@@ -8,7 +8,6 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -20,6 +19,7 @@ from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.sql.clock import database_clock
 from freshq.stores.sql.engine import AUTOCOMMIT, DEFAULT, StatementPool, open_engine
 from freshq.stores.sql.failures import translated
+from freshq.stores.sql.place import file_of, is_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ class Database:
         self.renew_lock()
         self._lock_seconds = limits.lock_timeout_seconds
         self._autocommit = engine.execution_options(**{AUTOCOMMIT: True})
-        self._must_exist = _file_of(engine.url)
+        self._must_exist = file_of(engine.url)
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
         # On SQLite, a file that cannot be opened stays so.
         self._transient = Throttled if self.dialect == "sqlite" else (Throttled, Unreachable)
@@ -91,11 +91,11 @@ class Database:
         """Let SQLite make the file if there is none: it is about to get tables."""
         self._must_exist = None
 
-    def _check_file(self, file: Path) -> None:
+    def _check_file(self, file: str) -> None:
         """Check that SQLite has its file, before the first call: it would make one, empty."""
-        if not file.exists():
+        if is_missing(file):
             msg = (
-                f"table {self._table!r}: there is no file {str(file)!r}; check the path, or make it by "
+                f"table {self._table!r}: there is no file {file!r}; check the path, or make it by "
                 "create_table(), `freshq table create` for tasks, `freshq match create` for resources"
             )
             raise TableMissing(msg)
@@ -262,13 +262,6 @@ class Database:
             return CALL_RETRY.run(call, self._transient, sleep=time.sleep, uniform=random.random)
         except _OutOfTimeError as late:
             raise late.failure from late.__cause__
-
-
-def _file_of(url: sa.URL) -> Path | None:
-    """Return the file of a SQLite database; None if SQLite interprets the name, or it is another."""
-    file = url.database or ""
-    is_path = url.get_backend_name() == "sqlite" and not file.startswith((":", "file:"))
-    return Path(file) if is_path else None
 
 
 _DATABASES: Final[WeakSet[Database]] = WeakSet()

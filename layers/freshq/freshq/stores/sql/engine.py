@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from freshq.model.checks import without_password
 from freshq.stores.sql.connection_limits import ConnectionLimits
-from freshq.stores.sql.url_options import check_url_options
+from freshq.stores.sql.url_options import check_url_options, left_to_freshq
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,7 +213,7 @@ def _opened(url: sa.URL, limits: ConnectionLimits) -> sa.Engine:
     options = {} if name == "sqlite" else {"isolation_level": "AUTOCOMMIT"}
     engine = sa.create_engine(
         url,
-        connect_args=_CONNECT_ARGUMENTS[name](limits),
+        connect_args=left_to_freshq(url, _CONNECT_ARGUMENTS[name](limits)),
         poolclass=StatementPool,
         pool_size=limits.max_connections,
         pool_timeout=limits.answer_timeout_seconds,
