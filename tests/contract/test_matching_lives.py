@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+import sqlalchemy as sa
 
 from freshq import MatchQueue, TableMissing, WrongResourceState
 from freshq.aws.match_landing import match_events
@@ -14,6 +15,7 @@ from freshq.matching.lives import caller_events, numbered, queues_of, resource_e
 from freshq.matching.stores.base import Change, ChangedError
 from freshq.matching.stores.sql import SqlMatchStore
 from freshq.matching.stores.sql_history import MatchHistory
+from tests.conftest import DATABASES
 from tests.support.histories import KEPT_SECONDS
 from tests.support.matching import Desk, emptied_resources, join, one
 from tests.support.shift import FRENCH, LEASE_SECONDS, shift, story
@@ -21,8 +23,6 @@ from tests.support.streams import enable_stream, stream_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import sqlalchemy as sa
 
     from tests.conftest import Clock
 
@@ -142,6 +142,46 @@ def test_a_resource_whose_lease_expired_may_go_to_a_caller_at_once() -> None:
 
 
 # --- the history of a SQL database
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_tables_of_a_version_without_histories_still_serve(
+    request: pytest.FixtureRequest, database: str
+) -> None:
+    engine = emptied_resources(request.getfixturevalue(f"{database}_engine"))
+    desk, older = Desk(engine=engine), SqlMatchStore(engine)
+    with engine.begin() as connection:
+        lives(older).drop_tables(connection)
+    queue = desk.queue(lease_seconds=LEASE_SECONDS)
+    try:
+        join(queue, "ellen", FRENCH)
+        one(queue, FRENCH)
+        desk.clock.advance(LEASE_SECONDS + 1)
+        assert queue.recover() == 1
+        queue.release(one(queue, FRENCH))
+        assert lives(older).kept("resources") is None
+    finally:
+        older.create_table()
+    store = SqlMatchStore(engine, history_seconds=KEPT_SECONDS)
+    store.create_table()
+    queue.enqueue("ellen")  # this program began before the tables were there
+    assert [event["status"] for event in pulled(store)] == ["PENDING"]
+    lives(store).keep(0)
+
+
+def test_an_error_names_the_table_that_is_missing(sqlite_engine: sa.Engine) -> None:
+    store = SqlMatchStore(sqlite_engine, table="partial")
+    store.create_table()
+    try:
+        with sqlite_engine.begin() as connection:
+            connection.execute(sa.text("DROP TABLE partial_callers"))
+        queue = MatchQueue(store)
+        queue.register("ellen", FRENCH)
+        missing = "table 'partial': its table 'partial_callers' does not exist; .*`freshq match create`"
+        with pytest.raises(TableMissing, match=missing):
+            queue.wait(FRENCH, "ann")
+    finally:
+        store.delete_table()
 
 
 @pytest.fixture

@@ -278,6 +278,27 @@ class TestMigrations:
         assert queue.list("FAILURE").tasks == (replace(dead, put_at=None),)
         assert payloads(queue.claim()) == ["old"]
 
+    def test_tables_without_histories_still_serve(self, fresh: sa.Engine) -> None:
+        store = SqlStore(fresh, TABLE)
+        store.create_table()
+        tables = store.schema
+        with fresh.begin() as connection:
+            for table in (tables.history, tables.histories):
+                table.drop(connection)
+            connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 8))
+        queue = Queue(store, clock=time.time)
+        queue.put("old", task_id="a")
+        (claim,) = queue.claim()
+        queue.complete(claim)
+        queue.recover()
+        assert store.history.kept(queue.name) is None
+        assert store.migrate() == [migration.name for migration in MIGRATIONS[7:]]
+        keeping = SqlStore(fresh, TABLE, queue=queue.name, history_seconds=60)
+        keeping.create_table()
+        kept = store.history.kept(queue.name)
+        assert kept is not None
+        assert kept == keeping.history.kept(queue.name)
+
     def test_every_verb_names_a_missing_table(self, engine: sa.Engine) -> None:
         claim = prepared(Queue.memory())
         queue = Queue(SqlStore(engine, "nowhere"), clock=time.time)

@@ -1,7 +1,8 @@
 """The history of resources and callers in a relational database, written in the transaction of each change.
 
 The store itself writes it, unlike that of tasks: all changes go through one method, and every program that
-changes resources calls it. Where no history is kept, the statement finds no switch and writes nothing.
+changes resources calls it. Where no history is kept, the statement finds no switch and writes nothing. Where
+an older version created the tables, those of histories are missing, and the store sends no statement.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class MatchHistory(SqlHistory):
             *_rows(resources, resource_events(change.before, change.after, change.at)),
             *_rows(callers, caller_events(change.caller_before, change.caller_after, change.at)),
         ]
-        if rows:
+        if rows and self.exists(connection):
             connection.execute(self._insert, rows)
 
     def prune_all(self, now: float) -> None:

@@ -49,7 +49,7 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     error_class = _error_class(error, cause, dialect)
     if error_class is TableMissing:
         commands = "`freshq table create` for tasks, `freshq match create` for resources"
-        reason = f"it does not exist; run {commands}, or create_table()"
+        reason = f"{_missing_table(reason, table)} does not exist; run {commands}, or create_table()"
     elif error_class is Unreachable:
         reason = (
             f"the database did not answer ({reason:.300}); "
@@ -73,6 +73,12 @@ def _error_class(error: Exception, cause: BaseException | None, dialect: str) ->
     if dialect == "sqlite":
         return _sqlite_error_class(str(cause))
     return _postgresql_error_class(cause) if dialect == "postgresql" else _mysql_error_class(cause)
+
+
+def _missing_table(reason: str, table: str) -> str:
+    """Return which table a reason says is missing: `table`, or one that belongs to it."""
+    named = re.search(rf"\b{re.escape(table)}(_\w+)?\b", reason)
+    return f"its table {named.group()!r}" if named and named.group() != table else "it"
 
 
 def _whose_table(reason: str) -> str:

@@ -7,6 +7,7 @@ import logging
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+import sqlalchemy as sa
 from typing_extensions import override
 
 from freshq.errors import StoreError, TableMissing
@@ -23,8 +24,6 @@ from freshq.stores.sql.schema import NO_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    import sqlalchemy as sa
 
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
@@ -69,6 +68,7 @@ class SqlHistory(History):
         # By queue: when to check for old events again, in seconds.
         self._check_at: dict[str, float] = {}
         self._told_of_rights = False
+        self._has_tables = False
 
     def begin(self, queue: str, keep_seconds: float) -> None:
         """Keep a history of a queue from now on, or change how long it is kept.
@@ -121,7 +121,7 @@ class SqlHistory(History):
         Raises:
             TableMissing: If the queue keeps none.
         """
-        switch = self._database.row(self._sql.switch, {"of_queue": queue})
+        switch = self._switch(queue)
         if switch is None:
             msg = (
                 f"history: queue {queue!r} keeps none yet; call create_table() with history=True, or run "
@@ -130,11 +130,29 @@ class SqlHistory(History):
             raise TableMissing(msg)
         return switch
 
+    def exists(self, connection: sa.Connection) -> bool:
+        """Return whether the tables of histories exist: an older version of freshq made none.
+
+        Once they do, they are not looked for again. Until then every call looks: another process may create
+        them and begin a history.
+        """
+        if not self._has_tables:
+            self._has_tables = sa.inspect(connection).has_table(self._schema.history.name)
+        return self._has_tables
+
+    def _switch(self, queue: str) -> sa.Row[Any] | None:
+        """Return the id of the history of a queue, and how long it is kept; None if it keeps none."""
+        if not self._database.read(self.exists):
+            return None
+        return self._database.row(self._sql.switch, {"of_queue": queue})
+
     @override
     def kept(self, queue: str) -> Kept | None:
-        switch = self._database.row(self._sql.switch, {"of_queue": queue})
+        switch = self._switch(queue)
+        if switch is None:
+            return None
         state = self._database.row(self._sql.read, {"of_queue": queue, "of_name": STATE})
-        if switch is None or state is None:
+        if state is None:
             return None
         numbers = _Numbers(**json.loads(state.record))
         return Kept(switch.history_id, numbers.pruned_batch + 1, numbers.last_batch)
@@ -202,7 +220,7 @@ class SqlHistory(History):
             logger.warning("old events of histories are not deleted by this process: %s", missing)
 
     def _prune_page(self, queue: str, now: float, page: int) -> int:
-        switch = self._database.row(self._sql.switch, {"of_queue": queue})
+        switch = self._switch(queue)
         if switch is None:
             return 0
         before_us = microseconds(now - switch.keep_seconds)
