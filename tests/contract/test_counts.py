@@ -63,6 +63,14 @@ def test_the_law_holds_for_every_state(store: StoreUnderTest) -> None:
     assert numbers == set(STATES), "a state that the law does not have"
 
 
+def test_the_first_ids_of_an_adaptive_queue_are_the_newest(store: StoreUnderTest) -> None:
+    queue = store.queue(order=Order.ADAPTIVE)
+    for task_id in ("old", "new"):
+        queue.put("work", task_id=task_id)
+        store.clock.advance(1)
+    assert queue.stats(ids=2).ids["pending"] == ("new", "old")
+
+
 @pytest.mark.parametrize("order", [Order.LIFO, Order.FIFO])
 def test_the_first_ids_of_each_state(store: StoreUnderTest, order: Order) -> None:
     queue = store.queue(order=order, max_age_seconds=100)

@@ -105,8 +105,9 @@ class Reading(Verbs):
             approximate: Read at most one page per shard; `Stats.bounded` then says which counts are
                 bounds. Otherwise every task is read, and the counts are exact.
             ids: How many ids to return of each state as `Stats.ids`: of pending tasks in the order of claims
-                but for the turns of groups, of delayed ones the next due first, of held ones the next lease
-                to end first, and of the others the last to change first. None for no ids.
+                but for the turns of groups, in an adaptive order the newest first; of delayed ones the next
+                due first, of held ones the next lease to end first, and of the others the last to change
+                first. None for no ids.
 
         Raises:
             ValueError: If `ids` is not a number of 1 or more, or goes with `approximate`.
@@ -119,7 +120,7 @@ class Reading(Verbs):
         if approximate:
             return self._core.store.approximate_stats(self.name, now, now - self._core.config.max_age_seconds)
         self._core.meter.flush(now)
-        first = None if ids is None else FirstIds(ids, newest_first=self._core.config.order.newest_first)
+        first = None if ids is None else FirstIds(ids, newest_first=not self._core.config.order.oldest_first)
         tasks = map(self._core.with_own_deadline, self._core.store.scan(self.name))
         stats = tally(tasks, now, self._core.reserve.spans(), first)
         refused = self._core.store.read_counts(self.name, REFUSED)

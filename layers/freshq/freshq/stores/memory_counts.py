@@ -30,6 +30,8 @@ class StateCounts:
     def __init__(self) -> None:
         self._statuses: Counter[TaskStatus] = Counter()
         self._in_line: SortedList = SortedList()
+        # Creation times of the same tasks.
+        self._in_line_since: SortedList = SortedList()
         self._delayed: SortedList = SortedList()
 
     def add(self, task: Task) -> None:
@@ -37,12 +39,16 @@ class StateCounts:
         self._statuses[task.status] += 1
         if task.status is TaskStatus.PENDING:
             (self._delayed if task.delayed else self._in_line).add(_entry(task))
+            if not task.delayed:
+                self._in_line_since.add(task.created)
 
     def remove(self, task: Task) -> None:
         """Count a task no longer."""
         self._statuses[task.status] -= 1
         if task.status is TaskStatus.PENDING:
             (self._delayed if task.delayed else self._in_line).remove(_entry(task))
+            if not task.delayed:
+                self._in_line_since.remove(task.created)
 
     def by_group(self, now: float, created_after: float, at_most: int) -> dict[str | None, int]:
         """Count the claimable tasks by group, of the `at_most` and a few with the latest deadlines."""
@@ -65,8 +71,13 @@ class StateCounts:
         return min(self._created(now, created_after, reverse=False), default=None)
 
     def stats(self, now: float, created_after: float) -> Stats:
-        """Return the counts; those of the oldest and newest task are bounds if there are many."""
-        pending, delayed = self._live_count(self._in_line, now), self._live_count(self._delayed, now)
+        """Return the counts; those of the oldest and newest task are bounds if there are many.
+
+        Pending are those before their deadline, or those younger than the queue's max age, if they are fewer.
+        """
+        young = len(self._in_line_since) - self._in_line_since.bisect_right(created_after)
+        pending = min(self._live_count(self._in_line, now), young)
+        delayed = self._live_count(self._delayed, now)
         counts = self._statuses
         oldest = self.oldest_created(now, created_after)
         newest = max(self._created(now, created_after, reverse=True), default=None)
