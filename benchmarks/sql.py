@@ -31,7 +31,7 @@ from freshq import Queue
 from freshq.stores.sql.engine import open_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from benchmarks.sql_contenders import Server
 
@@ -158,11 +158,17 @@ def show(title: str, figures: Figures) -> None:
     Console().print(table)
 
 
+def missing(found: Mapping[str, str]) -> list[str]:
+    """Return what is not installed, and so not measured, beside the queues whose versions are given."""
+    names = [name for name in PEERS if name not in found]
+    return names if shutil.which("pgbench") else [*names, "pgbench"]
+
+
 def compared(options: argparse.Namespace) -> dict[str, object]:
     """Measure everything in turns; print and return it."""
     peers = (options.peers, rivals.versions(options.peers))
     report: dict[str, object] = {"rounds": options.rounds, "versions": peers[1]}
-    report["missing"] = [name for name in PEERS if name not in peers[1]]
+    report["missing"] = missing(peers[1])
     report["sqlite"] = sqlite = on_sqlite(options.rounds, peers)
     show("SQLite", sqlite)
     with Postgres(durable=True) as running, tempfile.TemporaryDirectory() as folder:

@@ -112,13 +112,22 @@ def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     return [mine / other for mine, other in zip(ours, theirs, strict=True)]
 
 
+def _others(sql: Mapping[str, Any]) -> str:
+    """Return which other queues were measured, and which were not."""
+    versions = ", ".join(f"{name} {each}" for name, each in sql["versions"].items())
+    missing = ", ".join(sql["missing"])
+    return (f" Versions: {versions}." if versions else "") + (
+        f" Not installed, so not measured: {missing}." if missing else ""
+    )
+
+
 def _postgresql(sql: Mapping[str, Any], machine: Mapping[str, Any]) -> Iterator[str]:
     figures = sql["postgresql"]
     shown = [name for name in ON_POSTGRESQL if name in figures]
-    versions = ", ".join(f"{name} {each}" for name, each in sql["versions"].items())
     yield from paragraph(
         f"Medians of {sql['rounds']} rounds on {machine['cores']} cores, whose load average was "
-        f"{machine['load_before']} before. " + (f"Versions: {versions}." if versions else "")
+        f"{machine['load_before']} before."
+        f"{_others(sql)}"
     )
     yield ""
     workers = list(figures[ONE_BY_ONE])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import __main__ as bench
-from benchmarks import figures, summary_page
+from benchmarks import aims, figures, sql, sql_page, summary_page
 from benchmarks.aims import AT_LEAST, AT_MOST, Finding
 from benchmarks.costs_page import LIFE
 from benchmarks.pages import DOCS, PAGES
@@ -52,6 +52,32 @@ def test_every_result_belongs_to_a_part_and_says_where_it_was_found() -> None:
         assert whole.keys() == {"date", "machine", "figures"}, name
         assert {"cores", "memory_gib", "python", "system"} <= whole["machine"].keys(), name
         assert platform.node() not in json.dumps(whole["machine"]), name
+
+
+def test_the_page_of_sql_names_what_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _program: None)
+    assert sql.missing(dict.fromkeys(sql.PEERS, "1")) == ["pgbench"]
+    absent = sql.missing({"procrastinate": "1", "huey": "1"})
+    monkeypatch.setattr("shutil.which", lambda program: program)
+    assert absent == [*sql.missing({"procrastinate": "1", "huey": "1"}), "pgbench"]
+    assert sql.missing(dict.fromkeys(sql.PEERS, "1")) == []
+    results = {name: figures.read(name) for name in ("sql", "sql_lasting", "sql_dead_index", "history")}
+    written = (DOCS / "sql.md").read_text("utf-8")
+    for missing, said in ((absent, True), ([], False)):
+        results["sql"]["figures"]["missing"] = missing
+        page = " ".join(sql_page.page(written, results).split())
+        assert ("Not installed, so not measured: oban, litequeue, pgbench." in page) == said
+
+
+def test_what_bounds_the_pipeline_comes_from_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = figures.figures_of("pipeline")
+    found["duckdb_seconds"] = [2 * found["spark_warm_parts_seconds"]["read"]]
+    large = {"spark_cold_parts_seconds": {"read": 30}, "duckdb_seconds": 20, "spark_cold_seconds": 90}
+    changed = {"pipeline": found, "pipeline_large": large}
+    monkeypatch.setattr(aims, "is_measured", lambda _name: True)
+    monkeypatch.setattr(aims, "figures_of", lambda name: changed.get(name) or figures.figures_of(name))
+    bounds = [finding.bound for finding in aims._of_pipeline() if "DuckDB" in finding.what]
+    assert ["alone take 0.5 times" in bounds[0], "alone take 1.5 times" in bounds[1]] == [True, True]
 
 
 def test_an_unknown_part_is_named_beside_those_there_are(

@@ -134,7 +134,8 @@ class Claiming(Verbs):
         Args:
             limit: Most claims to return.
             timeout_seconds: Stop waiting after this time; None: never.
-            poll_seconds: Longest time between two polls for what other processes put.
+            poll_seconds: Longest time between two polls for what other processes put; outside SQL databases,
+                also for what this one puts and for what becomes due.
 
         Returns:
             The claims; empty after the timeout.

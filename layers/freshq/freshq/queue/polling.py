@@ -74,7 +74,10 @@ def answer_of(poll: Poll[T], store: Store) -> T:
 def poll_for_claims(
     claim: Callable[[], list[T]], queue: PolledQueue, timeout_seconds: float | None, poll_seconds: float
 ) -> Poll[list[T]]:
-    """Return a poll that claims after each put of this process, at each due time, and every `poll_seconds`.
+    """Return a poll that claims every `poll_seconds`.
+
+    In a SQL database it also claims after each put of this process, and at each due time. Other stores
+    neither count puts nor know the next due time.
 
     Args:
         claim: Returns what it could claim.
