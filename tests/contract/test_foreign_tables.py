@@ -89,6 +89,53 @@ def test_a_table_that_any_part_of_the_store_needs(engine: sa.Engine) -> None:
         records.drop(engine)
 
 
+@pytest.mark.parametrize(
+    ("columns", "value"),
+    [
+        ({"version": sa.String(80)}, "20240101-begin"),
+        ({"version": sa.String(80), "name": sa.String(80)}, "20240101-begin"),
+        ({"id": sa.Integer()}, 1),
+    ],
+)
+def test_migrations_of_the_application(engine: sa.Engine, columns: dict[str, Any], value: object) -> None:
+    """They may have versions that are text."""
+    migrations = sa.Table(
+        "mail_migrations", sa.MetaData(), *(sa.Column(*column) for column in columns.items())
+    )
+    migrations.create(engine)
+    before = tables(engine)
+    try:
+        with engine.begin() as connection:
+            connection.execute(migrations.insert().values({next(iter(columns)): value}))
+        with pytest.raises(StoreError, match=f"table 'mail_migrations': {REFUSAL}.*; nothing was changed"):
+            SqlStore(engine, "mail").create_table()
+        assert tables(engine) == before
+    finally:
+        migrations.drop(engine)
+
+
+@pytest.mark.parametrize("part", ["records", "histories", "history"])
+def test_tables_of_lives(engine: sa.Engine, part: str) -> None:
+    """Those of the history of resources too are refused before any is made or deleted."""
+    store = SqlMatchStore(engine, "desks")
+    store.create_table()
+    owned = tables(engine)
+    lives = sa.Table(f"desks_lives_{part}", sa.MetaData(), sa.Column("mine", sa.Integer, primary_key=True))
+    lives.drop(engine)
+    lives.create(engine)
+    before = tables(engine)
+    try:
+        for verb in (store.create_table, store.delete_table):
+            with pytest.raises(StoreError, match=f"table 'desks_lives_{part}': {REFUSAL}"):
+                verb()
+            assert tables(engine) == before
+    finally:
+        lives.drop(engine)
+        store.create_table()
+        assert tables(engine) == owned
+        store.delete_table()
+
+
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "mariadb"])
 def test_added_columns_are_those_that_may_be_null(dialect: str) -> None:
     """A table without the others is not freshq's, one without these an older version made."""

@@ -29,7 +29,7 @@ from freshq.stores.sql import SqlStore, database
 from freshq.stores.sql.clock import DatabaseClock
 from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
-from freshq.stores.sql.schema import schema
+from freshq.stores.sql.schema import ADDED_COLUMNS, schema
 from tests.support.readings import counts, ids, known, payloads, total
 from tests.support.verbs import VERBS, prepared
 
@@ -298,6 +298,36 @@ class TestMigrations:
         kept = store.history.kept(queue.name)
         assert kept is not None
         assert kept == keeping.history.kept(queue.name)
+
+    def test_the_oldest_tables_get_an_agenda(self, fresh: sa.Engine) -> None:
+        """Version 1 had none at first; a task's place in it follows from its state."""
+        store = SqlStore(fresh, TABLE)
+        store.create_table()
+        queue = Queue(store, clock=time.time)
+        queue.put("held", task_id="held")
+        (held,) = queue.claim()
+        queue.put("done", task_id="done")
+        queue.complete(queue.claim()[0])
+        queue.put("late", task_id="late", delay_seconds=60)
+        queue.put("waits", task_id="waits")
+        tables = store.schema
+        listed = sa.select(tables.tasks.c.task_id, tables.tasks.c.agenda).order_by(tables.tasks.c.task_id)
+        with fresh.begin() as connection:
+            before = connection.execute(listed).all()
+            for index in tables.tasks.indexes:
+                index.drop(connection)
+            sa.Index(f"{TABLE}_agenda", tables.tasks.c.queue, tables.tasks.c.due_us).create(connection)
+            for column in (*ADDED_COLUMNS, "agenda"):
+                connection.execute(sa.text(f"ALTER TABLE {TABLE} DROP COLUMN {column}"))
+            connection.execute(tables.migrations.delete().where(tables.migrations.c.version >= 2))
+        assert dict(before) == {"held": "due", "done": "over", "late": "due", "waits": "stale"}
+        assert store.migrate() == [migration.name for migration in MIGRATIONS[1:]]
+        with fresh.connect() as connection:
+            assert connection.execute(listed).all() == before
+        found = {index["name"]: index["column_names"] for index in sa.inspect(fresh).get_indexes(TABLE)}
+        assert found[f"{TABLE}_agenda"] == ["agenda", "queue", "due_us"]
+        assert payloads(queue.claim()) == ["waits"]
+        queue.complete(held)
 
     def test_every_verb_names_a_missing_table(self, engine: sa.Engine) -> None:
         claim = prepared(Queue.memory())

@@ -81,7 +81,7 @@ class SqlMatchStore(MatchStore):
         self._database.requirement = None
 
         def create(connection: sa.Connection) -> None:
-            check_owned(connection, self._tables.metadata)
+            self._check_owned(connection)
             self._tables.metadata.create_all(connection)
 
         self._database.allow_new_file()
@@ -93,12 +93,15 @@ class SqlMatchStore(MatchStore):
     @override
     def delete_table(self) -> None:
         def delete(connection: sa.Connection) -> None:
-            check_owned(connection, self._tables.metadata)
+            self._check_owned(connection)
             self._tables.metadata.drop_all(connection)
 
         self._database.transaction(delete)
         self._database.transaction(self._lives.drop_tables)
         self._added = frozenset()
+
+    def _check_owned(self, connection: sa.Connection) -> None:
+        check_owned(connection, [*self._tables.metadata.sorted_tables, *self._lives.tables])
 
     @override
     def close(self) -> None:

@@ -51,17 +51,17 @@ class MatchHistory(SqlHistory):
         history = _history(f"{table}_lives_history", options)
         super().__init__(database, replace(parts, history=history))
         self.queues = queues_of(table)
-        self._tables = (parts.records, parts.histories, history)
+        self.tables = (parts.records, parts.histories, history)
         self._insert = _insert_if_kept(history, parts.histories)
 
     def create_tables(self, connection: sa.Connection) -> None:
         """Create the tables that are missing."""
-        for table in self._tables:
+        for table in self.tables:
             table.create(connection, checkfirst=True)
 
     def drop_tables(self, connection: sa.Connection) -> None:
         """Drop the tables that are there."""
-        for table in self._tables:
+        for table in self.tables:
             table.drop(connection, checkfirst=True)
 
     def keep(self, seconds: float) -> None:

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from freshq.errors import StoreError
 from freshq.stores.sql.engine import no_timeouts
 from freshq.stores.sql.ownership import check_owned
-from freshq.stores.sql.statements import FAILURE
+from freshq.stores.sql.rows import DUE, OVER, STALE
+from freshq.stores.sql.statements import FAILURE, PENDING, TAKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -80,6 +81,20 @@ def _column_names(connection: sa.Connection, schema: Schema) -> set[str]:
     return {column["name"] for column in sa.inspect(connection).get_columns(schema.tasks.name)}
 
 
+def _add_times_of_puts(connection: sa.Connection, schema: Schema) -> None:
+    """Add columns; the oldest tables lack `agenda` too, which says what `due_us` is the time of."""
+    _add_columns(connection, schema)
+    tasks = schema.tasks.c
+    waits = tasks.status == PENDING
+    agenda = sa.case(
+        (sa.and_(tasks.status == TAKEN, tasks.lease_until_us.is_not(None)), DUE),
+        (sa.and_(waits, tasks.not_before_us.is_not(None)), DUE),
+        (sa.and_(waits, tasks.line.is_not(None)), STALE),
+        else_=OVER,
+    )
+    connection.execute(sa.update(schema.tasks).where(tasks.agenda.is_(None)).values(agenda=agenda))
+
+
 def _index_dead_letters(connection: sa.Connection, schema: Schema) -> None:
     """Add the times of claims and deaths, and the index of dead letters."""
     _add_columns(connection, schema)
@@ -93,7 +108,7 @@ MIGRATIONS: Final = (
     Migration(1, "create the tables", _create),
     Migration(2, "vacuum the tasks often", _vacuum_often),
     Migration(3, "add the deadline to the index of lines", _make_indexes_anew),
-    Migration(4, "add the time of the put, its first due time and the kind", _add_columns),
+    Migration(4, "add the time of the put, its first due time and the kind", _add_times_of_puts),
     Migration(5, "add the times of claims and of deaths, and the index of dead letters", _index_dead_letters),
     Migration(6, "add the progress of runs", _add_columns),
     Migration(7, "add the trace context", _add_columns),
@@ -122,6 +137,7 @@ def migrate(database: Database, schema: Schema, migrations: Sequence[Migration] 
 
 def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migration]) -> list[str]:
     lock_changes(connection, schema.migrations.name)
+    check_owned(connection, [schema.migrations])
     is_new = not sa.inspect(connection).has_table(schema.migrations.name)
     version = schema.migrations.c.version
     newest = sa.select(sa.func.coalesce(sa.func.max(version), 0))
@@ -133,7 +149,7 @@ def _apply(connection: sa.Connection, schema: Schema, migrations: Sequence[Migra
         raise StoreError(msg)
     missing = [migration for migration in migrations if migration.version > reached]
     if missing:
-        check_owned(connection, schema.metadata)
+        check_owned(connection, schema.metadata.sorted_tables)
     if is_new:
         schema.migrations.create(connection)
     for migration in missing:
