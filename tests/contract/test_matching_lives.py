@@ -12,12 +12,13 @@ import sqlalchemy as sa
 from freshq import MatchQueue, TableMissing, WrongResourceState
 from freshq.aws.match_landing import match_events
 from freshq.matching.lives import caller_events, numbered, queues_of, resource_events
+from freshq.matching.resource import ResourceStatus
 from freshq.matching.stores.base import Change, ChangedError
 from freshq.matching.stores.sql import SqlMatchStore
 from freshq.matching.stores.sql_history import MatchHistory
 from tests.conftest import DATABASES
 from tests.support.histories import KEPT_SECONDS
-from tests.support.matching import Desk, emptied_resources, join, one
+from tests.support.matching import Desk, emptied_resources, join, names, one
 from tests.support.shift import FRENCH, LEASE_SECONDS, shift, story
 from tests.support.streams import enable_stream, stream_records
 
@@ -139,6 +140,18 @@ def test_a_resource_whose_lease_expired_may_go_to_a_caller_at_once() -> None:
     assert [(event["task_id"].partition("#")[0], event["status"]) for event in events] == [
         ("ellen", "PENDING"), ("ellen", "TAKEN"), ("ann", "TAKEN"), ("ann", "SUCCESS"),
     ]  # fmt: skip
+
+
+def test_a_resource_that_leaves_after_its_lease_expired_is_no_success(desk: Desk) -> None:
+    queue = desk.queue(lease_seconds=LEASE_SECONDS)
+    queue.register("ellen", FRENCH)
+    with lives_told(desk) as events:
+        queue.enqueue("ellen")
+        one(queue, FRENCH)
+        desk.clock.advance(LEASE_SECONDS + 1)
+        assert queue.leave("ellen").status is ResourceStatus.AVAILABLE
+    assert [event["status"] for event in events] == ["PENDING", "TAKEN", "PENDING", "CANCELLED"]
+    assert names(queue.match(FRENCH)) == []
 
 
 # --- the history of a SQL database

@@ -100,6 +100,30 @@ class Changes:
 
         return repeated(f"resource {quoted(resource_id)}", attempt)
 
+    def leave(self, resource_id: str) -> Resource:
+        """Stop a resource from waiting.
+
+        A resource whose caller's lease has expired is queued first: its history has the lost lease then, and
+        no success.
+
+        Raises:
+            ResourceNotFound: If it is not registered.
+            WrongResourceState: If it is matched.
+        """
+
+        def attempt() -> Resource:
+            before = self._store.get(resource_id)
+            if before is not None and before.expired(self.clock()):
+                queued = lifecycle.queued(before, self.stamp)
+                self.commit(before, queued)
+                before = queued
+            after = lifecycle.left(resource_id, before)
+            if after is not before:
+                self.commit(before, after)
+            return after
+
+        return repeated(f"resource {quoted(resource_id)}", attempt)
+
     def committed(self, before: Resource, after: Resource) -> bool:
         """Commit a change; return False if the resource is no longer as it was before."""
         try:

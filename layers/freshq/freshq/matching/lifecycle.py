@@ -61,17 +61,17 @@ def enqueued(resource_id: str, before: Resource | None, now: float, stamp: Calla
     return queued(before, stamp)
 
 
-def left(resource_id: str, before: Resource | None, now: float) -> Resource:
+def left(resource_id: str, before: Resource | None) -> Resource:
     """Return the AVAILABLE version of a resource; `before` itself if it is available already.
 
     Raises:
         ResourceNotFound: If it is not registered.
-        WrongResourceState: If it is matched and its lease has not expired.
+        WrongResourceState: If it is matched.
     """
     before = _known(resource_id, before)
     if before.status is ResourceStatus.AVAILABLE:
         return before
-    if before.status is ResourceStatus.MATCHED and not before.expired(now):
+    if before.status is ResourceStatus.MATCHED:
         raise WrongResourceState(resource_id, "leave", before.status, "release it first")
     return available(before)
 

@@ -103,12 +103,9 @@ class MatchQueue(OpenedResources):
 
         Raises:
             ResourceNotFound: If it is not registered.
-            WrongResourceState: If it is matched.
+            WrongResourceState: If it is matched, and its lease has not expired.
         """
-        checked_resource_id(resource_id)
-        return self._changes.change(
-            resource_id, lambda before: lifecycle.left(resource_id, before, self._clock())
-        )
+        return self._changes.leave(checked_resource_id(resource_id))
 
     def depths(self, at_most: int | None = None) -> dict[str, int]:
         """Return how many resources wait for each full combination of values, by its name.
