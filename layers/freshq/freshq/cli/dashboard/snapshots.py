@@ -51,7 +51,7 @@ class Snapshot:
         held: Tasks under a lease, the first to end first.
         waits: How long tasks waited for their claim.
         survey: All tasks by fate.
-        dead_letters: The latest dead letters, the last first.
+        dead_letters: The latest dead letters, the last first, and when each is stale to claims.
         turned_away: Number of puts that admission control rejected, by reason.
     """
 
@@ -66,7 +66,7 @@ class Snapshot:
     held: Sequence[Task]
     waits: Waits
     survey: Survey
-    dead_letters: Sequence[Task]
+    dead_letters: Sequence[tuple[Task, float]]
     turned_away: Mapping[str, int]
 
     def as_json(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Snapshot:
             "leases_read": len(self.held),
             "waits": asdict(self.waits),
             "survey": self._survey(),
-            "dead_letters": [dead_letter_row(task, self.at) for task in self.dead_letters],
+            "dead_letters": [dead_letter_row(task, until, self.at) for task, until in self.dead_letters],
         }
 
     def rates(self) -> dict[str, float | None]:
@@ -144,6 +144,7 @@ class Watcher:
         found = store.newest_created(name, now, now - queue.max_age_seconds, READ_TASKS)
         created = {group: times for group, times in found.items() if times}
         held = store.leased(name, READ_LEASES)
+        letters = queue.list(TaskStatus.FAILURE, SHOWN_DEAD_LETTERS)
         horizon_seconds = horizon(queue.max_age_seconds, stats.oldest_pending_seconds)
         return Snapshot(
             at=now,
@@ -157,7 +158,7 @@ class Watcher:
             held=held,
             waits=self._waits.add(now, held),
             survey=self._surveyor.survey(),
-            dead_letters=queue.list(TaskStatus.FAILURE, SHOWN_DEAD_LETTERS).tasks,
+            dead_letters=[(task, queue.lifecycle.live_until(task)) for task in letters],
             turned_away=store.read_counts(name, REFUSED),
         )
 

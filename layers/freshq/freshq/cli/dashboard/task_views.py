@@ -30,12 +30,12 @@ def lease_row(task: Task, now: float) -> dict[str, Any]:
     }
 
 
-def dead_letter_row(task: Task, now: float) -> dict[str, Any]:
-    """Return a dead letter as a row; one past its deadline could not be claimed, so it is not redriven."""
+def dead_letter_row(task: Task, live_until: float, now: float) -> dict[str, Any]:
+    """Return a dead letter as a row; a stale one could not be claimed, so it is not redriven."""
     return _row(task, now) | {
         "error": _short(task.error),
         "since_seconds": max(0.0, now - (task.dead_at or task.updated)),
-        "redrivable": task.deadline > now,
+        "redrivable": live_until > now,
     }
 
 
