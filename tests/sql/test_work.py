@@ -111,7 +111,8 @@ def test_processes_that_all_miss_the_table_end_with_one_error(folder: Path) -> N
         assert work.wait() == 3
     died = {each["process"] for each in work.all("process_ended") if each["exit_status"] == 3}
     assert died == {1, 2}
-    assert work.errors.startswith("freshq: table 'tasks': it does not exist; run `freshq table create`")
+    missing = "freshq: table 'tasks': its table 'tasks_records' does not exist; run `freshq table create`"
+    assert work.errors.startswith(missing)
     assert work.errors.count("\n") == 1
     assert work.all("ended")[-1]["error"] in work.errors
 

@@ -278,7 +278,7 @@ def test_on_a_terminal_events_are_lines_for_people() -> None:
     [
         (["--queue", "memory://"], 2, "queue: memory:// is in one process"),
         (["--queue", "memory://", "--once", "--dry-run"], 2, "once, dry_run: give one of them"),
-        (["--queue", "sqlite:///file:empty?mode=memory&uri=true"], 3, "table 'tasks': it does not exist"),
+        (["--queue", "sqlite:///file:empty?mode=memory&uri=true"], 3, "table 'tasks': its table 'tasks_rec"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_fires(
