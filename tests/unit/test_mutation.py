@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pkgutil
+import tomllib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -86,3 +89,9 @@ def test_every_reason_is_a_sentence() -> None:
     known = Reasons(mutation.REASONS.read_text("utf-8")).all()
     assert known
     assert all(reason.endswith(".") for reason in known)
+
+
+def test_each_reason_is_of_a_line_that_exists() -> None:
+    for survivor in tomllib.loads(mutation.REASONS.read_text())["survivor"]:
+        code = inspect.getsource(pkgutil.resolve_name(survivor["function"]))
+        assert " ".join(survivor["removed"].split()) in " ".join(code.split()), survivor["function"]
