@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from freshq import Queue, StoreError, TableMissing, Throttled, Unreachable
 from freshq.stores.sql import SqlStore, engine
-from freshq.stores.sql.engine import DEFAULT, StatementPool
+from freshq.stores.sql.engine import DEFAULT, StatementPool, open_engine
 from freshq.stores.sql.failures import RightsMissing, translated
 
 if TYPE_CHECKING:
@@ -191,6 +192,43 @@ def test_errors_are_translated(dialect: str, error: Exception, kind: type[StoreE
     answer: Any = translated(error, dialect, "tasks")
     assert type(answer) is kind
     assert str(answer).startswith("table 'tasks': ")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "error", "advice"),
+    [
+        (
+            "sqlite",
+            sqlite3.OperationalError("unable to open database file"),
+            "check the path, and the rights",
+        ),
+        ("sqlite", sqlite3.OperationalError("attempt to write a readonly database"), "check the rights"),
+        (
+            "sqlite",
+            sqlite3.DatabaseError("file is not a database"),
+            "another program may have made this file",
+        ),
+        ("postgresql", psycopg.OperationalError('database "q" does not exist'), "create it first"),
+        ("postgresql", psycopg.OperationalError("Connection refused"), "check that it runs"),
+    ],
+)
+def test_errors_say_what_to_do(dialect: str, error: Exception, advice: str) -> None:
+    answer = str(translated(error, dialect, "tasks"))
+    assert advice in answer
+    assert ("the file of the url" in answer) is (dialect == "sqlite")
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("postgresql+pg8000://localhost/q", "write postgresql:// for the driver of freshq[sql]"),
+        ("postgresql+asyncpg://localhost/q", "for asyncio; write postgresql:// instead"),
+        ("sqlite+aiosqlite:///q.db", "for asyncio; write sqlite:// instead"),
+    ],
+)
+def test_other_drivers_are_refused(url: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(advice)):
+        open_engine(url)
 
 
 def test_an_invalidated_connection_means_an_unreachable_database() -> None:

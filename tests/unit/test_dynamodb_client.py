@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore import endpoint
-from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    NoRegionError,
+    ReadTimeoutError,
+)
 from botocore.httpsession import URLLib3Session
 from botocore.retries.standard import ExponentialBackoff
 
-from freshq import Claim, Queue, Unreachable
+from freshq import Claim, Queue, StoreError, Unreachable
 from freshq.model.task import Task, TaskStatus
-from freshq.stores.dynamodb.calls import default_client
+from freshq.stores.dynamodb.calls import default_client, translated
 from freshq.stores.dynamodb.store import DynamoDBStore
 
 if TYPE_CHECKING:
@@ -56,3 +63,26 @@ def test_a_call_that_is_never_answered_ends_within_half_of_the_default_lease(
     longest_seconds = len(attempts) * (config.connect_timeout + config.read_timeout) + sum(waits)
     assert len(attempts) > 1
     assert longest_seconds <= queue.lease_seconds / 2
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NoRegionError(), "was not called .* set the region and the credentials"),
+        (NoCredentialsError(), "was not called .* set the region and the credentials"),
+        (EndpointConnectionError(endpoint_url="https://dynamodb"), "did not answer .* check network"),
+    ],
+)
+def test_what_the_sdk_lacks_is_no_failure_of_dynamodb(error: Exception, said: str) -> None:
+    with pytest.raises(Unreachable, match=said), translated("Tasks"):
+        raise error
+
+
+def test_a_table_with_another_key_may_be_attached() -> None:
+    message = "The provided key element does not match the schema"
+    refused = ClientError({"Error": {"Code": "ValidationException", "Message": message}}, "GetItem")
+    with (
+        pytest.raises(StoreError, match=r"for an attached table, name its hash key: \?key=NAME"),
+        translated("Tasks"),
+    ):
+        raise refused

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 import freshq.testing
-from freshq import Busy, Outcome, Queue, Retry, Task, TaskStatus, Unreachable
+from freshq import AsyncQueue, Busy, Outcome, Queue, Retry, Task, TaskStatus, Unreachable
 from freshq.testing import FaultyStore, ManualClock, assert_nothing_put, assert_put, drain, make_task
 
 
@@ -104,6 +104,11 @@ class TestDrain:
                 queue.put("third")
 
         assert [fate.task.payload for fate in drain(queue, run)] == ["second", "third", "first"]
+
+    def test_it_runs_the_tasks_of_an_async_queue(self) -> None:
+        queue = AsyncQueue.memory(clock=ManualClock())
+        queue.queue.put("work")
+        assert [fate.task.payload for fate in drain(queue, str)] == ["work"]
 
     def test_it_stops_when_the_runner_is_busy(self) -> None:
         queue = Queue.memory(clock=ManualClock())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import FreshqError, Outcome, Queue, Reject, Retry, Settlement, TaskStatus, Worker
+from freshq import FreshqError, MatchQueue, Outcome, Queue, Reject, Retry, Settlement, TaskStatus, Worker
 from freshq.policy.retry import Backoff
 from tests.support.working import Quiet, work_off
 
@@ -213,3 +213,9 @@ async def generates(task: Task) -> Any:
 def test_a_runner_that_cannot_be_called_is_refused(runner: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^runner: {message}"):
         Worker(Queue.memory(), runner)
+
+
+@pytest.mark.parametrize("given", ["sqlite:///tasks.db", None, MatchQueue.memory()])
+def test_what_is_no_queue_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=f"^queue: must be a queue, .*, got {type(given).__name__}$"):
+        Worker(given, str)

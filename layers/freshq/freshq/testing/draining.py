@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost
 from freshq.model.checks import checked_count
+from freshq.worker.blocking_queue import blocking_queue
 from freshq.worker.instrumented_runner import instrumented
 from freshq.worker.report import Outcome
 from freshq.worker.runner import checked_runner, codec_of
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.model.task import Task
+    from freshq.queue.async_queue import AsyncQueue
     from freshq.queue.base import BaseQueue
     from freshq.worker.runner import Runner
 
@@ -38,14 +40,14 @@ class Fate:
     error: str | None
 
 
-def drain(queue: BaseQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list[Fate]:
+def drain(queue: BaseQueue | AsyncQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list[Fate]:
     """Run every task that is due, one after the other, and settle it as a `Worker` would.
 
     What is delayed, also by a retry, stays until the queue's clock reaches it. The drain ends early when
     the runner raises `Busy`, as a worker would pause.
 
     Args:
-        queue: The queue.
+        queue: The queue; of an AsyncQueue, the queue that it uses.
         runner: As a `Worker` takes it.
         max_runs: Most runs; a runner that puts new tasks could go on for ever.
 
@@ -58,16 +60,17 @@ def drain(queue: BaseQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list
         StoreError: If the store does not answer.
     """
     checked_count("max_runs", max_runs)
-    run = instrumented(checked_runner(runner), queue.telemetry)
-    codec = codec_of(queue, runner)
-    queue.recover()
+    own = blocking_queue(queue)
+    run = instrumented(checked_runner(runner), own.telemetry)
+    codec = codec_of(own, runner)
+    own.recover()
     fates: list[Fate] = []
-    while claims := queue.claim(1):
+    while claims := own.claim(1):
         if len(fates) == max_runs:
-            queue.release(claims[0])
+            own.release(claims[0])
             msg = f"tasks are still due after {max_runs} runs; does the runner put its own task again?"
             raise AssertionError(msg)
-        fates.append(_run(queue, claims[0], run, codec))
+        fates.append(_run(own, claims[0], run, codec))
         if fates[-1].outcome is Outcome.RELEASED:
             break
     return fates

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from freshq.model.checks import checked_seconds
 from freshq.stores.putter import transactions_of
+from freshq.worker.blocking_queue import blocking_queue
 from freshq.worker.instrumented_runner import instrumented
 from freshq.worker.lease_loop import LeaseLoop
 from freshq.worker.loop import EndRequest
@@ -70,13 +71,11 @@ class Worker:
             **options: See `freshq.worker.options.WorkerConfig`.
 
         Raises:
-            ValueError: If an option is wrong, if the runner is not callable or `async def`, if the queue has
-                a codec that the handlers do not have, or if `transaction` is set and the queue is not in a
-                SQL database.
+            ValueError: If an option is wrong, if `queue` is no queue, if the runner is not callable or
+                `async def`, if the queue has a codec that the handlers do not have, or if `transaction` is
+                set and the queue is not in a SQL database.
         """
-        # Checking for the class would load asyncio, which is slow.
-        own: Any = getattr(queue, "queue", queue)
-        self._queue: BaseQueue = own
+        self._queue = blocking_queue(queue)
         self._config = parse_worker_options(options)
         self._limits = StartLimits(self._queue, self._config)
         self._end_request = EndRequest()

@@ -13,7 +13,11 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     HTTPClientError,
+    NoCredentialsError,
+    NoRegionError,
     ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
     WaiterError,
 )
 from botocore.exceptions import ConnectionError as BotoConnectionError
@@ -51,6 +55,12 @@ REFUSED_CODES: Final = frozenset(
     }
 )
 CONNECTION_CODES: Final = REFUSED_CODES | {"InternalFailure", "InternalServerError", "ServiceUnavailable"}
+# The SDK raises them before it calls DynamoDB.
+UNCONFIGURED: Final = (NoCredentialsError, NoRegionError, PartialCredentialsError, ProfileNotFound)
+HOW_TO_CONFIGURE: Final = "set the region and the credentials, such as by AWS_REGION and AWS_PROFILE"
+OTHER_KEY: Final = (
+    "; for an attached table, name its hash key: ?key=NAME in the address, or attach=True, key=NAME"
+)
 # DynamoDB's rule. A table of another account is named by its ARN.
 TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:\S+:table/\S+")
 # Service quotas of BatchGetItem and BatchWriteItem.
@@ -309,6 +319,9 @@ def translated(table: str) -> Iterator[None]:
     except ParamValidationError as error:
         msg = f"table {table!r}: not sent, the SDK rejected it: {error}"
         raise StoreError(msg) from error
+    except UNCONFIGURED as error:
+        msg = f"table {table!r}: DynamoDB was not called ({error}); {HOW_TO_CONFIGURE}"
+        raise Unreachable(msg) from error
     except BotoCoreError as error:
         msg = f"table {table!r}: DynamoDB did not answer ({error}); check network, region and credentials"
         raise Unreachable(msg) from error
@@ -334,4 +347,5 @@ def _translated_client_error(error: ClientError, table: str) -> FreshqError:
             f"table {table!r}: DynamoDB refused the call ({code}: {message}); check credentials and clock"
         )
     error_class = InvalidUpdate if code == "ValidationException" else StoreError
-    return error_class(f"table {table!r}: {code}: {message}")
+    advice = OTHER_KEY if "key element does not match the schema" in message else ""
+    return error_class(f"table {table!r}: {code}: {message}{advice}")

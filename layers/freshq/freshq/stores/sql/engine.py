@@ -178,7 +178,27 @@ def open_engine(url: str | sa.URL, limits: ConnectionLimits = DEFAULT) -> sa.Eng
         limits: The limits of its connections.
 
     Raises:
-        ValueError: If the url is malformed, or the store does not support the database.
+        ValueError: If the url is malformed, or the store does not support the database or the driver.
+    """
+    parsed = _parsed(url)
+    name = parsed.get_backend_name()
+    try:
+        if parsed.get_dialect().is_async:
+            msg = f"url: {parsed.drivername!r} is for asyncio; write {name}:// instead, for AsyncQueue too"
+            raise ValueError(msg)
+        return _opened(parsed, limits)
+    except (ImportError, NoSuchModuleError) as error:
+        is_own = parsed.drivername == DRIVERS[name]
+        advice = "install freshq[sql]" if is_own else f"write {name}:// for the driver of freshq[sql]"
+        msg = f"url: the driver of {parsed.drivername!r} is not installed ({error}); {advice}"
+        raise ValueError(msg) from error
+
+
+def _parsed(url: str | sa.URL) -> sa.URL:
+    """Return an address with its driver.
+
+    Raises:
+        ValueError: If it is malformed, or the store does not support the database.
     """
     try:
         parsed = sa.make_url(url)
@@ -199,11 +219,7 @@ def open_engine(url: str | sa.URL, limits: ConnectionLimits = DEFAULT) -> sa.Eng
     if name == "sqlite" and parsed.database in (None, "", ":memory:"):
         msg = f"url: {without_password(str(url))!r} names no file; use sqlite:///tasks.db, or Queue.memory()"
         raise ValueError(msg)
-    try:
-        return _opened(parsed, limits)
-    except (ImportError, NoSuchModuleError) as error:
-        msg = f"url: the driver of {parsed.drivername!r} is not installed ({error}); install freshq[sql]"
-        raise ValueError(msg) from error
+    return parsed
 
 
 def _opened(url: sa.URL, limits: ConnectionLimits) -> sa.Engine:

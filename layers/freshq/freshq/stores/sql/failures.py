@@ -29,6 +29,14 @@ DENIED_NUMBERS: Final = frozenset({1142, 1143})
 FOREIGN_TABLE: Final = (
     "it is not freshq's; choose another name for freshq's own, #TABLE at the end of the address or table="
 )
+# What SQLite says of a file that it cannot use, and what to do.
+_FILE_ADVICE: Final = {
+    "unable to open": "check the path, and the rights to the file and its folder",
+    "readonly": "check the rights to the file and its folder",
+    "not a database": "check the path: another program may have made this file",
+}
+# PostgreSQL refuses the connection; its driver has no code for why.
+_NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 _ADDED = re.compile(rf"\b({'|'.join(ADDED_COLUMNS)})\b")
 
 
@@ -50,6 +58,12 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     if error_class is TableMissing:
         commands = "`freshq table create` for tasks, `freshq match create` for resources"
         reason = f"{_missing_table(reason, table)} does not exist; run {commands}, or create_table()"
+    elif dialect == "sqlite" and (advice := _file_advice(reason)):
+        reason = f"SQLite cannot use the file of the url ({reason:.300}); {advice}"
+    elif error_class is Unreachable and _NO_DATABASE.search(reason):
+        reason = (
+            f"the server has no such database ({reason:.300}); create it first, or check its name in the url"
+        )
     elif error_class is Unreachable:
         reason = (
             f"the database did not answer ({reason:.300}); "
@@ -62,6 +76,11 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     elif error_class is Throttled and not isinstance(error, PoolTimeout):
         reason = f"the database was too busy ({reason:.300})"
     return error_class(f"table {table!r}: {reason:.500}")
+
+
+def _file_advice(reason: str) -> str:
+    """Return what to do about a file that SQLite cannot use; empty if the file is not the reason."""
+    return next((advice for said, advice in _FILE_ADVICE.items() if said in reason), "")
 
 
 def _error_class(error: Exception, cause: BaseException | None, dialect: str) -> type[StoreError]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from freshq.errors import needs
 from freshq.model.telemetry import Telemetry
+from freshq.worker.blocking_queue import blocking_queue
 from freshq.worker.report import Observer
 
 with needs("otel"):
@@ -64,9 +65,11 @@ class OpenTelemetry(Telemetry, Observer):
 
         Args:
             queue: The queue.
+
+        Raises:
+            ValueError: If it is no queue.
         """
-        own: Any = getattr(queue, "queue", queue)  # of an AsyncQueue, the queue that it uses
-        self._instruments.watch(own)
+        self._instruments.watch(blocking_queue(queue))
 
     @override
     def put(
