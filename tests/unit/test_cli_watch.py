@@ -240,6 +240,13 @@ class TestCommand:
             draw(console, Watcher(queue), every_seconds=0.001)
         assert shown == [None, "too many", None]
 
+    def test_a_terminal_that_cannot_be_redrawn_is_refused(self) -> None:
+        done = CliRunner().invoke(
+            app, ["watch", "--queue", "memory://"], env={"TERM": "dumb", "FORCE_COLOR": "1"}
+        )
+        assert done.exit_code == 2
+        assert "the output is not a terminal that can be redrawn; add --once or --json" in done.output
+
     def test_it_fits_a_small_terminal_and_ctrl_c_ends_it_with_status_0(self) -> None:
         terminal, inside = pty.openpty()
         fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 40, 0, 0))

@@ -22,7 +22,12 @@ h3 { margin: .9rem 0 .2rem; font-size: 1rem } p { margin: .3rem 0 } .muted { col
 .figures div { border: 1px solid var(--line); border-radius: 6px; padding: .45rem .7rem }
 .figures b { display: block; white-space: nowrap; font-size: 1.3rem; font-variant-numeric: tabular-nums }
 .wrong { background: var(--wrong); padding: .45rem .7rem; border-radius: 6px }
-.scroll { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+.scroll { overflow-x: auto; background:
+    linear-gradient(to right, var(--paper) 40%, transparent) left / 32px 100% no-repeat local,
+    linear-gradient(to left, var(--paper) 40%, transparent) right / 32px 100% no-repeat local,
+    linear-gradient(to right, var(--line), transparent) left / 14px 100% no-repeat scroll,
+    linear-gradient(to left, var(--line), transparent) right / 14px 100% no-repeat scroll }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .8rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
 th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; min-width: 7rem }
 .row { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 290px), 1fr)); gap: 1rem }

@@ -100,7 +100,7 @@ class Display(Lines):
         for each in processes:
             table.add_row(*_row(each))
         keys = "Ctrl-C: finish the running tasks; again: give them back and stop"
-        return Group(head, table, Text(keys, style="dim", no_wrap=True, overflow="ellipsis"))
+        return Group(head, table, Text(keys, style="dim"))
 
 
 def _row(status: ProcessStatus) -> list[str]:

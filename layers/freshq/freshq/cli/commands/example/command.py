@@ -73,7 +73,7 @@ def call_center(
 ) -> None:
     """Match callers to agents by language and gender, and report how fair it was."""
     console = Console()
-    live = console.is_terminal and not as_json and show_seconds > 0
+    live = console.is_interactive and not as_json and show_seconds > 0
     floor = _opened(agent_count, caller_count, order, seed, table)
     try:
         _watch(floor, console, show_seconds) if live else _work(floor)

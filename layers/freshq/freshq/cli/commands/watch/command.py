@@ -45,10 +45,10 @@ def watch(context: QueueContext, once: Once = False, every_seconds: EverySeconds
     with suppress(KeyboardInterrupt):
         if session.output.as_json:
             _print_lines(watcher, every_seconds)
-        elif console.is_terminal:
+        elif console.is_interactive:
             draw(console, watcher, every_seconds)
         else:
-            raise ValueError("once: the output is not a terminal; add --once or --json")
+            raise ValueError("once: the output is not a terminal that can be redrawn; add --once or --json")
 
 
 def _print_lines(watcher: Watcher, every_seconds: float) -> None:

@@ -126,8 +126,10 @@ def _reporter(job: Job) -> Reporter:
     console = job.session.output.console
     if job.session.output.as_json or not console.is_terminal:
         return JsonLines(sys.stdout, job.status_seconds)
-    from freshq.cli.process.display import Display  # noqa: PLC0415 - only for a terminal
+    from freshq.cli.process.display import Display, Lines  # noqa: PLC0415 - only for a terminal
 
+    if console.is_dumb_terminal:
+        return Lines(console)
     where = without_password(job.session.address or "")
     return Display(console, f"{job.runner} works queue {job.session.queue.name} {where}")
 

@@ -15,6 +15,7 @@ function counted(stats, name) {
 /** Make the button that shows a task. */
 export function taskLink(id, show) {
   const link = make("button", { type: "button", className: "link", onclick: () => show(id) }, id);
+  link.title = id;
   link.dataset.key = `task ${id}`;
   return link;
 }
@@ -125,7 +126,7 @@ export function showDeadLetters({ survey, dead_letters: letters }, queue, show, 
   };
   rows("dead-rows", letters.map((letter) => make("tr", {},
     make("td", {}, taskLink(letter.task_id, show)),
-    make("td", {}, letter.error ?? "–"),
+    make("td", {}, make("span", { className: "error", title: letter.error ?? "" }, letter.error ?? "–")),
     make("td", { className: "number wide" }, count(letter.attempts)),
     make("td", { className: "number" }, span(letter.since_seconds)),
     make("td", { className: "actions" }, ...(queue.changes
