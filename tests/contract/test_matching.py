@@ -328,7 +328,7 @@ def checked_desk() -> Desk:
     [
         ("English", "attributes: must be a mapping"),
         ({"language": set()}, "attributes.language: no value"),
-        ({"language": 3}, "attributes.language: a value must be a text"),
+        ({"language": 3}, "attributes.language: a value must be a string"),
         ({"language": {"English", ""}}, "attributes.language: a value"),
         ({"": "x"}, "attributes: a name"),
         ({"language": "x" * 101}, "1 to 100 bytes"),

@@ -529,7 +529,7 @@ def land_value(attribute: str, value: Any) -> Callable[[], object]:
         ),
         (lambda: Address.parse("sqlite:///\ud800"), "queue: the address is not text; write it in UTF-8"),
         (lambda: open_queue(f"memory://?max_age_seconds={LONG}"), r"max_age_seconds: .*x\.\.\.$"),
-        (lambda: parsed("payload", "a\nb"), r"payload: must be JSON .* got 'a\\nb'; quote a text"),
+        (lambda: parsed("payload", "a\nb"), r"payload: must be JSON .* got 'a\\nb'; quote a string"),
     ],
 )
 def test_what_was_found_is_refused_in_one_line(call: Callable[[], object], message: str) -> None:

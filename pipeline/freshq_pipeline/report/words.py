@@ -107,7 +107,7 @@ def _compared(queue: str | None, best: Mapping[str, Any], worst: Mapping[str, An
 
 
 def cell(name: str, value: object) -> str:
-    """Return a value of a table, by the name of its column: a time, a share, a count or a text."""
+    """Return a value of a table, by the name of its column: a time, a share, a count or a string."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if not isinstance(value, int | float):

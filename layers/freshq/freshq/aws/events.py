@@ -47,7 +47,7 @@ def part_of(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def text_of(whole: Mapping[str, Any], name: str) -> str | None:
-    """Return a text inside a record; None if it is missing or null.
+    """Return a string inside a record; None if it is missing or null.
 
     Raises:
         ValueError: If it is something else.

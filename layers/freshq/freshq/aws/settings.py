@@ -72,7 +72,7 @@ class QueueSettings(EnvironmentSettings):
 
         Raises:
             ValueError: If the table has another hash key, or one that is not text: the roles of the functions
-                compare the keys of items as texts.
+                compare the keys of items as strings.
             StoreError: If DynamoDB did not answer, or the table does not exist.
         """
         if not self.attach_key:

@@ -90,7 +90,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Return the address that a text is.
+        """Return the address that a string is.
 
         Raises:
             ValueError: If the text has no known form.

@@ -44,7 +44,7 @@ class OneLineLog(logging.Handler):
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters escaped as in JSON, so that a terminal does not obey them."""
+    """Return a string with control characters escaped as in JSON, so that a terminal does not obey them."""
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
 
 

@@ -39,7 +39,7 @@ def claim_fields(claim: Claim) -> dict[str, Any]:
 
 
 def times(task: Task, now: float) -> dict[str, str | None]:
-    """Return when a task entered each state, as ISO 8601 texts; None for a state that it never entered."""
+    """Return when a task entered each state, as ISO 8601 strings; None for a state that it never entered."""
     moments = {
         "put": task.put_at,
         "due": task.first_due,

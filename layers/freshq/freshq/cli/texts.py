@@ -32,7 +32,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def excerpt(text: str, chars: int) -> str:
-    """Return the beginning of a text on one line, at most `chars` characters."""
+    """Return the beginning of a string on one line, at most `chars` characters."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= chars else line[: chars - 1] + "…"
 

@@ -83,7 +83,7 @@ class Schedule:
             ValueError: If an argument is wrong.
         """
         if not isinstance(name, str) or not name:
-            msg = f"name: must be a non-empty text, got {quoted(name)}"
+            msg = f"name: must be a non-empty string, got {quoted(name)}"
             raise ValueError(msg)
         checked_count("catch_up", catch_up, at_most=MAX_MISSED)
         for argument in arguments:

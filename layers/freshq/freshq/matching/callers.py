@@ -57,7 +57,7 @@ class Caller:
 
     @property
     def questions(self) -> list[str]:
-        """The asks as texts, without those of which another ask is a part: who answers them answers that."""
+        """The asks as strings, without each that another ask is part of: who answers it answers that."""
         asks = {frozenset(ask.items()) for rank in self.ranks for ask in rank}
         least = (ask for ask in asks if not any(other < ask for other in asks))
         return sorted(question_of(dict(ask)) for ask in least)

@@ -24,8 +24,8 @@ _Level = tuple[str | None, ...]
 def parse_criteria(criteria: Any) -> list[list[Ask]]:  # noqa: ANN401 - whatever a caller gave
     """Return the asks by rank, best first.
 
-    A value is a text; a set of texts, any of which will do; or a list of texts, sets and None in order of
-    preference, where None is any value or none. Names left out do not matter. If several names have lists,
+    A value is a string; a set of strings, any of which will do; or a list of strings, sets and None in order
+    of preference, where None is any value or none. Names left out do not matter. If several names have lists,
     the first name has the greatest weight. A list of such mappings is a list of preferences, too.
 
     Raises:

@@ -150,13 +150,13 @@ def _change(change: str, status: TaskStatus, at_us: int, since_us: int = 0) -> E
 
 
 def _text_of(attributes: Attributes) -> str:
-    """Return attributes as a text, such as gender=F&language=English,Spanish."""
+    """Return attributes as a string, such as gender=F&language=English,Spanish."""
     pairs = ((name, ",".join(quote(one, safe="") for one in values)) for name, values in attributes.items())
     return "&".join(f"{quote(name, safe='')}={values}" for name, values in sorted(pairs))
 
 
 def _bounded(text: str) -> str:
-    """Return a text as the name of a group; a digest stands for the end of a longer one."""
+    """Return a string as the name of a group; a digest stands for the end of a longer one."""
     if len(text) <= MAX_GROUP_BYTES:
         return text
     return text[: MAX_GROUP_BYTES - DIGEST_CHARS] + hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]

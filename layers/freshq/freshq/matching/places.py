@@ -95,7 +95,7 @@ def checked_name(where: str, name: Any) -> str:  # noqa: ANN401 - whatever a cal
     """Return the name of an attribute.
 
     Raises:
-        ValueError: If it is not a text, empty or too long.
+        ValueError: If it is not a string, is empty or too long.
     """
     return _checked_text(where, "a name", name, MAX_NAME_BYTES)
 
@@ -104,7 +104,7 @@ def checked_value(where: str, value: Any) -> str:  # noqa: ANN401 - whatever a c
     """Return one value of an attribute.
 
     Raises:
-        ValueError: If it is not a text, empty or too long.
+        ValueError: If it is not a string, is empty or too long.
     """
     return _checked_text(where, "a value", value, MAX_VALUE_BYTES)
 
@@ -113,7 +113,7 @@ def checked_resource_id(resource_id: Any, argument: str = "resource_id") -> str:
     """Return the id of a resource or a caller.
 
     Raises:
-        ValueError: If it is not a text, empty or too long; names the argument.
+        ValueError: If it is not a string, is empty or too long; names the argument.
     """
     return _checked_text(argument, "an id", resource_id, MAX_RESOURCE_ID_BYTES)
 
@@ -124,7 +124,7 @@ def _checked_text(where: str, what: str, text: Any, limit_bytes: int) -> str:  #
     except UnicodeEncodeError:
         usable = False
     if not usable:
-        msg = f"{where}: {what} must be a text of 1 to {limit_bytes} bytes, got {quoted(text)}"
+        msg = f"{where}: {what} must be a string of 1 to {limit_bytes} bytes, got {quoted(text)}"
         raise ValueError(msg)
     return str(text)
 
@@ -133,7 +133,7 @@ def parse_attributes(attributes: Any) -> Attributes:  # noqa: ANN401 - whatever 
     """Return the attributes of a resource in their normal form.
 
     Args:
-        attributes: A mapping from names to a text, or to a set, list or tuple of texts.
+        attributes: A mapping from names to a string, or to a set, list or tuple of strings.
 
     Raises:
         ValueError: If a name or value is wrong, or the resource would have more entries than one
@@ -213,7 +213,7 @@ def places_of(attributes: Attributes) -> list[Place]:
 
 
 def question_of(ask: Mapping[str, str]) -> str:
-    """Return an ask as a text: the partition of its pairs."""
+    """Return an ask as a string: the partition of its pairs."""
     return partition_of("criteria", ask)
 
 

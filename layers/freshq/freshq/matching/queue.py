@@ -45,7 +45,7 @@ class MatchQueue(OpenedResources):
 
         Args:
             resource_id: Its id, at most 256 bytes.
-            attributes: What callers can ask for: names, each with a text or a set of texts.
+            attributes: What callers can ask for: names, each with a string or a set of strings.
 
         Raises:
             ValueError: If an argument is wrong, or the attributes need more entries than one transaction
@@ -140,8 +140,8 @@ class MatchQueue(OpenedResources):
         once in a tenth of a lease, and not before a lease can have expired.
 
         Args:
-            criteria: Names, each with what is asked for: a text; a set of texts, any of which will do; or
-                a list of texts, sets and None in order of preference, where None is any. Names left out do
+            criteria: Names, each with what is asked for: a string; a set of strings, any of which will do; or
+                a list of strings, sets and None in order of preference, where None is any. Names left out do
                 not matter. Or a list of such mappings in order of preference.
             limit: Maximum number of matches, 1 to 100.
 

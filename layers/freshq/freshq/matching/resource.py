@@ -25,7 +25,7 @@ class ResourceStatus(StrEnum):
 
 
 def checked_resource_status(status: ResourceStatus | str) -> ResourceStatus:
-    """Return the state that a text names.
+    """Return the state that a string names.
 
     Raises:
         ValueError: If there is no such state.

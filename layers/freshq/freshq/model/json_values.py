@@ -26,7 +26,7 @@ def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
     """Return the JSON text of a value.
 
     Besides JSON's own values it takes pydantic models and dataclasses, as objects, and dates, times, UUID
-    and Decimal, as texts, also inside others.
+    and Decimal, as strings, also inside others.
 
     Raises:
         ValueError: If it is not such a value (another type, NaN, infinity or a lone surrogate), or is
@@ -60,7 +60,7 @@ def json_copy(text: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
         value: The value.
 
     Raises:
-        ValueError: If JSON would silently change it: a key of a dict that is not a text becomes one.
+        ValueError: If JSON would silently change it: a key of a dict that is not a string becomes one.
     """
     copy = json.loads(text)
     # Comparing is fast; only what differs is looked through.
@@ -113,7 +113,7 @@ def _unknown(value: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - any valu
 
 
 def _changed_keys(value: Any, path: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any value that JSON took
-    """Yield where a key is not a text, and its type. A pydantic model says itself how it is written."""
+    """Yield where a key is not a string, and its type. A pydantic model says itself how it is written."""
     if isinstance(value, dict):
         yield from ((path, type(key).__name__) for key in value if not isinstance(key, str))
     for inner, place in _inside(value, path):

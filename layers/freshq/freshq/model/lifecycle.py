@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from freshq.model.progress import Progress
     from freshq.policy.shedding import ShedReason
 
-# Longer texts are truncated: an error must always fit beside the largest payload.
+# Longer strings are truncated: an error must always fit beside the largest payload.
 MAX_ERROR_CHARS: Final = 500
 UNHELD: Final = {"lease_token": None, "lease_until": None}
 # Progress belongs to one run: a task that is to run again has none.

@@ -23,7 +23,7 @@ class Retry(Exception):  # noqa: N818 - an outcome, not an error
             delay_seconds: Delay before the next attempt; None for the queue's backoff.
 
         Raises:
-            TypeError: If the reason is not a text, such as a delay that was not passed by name.
+            TypeError: If the reason is not a string, such as a delay that was not passed by name.
             ValueError: If the delay is not a number of seconds, 0 or more.
         """
         given: object = reason

@@ -10,7 +10,7 @@ from freshq.errors import quoted
 if TYPE_CHECKING:
     from freshq.errors import LeaseLost
 
-# Longer texts are truncated: progress must always fit beside the largest payload.
+# Longer strings are truncated: progress must always fit beside the largest payload.
 MAX_STEP_CHARS: Final = 200
 # Stores keep the fraction in whole millionths, so that it is the same in all of them.
 FRACTION_DIGITS: Final = 6
@@ -33,7 +33,7 @@ def checked_progress(fraction: object, step: object = None) -> Progress:
     """Return what a run reports; a step of more than `MAX_STEP_CHARS` characters is truncated.
 
     Raises:
-        ValueError: If the fraction is not a number from 0 to 1, or the step is not a text.
+        ValueError: If the fraction is not a number from 0 to 1, or the step is not a string.
     """
     # A bool is an int, but says nothing about a part.
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:

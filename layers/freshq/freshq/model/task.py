@@ -214,7 +214,7 @@ class Task(_Run):
 
         Args:
             fraction: The part of the work that is done, from 0 to 1.
-            step: What the run does now, up to 200 characters; longer texts are truncated.
+            step: What the run does now, up to 200 characters; longer strings are truncated.
 
         Raises:
             ValueError: If an argument is wrong.

@@ -25,18 +25,18 @@ def joined(traceparent: str, tracestate: str = "") -> str:
 
 
 def headers(trace_context: str) -> dict[str, str]:
-    """Return the headers of a text, by name."""
+    """Return the headers of a string, by name."""
     traceparent, _, tracestate = trace_context.partition(" ")
     return {"traceparent": traceparent} | ({"tracestate": tracestate} if tracestate else {})
 
 
 def trace_id_of(trace_context: str) -> str:
-    """Return the trace id in a text: 32 hexadecimal digits."""
+    """Return the trace id in a string: 32 hexadecimal digits."""
     return trace_context[_TRACE_ID]
 
 
 def checked_trace_context(trace_context: str) -> str:
-    """Return a text that has the right form.
+    """Return a string that has the right form.
 
     Raises:
         ValueError: If it has not.

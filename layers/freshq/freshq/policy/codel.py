@@ -15,8 +15,6 @@ MAX_TAKES: Final = 2
 MAX_SHED_BEHIND: Final = 100
 # Bounds on creation times are exclusive. One clock step earlier, they still allow a wait of just the limit.
 CLOCK_STEP_SECONDS: Final = 1e-6
-
-
 # An overloaded line sheds what waited longer than this many targets, as folly does.
 SHED_AFTER_TARGETS: Final = 2
 

@@ -171,7 +171,7 @@ class Settling(Verbs):
             claim: What `claim` returned.
             lease_seconds: How long the lease is to last from now.
             progress: The part of the work that is done, from 0 to 1, kept with the task; None: as before.
-            step: With `progress`: what is being done, up to 200 characters; longer texts are truncated.
+            step: With `progress`: what is being done, up to 200 characters; longer strings are truncated.
 
         Returns:
             The claim with the end of its lease, its progress and the same token. Settle this one: the task

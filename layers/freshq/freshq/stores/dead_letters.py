@@ -23,7 +23,7 @@ class DeadPlace(NamedTuple):
 
     @property
     def cursor(self) -> str:
-        """The place as a text: whole microseconds, then the id."""
+        """The place as a string: whole microseconds, then the id."""
         return f"{round(self.dead_at * 1e6)}/{self.task_id}"
 
 

@@ -20,7 +20,7 @@ LEASE_DIGITS: Final = 16
 
 
 def text(image: Column, attribute: str) -> Column:
-    """Return a text attribute."""
+    """Return a string attribute."""
     return image[attribute]["S"]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # The name of every field of a landed event.
 _KNOWN: Final = tuple(column.split()[0] for column in LANDED.split(", "))
 # A name that is not known, after which the value comes. It also matches names within the values of others,
-# but never a part of a text: the quotation marks in it are escaped.
+# but never a part of a string: the quotation marks in it are escaped.
 UNKNOWN_NAME: Final = rf'[{{,]\s*"(?!{one_of(_KNOWN)}"\s*:)[^"]*"\s*:'
 
 

@@ -30,7 +30,7 @@ LeaseSeconds = Annotated[
 
 
 def parsed(argument: str, text: str) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the JSON value that a text is.
+    """Return the JSON value that a string is.
 
     Raises:
         ValueError: If it is not JSON; names the argument.
@@ -38,12 +38,12 @@ def parsed(argument: str, text: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(text)
     except ValueError as error:
-        msg = f"{argument}: must be JSON ({error}), got {quoted(text)}; quote a text, or use --text"
+        msg = f"{argument}: must be JSON ({error}), got {quoted(text)}; quote a string, or use --text"
         raise ValueError(msg) from error
 
 
 def instant(argument: str, text: str) -> datetime:
-    """Return the instant that a text is.
+    """Return the instant that a string is.
 
     Raises:
         ValueError: If it is not an ISO 8601 time with a time zone; names the argument.

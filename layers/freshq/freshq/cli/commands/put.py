@@ -51,7 +51,7 @@ Conflict = Annotated[
     str | None,
     typer.Option(metavar="ignore|update", help="If a task with this id is live: keep it, or replace it."),
 ]
-AsText = Annotated[bool, typer.Option("--text", help="The payload is a text, not JSON.")]
+AsText = Annotated[bool, typer.Option("--text", help="The payload is a string, not JSON.")]
 Lines = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Put one task for each line of a file; - reads standard input."),
@@ -130,7 +130,7 @@ def put_lines(session: Session, source: str, options: Mapping[str, Any], *, as_t
         session: The queue.
         source: The file; - for standard input.
         options: Further arguments of every put.
-        as_text: Whether a line is a text rather than JSON.
+        as_text: Whether a line is a string rather than JSON.
 
     Raises:
         ValueError: If a line is invalid, or the file cannot be read.

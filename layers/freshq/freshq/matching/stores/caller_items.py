@@ -75,7 +75,7 @@ def decode_caller(item: Item) -> Caller:
 
 
 def ranks_text(caller: Caller) -> str:
-    """Return what a caller asks as a text to store."""
+    """Return what a caller asks as a string to store."""
     return json.dumps(caller.ranks, ensure_ascii=False)
 
 

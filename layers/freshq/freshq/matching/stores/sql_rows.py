@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def digest(text: str) -> str:
-    """Return a hash of a text that may be too long for a key."""
+    """Return a hash of a string that may be too long for a key."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

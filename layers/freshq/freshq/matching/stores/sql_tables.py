@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DIGEST_CHARS: Final = 64
-# A group, both texts quoted; the time and an id; and what separates them.
+# A group, both strings quoted; the time and an id; and what separates them.
 SORT_KEY_BYTES: Final = 800
 LINE_KEY_BYTES: Final = 16 + 1 + MAX_RESOURCE_ID_BYTES
 

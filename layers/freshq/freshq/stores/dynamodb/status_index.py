@@ -73,7 +73,7 @@ class StatusIndex:
         """Return which tasks are live, by their deadlines too if the index has them."""
         return LiveTasks(self, created_after, deadline_after if self.has_deadlines else None)
 
-    def place(self, key: Item) -> Any:  # noqa: ANN401 - a number, a text as bytes, or bytes
+    def place(self, key: Item) -> Any:  # noqa: ANN401 - a number, a string as bytes, or bytes
         """Return what orders an entry, comparable as DynamoDB compares it."""
         ((attribute_type, value),) = key[self.range_key].items()
         if self.by_time:

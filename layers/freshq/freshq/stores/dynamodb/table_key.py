@@ -66,7 +66,7 @@ class KeyPart:
     attribute_type: str = TEXT
 
     def value(self, text: str) -> KeyValue:
-        """Return the value, as the low-level client has it, that a text names.
+        """Return the value, as the low-level client has it, that a string names.
 
         Raises:
             ValueError: If it names none; says what is allowed.

@@ -175,7 +175,7 @@ class SimulateOptions:
 
 
 def parse_shares(option: str, text: str) -> dict[str, float]:
-    """Return the numbers by name of a text such as ``NAME=NUMBER,NAME=NUMBER``.
+    """Return the numbers by name of a string such as ``NAME=NUMBER,NAME=NUMBER``.
 
     Raises:
         ValueError: If the text has another form; names the option.
@@ -195,7 +195,7 @@ def parse_shares(option: str, text: str) -> dict[str, float]:
 
 
 def parse_level(name: str) -> int:
-    """Return the priority level that a text names.
+    """Return the priority level that a string names.
 
     Raises:
         ValueError: If it is not a level.

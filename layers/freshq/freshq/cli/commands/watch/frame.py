@@ -184,7 +184,7 @@ def _in_work(snapshot: Snapshot, width: int) -> tuple[list[RenderableType], int]
 
 
 def _tasks_grid(task_ids: list[str], width: int) -> Table:
-    """Return a grid for an id, a time and a text in each row."""
+    """Return a grid for an id, a time and a string in each row."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     longest = max(len(printable(task_id)) for task_id in task_ids)
     grid.add_column(no_wrap=True, overflow="ellipsis", width=min(longest, max(MIN_ID_CHARS, width // 3)))
