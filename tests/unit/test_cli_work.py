@@ -69,6 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runners_here.py").write_text(RUNNERS)
     (tmp_path / "broken_here.py").write_text("import no_such_package")
     (tmp_path / "failing_here.py").write_text("\n1 / 0")
+    (tmp_path / "unset_here.py").write_text("import os\n\nkey = os.environ['NO_SUCH_KEY']")
     (tmp_path / "unfinished_here.py").write_text("def run(:")
     return tmp_path
 
@@ -82,6 +83,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (["broken_here:run"], "'broken_here' cannot be imported (No module named 'no_such_package')\n"),
         (["failing_here:run"], "failing_here.py, line 2: ZeroDivisionError: division by zero"),
+        (["unset_here:run"], "unset_here.py, line 3: KeyError: 'NO_SUCH_KEY'"),
+        (["runners_here.py:run"], "'runners_here.py' is a file, not a module; write 'runners_here:run'"),
+        (["./runners_here:run"], "'./runners_here' is a file, not a module; write 'runners_here:run'"),
         (["unfinished_here:run"], "unfinished_here.py, line 1: SyntaxError: "),
         (["runners_here:runs"], "has no function 'runs'; is it 'run'?"),
         (["runners_here:number"], "has a int, not a function, as 'number'"),

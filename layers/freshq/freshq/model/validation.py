@@ -59,8 +59,8 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     if problem.is_unknown_field:
         return f"{field}: unknown field; use one of {', '.join(model.model_fields)}"
     message = problem.message.removeprefix("Value error, ")
-    if problem.error_type == "value_error" and not problem.path:
-        return message  # from a check of several fields; it names them
+    if problem.error_type == "value_error" and (not problem.path or message.startswith(f"{field}: ")):
+        return message  # from a check that names the fields itself
     message = message[0].lower() + message[1:]
     shown = field not in ("payload", "input")
     given = repr(error.errors(include_url=False)[0]["input"]) if shown else ""

@@ -13,8 +13,8 @@ from freshq.errors import quoted
 if TYPE_CHECKING:
     from types import ModuleType
 
-# Where this package is: an error in the application's own code names a file elsewhere.
-PACKAGE: Final = Path(__file__).parents[1]
+# Where this package and Python's own modules are: an error names the line of the application that led there.
+NOT_OF_APPLICATIONS: Final = (Path(__file__).parents[1], Path(traceback.__file__).parent)
 
 
 def load_object(argument: str, name: str, advice: str, *, what: str, example: str) -> Any:  # noqa: ANN401
@@ -33,6 +33,10 @@ def load_object(argument: str, name: str, advice: str, *, what: str, example: st
     module_name, separator, object_name = name.partition(":")
     if not separator or not module_name or not object_name:
         msg = f"{argument}: {quoted(name)} is not of the form 'module:{what}', such as {example!r}"
+        raise ValueError(msg)
+    if module_name.endswith(".py") or "/" in module_name:
+        own = f"{Path(module_name).stem}:{object_name}"
+        msg = f"{argument}: {quoted(module_name)} is a file, not a module; write {own!r}, from its folder"
         raise ValueError(msg)
     module = _imported(argument, module_name, advice)
     if not hasattr(module, object_name):
@@ -58,9 +62,13 @@ def _imported(argument: str, name: str, advice: str) -> ModuleType:
 def _origin(error: Exception) -> str:
     """Return where in the application and how a module failed, on one line."""
     frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if PACKAGE not in Path(frame.filename).parents]
-    last = (outside or frames)[-1]
+    last = next((frame for frame in reversed(frames) if _is_of_application(frame.filename)), frames[-1])
     file, line = last.filename, last.lineno
     if isinstance(error, SyntaxError):
         file, line = error.filename or file, error.lineno
     return f"{file}, line {line}: {type(error).__name__}: {error}"
+
+
+def _is_of_application(file: str) -> bool:
+    is_frozen = file.startswith("<frozen ")
+    return not is_frozen and not any(folder in Path(file).parents for folder in NOT_OF_APPLICATIONS)
