@@ -57,12 +57,21 @@ QUEUE_OPTIONS: Final[Converters] = {
 DYNAMODB_OPTIONS: Final[Converters] = {"shards": int, "key": str, "region": str, "profile": str}
 # How an address writes whether something is on.
 SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False}
-HISTORY_OPTIONS: Final[Converters] = {
-    "history": lambda text: SWITCH.get(text, text),
-    "history_seconds": float,
-}
+
+
+def _switch(text: str) -> bool | str:
+    """Return whether a switch is on; another word as it is, which the option refuses."""
+    return SWITCH.get(text, text)
+
+
+HISTORY_OPTIONS: Final[Converters] = {"history": _switch, "history_seconds": float}
 TIMEOUTS: Final = tuple(f"{name}_timeout_seconds" for name in ("connect", "answer", "lock"))
-SQL_OPTIONS: Final[Converters] = {"max_connections": int} | dict.fromkeys(TIMEOUTS, float) | HISTORY_OPTIONS
+SQL_OPTIONS: Final[Converters] = {
+    "max_connections": int,
+    "durable": _switch,
+    **dict.fromkeys(TIMEOUTS, float),
+    **HISTORY_OPTIONS,
+}
 # The options that can be stored with a queue; the last only on DynamoDB.
 STORABLE: Final = (*(option for option in QUEUE_OPTIONS if option not in ("name", "telemetry")), "shards")
 DEFAULT_TABLE: Final = "tasks"

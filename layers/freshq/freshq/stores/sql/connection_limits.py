@@ -47,7 +47,7 @@ class ConnectionLimits:
         checked_count("max_connections", self.max_connections)
         durable: Any = self.durable
         if durable not in (True, False):
-            msg = f"durable: must be True or False, got {durable!r:.60}"
+            msg = f"durable: must be True or False (in an address, on or off), got {durable!r:.60}"
             raise ValueError(msg)
 
 
