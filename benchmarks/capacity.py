@@ -12,6 +12,7 @@ It writes benchmarks/results/capacity.json, from which docs/costs.md is made.
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
@@ -24,6 +25,7 @@ from tests.support.faults import client_at, meanwhile
 from benchmarks import figures
 from benchmarks.capacity_bench import LEASE_SECONDS, PAYLOAD, QUEUE_MAX_AGE_SECONDS, new_bench
 from benchmarks.capacity_groups import groups
+from benchmarks.capacity_stale import STALE, behind_stale
 from benchmarks.costs_page import ALONE
 from benchmarks.dead_letters import dead_letters
 from benchmarks.match_capacity import matching
@@ -264,7 +266,7 @@ def approximate_stats(client: DynamoDBClient, tasks: int) -> Cost:
         queue = bench.queue()
         first = queue.get(queue.put(PAYLOAD).task_id)
         assert first is not None  # noqa: S101 - a figure of anything else would be wrong
-        load(client, bench.table, [replace(first, task_id=str(number)) for number in range(1, tasks)])
+        load(client, bench.table, [replace(first, task_id=str(uuid.uuid4())) for _ in range(1, tasks)])
         step = f"approximate stats, {tasks:,} tasks waiting"
         return bench.measure(step, 1, lambda: queue.stats(approximate=True))
 
@@ -288,6 +290,7 @@ def main() -> None:
     with DynamoDBLocal() as server:
         report = {"steps": [asdict(cost) for cost in all_costs(server.client())]}
         report["matching"] = matching(server.client())
+        report["behind_stale"] = [asdict(behind_stale(server.client(), stale)) for stale in STALE]
     figures.write("capacity", report, ["boto3"], {dynamodb_local.PACKAGE: dynamodb_local.VERSION})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,8 @@ RESULTS: Final = Path("benchmarks/results")
 GIB: Final = 2**30
 # Of the last minute, before this process did anything: what else the machine does.
 LOAD_BEFORE: Final = os.getloadavg()[0]
+# What a part writes itself does not change the code that it measured.
+WRITTEN: Final = (":!benchmarks/results", ":!docs")
 
 
 def machine(packages: Sequence[str] = (), programs: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -39,15 +42,36 @@ def machine(packages: Sequence[str] = (), programs: Mapping[str, str] | None = N
     } | ({"versions": versions} if versions else {})
 
 
+def commit(folder: Path = Path()) -> str:
+    """Return the commit of the code in a folder, with "+" if it was changed since.
+
+    Raises:
+        subprocess.CalledProcessError: If the folder is in no git repository.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603 - git, by name
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *WRITTEN)
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+def today() -> str:
+    """Return the date in UTC, as YYYY-MM-DD."""
+    return datetime.now(UTC).date().isoformat()
+
+
 def write(
     name: str,
     figures: Any,  # noqa: ANN401 - JSON
     packages: Sequence[str] = (),
     programs: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the figures of a part, with the machine and the date; return the file."""
+    """Write the figures of a part, with the date, the commit and the machine; return the file."""
     whole = {
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": today(),
+        "commit": commit(),
         "machine": machine(packages, programs),
         "figures": figures,
     }
@@ -58,7 +82,7 @@ def write(
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return the file of a part: its date, machine and figures.
+    """Return the file of a part: its date, commit, machine and figures. Older files have no commit.
 
     Raises:
         FileNotFoundError: If the part was never measured.

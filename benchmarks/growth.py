@@ -117,7 +117,9 @@ class Figure:
         limit: Tasks that the claim asks for.
         seconds: Median time.
         ratio: Median of the ratios of that time to the smallest size's in the same turn.
+        ratio_quartiles: The lower and the upper quartile of these ratios.
         short: Share of the claims that found fewer tasks than they asked for.
+        found: Tasks that a claim found, on average.
         amounts: Calls, units, statements, rows, pages or steps per claim.
         plans: Plan of each statement.
     """
@@ -128,7 +130,9 @@ class Figure:
     limit: int
     seconds: float
     ratio: float
+    ratio_quartiles: tuple[float, float]
     short: float
+    found: float
     amounts: dict[str, float]
     plans: dict[str, str]
 
@@ -148,12 +152,17 @@ def measured(
             with place.counted() as cost:
                 for _ in range(COUNTED):
                     place.queue.claim(limit)
-            seconds, smallest = timed[size, limit].seconds, timed[sizes[0], limit].seconds
+            claims, smallest = timed[size, limit], timed[sizes[0], limit]
+            lower, ratio, upper = statistics.quantiles(
+                map(truediv, claims.seconds, smallest.seconds), n=4, method="inclusive"
+            )
             found.append(
                 Figure(
-                    store, situation.name, size, limit, statistics.median(seconds),
-                    ratio=statistics.median(map(truediv, seconds, smallest)),
-                    short=statistics.mean(timed[size, limit].short),
+                    store, situation.name, size, limit, statistics.median(claims.seconds),
+                    ratio=ratio,
+                    ratio_quartiles=(lower, upper),
+                    short=statistics.mean(tasks < limit for tasks in claims.found),
+                    found=statistics.mean(claims.found),
                     amounts=cost.each(COUNTED),
                     plans=cost.plans if size == sizes[-1] and limit == LIMITS[0] else {},
                 )
@@ -165,10 +174,10 @@ def measured(
 
 @dataclass
 class _Timed:
-    """Claims of one limit at one size: how long each took, and whether it found too few tasks."""
+    """Claims of one limit at one size: how long each took, and how many tasks it found."""
 
     seconds: list[float] = field(default_factory=list)
-    short: list[bool] = field(default_factory=list)
+    found: list[int] = field(default_factory=list)
 
 
 def _timed(places: Mapping[int, Place], rounds: int) -> Mapping[tuple[int, int], _Timed]:
@@ -180,12 +189,12 @@ def _timed(places: Mapping[int, Place], rounds: int) -> Mapping[tuple[int, int],
                 began = time.perf_counter()
                 claims = place.queue.claim(limit)
                 timed[size, limit].seconds.append(time.perf_counter() - began)
-                timed[size, limit].short.append(len(claims) < limit)
+                timed[size, limit].found.append(len(claims))
     return timed
 
 
 def shard_figures(server: DynamoDBLocal) -> list[dict[str, Any]]:
-    """Return how far claims depart from the order, and how many tasks are claimed a second, by shards."""
+    """Return how far claims depart from the order, and what a claim costs, by shards."""
     found = []
     for shards in SHARDS:
         place = DynamoDBPlace(server.client(), _name(), Order.LIFO, shards)
@@ -194,13 +203,8 @@ def shard_figures(server: DynamoDBLocal) -> list[dict[str, Any]]:
         with place.counted() as cost:
             for _ in range(COUNTED):
                 place.queue.claim(max(LIMITS))
-        began = time.perf_counter()
         departed = drain(server.client(), CLAIMERS, SHARD_TASKS, shards)
-        found.append(
-            asdict(departed)
-            | {"shards": shards, "tasks_per_second": SHARD_TASKS / (time.perf_counter() - began)}
-            | {"amounts": cost.each(COUNTED)}
-        )
+        found.append(asdict(departed) | {"shards": shards, "amounts": cost.each(COUNTED)})
     return found
 
 

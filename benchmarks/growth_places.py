@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ PLAN_OPTIONS: Final = "ANALYZE, BUFFERS, TIMING OFF, COSTS OFF"
 CASTS: Final = re.compile(r'::(text|bigint|smallint|VARCHAR|BIGINT|INTEGER)| COLLATE "C"')
 # Times, and ids of tasks.
 VARYING: Final = re.compile(r"\d{13,}|[0-9a-f]{8}-[0-9a-f-]{27}")
+# As long as the ids that freshq makes: DynamoDB bills the bytes that a query passes over.
+ID_CHARS: Final = len(str(uuid.UUID(int=0)))
 
 
 @dataclass
@@ -125,8 +128,9 @@ class Place:
 
 
 def numbered(first: Task, number: int) -> Task:
-    """Return a task that follows another."""
-    return replace(first, task_id=f"{first.task_id}{number}", created=round(first.created + number / 1e6, 6))
+    """Return a task that follows another, with an id as long as those that freshq makes."""
+    task_id = f"{first.task_id}{number:0{ID_CHARS - len(first.task_id)}}"
+    return replace(first, task_id=task_id, created=round(first.created + number / 1e6, 6))
 
 
 class DynamoDBPlace(Place):
@@ -181,8 +185,10 @@ class SqlPlace(Place):
     def _insert(self, first: Task, count: int) -> None:
         row = {name: value for name, value in row_of(first).items() if value is not None}
         numbers = self._numbers(count)
+        digits = sa.cast(numbers, sa.Text)
+        zeros = sa.func.substr("0" * ID_CHARS, 1, ID_CHARS - len(first.task_id) - sa.func.length(digits))
         computed: dict[str, Any] = {
-            "task_id": sa.literal(first.task_id).concat(sa.cast(numbers, sa.Text)),
+            "task_id": sa.literal(first.task_id).concat(zeros).concat(digits),
             "created_us": sa.literal(row["created_us"], sa.BigInteger) + numbers,
         }
         values = [computed.get(name, sa.literal(value)).label(name) for name, value in row.items()]

@@ -6,7 +6,8 @@ its bytes and the 26 that CloudWatch Logs adds to each for what it bills.
 
     python -m benchmarks.invocations [--loads NAME,...] [--windows SECONDS,...]
 
-The figures go to benchmarks/results/invocations.json; those of other loads and windows there stay.
+The figures go to benchmarks/results/invocations.json after each load; those of other loads and windows there
+stay, with the day, the commit and the parameters of their stack.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import json
 import re
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
-from local.deploy import build, deploy
+from local.deploy import STACK, build, deploy
 from local.emulator import Emulator
 from local.facts import lives_of, percentile
 from local.history import read_changes, versions_by_task
@@ -31,12 +34,15 @@ from rich.table import Table
 
 from benchmarks import figures
 from freshq import Queue
+from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.stores.dynamodb.items import is_task
 from freshq.stores.dynamodb.passes import WorkerPasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from local.facts import Life
+    from local.history import Change
 
 BUILD: Final = Path("build/local")
 FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
@@ -57,7 +63,11 @@ PARAMETERS: Final[dict[str, str | int]] = {
 PATIENCE_SECONDS: Final = 300
 # From the end of a pass to its last line in the log.
 LOG_SECONDS: Final = 2
-WINDOWS_SECONDS: Final = (0, 1)
+# The template's default, and none.
+WINDOWS_SECONDS: Final = (1, 0)
+# What a bill depends on, of the stack's parameters.
+RECORDED: Final = (*PARAMETERS, "BatchingWindowSeconds", "IdleExitSeconds", "MemorySize", "WorkerPasses")
+TASKS_ITEMS: Final = "tasks"
 EMULATED_BY: Final = ("ministack",)
 
 
@@ -82,24 +92,36 @@ class Counted:
 
     Attributes:
         load: Name of the load.
+        rate_per_second: Tasks offered a second.
         window_seconds: The batching window.
+        date: The day.
+        commit: That of the code.
+        parameters: Those of the stack's parameters on which a bill depends.
         tasks: Tasks that were done.
         seconds: From the first put to the last success.
         invocations: Invocations by function.
         run_seconds: Time for which each function ran.
         log_bytes: Bytes of log by function, as they are billed.
-        write_units: Write units of all items, from the table's changes.
+        write_units: Write units of all items, from the table's changes: what was refused is in none.
+        write_units_of: The same by what the items are: tasks, or the kind of freshq's own items.
+        metrics: Metrics that the functions reported, each with its dimensions, once.
         wait_p50_seconds: Median time from put to claim.
     """
 
     load: str
+    rate_per_second: float
     window_seconds: int
+    date: str
+    commit: str
+    parameters: dict[str, str]
     tasks: int
     seconds: float
     invocations: dict[str, int]
     run_seconds: dict[str, float]
     log_bytes: dict[str, int]
     write_units: int
+    write_units_of: dict[str, int]
+    metrics: int
     wait_p50_seconds: float
 
 
@@ -114,15 +136,55 @@ def counted(emulator: Emulator, name: str, window_seconds: int) -> Counted:
     lives = lives_of(versions_by_task(changes), time.time())
     return Counted(
         load=name,
+        rate_per_second=LOADS[name].rate_per_second,
         window_seconds=window_seconds,
+        date=figures.today(),
+        commit=figures.commit(),
+        parameters=_parameters(emulator),
         tasks=len(lives),
         seconds=_served_seconds(lives),
         invocations={function: sum(map(_is_start, of)) for function, of in lines.items()},
         run_seconds={function: round(sum(map(_run_seconds, of)), 2) for function, of in lines.items()},
         log_bytes={function: sum(map(_billed_bytes, of)) for function, of in lines.items()},
         write_units=sum(change.write_units() for change in changes),
+        write_units_of=units_by_kind(changes),
+        metrics=len(set().union(*(reported_metrics(line) for of in lines.values() for line in of))),
         wait_p50_seconds=_median_wait_seconds(lives),
     )
+
+
+def _parameters(emulator: Emulator) -> dict[str, str]:
+    """Return what the stack was deployed with."""
+    client = boto3.client("cloudformation", **emulator.connection)
+    (stack,) = client.describe_stacks(StackName=STACK)["Stacks"]
+    values = {each["ParameterKey"]: each["ParameterValue"] for each in stack["Parameters"]}
+    return {name: values[name] for name in RECORDED}
+
+
+def units_by_kind(changes: Iterable[Change]) -> dict[str, int]:
+    """Return the write units of changes by what the items are, most first."""
+    units: Counter[str] = Counter()
+    for change in changes:
+        item = change.new or change.old or {}
+        own = item["taskId"]["S"].removeprefix(RESERVED_ID_PREFIX).partition("#")[0]
+        units[TASKS_ITEMS if is_task(item) else own] += change.write_units()
+    return dict(units.most_common())
+
+
+def reported_metrics(line: str) -> set[tuple[Any, ...]]:
+    """Return the metrics in a line of a log, if it has some: namespace, dimensions and name of each.
+
+    CloudWatch bills each of these as a metric of its own (its embedded metric format).
+    """
+    if not line.startswith("{") or '"_aws"' not in line:
+        return set()
+    values = json.loads(line)
+    return {
+        (directive["Namespace"], *((name, values[name]) for name in dimensions), metric["Name"])
+        for directive in values["_aws"]["CloudWatchMetrics"]
+        for dimensions in directive["Dimensions"]
+        for metric in directive["Metrics"]
+    }
 
 
 def _served_seconds(lives: Sequence[Life]) -> float:
@@ -213,18 +275,28 @@ def main() -> None:
         "--windows", default=",".join(map(str, WINDOWS_SECONDS)), help="batching windows in seconds"
     )
     arguments = parser.parse_args()
+    windows = map(int, arguments.windows.split(","))
     results = []
-    for name in arguments.loads.split(","):
-        for window in arguments.windows.split(","):
-            with (
-                tempfile.TemporaryDirectory(prefix="freshq-invocations-") as folder,
-                Emulator(Path(folder) / "emulator.log") as emulator,
-            ):
-                results.append(counted(emulator, name, int(window)))
+    for window, name in product(windows, arguments.loads.split(",")):
+        with (
+            tempfile.TemporaryDirectory(prefix="freshq-invocations-") as folder,
+            Emulator(Path(folder) / "emulator.log") as emulator,
+        ):
+            results.append(counted(emulator, name, window))
+        figures.write("invocations", merged(_kept(), results), EMULATED_BY)
     Console().print(table(results))
-    kept = {(one["load"], one["window_seconds"]): one for one in figures.figures_of("invocations")}
-    kept |= {(one.load, one.window_seconds): asdict(one) for one in results}
-    figures.write("invocations", [*kept.values()], EMULATED_BY)
+
+
+def _kept() -> list[dict[str, Any]]:
+    """Return what was counted before."""
+    return figures.figures_of("invocations") if figures.is_measured("invocations") else []
+
+
+def merged(kept: Iterable[dict[str, Any]], results: Iterable[Counted]) -> list[dict[str, Any]]:
+    """Return the entries of the file: new ones replace those of the same load and window."""
+    entries = {(one["load"], one["window_seconds"]): one for one in kept}
+    entries |= {(one.load, one.window_seconds): asdict(one) for one in results}
+    return [*entries.values()]
 
 
 if __name__ == "__main__":

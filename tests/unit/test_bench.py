@@ -49,7 +49,7 @@ def test_every_result_belongs_to_a_part_and_says_where_it_was_found() -> None:
     assert found <= known
     for name in found:
         whole = figures.read(name)
-        assert whole.keys() == {"date", "machine", "figures"}, name
+        assert whole.keys() - {"commit"} == {"date", "machine", "figures"}, name
         assert {"cores", "memory_gib", "python", "system"} <= whole["machine"].keys(), name
         assert platform.node() not in json.dumps(whole["machine"]), name
 
@@ -123,6 +123,25 @@ def test_figures_are_written_with_the_machine(tmp_path: Path, monkeypatch: pytes
     assert whole["machine"]["load_before"] >= 0
     assert whole["machine"]["load"] >= 0
     assert whole["machine"]["versions"] == {"pytest": pytest.__version__, "server": "1.2"}
+
+
+def test_figures_name_the_commit_and_whether_the_code_was_changed_since(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603 - git
+
+    code, result = tmp_path / "code.py", tmp_path / "benchmarks" / "results" / "a.json"
+    result.parent.mkdir(parents=True)
+    for file in (code, result):
+        file.write_text("1")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "one")
+    head = git("rev-parse", "--short", "HEAD")
+    result.write_text("2")
+    assert figures.commit(tmp_path) == head
+    code.write_text("2")
+    assert figures.commit(tmp_path) == f"{head}+"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,7 +29,8 @@ def test_a_place_is_filled_in_bulk_and_its_claims_are_counted(store: str, tmp_pa
     place.queue.claim()
     with place.counted() as cost:
         (claim,) = place.queue.claim()
-    assert claim.task.task_id == "1-1"
+    assert claim.task.task_id == f"1-{1:034}"
+    assert len(claim.task.task_id) == len(str(uuid.uuid4()))
     assert cost.amounts["steps"] > 10
     assert cost.each(2)["steps"] == round(cost.amounts["steps"] / 2, 1)
     assert bool(cost.plans) == (store == "sqlite")

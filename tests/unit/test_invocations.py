@@ -1,0 +1,74 @@
+"""What `benchmarks.invocations` reads from logs and changes, and how it merges runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from benchmarks import figures, invocations
+from benchmarks.invocations import Counted, merged, reported_metrics, units_by_kind
+from local.history import Change
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+NEW = Counted(
+    load="steady",
+    rate_per_second=24,
+    window_seconds=1,
+    date="2026-01-02",
+    commit="abc",
+    parameters={"MemorySize": "512"},
+    tasks=10,
+    seconds=1.0,
+    invocations={},
+    run_seconds={},
+    log_bytes={},
+    write_units=50,
+    write_units_of={"tasks": 50},
+    metrics=3,
+    wait_p50_seconds=0.1,
+)
+
+
+def test_units_are_counted_by_what_the_items_are() -> None:
+    task = {"taskId": {"S": "a"}, "taskStatus": {"S": "PENDING"}}
+    waiting = task | {"pendingShard": {"S": "p"}, "taskCreated": {"N": "1"}}
+    lease = {"taskId": {"S": "freshq#lease#default#1"}}
+    changes = [Change(None, waiting), Change(waiting, task), Change(None, lease), Change(lease, None)]
+    assert units_by_kind(changes) == {"tasks": 4, "lease": 2}
+
+
+def test_metrics_are_counted_by_their_dimensions() -> None:
+    directive = {
+        "Namespace": "freshq",
+        "Dimensions": [["queue"], ["queue", "function"]],
+        "Metrics": [{"Name": "Rings"}, {"Name": "RingsSkipped"}],
+    }
+    line = {"_aws": {"CloudWatchMetrics": [directive]}, "queue": "default", "function": "Trigger"}
+    found = reported_metrics(json.dumps(line))
+    assert len(found) == 4
+    assert ("freshq", ("queue", "default"), "Rings") in found
+    assert reported_metrics(json.dumps(line | {"Rings": 7})) == found
+    assert reported_metrics("START RequestId: _aws") == reported_metrics('{"message": "rang"}') == set()
+
+
+def test_a_new_run_replaces_that_of_its_load_and_window_alone() -> None:
+    old = [{"load": "steady", "window_seconds": 0, "date": "2026-01-01"}]
+    kept = [*old, {"load": "steady", "window_seconds": 1, "date": "2026-01-01"}]
+    found = merged(kept, [NEW, replace(NEW, load="burst")])
+    assert [(one["load"], one["window_seconds"], one["date"]) for one in found] == [
+        ("steady", 0, "2026-01-01"),
+        ("steady", 1, "2026-01-02"),
+        ("burst", 1, "2026-01-02"),
+    ]
+
+
+def test_the_first_run_of_all_has_nothing_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    assert invocations._kept() == []
+    figures.write("invocations", merged([], [NEW]))
+    assert [one["load"] for one in invocations._kept()] == ["steady"]
