@@ -58,17 +58,10 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     if error_class is TableMissing:
         commands = "`freshq table create` for tasks, `freshq match create` for resources"
         reason = f"{_missing_table(reason, table)} does not exist; run {commands}, or create_table()"
-    elif dialect == "sqlite" and (advice := _file_advice(reason)):
+    elif advice := _file_advice(dialect, reason):
         reason = f"SQLite cannot use the file of the url ({reason:.300}); {advice}"
-    elif error_class is Unreachable and _NO_DATABASE.search(reason):
-        reason = (
-            f"the server has no such database ({reason:.300}); create it first, or check its name in the url"
-        )
     elif error_class is Unreachable:
-        reason = (
-            f"the database did not answer ({reason:.300}); "
-            "check that it runs, and the address and credentials in the url"
-        )
+        reason = _no_answer(reason)
     elif _lacks_a_column(cause, dialect):
         reason = _whose_table(reason)
     elif error_class is RightsMissing:
@@ -78,8 +71,20 @@ def translated(error: Exception, dialect: str, table: str) -> StoreError:
     return error_class(f"table {table!r}: {reason:.500}")
 
 
-def _file_advice(reason: str) -> str:
+def _no_answer(reason: str) -> str:
+    if _NO_DATABASE.search(reason):
+        what = f"the server has no such database ({reason:.300})"
+        return f"{what}; create it first, or check its name in the url"
+    return (
+        f"the database did not answer ({reason:.300}); "
+        "check that it runs, and the address and credentials in the url"
+    )
+
+
+def _file_advice(dialect: str, reason: str) -> str:
     """Return what to do about a file that SQLite cannot use; empty if the file is not the reason."""
+    if dialect != "sqlite":
+        return ""
     return next((advice for said, advice in _FILE_ADVICE.items() if said in reason), "")
 
 
