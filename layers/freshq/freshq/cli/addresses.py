@@ -72,8 +72,6 @@ SQL_OPTIONS: Final[Converters] = {
     **dict.fromkeys(TIMEOUTS, float),
     **HISTORY_OPTIONS,
 }
-# The options that can be stored with a queue; the last only on DynamoDB.
-STORABLE: Final = (*(option for option in QUEUE_OPTIONS if option not in ("name", "telemetry")), "shards")
 DEFAULT_TABLE: Final = "tasks"
 FORMS: Final = (
     "dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/NAME or mariadb://USER@HOST/NAME; "
@@ -196,21 +194,6 @@ def open_queue(
     if parsed.backend == "sqlite" and not new:
         check_file(parsed)
     return scheme.open(parsed, options)
-
-
-def storable_names(address: str) -> tuple[str, ...]:
-    """Return the names of the options that can be stored with the queue of an address."""
-    parsed = Address.parse(address)
-    if parsed.backend == "dynamodb" and "key" in parsed.options:  # the attachment has order and shards
-        return tuple(option for option in STORABLE if option not in ("order", "shards"))
-    return STORABLE if parsed.backend == "dynamodb" else STORABLE[:-1]
-
-
-def storable_options(address: str) -> dict[str, Any]:
-    """Return the options of an address that can be stored with its queue."""
-    converters = {**QUEUE_OPTIONS, **DYNAMODB_OPTIONS}
-    known = {option: converters[option] for option in storable_names(address)}
-    return split_options(Address.parse(address).options, known)[0]
 
 
 def check_file(address: Address) -> None:

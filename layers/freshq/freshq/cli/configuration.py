@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.cli.addresses import open_queue, storable_options
+from freshq.cli.addresses import DYNAMODB_OPTIONS, QUEUE_OPTIONS, Address, open_queue, split_options
 from freshq.cli.errors import print_error
 from freshq.errors import RefusedError, TableMissing, quoted
 from freshq.model.checks import checked_count
@@ -18,6 +18,23 @@ if TYPE_CHECKING:
 
 RECORD: Final = "freshq#options"
 SHARDS: Final = "shards"
+# The options that can be stored with a queue; the last only on DynamoDB.
+STORABLE: Final = (*(option for option in QUEUE_OPTIONS if option not in ("name", "telemetry")), "shards")
+
+
+def storable_names(address: str) -> tuple[str, ...]:
+    """Return the names of the options that can be stored with the queue of an address."""
+    parsed = Address.parse(address)
+    if parsed.backend == "dynamodb" and "key" in parsed.options:  # the attachment has order and shards
+        return tuple(option for option in STORABLE if option not in ("order", "shards"))
+    return STORABLE if parsed.backend == "dynamodb" else STORABLE[:-1]
+
+
+def storable_options(address: str) -> dict[str, Any]:
+    """Return the options of an address that can be stored with its queue."""
+    converters = {**QUEUE_OPTIONS, **DYNAMODB_OPTIONS}
+    known = {option: converters[option] for option in storable_names(address)}
+    return split_options(Address.parse(address).options, known)[0]
 
 
 def open_configured(address: str, name: str | None = None) -> BaseQueue:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshq.cli.addresses import storable_names
 from freshq.cli.command import QueueContext
-from freshq.cli.configuration import forget_options, store_options, stored_options
+from freshq.cli.configuration import forget_options, storable_names, store_options, stored_options
 from freshq.policy.order import Order
 
 if TYPE_CHECKING:

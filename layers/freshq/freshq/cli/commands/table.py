@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshq.cli.addresses import open_queue, storable_options
+from freshq.cli.addresses import open_queue
 from freshq.cli.command import Command, Group
 from freshq.cli.commands.progress import progress_bars
-from freshq.cli.configuration import check_options, store_first_options
+from freshq.cli.configuration import check_options, storable_options, store_first_options
 from freshq.errors import needs
 from freshq.model.checks import without_password
 

@@ -108,7 +108,6 @@ def default_client(session: boto3.Session | None = None) -> DynamoDBClient:
     """
     with needs("aws"):
         import boto3  # noqa: PLC0415 - the functions make a client without it, and start sooner
-
     client: DynamoDBClient = (session or boto3).client("dynamodb", config=CLIENT_CONFIG)
     return client
 

@@ -13,14 +13,13 @@ from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import Pool
 from typing_extensions import override
 
-from freshq.model.checks import without_password
 from freshq.stores.sql.connection_limits import ConnectionLimits
-from freshq.stores.sql.url_options import check_url_options, left_to_freshq
+from freshq.stores.sql.url_options import DRIVERS, left_to_freshq, parsed_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPICursor
     from sqlalchemy.pool import ConnectionPoolEntry
 
-DRIVERS: Final = {
-    "sqlite": "sqlite+pysqlite",
-    "postgresql": "postgresql+psycopg",
-    "mysql": "mysql+pymysql",
-    "mariadb": "mariadb+pymysql",
-}
 # With this execution option, every statement commits by itself.
 AUTOCOMMIT: Final = "freshq_autocommit"
 # Begins a transaction. The drivers begin none: all connections are in autocommit mode.
@@ -180,7 +173,7 @@ def open_engine(url: str | sa.URL, limits: ConnectionLimits = DEFAULT) -> sa.Eng
     Raises:
         ValueError: If the url is malformed, or the store does not support the database or the driver.
     """
-    parsed = _parsed(url)
+    parsed = parsed_url(url)
     name = parsed.get_backend_name()
     try:
         if parsed.get_dialect().is_async:
@@ -192,34 +185,6 @@ def open_engine(url: str | sa.URL, limits: ConnectionLimits = DEFAULT) -> sa.Eng
         advice = "install freshq[sql]" if is_own else f"write {name}:// for the driver of freshq[sql]"
         msg = f"url: the driver of {parsed.drivername!r} is not installed ({error}); {advice}"
         raise ValueError(msg) from error
-
-
-def _parsed(url: str | sa.URL) -> sa.URL:
-    """Return an address with its driver.
-
-    Raises:
-        ValueError: If it is malformed, or the store does not support the database.
-    """
-    try:
-        parsed = sa.make_url(url)
-    except (ArgumentError, TypeError, AttributeError, ValueError):
-        given = without_password(str(url))
-        msg = f"url: must look like sqlite:///tasks.db or postgresql://user@host:5432/name, got {given!r:.80}"
-        raise ValueError(msg) from None
-    name = parsed.get_backend_name()
-    if name not in DRIVERS:
-        also = "; postgres:// is not a scheme, write postgresql://" if name == "postgres" else ""
-        msg = f"url: {name!r} is not supported; use one of {', '.join(DRIVERS)}{also}"
-        raise ValueError(msg)
-    check_url_options(parsed)
-    if "@" in (parsed.host or ""):
-        raise ValueError("url: the host contains '@'; write %40 for an '@' in the user or password")
-    if "+" not in parsed.drivername:
-        parsed = parsed.set(drivername=DRIVERS[name])
-    if name == "sqlite" and parsed.database in (None, "", ":memory:"):
-        msg = f"url: {without_password(str(url))!r} names no file; use sqlite:///tasks.db, or Queue.memory()"
-        raise ValueError(msg)
-    return parsed
 
 
 def _opened(url: sa.URL, limits: ConnectionLimits) -> sa.Engine:

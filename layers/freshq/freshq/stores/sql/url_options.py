@@ -1,18 +1,26 @@
-"""The options after "?" in the url of a database: those of the database, not of freshq."""
+"""Reads the url of a database: its driver, and the options after "?" that are not freshq's."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError
+
 from freshq.errors import quoted
+from freshq.model.checks import without_password
 from freshq.model.options import SqlOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import sqlalchemy as sa
-
+DRIVERS: Final = {
+    "sqlite": "sqlite+pysqlite",
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+}
 OWN: Final = (*SqlOptions.__annotations__, "history", "history_seconds")
 # What Python's driver and SQLite itself know; they take any other name without a word.
 OF_SQLITE: Final = (
@@ -80,3 +88,31 @@ def _meant(name: str) -> str | None:
         return None
     longer = (own for own in OWN if own == name or own.startswith(f"{name}_"))
     return next(longer, next(iter(get_close_matches(name, OWN, 1, ALIKE)), None))
+
+
+def parsed_url(url: str | sa.URL) -> sa.URL:
+    """Return an address with its driver.
+
+    Raises:
+        ValueError: If it is malformed, or the store does not support the database.
+    """
+    try:
+        parsed = sa.make_url(url)
+    except (ArgumentError, TypeError, AttributeError, ValueError):
+        given = without_password(str(url))
+        msg = f"url: must look like sqlite:///tasks.db or postgresql://user@host:5432/name, got {given!r:.80}"
+        raise ValueError(msg) from None
+    name = parsed.get_backend_name()
+    if name not in DRIVERS:
+        also = "; postgres:// is not a scheme, write postgresql://" if name == "postgres" else ""
+        msg = f"url: {name!r} is not supported; use one of {', '.join(DRIVERS)}{also}"
+        raise ValueError(msg)
+    check_url_options(parsed)
+    if "@" in (parsed.host or ""):
+        raise ValueError("url: the host contains '@'; write %40 for an '@' in the user or password")
+    if "+" not in parsed.drivername:
+        parsed = parsed.set(drivername=DRIVERS[name])
+    if name == "sqlite" and parsed.database in (None, "", ":memory:"):
+        msg = f"url: {without_password(str(url))!r} names no file; use sqlite:///tasks.db, or Queue.memory()"
+        raise ValueError(msg)
+    return parsed
