@@ -17,12 +17,15 @@ from rich.console import Console
 
 from benchmarks import figures
 from benchmarks.overload_application import measured
+from benchmarks.overload_burst import BURST_STARTS, burst_figures, counts_of
+from benchmarks.overload_burst import SEEDS as BURST_SEEDS
 from benchmarks.overload_plot import PICTURE, draw
 from benchmarks.overload_setting import (
     BURST_FACTOR,
     BURST_LOAD,
     BURST_SECONDS,
     DEADLINE_SECONDS,
+    ORDERS,
     QUIET_LOAD,
     SERVERS,
     TASK_SECONDS,
@@ -44,34 +47,31 @@ from freshq.simulate.fates import Fates
 from freshq.simulate.load_sweep import LOADS as SWEPT_LOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-LOADS: Final = (0.5, 0.8, 0.95, 1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0)
+LOADS: Final = (0.5, 0.8, 0.95, 1.0, 1.1, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0)
 SEEDS: Final = range(1, 11)
 # Of Student's t distribution, for the middle 95 % of the mean of ten.
 T_OF_TEN: Final = 2.262
 # So many service times make a simulation long beside its beginning.
 SECONDS: Final = 1000.0 * TASK_SECONDS
 SOURCE: Final = "freshq's ancestor"
-RULES: Final = {
-    "LIFO": OverloadRules(DEADLINE_SECONDS),
-    "adaptive": OverloadRules(DEADLINE_SECONDS, Order.ADAPTIVE),
-    "FIFO": OverloadRules(DEADLINE_SECONDS, Order.FIFO),
-}
+RULES: Final = {name: OverloadRules(DEADLINE_SECONDS, order) for name, order in ORDERS.items()}
 TENANTS: Final = {
     "newest first, groups in turn": OverloadRules(DEADLINE_SECONDS, fair=True),
     "newest first, one line": OverloadRules(DEADLINE_SECONDS),
     "first in, first out": OverloadRules(DEADLINE_SECONDS, Order.FIFO),
 }
-BURST_STARTS: Final = 60.0
-BURST_SEEDS: Final = range(1, 41)
 SWEEP_SERVERS, SWEEP_DEADLINE_SECONDS = 10, 10.0
 
 
 def interval(values: Sequence[float]) -> dict[str, float]:
-    """Return the mean of the figures of ten seeds, and the half width of its 95 % interval."""
+    """Return the mean of the shares of ten seeds, and the half width of its 95 % interval.
+
+    Only by chance is a share above 1; a mean above 1 is given as 1.
+    """
     half = T_OF_TEN * stdev(values) / math.sqrt(len(values))
-    return {"mean": round(fmean(values), 4), "half_width": round(half, 4)}
+    return {"mean": round(min(1.0, fmean(values)), 4), "half_width": round(half, 4)}
 
 
 def offered(load: float, seed: int, **more: Any) -> Load:  # noqa: ANN401 - of Source
@@ -95,11 +95,15 @@ def goodput(tasks: Load, name: str, seed: int) -> float:
     return summarize(simulate_load(tasks, RULES[name], SERVERS, seed)).goodput_ratio
 
 
-def by_load() -> list[dict[str, Any]]:
-    """Return the goodput of every order under every load; all have the same arrivals."""
+def by_load(service: ServiceDistribution = ServiceDistribution.DET) -> list[dict[str, Any]]:
+    """Return the goodput of every order under every load; all have the same arrivals.
+
+    Args:
+        service: The distribution of the times that tasks take; by default all take the same.
+    """
     found = []
     for load in LOADS:
-        tasks = {seed: offered(load, seed) for seed in SEEDS}
+        tasks = {seed: offered(load, seed, service=service) for seed in SEEDS}
         found += [
             {"order": name, "load": load, **interval([goodput(tasks[seed], name, seed) for seed in SEEDS])}
             for name in (*RULES, SOURCE)
@@ -107,45 +111,32 @@ def by_load() -> list[dict[str, Any]]:
     return found
 
 
-def source_with_uneven_tasks() -> list[dict[str, Any]]:
-    """Return the goodput of the ancestor's loop where some tasks take longer: all wait for the longest."""
-    found = []
-    for load in LOADS:
-        tasks = {seed: offered(load, seed, service=ServiceDistribution.EXP) for seed in SEEDS}
-        found.append({"load": load, **interval([goodput(tasks[seed], SOURCE, seed) for seed in SEEDS])})
-    return found
+def by_load_uneven() -> list[dict[str, Any]]:
+    """Return the same of tasks that take unequal time; the ancestor's slots wait for the longest."""
+    return by_load(ServiceDistribution.EXP)
 
 
-def in_time(tasks: Load, name: str, seed: int) -> Iterable[int]:
+def in_time(tasks: Load, name: str, seed: int) -> set[int]:
     """Return the indices of the tasks that were done in time."""
     if name == SOURCE:
-        return ends_in_time(tasks, SERVERS, TASK_SECONDS)
+        return set(ends_in_time(tasks, SERVERS, TASK_SECONDS))
     fates = simulate_load(tasks, RULES[name], SERVERS, seed).fates
-    return [index for index, fate in enumerate(fates) if fate == Fates.IN_TIME]
+    return {index for index, fate in enumerate(fates) if fate == Fates.IN_TIME}
 
 
-def by_second_of_burst() -> list[dict[str, Any]]:
-    """Return the share of each second's arrivals that was done in time: before, in and after a burst."""
+def of_burst() -> dict[str, list[dict[str, Any]]]:
+    """Return what every order does before, in and after a burst; all have the same arrivals."""
     burst = Burst(BURST_FACTOR, BURST_STARTS, BURST_SECONDS)
-    seconds = round(burst.end + BURST_STARTS)
-    found = []
-    for name in (*RULES, SOURCE):
-        arrived, done = [0] * seconds, [0] * seconds
-        for seed in BURST_SEEDS:
-            tasks = offered(BURST_LOAD, seed, duration_seconds=float(seconds), burst=burst)
-            for created in tasks.created:
-                arrived[int(created)] += 1
-            for index in in_time(tasks, name, seed):
-                done[int(tasks.created[index])] += 1
-        found += [
-            {
-                "order": name,
-                "second": second - BURST_STARTS,
-                "share": round(done[second] / arrived[second], 4),
-            }
-            for second in range(round(BURST_STARTS / 2), seconds - math.ceil(DEADLINE_SECONDS))
-        ]
-    return found
+    loads = {
+        seed: offered(BURST_LOAD, seed, duration_seconds=burst.end + BURST_STARTS, burst=burst)
+        for seed in BURST_SEEDS
+    }
+    return burst_figures(
+        {
+            name: [counts_of(tasks.created, in_time(tasks, name, seed)) for seed, tasks in loads.items()]
+            for name in (*RULES, SOURCE)
+        }
+    )
 
 
 def by_flood() -> list[dict[str, Any]]:
@@ -180,9 +171,8 @@ def by_policy() -> list[dict[str, Any]]:
 
 SIMULATED: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
     "by_load": by_load,
-    "by_second_of_burst": by_second_of_burst,
+    "by_load_uneven": by_load_uneven,
     "by_flood": by_flood,
-    "source_with_uneven_tasks": source_with_uneven_tasks,
     "by_policy": by_policy,
 }
 
@@ -193,6 +183,7 @@ def main() -> None:
     parser.add_argument("--simulated", action="store_true")
     arguments = parser.parse_args()
     report: dict[str, Any] = {name: simulate() for name, simulate in SIMULATED.items()}
+    report |= of_burst()
     if arguments.simulated:
         report["application"] = figures.figures_of("overload")["application"]
     else:

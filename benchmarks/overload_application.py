@@ -1,4 +1,4 @@
-"""The deployed application under load, newest first and first in, first out, on the embedded emulator."""
+"""The deployed application under load in several orders, on the embedded emulator."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import random
 import tempfile
 import time
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
@@ -21,12 +22,15 @@ from local.history import read_changes, versions_by_task
 from benchmarks.overload_setting import (
     FIRST_SECONDS,
     MEASURED_DEADLINE_SECONDS,
-    MEASURED_LOADS,
     MEASURED_SECONDS,
     MEASURED_TASK_SECONDS,
+    ORDERS,
     SERVERS,
 )
 from freshq import Order, Queue, TaskStatus
+from freshq.policy.rules import OverloadRules
+from freshq.simulate import Load, simulate_load
+from freshq.simulate.fates import Fates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +39,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BUILD: Final = Path("build/local")
-ORDERS: Final = (Order.LIFO, Order.FIFO)
 PUTTERS: Final = 8
 PATIENCE_SECONDS: Final = 240.0
 PARAMETERS: Final[dict[str, str | int]] = {
@@ -52,12 +55,12 @@ PARAMETERS: Final[dict[str, str | int]] = {
 
 
 class _Application:
-    """The application in one order, on an emulator that it shares with the other."""
+    """The application in one order, on an emulator that it shares with the others."""
 
-    def __init__(self, emulator: Emulator, order: Order) -> None:
+    def __init__(self, emulator: Emulator, name: str, order: Order) -> None:
         stack = f"freshq-{order.value}"
         outputs = deploy(emulator, build(BUILD), PARAMETERS | {"Order": order.value}, stack=stack)
-        self.order = order
+        self.name, self.order = name, order
         self.table = outputs["QueueTableName"]
         self._emulator = emulator
         client = boto3.client("dynamodb", **emulator.connection)
@@ -84,28 +87,28 @@ class _Application:
 
 
 def measured(console: Console) -> list[dict[str, Any]]:
-    """Measure both orders under each load, side by side with the same arrivals."""
+    """Measure the orders under each load, side by side with the same arrivals."""
     found = []
     with (
         tempfile.TemporaryDirectory(prefix="freshq-overload-") as folder,
         Emulator(Path(folder) / "emulator.log") as emulator,
     ):
-        applications = [_Application(emulator, order) for order in ORDERS]
+        applications = [_Application(emulator, name, order) for name, order in ORDERS.items()]
         _wait([application.is_warm for application in applications])
-        for load in MEASURED_LOADS:
+        for load, seconds in MEASURED_SECONDS.items():
             before = round(os.getloadavg()[0], 1)
-            began = _offer(applications, load)
+            began = _offer(applications, load, seconds)
             _wait([application.is_done for application in applications])
             for application in applications:
-                figure = figures_of(application.lives(load), began, load)
-                found.append(
-                    {"order": application.order.name, "offered": load, "machine_load": before} | figure
-                )
+                figure = figures_of(application.lives(load), application.order, began, seconds, load)
+                found.append({"order": application.name, "offered": load, "machine_load": before} | figure)
                 console.print(found[-1])
     return found
 
 
-def figures_of(lives: Sequence[Life], began: float, offered: float) -> dict[str, Any]:
+def figures_of(
+    lives: Sequence[Life], order: Order, began: float, seconds: float, offered: float
+) -> dict[str, Any]:
     """Return what was offered and done in time, as shares of capacity, after the first seconds.
 
     The capacity is that of the slots as they were: the emulator, on a machine that it shares, needs time to
@@ -113,24 +116,56 @@ def figures_of(lives: Sequence[Life], began: float, offered: float) -> dict[str,
 
     Args:
         lives: The tasks.
+        order: The order of service.
         began: When the load began, in seconds since the epoch.
+        seconds: How long it lasted.
         offered: The load that was meant, as a multiple of capacity.
     """
-    start, end = began + FIRST_SECONDS, began + MEASURED_SECONDS
+    start, end = began + FIRST_SECONDS, began + seconds
     slowest = slot_seconds(lives, SERVERS) if offered > 1 else _run_seconds(lives)
     occupied_seconds = max(MEASURED_TASK_SECONDS, slowest)
     capacity = (end - start) * SERVERS / occupied_seconds
     done = [life for life in lives if _is_in_time(life) and start <= (life.ended or 0.0) <= end]
     waits = [life.wait_seconds for life in done if life.wait_seconds is not None]
+    arrived = sum(start <= life.created < end for life in lives)
+    expected = sum(start <= ended <= end for ended in simulated_ends(lives, order, began, occupied_seconds))
     return {
-        "load": round(sum(start <= life.created < end for life in lives) / capacity, 3),
+        "load": round(arrived / capacity, 3),
+        "arrived": arrived,
+        "done": len(done),
+        "simulated_done": expected,
         # At the edges of the time one task more may end than the slots do on average.
         "goodput": min(1.0, round(len(done) / capacity, 3)),
-        "tasks": len(lives),
+        "simulated_goodput": min(1.0, round(expected / capacity, 3)),
         "slot_seconds": round(occupied_seconds, 3),
         "wait_p50_seconds": percentile(waits, 50),
         "wait_p99_seconds": percentile(waits, 99),
     }
+
+
+def simulated_ends(lives: Sequence[Life], order: Order, began: float, occupied_seconds: float) -> list[float]:
+    """Return when the simulator ends those of the same arrivals that it does in time.
+
+    Args:
+        lives: The tasks, by the time at which they were put.
+        order: The order of service.
+        began: When the load began, in seconds since the epoch, as is every end returned.
+        occupied_seconds: How long each task occupies its slot.
+    """
+    tasks = Load(
+        created=array("d", [life.created - began for life in lives]),
+        service=array("d", [occupied_seconds] * len(lives)),
+        deadline=array("d", [life.deadline - began for life in lives]),
+        duration_seconds=max(life.created for life in lives) - began,
+        levels=b"",
+        groups=[],
+    )
+    served = simulate_load(tasks, OverloadRules(MEASURED_DEADLINE_SECONDS, order), SERVERS)
+    return [
+        began + started + occupied_seconds
+        for fate, started in zip(served.fates, served.starts, strict=True)
+        if fate == Fates.IN_TIME
+    ]
 
 
 def _is_in_time(life: Life) -> bool:
@@ -144,13 +179,13 @@ def _run_seconds(lives: Sequence[Life]) -> float:
     )
 
 
-def _offer(applications: Sequence[_Application], load: float) -> float:
+def _offer(applications: Sequence[_Application], load: float, seconds: float) -> float:
     """Put the same tasks into every queue at random times; return when that began."""
     rng = random.Random(11)  # noqa: S311 - arrivals
     rate_per_second = load * SERVERS / MEASURED_TASK_SECONDS
     with ThreadPoolExecutor(PUTTERS) as pool:
         began, at, puts = time.time(), 0.0, []
-        while (at := at + rng.expovariate(rate_per_second)) < MEASURED_SECONDS:
+        while (at := at + rng.expovariate(rate_per_second)) < seconds:
             time.sleep(max(0.0, began + at - time.time()))
             puts += [pool.submit(application.queue.put, load) for application in applications]
         for put in puts:

@@ -21,8 +21,8 @@ HEIGHT: Final = 250
 SMALL_WIDTH: Final = 305
 SMALL_HEIGHT: Final = 165
 SUBTITLE: Final = (
-    "Lines: simulated, the mean of ten seeds, shaded by its 95 % interval. "
-    "Points: the deployed application on an emulator."
+    "Lines: simulated, means of ten seeds (the burst: of 500), shaded by their 95 % intervals. "
+    "Points: the deployed application, on an emulator."
 )
 # Seconds before and after the beginning of the burst.
 SHOWN: Final = (-20, 50)
@@ -96,8 +96,8 @@ def _burst(rows: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401 - of Altai
         scale=scale,
         axis=alt.Axis(values=list(range(-20, 51, 10)), format="d", grid=False),
     )
-    y = _share("of those put then, in time", "share")
-    shown = [row for row in rows if SHOWN[0] <= row["second"] <= SHOWN[1]]
+    y = _share("of those put then, in time")
+    shown = [{**row, **_band(row)} for row in rows if SHOWN[0] <= row["second"] <= SHOWN[1]]
     shade = (
         alt.Chart(alt.InlineData(values=[{"from": 0, "to": BURST_SECONDS}]))
         .mark_rect(color=SHADE)
@@ -105,12 +105,7 @@ def _burst(rows: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401 - of Altai
     )
     return alt.layer(
         shade,
-        *[
-            alt.Chart(alt.InlineData(values=[row for row in shown if row["order"] == name]))
-            .mark_line(strokeWidth=_width(name), strokeJoin="round", color=colour)
-            .encode(x=x, y=y)
-            for name, (_text, colour) in ORDERS.items()
-        ],
+        *_lines(shown, "order", ORDERS, x, y),
     ).properties(
         width=SMALL_WIDTH,
         height=SMALL_HEIGHT,

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
 TASKS: Final = 400
+CLAIMERS: Final = (1, 2, 4, 8)
+ROUNDS: Final = 5
 # Of the queue: longer than filling and draining it takes.
 MAX_AGE_SECONDS: Final = 3600.0
 
@@ -111,15 +113,16 @@ def drain(client: DynamoDBClient, claimers: int, tasks: int = TASKS, shards: int
 
 
 def main() -> None:
-    """Print and write the departures of 1, 2, 4 and 8 claimers."""
+    """Print and write the departures of 1, 2, 4 and 8 claimers, in turns."""
     parser = argparse.ArgumentParser(description="Measure how far claims depart from the queue's order.")
     parser.add_argument("--tasks", type=int, default=TASKS, help="tasks to claim in each run")
-    tasks: int = parser.parse_args().tasks
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="runs of each number of claimers")
+    arguments = parser.parse_args()
     console = Console()
     report = []
     with DynamoDBLocal() as server:
-        for claimers in (1, 2, 4, 8):
-            found = drain(server.client(), claimers, tasks)
+        for claimers in CLAIMERS * arguments.rounds:
+            found = drain(server.client(), claimers, arguments.tasks)
             report.append(asdict(found))
             console.print(
                 f"{claimers} claimers: {found.share:.0%} of the claims pass over a better task, "
@@ -127,7 +130,7 @@ def main() -> None:
             )
     figures.write(
         "passed_over",
-        {"tasks": tasks, "runs": report},
+        {"tasks": arguments.tasks, "rounds": arguments.rounds, "runs": report},
         programs={dynamodb_local.PACKAGE: dynamodb_local.VERSION},
     )
 
