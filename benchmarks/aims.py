@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import operator
-import statistics
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,23 +11,35 @@ from benchmarks import deploy_page, pipeline_page
 from benchmarks.costs_page import LIFE, SHED
 from benchmarks.dollars import FOR_TASKS, LOADS, WINDOW_SECONDS
 from benchmarks.figures import figures_of, is_measured
-from benchmarks.worker_page import AIMS, FILES, STORES, ratios
+from benchmarks.finding import AT_LEAST, AT_MOST, Finding, of_rounds
+from benchmarks.growth_page import SITUATIONS
+from benchmarks.growth_page import STORES as GROWTH_STORES
+from benchmarks.overload_setting import DEADLINE_SECONDS
+from benchmarks.worker_page import AIMS, FILES, HAND, STORES, TITLES, WORKER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 # A put of 2, a claim of 2 and a completion of 1, and a tenth of a lease record with its deletion.
 FLOOR_WRITE_UNITS: Final = 5.11
-AT_MOST: Final = ("at most", operator.le)
-AT_LEAST: Final = ("at least", operator.ge)
-# Slots at which the issue sets aims beside other queues.
+# Slots at which the issue sets aims beside other queues; claims by hand are to be matched at any number.
 AIMED_SLOTS: Final = ("8", "32")
-SEVERAL: Final = {1: "", 2: ", both in two processes"}
+MOST_CONNECTIONS: Final = 10
+# What a claim may take of the time of one from the smallest queue; the page of growth says the same.
+GROWTH_AIMS: Final = {"groups": 2.0}
+GROWTH_AIM: Final = 1.2
+ORDERS: Final = ("LIFO", "adaptive")
+# Loads at which the share is shown alone, and from which on the least of them.
+CLOSE_LOADS: Final = (1.1, 1.5)
 OVERLOADED: Final = 2.0
-# What FOR_TASKS leaves out.
-WITHOUT: Final = ", without the producer and the sweep"
+
+WORKERS: Final = "tasks a second of a `Worker`, as a multiple of the other's"
+GROWTH: Final = "time of a claim, as a multiple of that from the smallest queue; the highest of all sizes"
+SHARES: Final = "share done in time, of what can be done"
+RECOVERY: Final = "seconds after a burst until as much is done in time as before it"
 _THROUGHPUT: Final = "[What bounds it](throughput.md#what-bounds-it)."
-_DISTANCE: Final = "DynamoDB Local works on the same two cores: [more](throughput.md#dynamodb-at-a-distance)."
+_DISTANCE: Final = "[What bounds it](throughput.md#dynamodb-at-a-distance)."
+_CLOSE: Final = "Close to the capacity chance leaves slots idle that a backlog would fill."
 _CLI: Final = "Most of it is the import of the packages, which [cli](cli.md) lists."
 _COLD_START: Final = (
     "Most of it is [imports](deploy.md#cold-starts), of Python's own library, pydantic and botocore."
@@ -44,123 +55,136 @@ _NIGHT: Final = (
 _SMALL: Final = "Nearly all of it is Java: loading, compiling, planning ([more](pipeline.md#speed))."
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One figure beside its aim.
-
-    Attributes:
-        what: What it is.
-        found: The figure.
-        relation: How it is to relate to the aim.
-        aim: The aim.
-        form: How both are shown.
-        bound: What bounds it, if it misses the aim.
-    """
-
-    what: str
-    found: float
-    relation: tuple[str, Callable[[float, float], bool]]
-    aim: float
-    form: str = "{:.2f}"
-    bound: str = ""
-
-    @property
-    def is_met(self) -> bool:
-        """Whether the aim is met, as exactly as it is shown."""
-        found, aim = (float(self.form.format(each).replace(",", "")) for each in (self.found, self.aim))
-        return self.relation[1](found, aim)
-
-    def row(self) -> str:
-        """Return it as a row of a table."""
-        shown = self.form.format(self.found)
-        aim = f"{self.relation[0]} {self.form.format(self.aim)}"
-        return f"| {self.what} | {aim} | {shown if self.is_met else f'**{shown}**'} |"
-
-
 def counted() -> Iterator[Finding]:
     """Yield what was counted and has an aim."""
     steps = {step["step"]: step for step in figures_of("capacity")["steps"]}
     yield Finding("calls of a task's whole life, claims of 10", steps[LIFE]["calls"], AT_MOST, 0.6)
-    most = FLOOR_WRITE_UNITS * 1.02
-    units = steps[LIFE]["write_units"]
-    yield Finding("write units of the same: the least with one index, and 2 %", units, AT_MOST, most)
+    what = f"write units of the same life (the floor of {FLOOR_WRITE_UNITS:g} with one index, plus 2 %)"
+    yield Finding(what, steps[LIFE]["write_units"], AT_MOST, FLOOR_WRITE_UNITS * 1.02)
     units = steps[SHED]["write_units"]
     yield Finding("write units of a task that is shed, its put included", units, AT_MOST, 2.0)
-    invocations = by_load()
     for load, most_invocations in (("burst", 30), ("steady", 60)):
-        one = invocations[load]
+        one = by_load()[load]
         found = sum(one["invocations"][name] for name in FOR_TASKS) * 1000 / one["tasks"]
         yield Finding(
-            f"invocations for 1,000 tasks, {LOADS[load]}{WITHOUT}", found, AT_MOST, most_invocations, "{:.0f}"
+            f"invocations for 1,000 tasks, {LOADS[load]}", found, AT_MOST, most_invocations, "{:.0f}"
         )
-    wait_seconds = invocations["trickle"]["wait_p50_seconds"]
-    what = f"seconds from put to claim, median, {LOADS['trickle']}"
-    yield Finding(what, wait_seconds, AT_MOST, 1.5)
+    yield from _connections()
+
+
+def _connections() -> Iterator[Finding]:
+    """Yield how many connections a Worker opens, if that was counted."""
+    for store in STORES:
+        rounds = [each for contenders in figures_of(FILES[1])[store].values() for each in contenders[WORKER]]
+        counts = [each["connections"] for each in rounds if "connections" in each]
+        if counts:
+            what = f"connections of a `Worker` with 1 to 256 slots at most, {STORES[store]}"
+            yield Finding(what, max(counts), AT_MOST, MOST_CONNECTIONS, "{:.0f}")
+
+
+def simulated() -> Iterator[Finding]:
+    """Yield what was simulated and has an aim."""
+    found = figures_of("overload")
+    for order in ORDERS:
+        rows = {one["load"]: one for one in found["by_load"] if one["order"] == order}
+        for load in CLOSE_LOADS:
+            yield _share(f"{order} at {load:g} times the capacity", rows[load])
+        beyond = {load: one for load, one in rows.items() if load >= OVERLOADED}
+        least = min(beyond.values(), key=operator.itemgetter("mean"))
+        yield _share(f"{order}, least of {min(beyond):g} to {max(beyond):g} times the capacity", least)
+    for one in found["after_burst"]:
+        if one["order"] in ORDERS:
+            seconds = math.inf if one["recovery_seconds"] is None else one["recovery_seconds"]
+            yield Finding(one["order"], seconds, AT_MOST, DEADLINE_SECONDS, "{:.0f}", topic=RECOVERY)
+
+
+def _share(what: str, one: Mapping[str, float]) -> Finding:
+    spread = f"± {one['half_width']:.3f}"
+    return Finding(what, one["mean"], AT_LEAST, 0.97, "{:.3f}", _CLOSE, SHARES, spread)
 
 
 def timed() -> Iterator[Finding]:
-    """Yield what was timed and has an aim: ratios within one run, and processor time."""
+    """Yield what was timed and has an aim: ratios within one run, waits and processor time."""
     yield from _of_workers()
-    far = figures_of("distance")["delays_ms"]["5"]
-    together, alone = far.values()
-    gain = statistics.median(map(operator.truediv, together, alone))
-    what = "times one write a call, a `Worker` on DynamoDB 5 ms away with 25 writes a call"
-    yield Finding(what, gain, AT_LEAST, 5.0, bound=_DISTANCE)
+    yield from _of_growth()
+    yield from _of_dynamodb()
     cli = figures_of("cli")
     for command, most in cli["at_most"].items():
         what = f"processor seconds of `{command}`"
         yield Finding(what, cli["processor_seconds"][command], AT_MOST, most, bound=_CLI)
     functions = figures_of("coldstart")["processor_ms"].values()
     slowest = max(deploy_page.ratio(each, deploy_page.TRACED, deploy_page.WITH_CLIENTS) for each in functions)
-    what = (
-        "a cold start's processor time as a part of that without bytecode, of the function where it is most"
-    )
+    what = "processor time of the slowest cold start, with bytecode / without"
     yield Finding(what, slowest, AT_MOST, 0.35, bound=_COLD_START)
     yield from _of_pipeline()
 
 
+def _of_dynamodb() -> Iterator[Finding]:
+    together, alone = figures_of("distance")["delays_ms"]["5"].values()
+    rounds = [*map(operator.truediv, together, alone)]
+    what = "DynamoDB 5 ms away, 25 slots: tasks/s with 25 writes a call, as a multiple of one write a call"
+    yield of_rounds(what, rounds, AT_LEAST, 5.0, _DISTANCE)
+    wait_seconds = by_load()["trickle"]["wait_p50_seconds"]
+    what = f"seconds from put to claim, median, {LOADS['trickle']}"
+    yield Finding(what, wait_seconds, AT_MOST, 1.5)
+
+
 def _of_workers() -> Iterator[Finding]:
-    files = {processes: file for processes, file in FILES.items() if is_measured(file)}
-    for store, title in STORES.items():
-        for contender, processes in product(AIMS, files):
-            found = ratios(figures_of(files[processes])[store], contender)
-            for slots in (each for each in AIMED_SLOTS if each in found):
-                where = f"{slots} slots on {title}" + SEVERAL[processes]
-                what = f"times {contender}, a `Worker` with {where}"
-                yield Finding(what, found[slots], AT_LEAST, AIMS[contender], bound=_THROUGHPUT)
+    files = {processes: figures_of(file) for processes, file in FILES.items() if is_measured(file)}
+    for store, contender, processes in product(STORES, AIMS, files):
+        for slots, contenders in files[processes][store].items():
+            if contender in contenders and (contender == HAND or slots in AIMED_SLOTS):
+                places = "1 slot" if slots == "1" else f"{slots} slots"
+                what = f"{STORES[store]}, {places}, {TITLES[processes]}: {contender}"
+                rounds = _ratios(contenders[WORKER], contenders[contender])
+                yield of_rounds(what, rounds, AT_LEAST, AIMS[contender], _THROUGHPUT, WORKERS)
+
+
+def _ratios(of: Sequence[Mapping[str, float]], to: Sequence[Mapping[str, float]]) -> list[float]:
+    """Return the ratios of tasks a second in each round."""
+    return [one["tasks_per_second"] / other["tasks_per_second"] for one, other in zip(of, to, strict=True)]
+
+
+def _of_growth() -> Iterator[Finding]:
+    for situation, store in product(SITUATIONS, GROWTH_STORES):
+        file = f"growth_{store}"
+        found = figures_of(file)["figures"] if is_measured(file) else []
+        of_sizes = [each for each in found if each["situation"] == situation]
+        smallest = min((each["size"] for each in of_sizes), default=0)
+        ratios = [each["ratio"] for each in of_sizes if each["size"] > smallest]
+        if ratios:
+            title = SITUATIONS[situation][0]
+            anchor = title.lower().replace(",", "").replace(" ", "-")
+            yield Finding(
+                f"{GROWTH_STORES[store]}: {title[0].lower()}{title[1:]}",
+                max(ratios),
+                AT_MOST,
+                GROWTH_AIMS.get(situation, GROWTH_AIM),
+                bound=f"[What bounds it](growth.md#{anchor}).",
+                topic=GROWTH,
+                spread=f"(lowest {min(ratios):.2f})",
+            )
 
 
 def _of_pipeline() -> Iterator[Finding]:
-    what = "times DuckDB's time, the pipeline on 2 million events, warm"
+    what = "pipeline, 2 million events, warm: time / DuckDB's"
     found = figures_of("pipeline")
     bound = _DUCKDB.format(pipeline_page.warm_read_ratio(found))
     yield Finding(what, pipeline_page.warm_ratio(found), AT_MOST, 3.0, "{:.1f}", bound)
     if is_measured("pipeline_large"):
-        what = "times DuckDB's time, the pipeline on 20 million events, started cold"
+        what = "pipeline, 20 million events, started cold: time / DuckDB's"
         found = figures_of("pipeline_large")
         bound = _DUCKDB.format(pipeline_page.cold_read_ratio(found))
         yield Finding(what, pipeline_page.cold_ratio(found), AT_MOST, 1.5, "{:.1f}", bound)
-    what = (
-        "processor time of a night, one file of 62 that is new, as a part of a run over all, 2 million events"
-    )
-    yield Finding(what, pipeline_page.night_share(figures_of("pipeline_nights")), AT_MOST, 0.15, bound=_NIGHT)
+    rounds = figures_of("pipeline_nights")["night_over_run"]["processor_seconds"]
+    what = "pipeline, 2 million events: processor time of a nightly run (1 new file of 62) / of a full run"
+    yield of_rounds(what, rounds, AT_MOST, 0.15, _NIGHT)
     small = figures_of("pipeline_small")
-    what = "times a bare PySpark script's time, the pipeline on a thousand events"
-    yield Finding(what, statistics.median(small["ratios"]["seconds"]), AT_MOST, 1.6, bound=_SMALL)
+    what = "pipeline, 1,000 events: time / a bare PySpark script's"
+    yield of_rounds(what, small["ratios"]["seconds"], AT_MOST, 1.6, _SMALL)
+    what = "pipeline, 1,000 events: seconds from command to report"
     seconds = small["freshq_pipeline_run"]["seconds"]
-    yield Finding("seconds of the same, from command to report", seconds, AT_MOST, 20.0, "{:.1f}", _SMALL)
-
-
-def simulated() -> Iterator[Finding]:
-    """Yield what was simulated and has an aim."""
-    for order in ("LIFO", "adaptive"):
-        shares = {
-            one["load"]: one["mean"]
-            for one in figures_of("overload")["by_load"]
-            if one["order"] == order and one["load"] >= OVERLOADED
-        }
-        what = f"least share done in time, {order}, at {min(shares):g} to {max(shares):g} times the capacity"
-        yield Finding(what, min(shares.values()), AT_LEAST, 0.97, "{:.3f}")
+    yield Finding(what, seconds, AT_MOST, 20.0, "{:.1f}", _SMALL)
 
 
 def by_load() -> Mapping[str, Any]:

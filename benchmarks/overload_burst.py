@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 BURST_STARTS: Final = 60.0
+# Every task put in this time after the burst has its deadline before the simulation ends.
+FOLLOWED_SECONDS: Final = BURST_STARTS - DEADLINE_SECONDS
 SEEDS: Final = range(1, 501)
 # Of Student's t distribution, for the middle 95 % of the mean of five hundred.
 T_OF_SEEDS: Final = 1.965
@@ -23,7 +25,7 @@ SPANS: Final = {
     "10 to 20 s after": (30, 40),
     "20 to 40 s after": (40, 60),
 }
-# Recovered: from then on, every second's share is within this of the share before the burst.
+# Recovered: from then on, each second's share is within this of the share before the burst.
 RECOVERED_WITHIN: Final = 0.05
 # Arrivals and those done in time, of one seed in some second or span.
 Counts = tuple[int, int]
@@ -80,13 +82,13 @@ def recovery_seconds(seconds: Sequence[Mapping[str, float]], before: float) -> f
 def counts_of(created: Sequence[float], in_time: set[int]) -> dict[int, Counts]:
     """Return the counts of one seed by second, from the beginning of the burst.
 
-    The last tasks, whose deadline is after the end, are left out.
+    The first tasks, which find an empty queue, are left out, and the last, whose deadline is after the end.
 
     Args:
         created: When each task arrived.
         in_time: Which of them were done in time.
     """
-    last = round(2 * BURST_STARTS + BURST_SECONDS - math.ceil(DEADLINE_SECONDS))
+    last = BURST_STARTS + BURST_SECONDS + FOLLOWED_SECONDS
     found: dict[int, Counts] = {}
     for index, moment in enumerate(created):
         if BURST_STARTS / 2 <= moment < last:

@@ -27,6 +27,9 @@ SUBTITLE: Final = (
 # Seconds before and after the beginning of the burst.
 SHOWN: Final = (-20, 50)
 SHADE: Final = "#F0F0F0"
+# Of an order that does mostly what LIFO does: its line and its points show behind LIFO's.
+WIDE: Final = "adaptive"
+POINT, WIDE_POINT = 80, 230
 # What each line is called beside it, and its colour; the later ones are drawn above the others.
 ORDERS: Final = {
     "adaptive": ("freshq, adaptive", Colour.SUCCESS.value),
@@ -40,6 +43,7 @@ TENANTS: Final = {
     "first in, first out": ("first in, first out", Colour.FAILURE.value),
 }
 LOAD_TICKS: Final = (0.5, 1, 2, 3, 5, 10)
+LOAD_SHOWN: Final = (0.46, 10.6)
 
 
 def draw(report: Mapping[str, Any], file: Path) -> None:
@@ -68,12 +72,11 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
 
 def _loads(report: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of Altair, a layered chart
     rows = [{**row, **_band(row)} for row in report["by_load"]]
-    points = [point for point in report["application"] if point["order"] in ORDERS]
     x, y = _load_axis("load, as a multiple of what can be done"), _share("done in time, of what can be done")
     return alt.layer(
         _ideal(x),
         *_lines(rows, "order", ORDERS, x, y),
-        _points(points, x, y),
+        _points(report["application"], x, y),
         *_names(
             [
                 _name("LIFO", 4.7, 1.05),
@@ -106,6 +109,7 @@ def _burst(rows: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401 - of Altai
     return alt.layer(
         shade,
         *_lines(shown, "order", ORDERS, x, y),
+        *_names([_name("FIFO", 25.5, 0.42, "second")], ORDERS, x, y),
     ).properties(
         width=SMALL_WIDTH,
         height=SMALL_HEIGHT,
@@ -132,8 +136,8 @@ def _flood(figures: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401 - of Al
 
 
 def _width(name: str) -> float:
-    """Return the width of a line; that of the adaptive order shows behind LIFO's, mostly the same."""
-    return 5.0 if name == "adaptive" else 2.2
+    """Return the width of a line."""
+    return 5.0 if name == WIDE else 2.2
 
 
 def _band(row: Mapping[str, Any]) -> dict[str, float]:
@@ -156,20 +160,27 @@ def _lines(
 
 def _points(points: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y) -> alt.Chart:
     rows = [
-        {"load": point["load"], "mean": point["goodput"], "colour": ORDERS[point["order"]][1]}
+        {
+            "load": point["load"],
+            "mean": point["goodput"],
+            "colour": colour,
+            "area": WIDE_POINT if name == WIDE else POINT,
+        }
+        for name, (_text, colour) in ORDERS.items()
         for point in points
+        if point["order"] == name
     ]
     marks: alt.Chart = (
         alt.Chart(alt.InlineData(values=rows))
-        .mark_point(filled=True, size=95, opacity=1, stroke="white", strokeWidth=1.2)
-        .encode(x=x, y=y, color=alt.Color("colour:N", scale=None))
+        .mark_point(filled=True, opacity=1, stroke="white", strokeWidth=1.2)
+        .encode(x=x, y=y, color=alt.Color("colour:N", scale=None), size=alt.Size("area:Q", scale=None))
     )
     return marks
 
 
-def _name(name: str, load: float, share: float) -> dict[str, Any]:
+def _name(name: str, at: float, share: float, axis: str = "load") -> dict[str, Any]:
     """Return where the name of a line begins."""
-    return {"name": name, "load": load, "mean": share}
+    return {"name": name, axis: at, "mean": share}
 
 
 def _names(
@@ -197,7 +208,7 @@ def _load_axis(title: str) -> alt.X:
     return alt.X(
         "load:Q",
         title=title,
-        scale=alt.Scale(type="log", domain=[0.5, 10], clamp=True),
+        scale=alt.Scale(type="log", domain=list(LOAD_SHOWN), clamp=True),
         axis=alt.Axis(values=list(LOAD_TICKS), format="~g", labelFlush=False, grid=False),
     )
 
