@@ -41,9 +41,9 @@ _THROUGHPUT: Final = "[What bounds it](throughput.md#what-bounds-it)."
 _DISTANCE: Final = "[What bounds it](throughput.md#dynamodb-at-a-distance)."
 _CLOSE: Final = "Close to the capacity chance leaves slots idle that a backlog would fill."
 _CLI: Final = "Most of it is the import of the packages, which [cli](cli.md) lists."
-_COLD_START: Final = (
-    "Most of it is [imports](deploy.md#cold-starts), of Python's own library, pydantic and botocore."
-)
+_COLD_START: Final = "Most of it is [imports](deploy.md#cold-starts); of these, {}."
+# So many of the packages that take most of a cold start's imports are named.
+NAMED_IMPORTS: Final = 4
 _DUCKDB: Final = (
     "Reading, parsing and writing silver alone take {:.1f} times as long as all of DuckDB's work "
     "([more](decisions/0038-speed-beside-duckdb.md))."
@@ -112,11 +112,17 @@ def timed() -> Iterator[Finding]:
     for command, most in cli["at_most"].items():
         what = f"processor seconds of `{command}`"
         yield Finding(what, cli["processor_seconds"][command], AT_MOST, most, bound=_CLI)
-    functions = figures_of("coldstart")["processor_ms"].values()
+    yield _of_cold_starts(figures_of("coldstart"))
+    yield from _of_pipeline()
+
+
+def _of_cold_starts(found: Mapping[str, Any]) -> Finding:
+    functions = found["processor_ms"].values()
     slowest = max(deploy_page.ratio(each, deploy_page.TRACED, deploy_page.WITH_CLIENTS) for each in functions)
     what = "processor time of the slowest cold start, with bytecode / without"
-    yield Finding(what, slowest, AT_MOST, 0.35, bound=_COLD_START)
-    yield from _of_pipeline()
+    shares = sorted(found["shares_of_imports"].items(), key=operator.itemgetter(1), reverse=True)
+    imports = ", ".join(f"{package} takes {100 * share:.0f} %" for package, share in shares[:NAMED_IMPORTS])
+    return Finding(what, slowest, AT_MOST, 0.35, bound=_COLD_START.format(imports))
 
 
 def _of_dynamodb() -> Iterator[Finding]:
@@ -125,7 +131,7 @@ def _of_dynamodb() -> Iterator[Finding]:
     what = "DynamoDB 5 ms away, 25 slots: tasks/s with 25 writes a call, as a multiple of one write a call"
     yield of_rounds(what, rounds, AT_LEAST, 5.0, _DISTANCE)
     wait_seconds = by_load()["trickle"]["wait_p50_seconds"]
-    what = f"seconds from put to claim, median, {LOADS['trickle']}"
+    what = f"seconds from put to claim, median, of tasks that come {LOADS['trickle']}"
     yield Finding(what, wait_seconds, AT_MOST, 1.5)
 
 

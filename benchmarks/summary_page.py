@@ -47,7 +47,11 @@ def current() -> str:
 def _of_burst() -> dict[str, str]:
     """Return how fast the application served a burst, as the text says it."""
     burst = by_load()["burst"]
-    return {"burst_tasks": f"{burst['tasks']:,}", "burst_seconds": f"{burst['seconds']:.0f}"}
+    return {
+        "burst_tasks": f"{burst['tasks']:,}",
+        "burst_seconds": f"{burst['seconds']:.0f}",
+        "burst_wait": f"{burst['wait_p50_seconds']:.1f}",
+    }
 
 
 def _of_application() -> dict[str, str]:
@@ -189,7 +193,8 @@ holds the pages to the files.
 
 - **Counted** figures are capacity units, calls, invocations, bytes and connections. Capacity and calls, which
   [costs](costs.md) lists, do not depend on the machine. Those of the application depend a little on its
-  speed: here it served a burst of {burst_tasks} tasks in {burst_seconds} s.
+  speed: here it served a burst of {burst_tasks} tasks in {burst_seconds} s, and claimed half of them
+  within {burst_wait} s.
 - **Simulated** figures are means over seeds, with 95 % intervals.
 - **Timed** figures depend on the machine, and on what else it does. Contenders take turns within one run, so
   the ratios say more than the rates. A ratio is the median of those within each round, with the lowest and

@@ -231,6 +231,13 @@ def test_misses_of_growth_are_among_what_misses_its_aim(monkeypatch: pytest.Monk
     ]
 
 
+def test_what_bounds_a_cold_start_comes_from_its_figures() -> None:
+    found = figures.figures_of("coldstart")
+    found["shares_of_imports"] = {"small": 0.01, "numpy": 0.5, "c": 0.1, "b": 0.2, "a": 0.19}
+    bound = aims._of_cold_starts(found).bound
+    assert bound.endswith("of these, numpy takes 50 %, b takes 20 %, a takes 19 %, c takes 10 %.")
+
+
 def test_connections_have_a_row_only_if_they_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(counts: list[int]) -> list[str]:
         rounds = [{"tasks_per_second": 1.0, **({"connections": each} if each else {})} for each in counts]

@@ -50,7 +50,8 @@ def shed(created: float) -> Life:
 
 def newest_first(moments: Sequence[float]) -> list[Life]:
     """Serve arrivals newest first by slots that need no time between tasks."""
-    waiting, starts = [], {}
+    waiting: list[float] = []
+    starts: dict[float, float] = {}
     free = [BEGAN] * SERVERS
     for moment in [*moments, BEGAN + SECONDS]:
         while waiting and min(free) <= moment:
