@@ -43,6 +43,14 @@ class NotRegistered(PipelineError):  # noqa: N818 - it names the state
     status = NOT_REGISTERED_STATUS
 
 
+class Overtaken(PipelineError):  # noqa: N818 - it names the state
+    """Another run was published after this one had begun, so this one published nothing."""
+
+    def __init__(self, out: str) -> None:
+        """Name the output folder."""
+        super().__init__(f"out: another run published in {out} meanwhile; run again")
+
+
 class Interrupted(PipelineError):  # noqa: N818 - as KeyboardInterrupt
     """Ctrl-C stopped the command, but not the run that it follows."""
 

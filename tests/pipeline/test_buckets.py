@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
 from local.emulator import REGION, Emulator
 
+from freshq_pipeline.errors import Overtaken
 from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import for_pyarrow, normalized
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.partitions import move_in
-from freshq_pipeline.storage.state import State, current, publish
+from freshq_pipeline.storage.state import State, current, prune, publish, published_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +46,10 @@ def file_of(run_id: str) -> str:
     return f"tables/tasks/day=2026-01-01/queue=a/{run_id}-0000.parquet"
 
 
-def state(run_id: str) -> State:
+def state(run_id: str, published: list[str]) -> State:
     tables = {"tasks": {"2026-01-01": [file_of(run_id)]}}
-    return State(run_id, "s3://own/in", "landed", days={20454: Day({run_id: 4})}, tables=tables)
+    days = {20454: Day({run_id: 4})}
+    return State(run_id, "s3://own/in", "landed", days=days, tables=tables, published=published)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
@@ -60,8 +61,8 @@ def test_runs_are_published_and_pruned(s3: Any, scheme: str) -> None:
         out.write(f"runs/{run_id}/tasks/day=2026-01-01/queue=a/part-0.parquet", "rows")
         assert move_in(out, run_id, "tasks") == {"2026-01-01": [file_of(run_id)]}
         out.write(f"silver/{run_id}/day=2026-01-01/part-0.parquet", "rows")
-        publish(out, state(run_id), {"run_id": run_id}, keep_runs=1)
-    assert current(out) == replace(state("2"), published=["2"])
+        publish(out, state(run_id, published_runs(out)), {"run_id": run_id}, keep_runs=1)
+    assert current(out) == state("2", ["1", "2"])
     assert out.read_json("summary.json") == {"run_id": "2"}
     assert keys(s3, f"{scheme}-out/") == [
         f"{scheme}-out/{name}"
@@ -76,6 +77,44 @@ def test_runs_are_published_and_pruned(s3: Any, scheme: str) -> None:
         )
     ]
     assert out.at("runs/2") == f"{scheme}://own/{scheme}-out/runs/2"
+
+
+def write_draft(out: Folder, run_id: str) -> None:
+    out.write(f"runs/{run_id}/tasks/day=2026-01-01/queue=a/part-0.parquet", "rows")
+    move_in(out, run_id, "tasks")
+    out.write(f"silver/{run_id}/day=2026-01-01/part-0.parquet", "rows")
+
+
+def test_of_two_runs_at_a_time_the_first_to_end_is_published(s3: Any) -> None:
+    out = Folder("s3://own/at-a-time")
+    for run_id in ("1", "2"):
+        write_draft(out, run_id)
+        publish(out, state(run_id, published_runs(out)), {"run_id": run_id}, keep_runs=1)
+    seen_by_both = published_runs(out)
+    for run_id in ("3", "4"):
+        write_draft(out, run_id)
+    publish(out, state("4", seen_by_both), {"run_id": "4"}, keep_runs=1)
+    # Run 3 may be anywhere, so its files are still there.
+    assert {"runs/2", "silver/2"}.isdisjoint(folders(s3, "at-a-time"))
+    assert {"silver/3", "silver/4", "tables/tasks"} <= folders(s3, "at-a-time")
+    pointer = out.read_json("_current.json")
+    with pytest.raises(Overtaken, match=r"another run published in s3://own/at-a-time meanwhile; run again"):
+        publish(out, state("3", seen_by_both), {"run_id": "3"}, keep_runs=1)
+    # Not even what it no longer needs is deleted by who was overtaken after the comparison.
+    prune(out, state("3", [*seen_by_both, "3"]), keep_runs=1)
+    assert out.read_json("_current.json") == pointer
+    assert {"runs/4", "silver/4"} <= folders(s3, "at-a-time")
+    assert {"runs/3", "silver/3"}.isdisjoint(folders(s3, "at-a-time"))
+    assert file_of("4") in [file.path for file in out.files("tables")]
+    # The run after the next one deletes what is left of it.
+    write_draft(out, "5")
+    publish(out, state("5", published_runs(out)), {"run_id": "5"}, keep_runs=1)
+    assert [file.path for file in out.files("tables/tasks")] == [file_of("5")]
+
+
+def folders(client: Any, below: str) -> set[str]:
+    """Return the folders with files, of two levels below another."""
+    return {"/".join(key.split("/")[1:3]) for key in keys(client, f"{below}/")}
 
 
 def test_the_pointer_is_replaced_by_one_request(s3: Any) -> None:

@@ -22,7 +22,7 @@ from freshq_pipeline.storage import state as state_of_runs
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.partitions import manifest, move_in, published_paths, replaced
-from freshq_pipeline.storage.state import State, current, prune, publish, show
+from freshq_pipeline.storage.state import State, current, prune, publish, published_runs, show
 from tests.support.snippets import Reader, snippets
 
 PAGE = Path(__file__).parents[2] / "docs/pipeline.md"
@@ -45,6 +45,7 @@ def run(
     moved = {"tasks": move_in(out, run_id, "tasks")}
     known = {} if before is None else before.tables
     state = State(run_id, "in", "landed", days={} if before is None else before.days)
+    state.published = published_runs(out)
     state.tables = replaced(known, moved, {"tasks": days})
     # The days of the run are in its own part of silver only, as if they had been rewritten.
     state.days = state.days | {at: Day({run_id: 1}) for at, day in enumerate(DAYS, 20454) if day in days}
@@ -165,7 +166,7 @@ def test_only_published_runs_are_kept(tmp_path: Path) -> None:
     for killed in ("2", "3"):
         with pytest.MonkeyPatch.context() as patch:
             # Manifest and summary are written, and the pointer is not.
-            patch.setattr(state_of_runs, "_published", Mock(side_effect=KilledError))
+            patch.setattr(state_of_runs, "check_current", Mock(side_effect=KilledError))
             with suppress(KilledError):
                 run(out, killed, DAYS, keep_runs=2)
     assert out.folders("runs") == ["1", "2", "3"]
@@ -192,7 +193,7 @@ def test_runs_of_an_earlier_version_are_kept_too(tmp_path: Path) -> None:
         current(out)
     # As --full-refresh does, which reads no state.
     files = {run_id: published_paths(out, run_id, "tasks") for run_id in ("3", "4")}
-    state = State("5", "in", "landed")
+    state = State("5", "in", "landed", published=published_runs(out))
     publish(out, state, {"run_id": "5"}, keep_runs=3)
     assert state.published == ["3", "4", "5"]
     assert out.folders("runs") == ["3", "4", "5"]
@@ -253,7 +254,7 @@ def test_a_run_that_finds_nothing_new_ends_what_a_killed_one_left(tmp_path: Path
     assert out.folders("runs") == ["2"]
 
 
-def test_a_stream_begins_with_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_begins_with_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[tuple[Any, ...]] = []
 
     def kill(*arguments: Any) -> None:
@@ -261,10 +262,11 @@ def test_a_stream_begins_with_that(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KilledError
 
     options = SimpleNamespace(form=Format.LANDED)
-    request: Any = SimpleNamespace(options=options, with_recorded_lag=lambda: request)
-    monkeypatch.setattr("freshq_pipeline.runs.stream.plan", lambda _request: "planned")
+    out, planned = Folder(str(tmp_path)), RunPlan(None, {}, [])
+    request: Any = SimpleNamespace(options=options, out=out, with_recorded_lag=lambda: request)
+    monkeypatch.setattr("freshq_pipeline.runs.stream.plan", lambda _request: planned)
     monkeypatch.setattr("freshq_pipeline.runs.stream.finish_last", kill)
     no_spark: Any = None
     with pytest.raises(KilledError):
         stream(no_spark, request, "checkpoint")
-    assert begun == [(request, "planned")]
+    assert begun == [(request, planned)]

@@ -27,7 +27,7 @@ from freshq_pipeline.storage.data_files import schema_of
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.partitions import FOLDERS, move_in, published_paths, replaced
 from freshq_pipeline.storage.registration import RUN_ID, registry_of
-from freshq_pipeline.storage.state import State, current, publish, register, show
+from freshq_pipeline.storage.state import State, current, publish, published_runs, register, show
 from tests.pipeline.nights import nights, recorded
 from tests.pipeline.oracle import differing_rows, make_tables, relations, rows_that_differ, write_tables
 from tests.pipeline.oracle.comparison import comparable
@@ -84,7 +84,7 @@ def run(
         for folder in folders:
             write(out, f"runs/{run_id}/{table}/{folder}part-0.parquet", table, run_id)
         moved[table] = move_in(out, run_id, table)
-    state = State(run_id, "in", "landed")
+    state = State(run_id, "in", "landed", published=published_runs(out))
     state.tables = replaced({} if before is None else before.tables, moved, {"tasks": days})
     publish(out, state, {"run_id": run_id}, keep_runs, registry_of(out, catalog))
 

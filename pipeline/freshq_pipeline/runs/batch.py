@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
@@ -14,16 +14,20 @@ from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.tuning import INFLATION, Tuning, tuning_for, uncompressed_bytes
 from freshq_pipeline.storage.days import DAY_US, Day, number
+from freshq_pipeline.storage.one_run import only_run
 from freshq_pipeline.storage.partitions import MANIFEST, PUBLISHED, place
 from freshq_pipeline.storage.registration import registry_of
 from freshq_pipeline.storage.state import (
     SECONDS,
     SUMMARY,
     State,
+    check_current,
     current,
+    draft,
     new_run_id,
     prune,
     publish,
+    published_runs,
     register,
     show,
     silver_path,
@@ -54,6 +58,7 @@ class RunPlan:
         new: Paths of the files that no run has read yet.
         again: Whether also days may be computed that are over.
         registry: Where the tables are registered; None: nowhere.
+        published: Ids of the newest runs that became the current one, also if they are ignored.
     """
 
     before: State | None
@@ -61,6 +66,7 @@ class RunPlan:
     new: list[str]
     again: bool = False
     registry: Registry | None = None
+    published: list[str] = field(default_factory=list)
 
     def tuning(self) -> Tuning:
         """Return the settings of Spark for the new files and the days of silver that they may open."""
@@ -93,6 +99,7 @@ def plan(request: RunRequest) -> RunPlan:
     """
     options = request.options
     files = input_files(request.events, options.form)
+    published = published_runs(request.out)
     before = None if options.full_refresh else current(request.out)
     if before is not None and before.form != options.form.value:
         msg = f"format: {request.out.uri} has {before.form} events; use another folder, or --full-refresh"
@@ -103,7 +110,7 @@ def plan(request: RunRequest) -> RunPlan:
     known = set() if before is None else before.files.keys()
     again = before is not None and (options.again() or not same_tables(before, request))
     registry = registry_of(request.out, options.catalog)
-    return RunPlan(before, files, sorted(files.keys() - known), again, registry)
+    return RunPlan(before, files, sorted(files.keys() - known), again, registry, published)
 
 
 def _changed(before: State, files: dict[str, tuple[int, int]]) -> bool:
@@ -137,6 +144,18 @@ def execute(
     """
     request = request.with_recorded_lag()
     todo = plan(request)
+    with only_run(request.out):
+        check_current(request.out, todo.published)
+        return _execute(request, todo, session, progress)
+
+
+def _execute(
+    request: RunRequest,
+    todo: RunPlan,
+    session: Callable[[Tuning], AbstractContextManager[SparkSession]],
+    progress: RunProgress | None,
+) -> dict[str, Any]:
+    """Carry out a plan, if there is anything to do; return the summary of the current run."""
     before = todo.before
     if before is not None and not todo.new and not todo.again:
         finish_last(request, todo)
@@ -161,6 +180,7 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
     """
     options = request.options
     state = State(new_run_id(), request.events.uri, options.form.value, options=options.of_tables())
+    state.published = list(todo.published)
     if todo.before is not None:
         before = todo.before
         state.days = deepcopy(before.days)
@@ -169,15 +189,11 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
         state.final_until = before.final_until
         state.counts, state.reasons = dict(before.counts), dict(before.reasons)
         state.unknown_fields = dict(before.unknown_fields)
-    try:
+    with draft(request.out, state):
         summary = _work(spark, request, todo, state, watch)
-    except BaseException:
-        for folder in ("runs", "silver", "ids"):
-            request.out.delete(f"{folder}/{state.run_id}")
-        raise
     if todo.registry is not None:
         summary["catalog"] = str(todo.registry.name)
-    publish(request.out, state, summary, request.options.keep_runs, todo.registry)
+    publish(request.out, state, summary, options.keep_runs, todo.registry)
     return summary
 
 

@@ -17,6 +17,8 @@ from freshq_pipeline.runs.batch import execute_plan, finish_last, plan
 from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
+from freshq_pipeline.storage.one_run import only_run
+from freshq_pipeline.storage.state import check_current
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,22 +54,34 @@ def stream(
     if request.options.form is Format.EXPORT:
         raise BadInput("format: an export is complete when it appears; use run")
     request = request.with_recorded_lag()
-    finish_last(request, plan(request))  # raises BadInput before the query starts
+    _begin(request)
 
     def batch(arrived: DataFrame, _batch_id: int) -> None:
         in_batch = {normalized(row["path"]) for row in arrived.select(F.col("path")).distinct().collect()}
-        todo = plan(request)
-        new = [path for path in todo.new if normalized(request.events.at(path)) in in_batch]
-        if new:
-            published(execute_plan(spark, request, replace(todo, new=new), Stopwatch()))
+        with only_run(request.out, wait=True):
+            todo = plan(request)
+            new = [path for path in todo.new if normalized(request.events.at(path)) in in_batch]
+            if new:
+                published(execute_plan(spark, request, replace(todo, new=new), Stopwatch()))
 
     paths = _paths(spark, request.events.uri, files_per_batch)
     writer = paths.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
-    if every_seconds is None:
-        query = writer.trigger(availableNow=True).start()
-    else:
-        query = writer.trigger(processingTime=f"{every_seconds} seconds").start()
-    query.awaitTermination()
+    every: Any = {"availableNow": True}
+    if every_seconds is not None:
+        every = {"processingTime": f"{every_seconds} seconds"}
+    writer.trigger(**every).start().awaitTermination()
+
+
+def _begin(request: RunRequest) -> None:
+    """Finish what the previous run did not.
+
+    Raises:
+        BadInput: If the stream cannot begin.
+    """
+    todo = plan(request)
+    with only_run(request.out):
+        check_current(request.out, todo.published)
+        finish_last(request, todo)
 
 
 def _paths(spark: SparkSession, folder: str, files_per_batch: int) -> DataFrame:

@@ -68,6 +68,10 @@ class Folder:
         """Return the address of a path below the folder, for Spark."""
         return f"{self.uri}/{path}"
 
+    def on_disk(self, path: str) -> Path | None:
+        """Return where a path below the folder is on a disk, None in a bucket."""
+        return Path(self._path(path)) if self.local else None
+
     def make(self, path: str) -> None:
         """Make a folder below this one, with its parents; do nothing if it exists."""
         self._files.create_dir(self._path(path))

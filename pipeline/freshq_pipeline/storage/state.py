@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq_pipeline.errors import BadInput
+from freshq_pipeline.errors import BadInput, Overtaken
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.days import DAY_US, Day, days_from_json, iso
 from freshq_pipeline.storage.partitions import (
@@ -22,6 +23,8 @@ from freshq_pipeline.storage.partitions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.registration import Registry
 
@@ -56,7 +59,8 @@ class State:
         reasons: Quarantined records by reason.
         options: The options that change the tables.
         tables: Files of each table below the output folder, by day; a table that is whole has the day "".
-        published: Ids of the newest runs that became the current one, the last of which is this run.
+        published: Ids of the newest runs that became the current one. The last is this run once it is
+            published, and until then the run that was current when this one began.
         version: Version of this layout.
     """
 
@@ -125,6 +129,27 @@ def current(out: Folder) -> State | None:
     return State(**kept | {"days": days_from_json(kept["days"])})
 
 
+@contextmanager
+def draft(out: Folder, state: State) -> Iterator[None]:
+    """Delete what a run wrote if it fails before it is published.
+
+    Raises:
+        Overtaken: If it failed after another run was published, which may have deleted what it reads.
+    """
+    try:
+        yield
+    except BaseException as error:
+        _delete_draft(out, state)
+        if isinstance(error, Exception):
+            check_current(out, state.published)
+        raise
+
+
+def _delete_draft(out: Folder, state: State) -> None:
+    for folder in ("runs", "silver", "ids"):
+        out.delete(f"{folder}/{state.run_id}")
+
+
 def publish(
     out: Folder, state: State, summary: dict[str, Any], keep_runs: int, registry: Registry | None = None
 ) -> None:
@@ -138,11 +163,20 @@ def publish(
         summary: Its summary.
         keep_runs: How many runs to keep, including this one.
         registry: Where its tables are registered; None: nowhere.
+
+    Raises:
+        Overtaken: If another run was published since this one began.
     """
     run = f"runs/{state.run_id}"
     out.write_json(f"{run}/{MANIFEST}", manifest(state.run_id, state.tables))
     out.write_json(f"{run}/{SUMMARY}", summary)
-    state.published = [*_published(out), state.run_id][-keep_runs:]
+    try:
+        check_current(out, state.published)
+    except Overtaken:
+        _delete_draft(out, state)
+        raise
+    # Pruning needs to know the run before.
+    state.published = [*state.published, state.run_id][-max(keep_runs, 2) :]
     out.write_json(
         POINTER, asdict(state) | {"days": {iso(day): asdict(kept) for day, kept in state.days.items()}}
     )
@@ -152,7 +186,17 @@ def publish(
     prune(out, state, keep_runs, registry)
 
 
-def _published(out: Folder) -> list[str]:
+def check_current(out: Folder, published: list[str]) -> None:
+    """Check that the current run is the last of those that were known.
+
+    Raises:
+        Overtaken: If it is another one.
+    """
+    if published_runs(out)[-1:] != published[-1:]:
+        raise Overtaken(out.uri)
+
+
+def published_runs(out: Folder) -> list[str]:
     """Return the ids of the newest runs that became the current one, also if they read other events."""
     kept = out.read_json(POINTER) if out.exists(POINTER) else None
     if not isinstance(kept, dict):
@@ -186,49 +230,61 @@ def show(out: Folder, run_id: str) -> None:
 def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None = None) -> None:
     """Delete all but the newest runs, and the files that neither they, a catalog nor the next run need.
 
-    It looks at what is there: what a run that was killed here left, the next one deletes.
+    It looks at what is there: what a run that was killed here left, the next one deletes. If another run was
+    published since, nothing is deleted, because that run decides what is needed.
     """
-    found = out.folders("runs")
+    if published_runs(out)[-1:] != [state.run_id]:
+        return
+    found, last = out.folders("runs"), _last_ended(out, state)
     # A run that was killed before it became the current one is none of them.
     newest = state.published[-keep_runs:]
     kept = {state.run_id, *(run_id for run_id in newest if out.exists(f"runs/{run_id}/{MANIFEST}"))}
     # First the snapshots, which need the files.
     needed = set() if registry is None else registry.retire(kept)
     for run_id in found:
-        # A newer run is in progress.
-        if run_id not in kept and run_id < state.run_id:
+        if run_id not in kept and run_id <= last:
             out.delete(f"runs/{run_id}")
     for run_id, table in product(kept - {state.run_id}, TABLES):
         needed.update(published_paths(out, run_id, table))
-    _prune_files(out, state, needed)
-    _prune_parts(out, state)
-    _prune_silver(out, state)
+    _prune_files(out, state, needed, last)
+    _prune_parts(out, state, last)
+    _prune_silver(out, state, last)
 
 
-def _prune_parts(out: Folder, state: State) -> None:
+def _last_ended(out: Folder, state: State) -> str:
+    """Return the id of the newest run that has surely ended; newer ones may still be at work.
+
+    On a disk a lock keeps other runs away, so all up to the current one have ended. In a bucket, a run that
+    began after the one before was published may not have noticed yet that it was overtaken.
+    """
+    if out.local:
+        return state.run_id
+    return state.published[-2] if len(state.published) > 1 else ""
+
+
+def _prune_parts(out: Folder, state: State, last: str) -> None:
     """Delete the parts of silver and of the index of ids that the current run does not need."""
     for kind, needed in (("silver", state.silver_parts()), ("ids", set(state.ids))):
         for part in out.folders(kind):
-            # A newer part belongs to a run in progress.
-            if part not in needed and part <= state.run_id:
+            if part not in needed and part <= last:
                 out.delete(f"{kind}/{part}")
 
 
-def _prune_silver(out: Folder, state: State) -> None:
+def _prune_silver(out: Folder, state: State, last: str) -> None:
     """Delete the days that other parts of silver have by now, or that were given up."""
     needed = {silver_path(part, day) for day, known in state.days.items() for part in known.silver}
     for path in {file.path.rpartition("/")[0] for file in out.files("silver")} - needed:
-        if path.split("/")[1] <= state.run_id:
+        if path.split("/")[1] <= last:
             out.delete(path)
 
 
-def _prune_files(out: Folder, state: State, needed: set[str]) -> None:
+def _prune_files(out: Folder, state: State, needed: set[str], last: str) -> None:
     """Delete the files of tables that neither the current run nor anything else needs."""
     needed = needed.union(*(paths_of(state.tables, table) for table in state.tables))
     for folder in (PUBLISHED, INTERNAL):
         for file in out.files(folder):
             run_id = file.path.rpartition("/")[2].rpartition("-")[0]
-            if file.path.endswith(PARQUET) and file.path not in needed and run_id <= state.run_id:
+            if file.path.endswith(PARQUET) and file.path not in needed and run_id <= last:
                 out.delete_files([file.path])
 
 
