@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.dollars import FORMER_WRITE_UNITS
+from freshq.stores.dynamodb.queries import LARGER_PAGES_KEYS, LOOKAHEAD_KEYS, MAX_PAGES
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 LIFE: Final = "whole life, claims of 10"
+LIFE_SINGLE: Final = "whole life, claims of 1"
 ALONE: Final = "whole life of a task that comes alone, its pass included"
 LIFE_ONE_BY_ONE: Final = "whole life, claims of 10, each write a call of its own"
 SHED: Final = "shed by the queue's max age, put included"
 BOLD: Final = frozenset({LIFE, SHED, "shed by its own, shorter max age, put included"})
 # Two thirds are shed in `make demo`, which offers three times the capacity.
 SHED_PER_SUCCESS: Final = 2
+STATS_WAITING: Final = 2000
+# Tasks of a claim behind stale ones, as in benchmarks.capacity_stale.
+CLAIM: Final = 10
 
 
 def page(capacity: Mapping[str, Any], growth: Sequence[Mapping[str, Any]]) -> str:
@@ -24,16 +31,48 @@ def page(capacity: Mapping[str, Any], growth: Sequence[Mapping[str, Any]]) -> st
         growth: Those of `benchmarks.growth` on DynamoDB.
     """
     steps = {step["step"]: step for step in capacity["steps"]}
+    some, most = capacity["behind_stale"]
+    groups = [each for each in growth if each["situation"] == "groups"]
     return _TEXT.format(
         steps="\n".join(_steps(capacity["steps"])),
-        groups="\n".join(_groups([each for each in growth if each["situation"] == "groups"])),
+        groups="\n".join(_groups(groups)),
+        least_writes=_write_units(groups, min),
+        most_writes=_write_units(groups, max),
         one_by_one=steps[LIFE_ONE_BY_ONE]["calls"],
         with_shed=steps[LIFE]["write_units"] + SHED_PER_SUCCESS * steps[SHED]["write_units"],
+        former_units=FORMER_WRITE_UNITS["burst"],
+        pages=MAX_PAGES,
+        most_passed=most_passed_over(),
+        entries=entries_per_half_unit(capacity),
+        stale=some["stale"],
+        stale_units=some["read_units"],
+        most_units=most["read_units"],
+        waiting=STATS_WAITING,
+        stats_units=steps[f"approximate stats, {STATS_WAITING:,} tasks waiting"]["read_units"],
     )
 
 
+def entries_per_half_unit(capacity: Mapping[str, Any]) -> int:
+    """Return how many entries of the status index a query reads for half a read unit."""
+    some = capacity["behind_stale"][0]
+    return round(float(some["stale"]) / (2 * float(some["read_units"])))
+
+
+def most_passed_over() -> int:
+    """Return how many stale tasks a claim of ten passes over at most: those on its pages, in thousands."""
+    pages = (*LARGER_PAGES_KEYS, *[LARGER_PAGES_KEYS[-1]] * MAX_PAGES)[: MAX_PAGES - 1]
+    return int(round(CLAIM + LOOKAHEAD_KEYS + sum(pages), -3))
+
+
+def _write_units(groups: Sequence[Mapping[str, Any]], size_of: Callable[[Iterable[int]], int]) -> float:
+    """Return the write units of the largest claim, beside the least or the most groups."""
+    size, limit = size_of(each["size"] for each in groups), max(each["limit"] for each in groups)
+    (found,) = (each for each in groups if (each["size"], each["limit"]) == (size, limit))
+    return float(found["amounts"]["write units"])
+
+
 def _steps(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| step, per task | WRU | RRU | calls |"
+    yield "| step, per task | write units | read units | calls |"
     yield "| --- | ---: | ---: | ---: |"
     for step in steps:
         name, cells = step["step"], [f"{step[kind]:.2f}" for kind in ("write_units", "read_units", "calls")]
@@ -71,29 +110,31 @@ statements of such calls; their units are those of the same writes, one by one.
 A whole life is put, claim and complete, plus the worker's lease record and its deletion, the control record
 (read once a second), the flow counts (one write every 5 s for each process) and one last empty claim. A
 task that comes alone wakes a worker for itself: the pass takes and leaves its slot, looks again until it is
-idle for long enough, and counts what waits before it ends. The system that freshq descends from paid 22 WRU
-and 8.1 calls per task under backlog: it claimed tasks that it then had to return, and lost the tasks of
-crashed workers.
+idle for long enough, and counts what waits before it ends. The system that freshq descends from paid
+{former_units} write units and 8.1 calls per task under backlog: it claimed tasks that it then had to return,
+and lost the tasks of crashed workers.
 
 The status index has the deadline beside its keys, about 20 bytes an entry; that costs no more write units.
-A claim passes over tasks stale by their own max age within the query, at most four pages for each line and
-shard, or about 17,000 tasks; the next claim of the process goes on from there. DynamoDB bills what it
-passes over: half a read unit for about 35 entries, so 3,000 stale tasks in front cost a claim about 50 read
-units until upkeep, in the process that passed over them, has shed them: 2 write units and 1 read unit each,
-up to 200 a portion. What is stale by the queue's max age costs neither.
+A claim passes over tasks stale by their own max age within the query, at most {pages} pages for each line and
+shard, or about {most_passed:,} tasks; the next claim of the process goes on from there. DynamoDB bills what
+it passes over, at half a read unit for about {entries} entries: a claim behind {stale:,} stale tasks costs
+{stale_units:g} read units, and one that reads all its pages {most_units:g}. That ends when upkeep, in the
+process that passed over them, has shed them: 2 write units and 1 read unit each, up to 200 a portion. What is
+stale by the queue's max age costs neither.
 
-Calls of a claim beside groups that each have one task waiting, on average, as `make bench PARTS=growth`
-counts them. The first claims of a process are apart, which also read the control record and the line
-records:
+Calls of a claim beside a thousand tasks in so many groups, on average, as `make bench PARTS=growth` counts
+them. They leave out the first claims of a process, which also read the control record and the line records:
 
 {groups}
 
-What groups add is mostly one query for each group that a claim takes from. An empty claim after the groups
-are done makes 2 to 4 calls, and at most 10 if the processes that did them died.
+What groups add to the calls is mostly one query for each group that a claim takes from. Beside 10,000 groups,
+each has one task waiting, so a claim also deletes the records of the groups that it empties:
+{most_writes:.0f} write units for ten tasks instead of {least_writes:.0f}. An empty claim after the groups are
+done makes 2 to 4 calls, and at most 10 if the processes that did them died.
 
 Approximate stats look into at most 64 levels and groups. If there are more, `bounded` says which figures
-are bounds.
+are bounds. They count what waits by reading its entries: {stats_units:g} read units beside {waiting:,} tasks.
 
 If two thirds are shed, as in `make demo`, each success also pays for the puts of the shed tasks: about
-{with_shed:.1f} WRU.
+{with_shed:.1f} write units.
 """

@@ -257,7 +257,7 @@ def main() -> None:
         report[store] = of_store(store, sizes, arguments.groups or GROUPS, rounds)
         if not (arguments.sizes or arguments.groups or arguments.rounds):
             figures.write(f"growth_{store}", report[store], PACKAGES[store])
-    Console(soft_wrap=True).print(page(report), markup=False, highlight=False)
+    Console(soft_wrap=True).print(page(report, figures.figures_of("capacity")), markup=False, highlight=False)
 
 
 if __name__ == "__main__":

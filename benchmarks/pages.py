@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks import (
     costs_page,
     deploy_page,
-    dollars,
+    dollars_page,
     growth_page,
     library_pages,
     overload_page,
@@ -32,7 +32,8 @@ def _costs() -> str:
 
 
 def _growth() -> str:
-    return growth_page.page({store: figures_of(f"growth_{store}") for store in growth_page.STORES})
+    report = {store: figures_of(f"growth_{store}") for store in growth_page.STORES}
+    return growth_page.page(report, figures_of("capacity"))
 
 
 def _overload() -> str:
@@ -60,7 +61,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "cli.md": lambda: library_pages.cli_page(_written("cli"), figures_of("cli")),
     "costs.md": _costs,
     "deploy.md": lambda: deploy_page.page(_written("deploy"), read("coldstart")),
-    "dollars.md": dollars.current,
+    "dollars.md": dollars_page.current,
     "growth.md": _growth,
     "overload.md": _overload,
     "pipeline.md": lambda: pipeline_page.page(_written("pipeline"), _results("pipeline")),

@@ -41,7 +41,7 @@ PARTS: Final = {
         12, "dollars.md", counts=True,
     ),
     "growth": Part(
-        "growth", "how the cost of a claim grows with the queue, on each store",
+        "growth", "how the cost of a claim grows with the queue, on each store but MariaDB",
         ("growth_memory", "growth_sqlite", "growth_postgresql", "growth_dynamodb"), 40,
         "growth.md", counts=True,
     ),

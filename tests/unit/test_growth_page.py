@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from benchmarks import costs_page, growth_page
+from benchmarks.figures import figures_of
 from benchmarks.growth import in_groups
 from benchmarks.growth_places import Place, SqlPlace, options, rows_read
+from benchmarks.pages import DOCS
 
 from freshq import Order, Queue, TaskStatus
 from tests.support.readings import counts
@@ -50,3 +53,42 @@ def test_rows_are_those_of_the_scans() -> None:
     scan |= {"Rows Removed by Filter": 5}
     plan = {"Node Type": "Limit", "Actual Rows": 2, "Actual Loops": 1, "Plans": [scan]}
     assert rows_read(plan) == 21
+
+
+def figure(size: int, ratio: float, steps: int = 5, situation: str = "waiting") -> dict[str, Any]:
+    """Return what was measured at a size."""
+    of = {"store": "sqlite", "situation": situation, "limit": 1, "size": size, "plans": {}}
+    return of | {"ratio": ratio, "short": 0.0, "amounts": {"steps": steps}}
+
+
+def test_ratios_of_equal_work_are_noise() -> None:
+    found = [figure(1000, 0.7), figure(10, 1.0), figure(100, 1.1), figure(1000, 4.0, steps=9, situation="x")]
+    found.append(figure(10, 1.0, situation="x"))
+    assert sorted(growth_page.ratios_of_equal_work(found)) == [0.7, 1.1]
+
+
+@pytest.mark.parametrize(
+    ("situation", "ratio", "misses"),
+    [("waiting", 1.204, False), ("waiting", 1.206, True), ("groups", 1.9, False), ("groups", 2.41, True)],
+)
+def test_ratios_that_miss_their_aim_are_bold(situation: str, ratio: float, *, misses: bool) -> None:
+    report = {"sqlite": {"figures": [figure(10, 1.0), figure(100, 1.0), figure(100, ratio, 5, situation)]}}
+    page = growth_page.page(report, figures_of("capacity"))
+    assert (f"| **{ratio:.2f}** |" in page) is misses
+    assert (f"| {ratio:.2f} |" in page) is not misses
+
+
+def test_a_ratio_shows_its_quartiles_and_a_short_claim_what_it_found() -> None:
+    one = figure(100, 1.0) | {"ratio_quartiles": (0.9, 1.25), "short": 0.5, "found": 4.0}
+    page = growth_page.page({"sqlite": {"figures": [figure(10, 1.0), one]}}, figures_of("capacity"))
+    assert "| 1.00 (0.90 to 1.25) | 50%, 4.0 tasks on average |" in page
+
+
+def test_what_stale_tasks_cost_comes_from_one_count() -> None:
+    capacity = figures_of("capacity")
+    some, most = capacity["behind_stale"]
+    assert (some["found"], most["found"]) == (10, 0)
+    assert costs_page.entries_per_half_unit(capacity) == round(some["stale"] / some["read_units"] / 2)
+    assert most["stale"] > costs_page.most_passed_over() == 17_000
+    for page in ("costs", "growth"):
+        assert f"{most['read_units']:g}" in (DOCS / f"{page}.md").read_text("utf-8")
