@@ -81,26 +81,19 @@ def page(entries: Sequence[Mapping[str, Any]], capacity: Mapping[str, Any], pric
         _wrapped(_SETTING, **_setting(counted)),
         _table([*HEAD, "invocations per 1,000 tasks", "median wait, put to claim"], _rows(of_loads, counted)),
         _wrapped(_BURST, **counted["burst"]),
-        _wrapped(
-            _NOT_ON_IT,
-            **_setting(counted),
-            cores=int(counted["steady"]["parameters"]["MemorySize"]) / MB_OF_A_CORE,
-        ),
+        _wrapped(_NOT_ON_IT, **_setting(counted)),
         "## Tasks that come alone",
-        _wrapped(_ALONE, **_alone(of_loads, counted, entries, prices)),
+        _wrapped(_ALONE, **_alone(of_loads, counted, prices)),
         _wrapped(_UNITS, **_units(counted["trickle"], steps[ALONE]["write_units"])),
         "## The batching window",
         _wrapped(_WINDOW, **counted["steady"]["parameters"]),
         _table(_WINDOW_HEAD, [row for load in LOADS for row in _windows(counted[load], at_once[load])]),
         _wrapped(_AT_ONCE, **at_once["steady"]),
         "## Beside others",
-        _table(
-            ["load and queue", "requests or units", "Lambda", "SNS", "**together**"],
-            _beside(of_loads, counted, prices),
-        ),
+        _table(_BESIDE_HEAD, _beside(of_loads, counted, prices)),
         _wrapped(_BESIDE, empty=prices["sqs"]["empty_receives_minute"]),
         "## A month of standing still",
-        _wrapped(_STANDING, **_standing(entries, prices)),
+        _wrapped(_STANDING, **_standing([*counted.values()], prices)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -139,6 +132,7 @@ def _setting(counted: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **given[0],
         "sampled": round(1 / float(given[0]["LogSampleRatio"])),
+        "cores": int(given[0]["MemorySize"]) / MB_OF_A_CORE,
         "task_ms": 1000 * float(given[0]["DemoTaskSeconds"]),
     }
 
@@ -146,13 +140,12 @@ def _setting(counted: Mapping[str, Any]) -> dict[str, Any]:
 def _alone(
     of_loads: Sequence[Bill],
     counted: Mapping[str, Any],
-    entries: Sequence[Mapping[str, Any]],
     prices: Mapping[str, Any],
 ) -> dict[str, Any]:
     alone, steady = counted["trickle"], counted["steady"]
     idle_seconds = float(alone["parameters"]["IdleExitSeconds"])
     month, often = (dollars.month_tasks(each["rate_per_second"]) for each in (alone, steady))
-    still = dollars.standing(entries, stack.alarm_metrics(), prices).total
+    still = dollars.standing(counted.values(), stack.alarm_metrics(), prices).total
     return {
         "idle": idle_seconds,
         "waiting": idle_seconds * dollars.second_dollars(alone, prices),
@@ -183,10 +176,13 @@ def _windows(*entries: Mapping[str, Any]) -> list[list[str]]:
             LOADS[one["load"]],
             f"{one['window_seconds']} s",
             _per_thousand(one),
-            f"{one['wait_p50_seconds']:.1f} s",
+            f"{one['wait_p50_seconds']:.2f} s",
         ]
         for one in entries
     ]
+
+
+_BESIDE_HEAD: Final = ["load and queue", "requests or units", "Lambda", "SNS", "**together**"]
 
 
 def _beside(
@@ -267,6 +263,6 @@ cheaper than any queue in a table. It serves the oldest first, cannot take a wai
 stale work until its retention ends: under overload you pay it to do the wrong tasks."""
 _STANDING: Final = """
 The sweep runs {runs:,} times, for {sweeps:.2f} dollars. CloudWatch takes {metric_month:.2f} dollars a
-month for each metric, in proportion to the hours in which it is reported: a run reported {reported}. It
-takes {alarm_month:.2f} for each metric that an alarm watches, {watched} of them. So a stack costs
+month for each metric, in proportion to the hours in which it is reported: this stack reported {reported}.
+It takes {alarm_month:.2f} for each metric that an alarm watches, {watched} of them. So a stack costs
 {total:.2f} dollars a month beside its tasks, nearly all of it for being watched."""

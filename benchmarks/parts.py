@@ -38,7 +38,7 @@ PARTS: Final = {
     ),
     "invocations": Part(
         "invocations", "invocations, run times and log bytes of the application, emulated", ("invocations",),
-        12, "dollars.md", counts=True,
+        8, "dollars.md", counts=True,
     ),
     "growth": Part(
         "growth", "how the cost of a claim grows with the queue, on each store but MariaDB",
