@@ -229,11 +229,11 @@ _BURST: Final = """
 The wait in the burst is the emulator's: it took {seconds:.0f} s to serve the {tasks:,} tasks. Counted
 figures depend a little on the machine, too: where it is slower, fewer passes serve the same tasks."""
 _NOT_ON_IT: Final = """
-Each put and each run of {task_ms:g} ms is on the bill, the function that puts is not. The sweep is below.
-Runs were timed on this machine: on Lambda, that memory has {cores:.2f} of a core, so what processors do
-in Lambda's column may take three times as long. Waiting, which is most of it where tasks come alone,
-takes the same time. Lambda reads the stream without charge. Storage, KMS, Parameter Store and X-Ray are
-not on the bill, nor are cold starts, which Lambda has billed since August 2025."""
+Each put and each run of {task_ms:g} ms is on the bill; the function that puts is not, and the sweep is
+below. Runs were timed on this machine: on Lambda, that memory has {cores:.2f} of a core, so the
+processor's part of Lambda's column may be three times as much. Waiting, most of it where tasks come
+alone, takes the same time. Lambda reads the stream without charge. Storage, KMS, Parameter Store and
+X-Ray are not on the bill, nor are cold starts, which Lambda has billed since August 2025."""
 _ALONE: Final = """
 A task that comes alone wakes a worker for itself, whose pass waits {idle:g} s for another task before it
 ends (`IdleExitSeconds`): {waiting:.2f} dollars of the bill. Its pass slot and its lease record take
@@ -249,18 +249,19 @@ _WINDOW: Final = """
 {BatchingWindowSeconds} s saves invocations where tasks keep coming, because the worker under way takes
 them anyway; only a task that finds no worker waits for it."""
 _AT_ONCE: Final = """
-Without a window at {rate_per_second:g} a second, the emulator had {invocations[ProcessTasks]} processes
-to start while the first one was starting, and took {seconds:.0f} s for the tasks: that wait is its own.
-Lambda starts them sooner, and may invoke Trigger more often: up to four times a second for each shard."""
+Without a window at {rate_per_second:g} a second, the emulator was asked for {invocations[ProcessTasks]}
+workers before the first had started, and took {seconds:.0f} s for the tasks: that wait is its own. Lambda
+starts them sooner, and may invoke Trigger more often: up to four times a second for each shard."""
 _BESIDE: Final = """
-Requests to SQS or units of DynamoDB, invocations and the time that functions run: `together` is their
-sum, and leaves out logs and the archive, as we counted neither for the others. For SQS we computed what
-Lambda reads from it: one message a request and an invocation where they come alone, beside connections
-that ask an empty queue {empty} times a minute, and ten otherwise; each run as long as freshq's, and no
-time for the function around it. Of the system that freshq descends from we know the write units alone: at
-best, and in the burst those under backlog, where it claims tasks that it then has to return. SQS is
-cheaper than any queue in a table. It serves the oldest first, cannot take a waiting task back, and serves
-stale work until its retention ends: under overload you pay it to do the wrong tasks."""
+`together` is the sum of requests to SQS or units of DynamoDB, of invocations and of the time that
+functions run. It leaves out logs and the archive, which we did not count for the others. For SQS we
+computed what Lambda reads from it: one message a request and an invocation where they come alone, beside
+connections that ask an empty queue {empty} times a minute, and ten otherwise; each run as long as
+freshq's, and no time for the function around it. Of the system that freshq descends from we know the
+write units alone: at best, and in the burst those under backlog, where it claims tasks that it then has
+to return. SQS is cheaper than any queue in a table. It serves the oldest first, cannot take a waiting
+task back, and serves stale work until its retention ends: under overload you pay it to do the wrong
+tasks."""
 _STANDING: Final = """
 The sweep runs {runs:,} times, for {sweeps:.2f} dollars. CloudWatch takes {metric_month:.2f} dollars a
 month for each metric, in proportion to the hours in which it is reported: this stack reported {reported}.

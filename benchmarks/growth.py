@@ -48,6 +48,7 @@ CLAIMERS: Final = 4
 SHARD_TASKS: Final = 150
 LIMITS: Final = (1, 10)
 ROUNDS: Final = 25
+LEAST_ROUNDS: Final = 2
 # Calls and units are counted; times in an emulator say little.
 DYNAMODB_ROUNDS: Final = 7
 # Claims whose cost is counted, after those that are timed.
@@ -242,13 +243,21 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+def _rounds(text: str) -> int:
+    rounds = int(text)
+    if rounds < LEAST_ROUNDS:
+        msg = f"must be at least {LEAST_ROUNDS}, as ratios have quartiles; got {rounds}"
+        raise argparse.ArgumentTypeError(msg)
+    return rounds
+
+
 def main() -> None:
     """Measure the stores, write the figures of those that were measured in full, and print their page."""
     parser = argparse.ArgumentParser(description="Measure how the cost of a claim grows.")
     parser.add_argument("--stores", default=",".join(STORES), help="stores to measure")
     parser.add_argument("--sizes", type=_numbers, help="numbers of tasks, the smallest first")
     parser.add_argument("--groups", type=_numbers, help="numbers of groups, the smallest first")
-    parser.add_argument("--rounds", type=int, help="claims of each kind")
+    parser.add_argument("--rounds", type=_rounds, help="claims of each kind, at least 2")
     arguments = parser.parse_args()
     report: dict[str, Any] = {}
     for store in arguments.stores.split(","):

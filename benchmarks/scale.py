@@ -196,7 +196,8 @@ def page(columns: list[Needs], quotas: Mapping[str, Any], known: Constants) -> s
 def rough(figure: float) -> str:
     """Return a figure with the two digits that count, as the constants have no more."""
     rounded = round(figure, DIGITS - 1 - floor(log10(figure)))
-    return f"{rounded:,.0f}" if rounded >= 10 ** (DIGITS - 1) else f"{rounded:,g}"
+    decimals = max(0, DIGITS - 1 - floor(log10(rounded)))
+    return f"{rounded:,.{decimals}f}"
 
 
 def _against(used: float, limit: float) -> str:
@@ -225,7 +226,8 @@ What 10, 1,000 and 100,000 tasks a second need, on paper: `make bench` writes th
 
 Runs take {run_seconds:g} s here, and a worker has {slots} slots. With other runs the number of passes changes
 in proportion, and so does what they cost. The pipeline took {known.spark_seconds:.0f} s for {known.events:,}
-events on {known.spark_cores} cores, started cold. The table assumes that more cores share the work evenly.
+events on {known.spark_cores} cores, started cold. The table assumes that more cores share
+the work evenly.
 
 ## What it takes
 

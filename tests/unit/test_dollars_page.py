@@ -134,7 +134,15 @@ def test_the_constants_are_those_of_the_files() -> None:
 
 @pytest.mark.parametrize(
     ("figure", "shown"),
-    [(3.7891, "3.8"), (0.7249, "0.72"), (31.7, "32"), (319.9, "320"), (32_174.0, "32,000")],
+    [
+        (3.7891, "3.8"),
+        (3.96, "4.0"),
+        (9.97, "10"),
+        (0.7249, "0.72"),
+        (31.7, "32"),
+        (319.9, "320"),
+        (32_174.0, "32,000"),
+    ],
 )
 def test_figures_on_paper_have_two_digits(figure: float, shown: str) -> None:
     assert rough(figure) == shown
