@@ -12,7 +12,7 @@ from benchmarks.costs_page import LIFE, SHED
 from benchmarks.dollars import FOR_TASKS, LOADS, WINDOW_SECONDS
 from benchmarks.figures import figures_of, is_measured
 from benchmarks.finding import AT_LEAST, AT_MOST, Finding, of_rounds
-from benchmarks.growth_page import SITUATIONS
+from benchmarks.growth_page import AIM, AIM_OF_GROUPS, GROUPS, SITUATIONS
 from benchmarks.growth_page import STORES as GROWTH_STORES
 from benchmarks.overload_setting import DEADLINE_SECONDS
 from benchmarks.worker_page import AIMS, FILES, HAND, STORES, TITLES, WORKER
@@ -25,9 +25,6 @@ FLOOR_WRITE_UNITS: Final = 5.11
 # Slots at which the issue sets aims beside other queues; claims by hand are to be matched at any number.
 AIMED_SLOTS: Final = ("8", "32")
 MOST_CONNECTIONS: Final = 10
-# What a claim may take of the time of one from the smallest queue; the page of growth says the same.
-GROWTH_AIMS: Final = {"groups": 2.0}
-GROWTH_AIM: Final = 1.2
 ORDERS: Final = ("LIFO", "adaptive")
 # Loads at which the share is shown alone, and from which on the least of them.
 CLOSE_LOADS: Final = (1.1, 1.5)
@@ -165,7 +162,7 @@ def _of_growth() -> Iterator[Finding]:
                 f"{GROWTH_STORES[store]}: {title[0].lower()}{title[1:]}",
                 max(ratios),
                 AT_MOST,
-                GROWTH_AIMS.get(situation, GROWTH_AIM),
+                AIM_OF_GROUPS if situation == GROUPS else AIM,
                 bound=f"[What bounds it](growth.md#{anchor}).",
                 topic=GROWTH,
                 spread=f"(lowest {min(ratios):.2f})",
