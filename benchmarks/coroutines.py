@@ -28,6 +28,7 @@ from tests.support.databases import HOST, Postgres
 from benchmarks import figures
 from benchmarks.coroutines_rivals import opened_procrastinate, opened_taskiq
 from benchmarks.sql_contenders import PAYLOAD, Server
+from benchmarks.turns import rotated
 from freshq import AsyncQueue, Handlers, Queue, Worker
 
 if TYPE_CHECKING:
@@ -173,11 +174,12 @@ def measured(server: Server, rounds: int) -> dict[str, Figures]:
     """Measure all in turns."""
     found = contenders()
     figures = {name: Figures(version(package)) for name, (_, package) in found.items()}
-    for _ in range(rounds):
-        for name, (opened, _) in found.items():
-            figures[name].puts_per_second.append(asyncio.run(puts_per_second(server, opened)))
-        for name, (opened, _) in found.items():
-            asyncio.run(run_sleepers(server, opened, figures[name]))
+    for number in range(rounds):
+        names = rotated(list(found), number)
+        for name in names:
+            figures[name].puts_per_second.append(asyncio.run(puts_per_second(server, found[name][0])))
+        for name in names:
+            asyncio.run(run_sleepers(server, found[name][0], figures[name]))
     return figures
 
 

@@ -2,19 +2,23 @@
 
     python -m benchmarks.distance [--delays-ms N ...] [--tasks N] [--rounds N]
 
-DynamoDB Local is on this machine; a proxy delays its answers as a network would. Handlers are empty. A
-figure counts from the first run to the last settlement, without the time to start. In turns, one endpoint
-does not know batches of statements, so that every task is written by calls of its own. The figures go to
-benchmarks/results/distance.json, from which `benchmarks.worker_page` makes its table.
+DynamoDB Local is on this machine; a proxy in a process of its own delays its answers as a network would.
+Handlers are empty. A figure counts from the first run to the last settlement, without the time to start. In
+turns, one endpoint does not know batches of statements, so that each task is written by separate calls. The
+figures go to benchmarks/results/distance.json, from which `benchmarks.worker_page` makes its table.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
+import os
 import statistics
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
@@ -26,6 +30,7 @@ from tests.support.faults import refused
 from tests.support.proxy import Fault, Proxy
 
 from benchmarks import figures
+from benchmarks.turns import rotated
 from freshq import Queue, Worker
 
 if TYPE_CHECKING:
@@ -42,6 +47,13 @@ PAYLOAD: Final = {"text": "x" * 1000}
 # More than a worker asks for at once, so that none waits for a connection.
 CONNECTIONS: Final = 60
 TABLE: Final = "distance"
+# Figures in the file: tasks a second by delay, and the processor time of a task.
+RATE: Final = "delays_ms"
+WORKER_TIME: Final = "worker_processor_ms"
+SERVER_TIME: Final = "server_processor_ms"
+FIGURES: Final = (RATE, WORKER_TIME, SERVER_TIME)
+START_SECONDS: Final = 60
+CONTEXT: Final = multiprocessing.get_context("spawn")
 
 
 def client_through(port: int) -> DynamoDBClient:
@@ -57,68 +69,104 @@ def client_through(port: int) -> DynamoDBClient:
     return client
 
 
-def tasks_per_second(client: DynamoDBClient, tasks: int) -> float:
-    """Put tasks, have one worker run them, and return how many it got through in a second."""
-    queue = Queue.dynamodb(TABLE, client)
+def measured_once(far: Far, tasks: int) -> dict[str, float]:
+    """Have one worker run tasks; return how many a second, and both sides' processor time for each."""
+    queue = Queue.dynamodb(TABLE, far.client)
     queue.put_many([{"payload": PAYLOAD} for _ in range(tasks)])
-    ran: list[float] = []
+    ran: list[tuple[float, float, float]] = []
+
+    def now() -> tuple[float, float, float]:
+        return time.monotonic(), time.process_time(), processor_seconds(far.server.process_id)
 
     def run(_task: Task) -> None:
-        ran.append(time.monotonic())
+        ran.append(now() if not ran else ran[0])
 
     worker = Worker(queue, run, concurrency=SLOTS)
     report = worker.run(until=lambda: len(ran) >= tasks)
-    ended = time.monotonic()
+    seconds, own, of_server = (end - start for end, start in zip(now(), ran[0], strict=True))
     if sum(report.outcomes.values()) != tasks:
         msg = f"{tasks} tasks were put, and the worker reports {report.outcomes}"
         raise RuntimeError(msg)
-    return tasks / (ended - ran[0])
+    return {
+        RATE: round(tasks / seconds, 1),
+        WORKER_TIME: round(1000 * own / tasks, 2),
+        SERVER_TIME: round(1000 * of_server / tasks, 2),
+    }
+
+
+def processor_seconds(process_id: int) -> float:
+    """Return the processor time of a process, by proc(5): the fields utime and stime."""
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Far:
+    """A table far away.
+
+    Attributes:
+        server: Where it is.
+        client: Leads there.
+    """
+
+    server: DynamoDBLocal
+    client: DynamoDBClient
 
 
 @contextmanager
-def far_away(delay_seconds: float) -> Iterator[DynamoDBClient]:
-    """Start a server with a table, whose answers are late; yield its client."""
-    with DynamoDBLocal() as server, Proxy(server.port) as proxy:
-        client = client_through(proxy.port)
-        create_without_stream(client, TABLE)
-        proxy.delay_seconds, proxy.fault = delay_seconds, Fault.DELAY
+def far_away(delay_seconds: float) -> Iterator[Far]:
+    """Start a server with a table, whose answers are late."""
+    ready, over = CONTEXT.Queue(), CONTEXT.Event()
+    with DynamoDBLocal() as server:
+        proxy = CONTEXT.Process(target=_stand_between, args=(server.port, delay_seconds, ready, over))
+        proxy.start()
         try:
-            yield client
-        finally:
+            client = client_through(ready.get(timeout=START_SECONDS))
+            create_without_stream(client, TABLE)
+            yield Far(server, client)
             client.close()
+        finally:
+            over.set()
+            proxy.join()
+
+
+def _stand_between(port: int, delay_seconds: float, ready: Any, over: Any) -> None:  # noqa: ANN401 - multiprocessing's own
+    """Delay the answers of a server, in this process."""
+    with Proxy(port) as proxy:
+        proxy.delay_seconds, proxy.fault = delay_seconds, Fault.DELAY
+        ready.put(proxy.port)
+        over.wait()
 
 
 def measured(delays_ms: Sequence[float], tasks: int, rounds: int) -> dict[str, Any]:
-    """Measure both ways in turns at each distance; return the tasks a second of each round."""
-    found: dict[str, Any] = {}
+    """Measure both ways in turns at each distance; return each figure by distance and way, for each round."""
+    found: dict[str, dict[str, dict[str, list[float]]]] = {name: {} for name in FIGURES}
     for delay_ms in delays_ms:
-        ways: dict[str, list[float]] = {TOGETHER: [], ALONE: []}
+        ways: dict[str, list[dict[str, float]]] = {TOGETHER: [], ALONE: []}
         with (
             far_away(delay_ms / 1000) as many,
             far_away(delay_ms / 1000) as single,
-            refused(single, "BatchExecuteStatement", code="UnknownOperationException"),
+            refused(single.client, "BatchExecuteStatement", code="UnknownOperationException"),
         ):
-            for _ in range(rounds):
-                ways[TOGETHER].append(round(tasks_per_second(many, tasks), 1))
-                ways[ALONE].append(round(tasks_per_second(single, tasks), 1))
-        found[f"{delay_ms:g}"] = ways
-    return {
-        "rounds": rounds,
-        "slots": SLOTS,
-        "delays_ms": found,
-    }
+            measured_once(many, tasks)  # Java compiles
+            for number in range(rounds):
+                for way, far in rotated([(TOGETHER, many), (ALONE, single)], number):
+                    ways[way].append(measured_once(far, tasks))
+        for name, by_delay in found.items():
+            by_delay[f"{delay_ms:g}"] = {way: [one[name] for one in each] for way, each in ways.items()}
+    return {"rounds": rounds, "slots": SLOTS, "tasks": tasks, **found}
 
 
 def main() -> None:
     """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--delays-ms", type=float, nargs="+", default=[5.0, 20.0])
+    parser.add_argument("--delays-ms", type=float, nargs="+", default=[0.0, 5.0, 20.0])
     parser.add_argument("--tasks", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=4)
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # that batches are refused
     report = measured(options.delays_ms, options.tasks, options.rounds)
-    for delay_ms, ways in report["delays_ms"].items():
+    for delay_ms, ways in report[RATE].items():
         for way, each in ways.items():
             Console().print(f"{delay_ms} ms, {way}: {statistics.median(each):,.0f}/s")
     figures.write("distance", report, ("boto3",), {dynamodb_local.PACKAGE: dynamodb_local.VERSION})

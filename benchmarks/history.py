@@ -23,6 +23,7 @@ from rich.table import Table
 from tests.support.databases import MariaDB, Postgres, Unavailable
 
 from benchmarks import figures as results_file
+from benchmarks.turns import rotated
 from freshq import Queue
 
 if TYPE_CHECKING:
@@ -86,8 +87,9 @@ def measured(url: str, rounds: int, tasks: int) -> Figures:
     queues = {name: Queue.sql(url, table) for name, table in TABLES.items()}
     for name in TABLES:  # opens the connections
         processed(queues[name], 20, 10)
-    for _, batch, name in product(range(rounds), BATCHES, TABLES):
-        figures[str(batch)][name].append(processed(queues[name], tasks, batch))
+    for number, batch in product(range(rounds), BATCHES):
+        for name in rotated(list(TABLES), number):
+            figures[str(batch)][name].append(processed(queues[name], tasks, batch))
     for queue in queues.values():
         queue.close()
     return {batch: dict(by_name) for batch, by_name in figures.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.sections import filled, paragraph, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 SETTINGS: Final = {
     "off": "none",
@@ -43,30 +43,34 @@ def _coroutines(found: Mapping[str, Any]) -> Iterator[str]:
     rounds = len(found["queues"]["freshq"]["seconds"])
     yield from paragraph(
         f"{found['puts']:,} puts by {found['putters']} coroutines, and {found['sleepers']} tasks that "
-        "are put and sleep for "
-        f"{found['sleep_seconds']:g} s, up to {found['sleepers']} at a time. Medians of {rounds} "
-        "rounds in turns:"
+        f"are put and sleep for {found['sleep_seconds']:g} s, up to {found['sleepers']} at a time. The first "
+        f"two columns have the median, the lowest and the highest of {rounds} rounds in turns; the others "
+        "the most of any round:"
     )
     yield ""
     yield from table(
         [
             "",
             "puts a second",
-            f"{found['sleepers']} tasks done after",
-            "at the same time",
+            f"seconds until all {found['sleepers']} were done",
+            "most at once",
             "threads",
             "connections",
         ],
         [
             [
                 QUEUES[name].format(each["version"]),
-                f"{median(each['puts_per_second']):,.0f}",
-                f"{median(each['seconds']):.1f} s",
+                _range(each["puts_per_second"], ",.0f"),
+                _range(each["seconds"], ".1f"),
                 *(f"{max(each[kind])}" for kind in ("most_sleeping", "threads", "connections")),
             ]
             for name, each in found["queues"].items()
         ],
     )
+
+
+def _range(numbers: Sequence[float], form: str) -> str:
+    return f"{median(numbers):{form}} ({min(numbers):{form}} to {max(numbers):{form}})"
 
 
 def _commands(found: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,7 @@ from benchmarks import figures as results
 from benchmarks import sql_contenders as contenders
 from benchmarks import sql_page
 from benchmarks import sql_rivals as rivals
+from benchmarks.turns import rotated
 from freshq import Queue
 from freshq.stores.sql.engine import open_engine
 
@@ -61,7 +63,7 @@ def postgresql_contenders(
 
     def put() -> float:
         contenders.fill_freshq(server, 0)
-        return tasks / contenders.timed(contenders.put_freshq, workers, server, tasks)
+        return tasks / contenders.timed(contenders.put_freshq, workers, server, tasks // workers)
 
     measured: dict[str, Callable[[], float]] = {
         sql_page.PUT: put,
@@ -85,10 +87,11 @@ def postgresql_contenders(
 def on_postgresql(server: Server, folder: Path, rounds: int, peers: Peers) -> dict[str, Figures]:
     """Measure on PostgreSQL, all in turns; return tasks a second by contender and workers."""
     figures: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for _ in range(rounds):
+    for number in range(rounds):
         for workers in WORKERS:
-            for name, measure in postgresql_contenders(server, folder, workers, peers).items():
-                figures[name][str(workers)].append(round(measure(), 1))
+            measured = postgresql_contenders(server, folder, workers, peers)
+            for name in rotated(list(measured), number):
+                figures[name][str(workers)].append(round(measured[name](), 1))
     return {name: dict(by_workers) for name, by_workers in figures.items()}
 
 
@@ -107,10 +110,10 @@ def on_sqlite(rounds: int, peers: Peers) -> Figures:
         if peer in found:
             measured[name] = partial(_of_file, python, peer)
     figures: defaultdict[str, list[float]] = defaultdict(list)
-    for _ in range(rounds):
-        for name, measure in measured.items():
+    for number in range(rounds):
+        for name in rotated(list(measured), number):
             with tempfile.TemporaryDirectory() as folder:
-                figures[name].append(round(measure(Path(folder)), 1))
+                figures[name].append(round(measured[name](Path(folder)), 1))
     return dict(figures)
 
 
@@ -121,12 +124,14 @@ def _of_file(python: str, peer: str, folder: Path) -> float:
 def with_finished_rows(server: Server, rows: int, rounds: int) -> Figures:
     """Measure whether finished tasks that are still kept slow the others down."""
     figures: defaultdict[str, list[float]] = defaultdict(list)
-    contenders.fill_freshq(server, 0)
-    for kept in (0, rows):
-        contenders.add_finished(server, kept)
-        for _ in range(rounds):
-            contenders.fill_freshq(server, TASKS[8] + 8, empty=False)
-            seconds = contenders.timed(contenders.drain_freshq, 8, server, 1)
+    tables = {0: replace(server, table="tasks_new"), rows: replace(server, table="tasks_kept")}
+    for kept, table in tables.items():
+        contenders.fill_freshq(table, 0)
+        contenders.add_finished(table, kept)
+    for number in range(rounds):
+        for kept in rotated(list(tables), number):
+            contenders.fill_freshq(tables[kept], TASKS[8] + 8, empty=False)
+            seconds = contenders.timed(contenders.drain_freshq, 8, tables[kept], 1)
             figures[str(kept)].append(round(TASKS[8] / seconds, 1))
     return dict(figures)
 

@@ -46,11 +46,13 @@ class Server:
         url: Where it is, for SQLAlchemy.
         host: Its address.
         port: Its port.
+        table: Name of the table of tasks.
     """
 
     url: str
     host: str
     port: int
+    table: str = "tasks"
 
     @property
     def conninfo(self) -> str:
@@ -113,19 +115,19 @@ def sql_store(queue: Queue) -> SqlStore:
 
 def fill_freshq(server: Server, tasks: int, *, empty: bool = True) -> None:
     """Fill the queue, emptied before."""
-    queue = Queue.sql(server.url)
+    queue = Queue.sql(server.url, server.table)
     queue.create_table()
     if empty:
         with sql_store(queue).database.engine.begin() as connection:
-            connection.execute(sa.text("TRUNCATE tasks"))
+            connection.execute(sa.text(f"TRUNCATE {server.table}"))
     queue.put_many([{"payload": PAYLOAD} for _ in range(tasks)])
     queue.close()
 
 
 def add_finished(server: Server, rows: int) -> None:
     """Add tasks that are done, some at a time: a statement may not take long."""
-    statement = sa.text(
-        "INSERT INTO tasks (task_id, queue, status, created_us, updated_us, deadline_us, expires,"
+    statement = sa.text(  # the table's name is this script's own
+        f"INSERT INTO {server.table} (task_id, queue, status, created_us, updated_us, deadline_us, expires,"  # noqa: S608 - see above
         " request_token, put_token, priority, attempts, agenda, due_us, payload)"
         " SELECT 'done-' || n, 'default', 'SUCCESS', t, t, t, t / 1000000 + 86400, md5(n::text),"
         " md5(n::text), 0, 1, 'over', t + 86400000000, '{}' FROM generate_series(:first, :last) AS n,"
@@ -140,11 +142,10 @@ def add_finished(server: Server, rows: int) -> None:
 
 
 def put_freshq(workers: int, ready: Callable[[], None], server: Server, tasks: int) -> None:
-    """Put tasks one by one, in threads."""
+    """Put tasks one by one, in threads; `tasks` in each."""
     queue = Queue.sql(server.url)
     queue.put(PAYLOAD)
-    count = tasks // workers // min(MAX_PROCESSES, workers)
-    _in_threads(workers, ready, lambda: [queue.put(PAYLOAD) for _ in range(count)])
+    _in_threads(workers, ready, lambda: [queue.put(PAYLOAD) for _ in range(tasks)])
     queue.close()
 
 
@@ -158,7 +159,7 @@ def settle(queue: Queue, claims: list[Claim]) -> None:
 
 def drain_freshq(workers: int, ready: Callable[[], None], server: Server, limit: int) -> None:
     """Claim and complete all there is, in threads."""
-    queue = Queue.sql(server.url)
+    queue = Queue.sql(server.url, server.table)
     connected = threading.Barrier(workers)
 
     def connect() -> None:

@@ -29,7 +29,7 @@ ON_POSTGRESQL: Final = (
 # Each of freshq's ways beside others.
 BESIDE: Final = {
     ONE_BY_ONE: (PROCRASTINATE, OBAN, DRIVER, PGBENCH),
-    BY_TEN: (PROCRASTINATE, OBAN, PGBENCH),
+    BY_TEN: (PROCRASTINATE, OBAN),
     PUT: (PROCRASTINATE_PUT,),
 }
 
@@ -66,9 +66,8 @@ def _history(found: Mapping[str, Any]) -> Iterator[str]:
     yield from paragraph(
         f"`make bench PARTS=history` measures it: {found['rounds']} turns of each, of "
         f"{found['tasks']} tasks. "
-        "The ratios are of times in the same turn, to a queue of a table without a history: medians, "
-        "and the "
-        "quartiles."
+        "Ratios compare each time with that of a table without a history in the same turn: medians and "
+        "quartiles. Processor time is the client's, so only SQLite's is shown: it runs in the client."
     )
     yield ""
     rows = []
@@ -82,10 +81,10 @@ def _history(found: Mapping[str, Any]) -> Iterator[str]:
     yield from table(
         [
             "a task's put, claim and completion",
-            "without",
-            "with a history",
-            "another queue has one",
-            "processor time",
+            "no history, time a task",
+            "with a history, ratio",
+            "another queue of the table has one, ratio",
+            "with a history, processor time, ratio",
         ],
         rows,
     )
@@ -131,13 +130,14 @@ def _postgresql(sql: Mapping[str, Any], machine: Mapping[str, Any]) -> Iterator[
     )
     yield ""
     workers = list(figures[ONE_BY_ONE])
+    titles = [f"{number} {'worker' if number == '1' else 'workers'}" for number in workers]
     yield from table(
-        ["PostgreSQL, tasks a second, workers", *workers],
+        ["PostgreSQL, tasks a second", *titles],
         [[name, *(f"{median(figures[name][each]):,.0f}" for each in workers)] for name in shown],
     )
     yield ""
     yield from table(
-        ["times the rate of the other, in the same round", *workers],
+        ["rate, as a multiple of the other's in the same round", *titles],
         [
             [f"{ours}, beside {other}", *_times(figures[ours], figures[other])]
             for ours, others in BESIDE.items()
@@ -148,7 +148,7 @@ def _postgresql(sql: Mapping[str, Any], machine: Mapping[str, Any]) -> Iterator[
 
 
 def _times(ours: Mapping[str, Sequence[float]], theirs: Mapping[str, Sequence[float]]) -> Iterable[str]:
-    return (f"{median(_ratios(ours[each], theirs[each])):.2f}" for each in ours)
+    return (_spread(_ratios(ours[each], theirs[each]), ".2f") for each in ours)
 
 
 def _sqlite(sqlite: Mapping[str, Sequence[float]]) -> list[str]:
@@ -160,16 +160,17 @@ def _finished(sql: Mapping[str, Any]) -> list[str]:
     without, beside = (sql["finished"][str(rows)] for rows in (0, sql["finished_rows"]))
     return paragraph(
         f"With {sql['finished_rows']:,} finished rows in the table, 8 workers on PostgreSQL complete "
-        f"{_spread(beside)} tasks/s one by one; {_spread(without)} without the rows."
+        f"{_spread(beside)} tasks/s one by one; {_spread(without)} without the rows, in turns: "
+        f"{_spread(_ratios(beside, without), '.2f')} times as many in the same round."
     )
 
 
 def _lasting(found: Mapping[str, Any], machine: Mapping[str, Any]) -> list[str]:
     minutes = [f"{tasks:,}" for tasks in found["tasks_per_second_by_minute"]]
     return paragraph(
-        f"`make bench PARTS=sql-lasting` goes on for {len(minutes)} minutes: {found['workers']} workers "
-        f"one by one, {found['finished_rows']:,} finished rows, and a backlog that is refilled constantly. "
-        f"The minutes reached, in tasks/s: {', '.join(minutes)}. The load average was "
+        f"`make bench PARTS=sql-lasting` runs for {len(minutes)} minutes: {found['workers']} workers "
+        f"claim and complete one by one beside {found['finished_rows']:,} finished rows, while the benchmark "
+        f"refills the backlog. Tasks a second in each minute: {', '.join(minutes)}. The load average was "
         f"{machine['load_before']} before, and {machine['load']} at the end."
     )
 
@@ -177,8 +178,8 @@ def _lasting(found: Mapping[str, Any], machine: Mapping[str, Any]) -> list[str]:
 def _dead_index(found: Mapping[str, Any]) -> list[str]:
     put, life = (_spread(found["processor_ratios"][step], ".2f") for step in ("put", "put, claim, complete"))
     return paragraph(
-        "`make bench PARTS=sql-dead-index` works two tables of one MariaDB in turns, one of them "
-        "without it. "
+        "`make bench PARTS=sql-dead-index` runs the same work on two tables of one MariaDB in turns: one "
+        "has the index, one does not. "
         f"With the index a put took {put} times the processor time, and a whole life (put, claims of ten, "
         f"completed together) {life} times: medians of {found['rounds']} rounds of {found['tasks']} "
         "tasks, and "

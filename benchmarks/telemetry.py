@@ -26,6 +26,7 @@ from rich.table import Table
 from typing_extensions import override
 
 from benchmarks import figures
+from benchmarks.turns import rotated
 from benchmarks.worker_processes import processor_seconds
 from freshq import OpenTelemetry, Queue, Worker
 from freshq.model.telemetry import Telemetry
@@ -127,7 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args(arguments)
     measured(OFF)  # loads what is needed
-    rounds = [{setting: measured(setting) for setting in SETTINGS} for _ in range(options.rounds)]
+    rounds = [
+        {setting: measured(setting) for setting in rotated(SETTINGS, number)}
+        for number in range(options.rounds)
+    ]
     found = ratios(rounds)
     console = Console()
     console.print(shown(found), f"a trace context takes {context_bytes()} bytes of an item")

@@ -3,9 +3,9 @@
     python -m benchmarks.worker [--rounds N] [--peers PYTHON] [--processes N]
 
 Handlers are empty, payloads have 1 KB; each contender is one process, or two with as many slots each. A
-figure counts from the first run to the last, and of a Worker until all is settled. With --peers an
-interpreter is named that has other queues (oban needs Python 3.12 or newer); those that it lacks are left
-out, and named.
+figure counts from the first run, or the first claim by hand, to the last; of freshq until all is settled.
+With --peers an interpreter is named that has other queues (oban needs Python 3.12 or newer); those that it
+lacks are left out, and named.
 """
 
 from __future__ import annotations
@@ -18,31 +18,37 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 from rich.console import Console
 from tests.support.databases import HOST, Postgres
 
 from benchmarks import figures
+from benchmarks.turns import rotated
 from benchmarks.worker_page import FILES, HAND, WORKER
 from benchmarks.worker_peers import NOT_INSTALLED, PEERS, Span
 from benchmarks.worker_processes import LONGEST_SECONDS, together
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 CONCURRENCY: Final = (1, 8, 32, 256)
-# For each process.
-TASKS: Final = {1: 300, 8: 1000, 32: 2000, 256: 4000}
-# Peers that take milliseconds for each task, and more of them with more places.
-PEER_TASKS: Final = {"oban": 1500, "procrastinate": 200, "celery": 200, "huey": 1000, "litequeue": 1000}
+# For each process: about a second of work or more, for each contender at its own speed.
+WORKER_TASKS: Final = {1: 1600, 8: 6000, 32: 10_000, 256: 12_000}
+TASKS: Final = {
+    HAND: 8000, "oban": 3000, "procrastinate": 700, "celery": 600, "huey": 2500, "litequeue": 6000,
+}  # fmt: skip
 PEERS_ON: Final = {"postgresql": ("oban", "procrastinate", "celery"), "sqlite": ("huey", "litequeue")}
 # litequeue has no worker: one loop.
 ONE_LOOP: Final = ("litequeue",)
 PROGRAM: Final = str(Path(__file__).with_name("worker_peers.py"))
 POLL_SECONDS: Final = 0.02
+COUNT_SECONDS: Final = 0.05
+CONNECTIONS: Final = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
 
 
 def fill_peer(python: str, peer: str, where: str, tasks: int) -> str | None:
@@ -60,6 +66,12 @@ def fill_peer(python: str, peer: str, where: str, tasks: int) -> str | None:
         msg = f"{peer}: {done.stderr.strip().splitlines()[-1]}"
         raise RuntimeError(msg)
     return done.stdout.split()[-1]
+
+
+def python_version(python: str) -> str:
+    """Return the version of an interpreter."""
+    shown = subprocess.run([python, "--version"], capture_output=True, text=True, check=True)  # noqa: S603 - given
+    return shown.stdout.split()[-1]
 
 
 class PeerProcess:
@@ -158,23 +170,40 @@ class Place:
         self.missing: set[str] = set()
         self.versions: dict[str, str] = {}
 
-    def measure(self, concurrency: int, processes: int) -> None:
-        """Measure every contender once."""
-        for contender in (HAND, WORKER, *PEERS_ON[self.name]):
+    def measure(self, number: int, concurrency: int, processes: int) -> None:
+        """Measure every contender once, in the order of a round."""
+        for contender in rotated((HAND, WORKER, *PEERS_ON[self.name]), number):
             if contender in self.missing or (contender in ONE_LOOP and concurrency > 1):
                 continue
-            tasks = min(TASKS[concurrency], PEER_TASKS.get(contender, TASKS[concurrency])) * processes
-            spans = self._spans(contender, tasks, concurrency, processes)
+            tasks = TASKS.get(contender, WORKER_TASKS[concurrency]) * processes
+            with self._counting() as connections:
+                spans = self._spans(contender, tasks, concurrency, processes)
             if spans:
-                seconds = max(span.last for span in spans) - min(span.first for span in spans)
-                processor_seconds = sum(span.processor_seconds for span in spans)
-                by_contender = self.figures.setdefault(str(concurrency), {})
-                by_contender.setdefault(contender, []).append(
-                    {
-                        "tasks_per_second": round(tasks / seconds, 1),
-                        "processor_us_per_task": round(1e6 * processor_seconds / tasks, 1),
-                    }
-                )
+                found = _figures(spans, tasks) | ({"connections": max(connections)} if connections else {})
+                self.figures.setdefault(str(concurrency), {}).setdefault(contender, []).append(found)
+
+    @contextmanager
+    def _counting(self) -> Iterator[list[int]]:
+        """Count the connections to a server, time after time; yield the counts."""
+        counts: list[int] = []
+        if not self._conninfo:
+            yield counts
+            return
+        over = threading.Event()
+
+        def count() -> None:
+            with psycopg.connect(self._conninfo, autocommit=True) as connection:
+                while not over.wait(COUNT_SECONDS):
+                    row = connection.execute(CONNECTIONS).fetchone()
+                    counts.append(row[0] if row else 0)
+
+        counting = threading.Thread(target=count)
+        counting.start()
+        try:
+            yield counts
+        finally:
+            over.set()
+            counting.join()
 
     def _spans(self, contender: str, tasks: int, concurrency: int, processes: int) -> list[Span]:
         with tempfile.TemporaryDirectory() as folder:
@@ -190,15 +219,25 @@ class Place:
             return of_peer(self._python, contender, where, tasks, (concurrency, processes))
 
 
+def _figures(spans: Sequence[Span], tasks: int) -> dict[str, float]:
+    seconds = max(span.last for span in spans) - min(span.first for span in spans)
+    processor_seconds = sum(span.processor_seconds for span in spans)
+    return {
+        "tasks": tasks,
+        "tasks_per_second": round(tasks / seconds, 1),
+        "processor_us_per_task": round(1e6 * processor_seconds / tasks, 1),
+    }
+
+
 def measured(options: argparse.Namespace, processes: int) -> Mapping[str, Any]:
     """Measure everything with a number of processes, all in turns."""
-    report: dict[str, Any] = {"rounds": options.rounds}
+    report: dict[str, Any] = {"rounds": options.rounds, "peers_python": python_version(options.peers)}
     with Postgres(durable=True) as server:
         conninfo = f"host={HOST} port={server.port} user=freshq dbname=postgres"
         places = [Place("", options.peers), Place(server.url, options.peers, conninfo)]
         for number in range(options.rounds):
             for place, concurrency in product(places, CONCURRENCY):
-                place.measure(concurrency, processes)
+                place.measure(number, concurrency, processes)
             Console().print(f"round {number + 1} of {options.rounds}")
     report["missing"] = sorted(set.union(*(place.missing for place in places)))
     report["versions"] = {name: each for place in places for name, each in place.versions.items()}

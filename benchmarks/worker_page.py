@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.sections import paragraph
@@ -14,6 +15,16 @@ HAND: Final = "claims of ten by hand"
 WORKER: Final = "Worker"
 # The file of results, by the number of processes.
 FILES: Final = {1: "worker", 2: "worker_two"}
+# Where the aims are.
+AIMED: Final = ("8", "32")
+# What else there is of a figure, by its name in the file.
+COUNTED: Final = {
+    "processor_us_per_task": "processor time of a task, µs",
+    "connections": "connections at most",
+    "tasks": "tasks",
+}
+# What batches are to reach of single writes at a distance of 5 ms.
+AIM_FAR: Final = 5.0
 TITLES: Final = {1: "one process", 2: "two processes"}
 STORES: Final = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
 # What a Worker is to reach of each contender's tasks a second, at which concurrency.
@@ -24,49 +35,64 @@ What a `Worker` gets through in a SQL database, as `make bench PARTS=worker` mea
 completions of ten by hand (`claim(10)`, `complete_many`, in one thread) and beside the workers of other
 queues. The script writes this page from `worker.json` and `worker_two.json` in `benchmarks/results`.
 
-Handlers are empty and payloads have 1 KB. The columns are slots: threads, or coroutines, of each process.
-PostgreSQL waits for the disk; SQLite does not, in freshq or in the other queues. A figure counts from the
-first run to the last, and of a `Worker` until all is settled. The contenders of a table took turns on {cores}
-cores: compare the figures of one table, and trust the ratios more. A ratio is the median of those within each
-round. litequeue has no worker: a loop takes one message after the other. Of two processes, each has the slots
-of the column.
+Handlers are empty and payloads have 1 KB. PostgreSQL waits for the disk at each commit. On SQLite nobody
+does: freshq with `durable=False`, litequeue by default, huey by a pragma of ours. Each contender works for
+about a second or more, so the numbers of tasks differ. A figure counts from the first run to the last; of
+freshq, until all is settled. The contenders of a table took turns on {cores} cores, in an order that moved on
+by one in each round. Compare the figures of one table, and trust the ratios more: a ratio compares two
+figures of the same round.
 
-taskiq is beside coroutines, in [asyncio](asyncio.md): taskiq-postgresql hands out only what is sent while a
-worker listens, so that it cannot work off what was put before.
+With two processes, each has as many slots as the column says. Claims by hand have no slots: they are
+measured once more in each column. litequeue has no worker: a loop takes one message after the other. huey
+deletes a task as it hands it out, so a crash loses it; freshq writes once more when the task has ended.
+freshq ran on Python {python}, the others on {peers_python}.
+
+taskiq is not in these tables: its brokers for PostgreSQL run only what is sent while a worker listens.
+[asyncio](asyncio.md) measures one of them, taskiq-postgres, in that way.
 {celery}"""
 CELERY: Final = """
-Celery keeps its messages in tables of SQLAlchemy, which it calls experimental: none of its other brokers was
-there.
+Celery ran on its SQLAlchemy broker, which it calls experimental. With Redis or RabbitMQ, which were not
+available here, it should be faster; we did not measure it.
 """
 BOUNDS: Final = """## What bounds it
 
 With one slot, a `Worker` claims one task by each call, and settles it by another, as it must; claims of ten
-share both. While it settles one, it claims the next, so that one round trip counts and not two. procrastinate
-claims and finishes each job by calls of its own, too: so the aim of ten times is out of reach there. In
-SQLite such a call takes less time than a task's way from the thread that claims to the one that runs, and
-back; huey, whose workers claim for themselves, gets through more there. With 8 slots a call carries eight
-tasks at most. From 32 on, a claim and a settlement carry as many tasks as ended during the calls
-before, and what is left is the time that Python and the database take for each task. In SQLite a claim and a
-settlement cannot run at the same time; in PostgreSQL they do. Two processes and the server share the cores of
-this machine, and SQLite lets one process write at a time.
+share both. While it settles one, it claims the next, so that one round trip counts and not two. In SQLite
+such a call takes less time than a task's way from the thread that claims to the one that runs, and back;
+huey, whose workers claim for themselves, gets through more there.
+
+With 8 slots, calls carry eight tasks at most, so each task bears more of what a call costs. In SQLite it
+takes {worker_8:.0f} µs of processor time, with 32 slots {worker_32:.0f}, by hand {hand:.0f}; and one
+process of Python has one second of processor time a second. Claims of eight instead of ten add a twentieth
+to those by hand, what a worker keeps of each run a fifth, and handing tasks to threads the rest
+([measured](decisions/0068-the-loop-claims.md)). huey takes {huey_8:.0f} µs for its single write.
+
+procrastinate runs {procrastinate:,.0f} tasks a second in 8 slots. Ten times that would leave {aim_ms:.1f}
+ms for a claim and a settlement of eight tasks, each with its commit; they take {taken_ms:.1f} ms.
+
+From 32 slots on, a claim and a settlement carry as many tasks as ended during the calls before, and what is
+left is the time that Python and the database take for each task. In SQLite a claim and a settlement cannot
+run at the same time; in PostgreSQL they do. Two processes and the server share the cores of this machine,
+and SQLite lets one process write at a time.
 
 The processor time is that of the contender's processes, without the server's; it changes less with the load
-of the machine than the rates do. A ratio whose figures spread widely says little more than its sign.
-[Why it settles together](decisions/0052-settled-together.md), and
-[why no other thread claims](decisions/0068-the-loop-claims.md)
+of the machine than the rates do. Where the rounds differ widely, a ratio says only who is faster. [Why it
+settles together](decisions/0052-settled-together.md), and [why no other thread
+claims](decisions/0068-the-loop-claims.md).
 """
 
 
 FAR: Final = """## DynamoDB at a distance
 
-One worker with {slots} slots on DynamoDB Local, behind a proxy that holds back every answer: with claims and
-settlements of 25 writes a call, and beside an endpoint that takes one write a call. `make bench
+One worker with {slots} slots on DynamoDB Local, behind a proxy that holds back every answer: with claims
+and settlements of 25 writes a call, and beside an endpoint that takes one write a call. `make bench
 PARTS=distance` measures it ({rounds} rounds in turns, load average {load}).
 
 {table}
 
-The aim was 5 times at 5 ms. There DynamoDB Local's own work for each statement, on the processors that it
-shares with the worker, is more than what the calls save. The further away the table is, the more they save.
+The aim was 5 times at 5 ms. Without any delay, a task in batches takes {near_ms:.1f} ms, of which the
+worker's processor takes {worker_ms:.1f} and the server's {server_ms:.1f}, on the same two cores; 5 times
+would leave {left_ms:.1f} ms. The further away the table is, the more the batches save.
 """
 
 
@@ -79,6 +105,8 @@ def page(results: Mapping[int, Mapping[str, Any]], distance: Mapping[str, Any]) 
     """
     introduction = INTRODUCTION.format(
         cores=results[1]["machine"]["cores"],
+        python=results[1]["machine"]["python"],
+        peers_python=results[1]["figures"]["peers_python"],
         celery=CELERY
         if any("celery" in each["figures"]["postgresql"]["8"] for each in results.values())
         else "",
@@ -91,31 +119,79 @@ def page(results: Mapping[int, Mapping[str, Any]], distance: Mapping[str, Any]) 
     figures = distance["figures"]
     table = "\n".join(_far_table(figures["delays_ms"]))
     far = FAR.format(
-        slots=figures["slots"], rounds=figures["rounds"], load=distance["machine"]["load"], table=table
+        slots=figures["slots"],
+        rounds=figures["rounds"],
+        load=distance["machine"]["load"],
+        table=table,
+        **_far_bounds(figures),
     )
-    return "\n".join([introduction, *tables, far, BOUNDS])
+    bounds = BOUNDS.format(**_bounds(results[1]["figures"]))
+    return "\n".join([_folded(introduction), *tables, _folded(far), _folded(bounds)])
+
+
+def _folded(text: str) -> str:
+    """Return a text whose paragraphs are as wide as the page, whatever figures they got."""
+    parts = text.strip("\n").split("\n\n")
+    folded = [part if part.startswith(("#", "|")) else "\n".join(paragraph(part)) for part in parts]
+    return "\n\n".join(folded) + "\n"
+
+
+def _bounds(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the section on bounds says, of one process."""
+
+    def of(store: str, concurrency: str, contender: str, what: str = "processor_us_per_task") -> float:
+        return statistics.median(each[what] for each in figures[store][concurrency][contender])
+
+    slots, rate = 8, "tasks_per_second"
+    procrastinate = of("postgresql", "8", "procrastinate", rate)
+    return {
+        "worker_8": of("sqlite", "8", WORKER),
+        "worker_32": of("sqlite", "32", WORKER),
+        "hand": of("sqlite", "8", HAND),
+        "huey_8": of("sqlite", "8", "huey"),
+        "procrastinate": procrastinate,
+        "aim_ms": 1000 * slots / (AIMS["procrastinate"] * procrastinate),
+        "taken_ms": 1000 * slots / of("postgresql", "8", WORKER, rate),
+    }
+
+
+def _far_bounds(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the section on distance says of batches without a delay, in ms for each task."""
+    together, alone = figures["delays_ms"]["0"]
+    near = figures["delays_ms"]["0"][together]
+    by_five = figures["delays_ms"]["5"][alone]
+    return {
+        "near_ms": 1000 / statistics.median(near),
+        "worker_ms": statistics.median(figures["worker_processor_ms"]["0"][together]),
+        "server_ms": statistics.median(figures["server_processor_ms"]["0"][together]),
+        "left_ms": 1000 / (AIM_FAR * statistics.median(by_five)),
+    }
+
+
+def ratio_rounds(contenders: Mapping[str, Any], name: str) -> list[float]:
+    """Return how many times a contender's tasks a second a Worker gets through, in each round."""
+    pairs = zip(contenders[WORKER], contenders[name], strict=True)
+    return [worker["tasks_per_second"] / other["tasks_per_second"] for worker, other in pairs]
 
 
 def ratios(figures: Mapping[str, Any], contender: str) -> dict[str, float]:
-    """Return by concurrency how many times a contender's tasks a second a Worker gets through."""
-    found = {}
-    for concurrency, contenders in figures.items():
-        if contender in contenders:
-            pairs = zip(contenders[WORKER], contenders[contender], strict=True)
-            each = [worker["tasks_per_second"] / other["tasks_per_second"] for worker, other in pairs]
-            found[concurrency] = statistics.median(each)
-    return found
+    """Return by concurrency the median of the ratios of the rounds."""
+    return {
+        concurrency: statistics.median(ratio_rounds(contenders, contender))
+        for concurrency, contenders in figures.items()
+        if contender in contenders
+    }
 
 
 def _far_table(delays_ms: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[str]:
     ways = list(next(iter(delays_ms.values())))
-    yield f"| answers late by, tasks a second | {' | '.join(ways)} | times |"
+    yield f"| tasks a second, delay of each answer | {' | '.join(ways)} | ratio |"
     yield "| --- |" + " ---: |" * (len(ways) + 1)
     for delay_ms, figures in delays_ms.items():
-        cells = [f"{statistics.median(figures[way]):,.0f}" for way in ways]
+        cells = [_range(figures[way], ",.0f") for way in ways]
         together, alone = (figures[way] for way in ways)
-        times = statistics.median(one / other for one, other in zip(together, alone, strict=True))
-        yield f"| {delay_ms} ms | {' | '.join(cells)} | {times:.1f} |"
+        times = [one / other for one, other in zip(together, alone, strict=True)]
+        yield f"| {delay_ms} ms | {' | '.join(cells)} | {_range(times, '.1f')} |"
 
 
 def _section(store: str, processes: int, result: Mapping[str, Any]) -> Iterator[str]:
@@ -138,29 +214,35 @@ def _section(store: str, processes: int, result: Mapping[str, Any]) -> Iterator[
 
 def _tables(figures: Mapping[str, Any]) -> Iterator[str]:
     contenders = list(dict.fromkeys(name for measured in figures.values() for name in measured))
-    slots = list(figures)
+    slots = [f"{number} {'slot' if number == '1' else 'slots'}" for number in figures]
     yield f"| tasks a second, median (lowest to highest) | {' | '.join(slots)} |"
     yield "| --- |" + " ---: |" * len(slots)
     for name in contenders:
-        cells = [_spread(figures[each].get(name), "tasks_per_second") for each in slots]
+        cells = [_spread(each.get(name), "tasks_per_second") for each in figures.values()]
         yield f"| {name} | {' | '.join(cells)} |"
     yield ""
-    yield f"| processor time of a task, µs, median | {' | '.join(slots)} |"
-    yield "| --- |" + " ---: |" * len(slots)
-    for name in contenders:
-        cells = [_median(figures[each].get(name), "processor_us_per_task") for each in slots]
-        yield f"| {name} | {' | '.join(cells)} |"
-    yield ""
-    yield from _ratio_table(figures, [name for name in contenders if name != WORKER])
-
-
-def _ratio_table(figures: Mapping[str, Any], contenders: Sequence[str]) -> Iterator[str]:
-    yield f"| a `Worker` gets through, times | aim | {' | '.join(figures)} |"
-    yield "| --- | ---: |" + " ---: |" * len(figures)
-    for name in contenders:
-        found = ratios(figures, name)
-        cells = [f"{found[each]:.2f}" if each in found else "" for each in figures]
+    others = [name for name in contenders if name != WORKER]
+    yield f"| rate of a `Worker`, as a multiple of | aim, 8 and 32 slots | {' | '.join(slots)} |"
+    yield "| --- | ---: |" + " ---: |" * len(slots)
+    for name in others:
+        cells = [_cell(each, name, concurrency) for concurrency, each in figures.items()]
         yield f"| {name} | {AIMS.get(name, '')} | {' | '.join(cells)} |"
+    yield ""
+    yield f"| figure, median | contender | {' | '.join(slots)} |"
+    yield "| --- | --- |" + " ---: |" * len(slots)
+    for what, name in product(COUNTED, contenders):
+        rounds = [each.get(name) for each in figures.values()]
+        if any(what in each[0] for each in rounds if each):
+            yield f"| {COUNTED[what]} | {name} | {' | '.join(_median(each, what) for each in rounds)} |"
+
+
+def _cell(contenders: Mapping[str, Any], name: str, concurrency: str) -> str:
+    """Return the ratio of a Worker to a contender; bold if it misses its aim."""
+    if name not in contenders:
+        return ""
+    found = ratio_rounds(contenders, name)
+    misses = concurrency in AIMED and statistics.median(found) < AIMS.get(name, 0)
+    return f"**{_range(found, '.2f')}**" if misses else _range(found, ".2f")
 
 
 def _median(rounds: Sequence[Mapping[str, float]] | None, name: str) -> str:
@@ -168,7 +250,8 @@ def _median(rounds: Sequence[Mapping[str, float]] | None, name: str) -> str:
 
 
 def _spread(rounds: Sequence[Mapping[str, float]] | None, name: str) -> str:
-    if not rounds:
-        return ""
-    numbers = [each[name] for each in rounds]
-    return f"{_median(rounds, name)} ({min(numbers):,.0f} to {max(numbers):,.0f})"
+    return _range([each[name] for each in rounds], ",.0f") if rounds else ""
+
+
+def _range(numbers: Sequence[float], form: str) -> str:
+    return f"{statistics.median(numbers):{form}} ({min(numbers):{form}} to {max(numbers):{form}})"

@@ -46,7 +46,7 @@ class Job:
 
 
 def opened(url: str) -> Queue:
-    """Return a queue; on SQLite as the others are, which do not wait for the disk."""
+    """Return a queue; on SQLite it does not wait for the disk, as no contender does there."""
     return Queue.sql(url, durable=not url.startswith("sqlite"))
 
 
@@ -96,10 +96,13 @@ def _process(job: Job, number: int, spans: Any) -> None:  # noqa: ANN401 - multi
 def _by_hand(queue: Queue, job: Job, _number: int) -> tuple[float, float, float] | None:
     """Claim ten and complete them together, in one thread, until nothing is left."""
     job.barrier.wait(LONGEST_SECONDS)
-    began, processor = time.monotonic(), processor_seconds()
-    while claims := queue.claim(BY_HAND):
+    claims = queue.claim(BY_HAND)
+    ended = began = (time.monotonic(), processor_seconds())
+    while claims:
         queue.complete_many(claims)
-    return began, time.monotonic(), processor_seconds() - processor
+        ended = (time.monotonic(), processor_seconds())
+        claims = queue.claim(BY_HAND)
+    return (began[0], ended[0], ended[1] - began[1]) if ended != began else None
 
 
 def _by_worker(queue: Queue, job: Job, number: int) -> tuple[float, float, float] | None:

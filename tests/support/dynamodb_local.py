@@ -280,6 +280,18 @@ class DynamoDBLocal:
         return self._port
 
     @property
+    def process_id(self) -> int:
+        """The server's process.
+
+        Raises:
+            RuntimeError: Outside the `with` block.
+        """
+        if self._process is None:
+            message = "DynamoDB Local is not running: use it inside `with`"
+            raise RuntimeError(message)
+        return self._process.pid
+
+    @property
     def endpoint_url(self) -> str:
         """The `endpoint_url` for boto3."""
         return f"http://{HOST}:{self.port}"

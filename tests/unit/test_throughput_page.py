@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks import worker
-from benchmarks.worker_page import HAND, WORKER, ratios
-from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, main
+from benchmarks.figures import figures_of
+from benchmarks.turns import rotated
+from benchmarks.worker_page import FILES, HAND, WORKER, _cell, ratios
+from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, main, sqlite_huey
 from benchmarks.worker_processes import together
 
 from freshq import Queue
@@ -91,3 +94,41 @@ def test_a_peer_that_is_missing_says_so(
     monkeypatch.setitem(sys.modules, "huey", None)
     assert main("fill", "huey", "unused", 1) == NOT_INSTALLED
     assert "huey" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rate", "shown"), [(80, "0.80 (0.80 to 0.80)"), (79, "**0.79 (0.79 to 0.79)**")])
+def test_a_ratio_below_its_aim_is_bold(rate: float, shown: str) -> None:
+    contenders = {WORKER: [{"tasks_per_second": rate}], HAND: [{"tasks_per_second": 100}]}
+    assert _cell(contenders, HAND, "8") == shown
+    assert _cell(contenders, HAND, "1") == shown.replace("**", "")  # no aim there
+
+
+def test_each_contender_has_each_place_as_often_as_the_others() -> None:
+    places = [rotated("abc", number).index("a") for number in range(6)]
+    assert sorted(places) == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("file", FILES.values())
+def test_a_contender_has_as_many_tasks_in_each_round(file: str) -> None:
+    found = figures_of(file)
+    for store in worker.PEERS_ON:
+        for contenders in found[store].values():
+            for name, rounds in contenders.items():
+                assert len(rounds) == found["rounds"], name
+                assert len({each["tasks"] for each in rounds}) == 1, name
+
+
+def test_huey_waits_for_the_disk_no_more_than_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Storage:
+        def _create_connection(self) -> SimpleNamespace:
+            return SimpleNamespace(execute=said.append)
+
+    def queue(storage_class: Any, **_options: object) -> object:
+        return storage_class()._create_connection()
+
+    monkeypatch.setitem(sys.modules, "huey", SimpleNamespace(Huey=queue))
+    monkeypatch.setitem(sys.modules, "huey.storage", SimpleNamespace(SqliteStorage=Storage))
+    sqlite_huey("unused")
+    assert said == ["PRAGMA synchronous=NORMAL"]
