@@ -1,4 +1,7 @@
-"""A table in use, attached by the command and worked by a stack that `sam deploy` made beside it."""
+"""A table in use, attached by the command and worked by a stack that `sam deploy` made beside it.
+
+The stack's archive also reads the stream of a table of `MatchQueue`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 from local.deploy import deploy
 from typer.testing import CliRunner
 
-from freshq import Queue, TaskStatus
+from freshq import MatchQueue, Queue, TaskStatus
 from freshq.cli.main import app
 from tests.e2e.conftest import Deployment, delete, wait_until
 from tests.e2e.test_archive import archived
@@ -29,6 +32,7 @@ pytestmark = pytest.mark.timeout(240)
 
 TABLE: Final = "Shipments"
 STACK: Final = "freshq-attached"
+AGENTS: Final = "Agents"
 
 
 def record(number: int, **attributes: dict[str, Any]) -> dict[str, Any]:
@@ -55,6 +59,16 @@ def in_use(client: DynamoDBClient) -> None:
         client.put_item(TableName=TABLE, Item=record(number))
 
 
+def stream_of_agents(client: DynamoDBClient) -> str:
+    """Make a table of agents that callers can be matched to; return the ARN of its stream."""
+    MatchQueue.dynamodb(AGENTS, client).create_table()
+    changed = client.update_table(
+        TableName=AGENTS,
+        StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+    )
+    return changed["TableDescription"]["LatestStreamArn"]
+
+
 @pytest.fixture
 def attached(left_alone: Deployment, template: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     """Return an application on an attached table, on the emulator of the session."""
@@ -72,6 +86,7 @@ def attached(left_alone: Deployment, template: Path, monkeypatch: pytest.MonkeyP
         "AttachRangeKey": "number",
         "AttachStreamArn": stream[1],
         "Archive": "on",
+        "MatchStreamArn": stream_of_agents(left_alone.client("dynamodb")),
         "Concurrency": 4,
         "DemoCapacity": 4,
         "DemoTaskSeconds": "0.02",
@@ -89,6 +104,7 @@ def test_records_are_worked_and_archived_and_the_application_s_own_stay_its_own(
     client = attached.client("dynamodb")
     queue = opened(client)
     assert attached.outputs["QueueTableName"] == TABLE
+    match_agents(client)
 
     # What the application puts itself: some of its records, and one that it writes and puts at once.
     queue.put_many([{"payload": None, "task_id": f"c-7/{number}"} for number in range(8)])
@@ -126,16 +142,40 @@ def test_records_are_worked_and_archived_and_the_application_s_own_stay_its_own(
     assert untouched == {10, 11}
 
     check_ledger(attached, queue)
+    check_agents(attached, queue.name)
+
+
+def lives_in(attached: Deployment, *queues: str) -> dict[str, list[str]]:
+    """Return the states of each life in the archive, in order, by its id."""
+    lives = defaultdict(list)
+    for event in sorted(archived(attached), key=lambda event: event["sequence"]):
+        if event["queue"] in queues:
+            lives[event["task_id"]].append(event["status"])
+    return lives
+
+
+def match_agents(client: DynamoDBClient) -> None:
+    """Let an agent wait, then a caller whom nobody fits, and match the agent to another."""
+    agents = MatchQueue.dynamodb(AGENTS, client)
+    agents.register("ellen", {"language": "Spanish"})
+    agents.enqueue("ellen")
+    assert agents.wait({"language": "French"}, "ann") is None
+    (match,) = agents.match({"language": "Spanish"})
+    assert match.resource_id == "ellen"
+
+
+def check_agents(attached: Deployment, tasks: str) -> None:
+    """Check that the archive has the lives of agents and callers beside those of tasks, and nothing else."""
+    queues = (AGENTS, f"{AGENTS}-callers")
+    wait_until(lambda: lives_in(attached, *queues) == {"ellen": ["PENDING", "TAKEN"], "ann": ["PENDING"]})
+    assert {event["queue"] for event in archived(attached)} == {*queues, tasks}
 
 
 def check_ledger(attached: Deployment, queue: AttachedQueue) -> None:
     """Check that the archive has every change of every record that was queued, and nothing else."""
 
     def states() -> dict[str, list[str]]:
-        lives = defaultdict(list)
-        for event in sorted(archived(attached), key=lambda event: event["sequence"]):
-            lives[event["task_id"]].append(event["status"])
-        return lives
+        return lives_in(attached, queue.name)
 
     done = {f"c-7/{number}" for number in range(10)}
     wait_until(lambda: {name for name, life in states().items() if life[-1] == "SUCCESS"} == done)
