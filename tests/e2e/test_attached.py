@@ -167,7 +167,12 @@ def match_agents(client: DynamoDBClient) -> None:
 def check_agents(attached: Deployment, tasks: str) -> None:
     """Check that the archive has the lives of agents and callers beside those of tasks, and nothing else."""
     queues = (AGENTS, f"{AGENTS}-callers")
-    wait_until(lambda: lives_in(attached, *queues) == {"ellen": ["PENDING", "TAKEN"], "ann": ["PENDING"]})
+
+    def lives() -> dict[str, list[str]]:
+        """Return the lives by name: an id also has the time at which its stay began."""
+        return {name.partition("#")[0]: states for name, states in lives_in(attached, *queues).items()}
+
+    wait_until(lambda: lives() == {"ellen": ["PENDING", "TAKEN"], "ann": ["PENDING"]})
     assert {event["queue"] for event in archived(attached)} == {*queues, tasks}
 
 
