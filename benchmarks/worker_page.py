@@ -140,7 +140,7 @@ def _bounds(figures: Mapping[str, Any]) -> dict[str, float]:
     """Return what the section on bounds says, of one process."""
 
     def of(store: str, concurrency: str, contender: str, what: str = "processor_us_per_task") -> float:
-        return statistics.median(each[what] for each in figures[store][concurrency][contender])
+        return float(statistics.median(each[what] for each in figures[store][concurrency][contender]))
 
     slots, rate = 8, "tasks_per_second"
     procrastinate = of("postgresql", "8", "procrastinate", rate)
