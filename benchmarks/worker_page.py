@@ -41,7 +41,8 @@ does: freshq with `durable=False`, litequeue by default, huey by a pragma of our
 about a second or more, so the numbers of tasks differ. A figure counts from the first run to the last; of
 freshq, until all is settled. The contenders of a table took turns on {cores} cores, in an order that moved on
 by one in each round. Compare the figures of one table, and trust the ratios more: a ratio compares two
-figures of the same round. Aims beside other queues are for 8 and 32 slots; a ratio that misses its aim is bold.
+figures of the same round. Aims beside other queues are for 8 and 32 slots; a ratio that misses its aim is
+bold.
 
 With two processes, each has as many slots as the column says. Claims by hand have no slots: they are
 measured once more in each column. litequeue has no worker: a loop takes one message after the other. huey
