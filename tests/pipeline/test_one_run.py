@@ -39,19 +39,12 @@ def request_of_one_file(tmp_path: Path) -> RunRequest:
 def test_a_second_run_is_refused_before_anything_is_written(
     request_of_one_file: RunRequest, tmp_path: Path
 ) -> None:
-    with (
-        only_run(request_of_one_file.out),
-        pytest.raises(PipelineError, match=r"another run works in /.*/out; run again after its end") as no,
-    ):
-        execute(request_of_one_file, no_session)
-    assert no.value.status == FAILED_STATUS
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
-    # Its end is the end of the lock.
     refused = pytest.raises(PipelineError, match=r"another run works in /.*/out; run again after its end")
-    with only_run(request_of_one_file.out), refused as no:
-        execute(request_of_one_file, no_session)
+    with only_run(request_of_one_file.out):
+        with refused as no:
+            execute(request_of_one_file, no_session)
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
     assert no.value.status == FAILED_STATUS
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [LOCK]
     # Its end is the end of the lock.
     with only_run(request_of_one_file.out):
         pass
@@ -86,3 +79,13 @@ def test_a_run_whose_files_another_one_deleted_says_so(
     published = current(out)
     assert published is not None
     assert published.run_id == "1"
+
+
+def test_a_run_that_fails_at_once_leaves_no_folder(request_of_one_file: RunRequest, tmp_path: Path) -> None:
+    def no_java(_tuning: Tuning) -> Never:
+        msg = "no Java"
+        raise PipelineError(msg)
+
+    with pytest.raises(PipelineError, match="no Java"):
+        execute(request_of_one_file, no_java)
+    assert not (tmp_path / "out").exists()

@@ -13,6 +13,7 @@ from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.tuning import INFLATION, Tuning, tuning_for, uncompressed_bytes
+from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.days import DAY_US, Day, number
 from freshq_pipeline.storage.one_run import only_run
 from freshq_pipeline.storage.partitions import MANIFEST, PUBLISHED, place
@@ -86,7 +87,7 @@ class RunPlan:
 def as_before(request: RunRequest) -> RunRequest:
     """Return the request with the options that made the current tables, if these are of the same events."""
     before = current(request.out)
-    if before is None or before.events != request.events.uri:
+    if before is None or normalized(before.events) != normalized(request.events.uri):
         return request
     return replace(request, options=replace(request.options, **before.options))
 
@@ -95,26 +96,45 @@ def plan(request: RunRequest) -> RunPlan:
     """Find the files that no run has read yet.
 
     Raises:
-        BadInput: If there are no files, the earlier runs read another format, or the catalog cannot be used.
+        BadInput: If there are no files, the earlier runs read other events, or the catalog cannot be used.
     """
     options = request.options
     files = input_files(request.events, options.form)
     published = published_runs(request.out)
     before = None if options.full_refresh else current(request.out)
-    if before is not None and before.form != options.form.value:
-        msg = f"format: {request.out.uri} has {before.form} events; use another folder, or --full-refresh"
-        raise BadInput(msg)
-    # Another folder, or a file that changed after it was read: silver is no longer valid.
-    if before is not None and (before.events != request.events.uri or _changed(before, files)):
-        before = None
+    if before is not None:
+        _check_same_events(request, before, files)
     known = set() if before is None else before.files.keys()
     again = before is not None and (options.again() or not same_tables(before, request))
     registry = registry_of(request.out, options.catalog)
     return RunPlan(before, files, sorted(files.keys() - known), again, registry, published)
 
 
-def _changed(before: State, files: dict[str, tuple[int, int]]) -> bool:
-    return any(path in files and list(files[path]) != seen for path, seen in before.files.items())
+def _check_same_events(request: RunRequest, before: State, files: dict[str, tuple[int, int]]) -> None:
+    """Check that a folder still has what the earlier runs read there; files that are gone do not matter.
+
+    Raises:
+        BadInput: If it is another folder, another format, or files changed.
+    """
+    out, events, form = request.out.uri, request.events.uri, request.options.form.value
+    anew = "use another --out, or make all tables anew with `run --full-refresh`"
+    if before.form != form:
+        msg = f"format: {out} has {before.form} events, not {form}; {anew}"
+        raise BadInput(msg)
+    if normalized(before.events) != normalized(events):
+        msg = f"events: {out} was made from {before.events}, not from {events}; {anew}"
+        raise BadInput(msg)
+    changed = [path for path, seen in before.files.items() if path in files and list(files[path]) != seen]
+    if changed:
+        gone = len(before.files.keys() - files.keys())
+        msg = f"events: files in {events} changed after {out} was made from them: {_some(changed)}; {anew}"
+        msg += f", which loses the events of files that are gone: {gone}" if gone else ""
+        raise BadInput(msg)
+
+
+def _some(paths: list[str]) -> str:
+    """Return the first path, and how many others there are."""
+    return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
 def finish_last(request: RunRequest, todo: RunPlan) -> None:

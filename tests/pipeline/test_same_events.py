@@ -1,0 +1,76 @@
+"""An output folder stays that of the events it was made from, unless the user says otherwise."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.ingest.inputs import input_files
+from freshq_pipeline.runs.batch import execute, plan
+from freshq_pipeline.runs.request import Options, RunRequest
+from freshq_pipeline.schemas import Format
+from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.state import State, publish
+from tests.pipeline.recording import write_lines
+from tests.pipeline.test_one_run import no_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> RunRequest:
+    """Return the request of a run that has read three files."""
+    for name in "abc":
+        write_lines(tmp_path / f"in/{name}.json", [{}])
+    request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
+    files = {path: list(seen) for path, seen in input_files(request.events, Format.LANDED).items()}
+    state = State("1", request.events.uri, "landed", files=files, options=request.options.of_tables())
+    publish(request.out, state, {"run_id": "1"}, keep_runs=1)
+    return request
+
+
+def refused(request: RunRequest, tmp_path: Path) -> str:
+    """Run; return why it is refused, after a check that nothing was written."""
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadInput) as why:
+        execute(request, no_session)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert "\n" not in str(why.value)
+    return str(why.value)
+
+
+def test_other_events_are_refused(made: RunRequest, tmp_path: Path) -> None:
+    write_lines(tmp_path / "other/x.json", [{}])
+    other = replace(made, events=Folder(str(tmp_path / "other")))
+    assert refused(other, tmp_path) == (
+        f"events: {tmp_path}/out was made from {tmp_path}/in, not from {tmp_path}/other; "
+        "use another --out, or make all tables anew with `run --full-refresh`"
+    )
+    streams = replace(made, options=Options(Format.STREAMS))
+    assert refused(streams, tmp_path).startswith(
+        f"format: {tmp_path}/out has landed events, not streams; use"
+    )
+    # Another spelling of the same folder is the same folder.
+    assert plan(replace(made, events=Folder(f"file://{tmp_path}/in/"))).new == []
+    anew = plan(replace(other, options=Options(full_refresh=True)))
+    assert (anew.before, anew.new) == (None, ["x.json"])
+
+
+def test_files_that_changed_are_refused_and_files_that_are_gone_do_not_matter(
+    made: RunRequest, tmp_path: Path
+) -> None:
+    (tmp_path / "in/c.json").unlink()
+    assert plan(made).new == []
+    os.utime(tmp_path / "in/a.json", (1, 1))
+    assert refused(made, tmp_path) == (
+        f"events: files in {tmp_path}/in changed after {tmp_path}/out was made from them: a.json; "
+        "use another --out, or make all tables anew with `run --full-refresh`, which loses the events of "
+        "files that are gone: 1"
+    )
+    write_lines(tmp_path / "in/b.json", [{}, {}])
+    assert "made from them: a.json and 1 more; use" in refused(made, tmp_path)
