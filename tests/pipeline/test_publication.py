@@ -268,5 +268,5 @@ def test_a_stream_begins_with_that(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("freshq_pipeline.runs.stream.finish_last", kill)
     no_spark: Any = None
     with pytest.raises(KilledError):
-        stream(no_spark, request, "checkpoint")
+        stream(no_spark, request, str(tmp_path / "checkpoint"))
     assert begun == [(request, planned)]

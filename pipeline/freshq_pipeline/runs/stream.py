@@ -7,16 +7,18 @@ and streams and batches share the code that computes the tables.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.runs.batch import execute_plan, finish_last, plan
+from freshq_pipeline.runs.batch import RunPlan, execute_plan, finish_last, plan
 from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
+from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.one_run import only_run
 from freshq_pipeline.storage.state import check_current
 
@@ -24,10 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from freshq_pipeline.runs.request import RunRequest
 
 FILES_PER_BATCH: Final = 64
+# Below a checkpoint: a file for each batch that has ended.
+COMMITS: Final = "commits"
 
 
 def stream(
@@ -49,39 +54,90 @@ def stream(
         files_per_batch: The most files per micro-batch.
 
     Raises:
-        BadInput: If the format cannot be streamed, or there are no files.
+        BadInput: If the format cannot be streamed, there are no files, or the events cannot be used.
+        PipelineError: If a run failed; what was published before stays.
     """
     if request.options.form is Format.EXPORT:
         raise BadInput("format: an export is complete when it appears; use run")
-    request = request.with_recorded_lag()
-    _begin(request)
-
-    def batch(arrived: DataFrame, _batch_id: int) -> None:
-        in_batch = {normalized(row["path"]) for row in arrived.select(F.col("path")).distinct().collect()}
-        with only_run(request.out, wait=True):
-            todo = plan(request)
-            new = [path for path in todo.new if normalized(request.events.at(path)) in in_batch]
-            if new:
-                published(execute_plan(spark, request, replace(todo, new=new), Stopwatch()))
-
+    batches = _Batches(spark, request.with_recorded_lag(), published)
+    found = batches.begin(Folder(checkpoint))
     paths = _paths(spark, request.events.uri, files_per_batch)
-    writer = paths.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
-    every: Any = {"availableNow": True}
+    writer = paths.writeStream.foreachBatch(batches.run).option("checkpointLocation", checkpoint)
+    batches.follow(writer, {"availableNow": True})
+    batches.run_rest(found)
     if every_seconds is not None:
-        every = {"processingTime": f"{every_seconds} seconds"}
-    writer.trigger(**every).start().awaitTermination()
+        batches.follow(writer, {"processingTime": f"{every_seconds} seconds"})
 
 
-def _begin(request: RunRequest) -> None:
-    """Finish what the previous run did not.
+@dataclass(slots=True)
+class _Batches:
+    """The micro-batches of a stream.
 
-    Raises:
-        BadInput: If the stream cannot begin.
+    Attributes:
+        spark: The session.
+        request: What to read and where to write.
+        published: Called with each summary.
+        failure: Why the last one failed. Spark reports errors of Python without their class, and cut short.
     """
-    todo = plan(request)
-    with only_run(request.out):
-        check_current(request.out, todo.published)
-        finish_last(request, todo)
+
+    spark: SparkSession
+    request: RunRequest
+    published: Callable[[dict[str, Any]], None]
+    failure: Exception | None = None
+
+    def begin(self, checkpoint: Folder) -> set[str]:
+        """Finish what the previous run did not; return the paths of files that no run has read.
+
+        If the output has nothing, and the checkpoint is older than that, read all files. The query would not
+        deliver those that it knows.
+
+        Raises:
+            BadInput: If the stream cannot begin.
+        """
+        todo = plan(self.request)
+        with only_run(self.request.out):
+            check_current(self.request.out, todo.published)
+            finish_last(self.request, todo)
+            if todo.before is None and checkpoint.files(COMMITS):
+                self._execute(todo)
+        return set(todo.new)
+
+    def run(self, arrived: DataFrame, _batch_id: int) -> None:
+        """Read the files of a micro-batch that no run has read, and publish the tables."""
+        try:
+            paths = {normalized(row["path"]) for row in arrived.select(F.col("path")).distinct().collect()}
+            self._run(lambda path: normalized(self.request.events.at(path)) in paths)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def follow(self, writer: DataStreamWriter, trigger: dict[str, Any]) -> None:
+        """Run the query to its end."""
+        try:
+            writer.trigger(**trigger).start().awaitTermination()
+        except StreamingQueryException:
+            if self.failure is not None:
+                raise self.failure from None
+            raise
+
+    def run_rest(self, found: set[str]) -> None:
+        """Read those files of the beginning that the query did not deliver.
+
+        The checkpoint may know files that the output does not have, for example after the output was restored
+        from a backup. And the query passes over files that are much older than others.
+        """
+        self._run(found.__contains__)
+
+    def _run(self, is_wanted: Callable[[str], bool]) -> None:
+        """Read the wanted files that no run has read, if there are any, and publish the tables."""
+        with only_run(self.request.out, wait=True):
+            todo = plan(self.request)
+            new = [path for path in todo.new if is_wanted(path)]
+            if new:
+                self._execute(replace(todo, new=new))
+
+    def _execute(self, todo: RunPlan) -> None:
+        self.published(execute_plan(self.spark, self.request, todo, Stopwatch()))
 
 
 def _paths(spark: SparkSession, folder: str, files_per_batch: int) -> DataFrame:
