@@ -15,15 +15,13 @@ from benchmarks.finding import AT_LEAST, AT_MOST, Finding, of_rounds
 from benchmarks.growth_page import AIM, AIM_OF_GROUPS, GROUPS, SITUATIONS
 from benchmarks.growth_page import STORES as GROWTH_STORES
 from benchmarks.overload_setting import DEADLINE_SECONDS
-from benchmarks.worker_page import AIMS, FILES, HAND, STORES, TITLES, WORKER
+from benchmarks.worker_page import AIMED, AIMS, FILES, HAND, STORES, TITLES, WORKER, ratio_rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 # A put of 2, a claim of 2 and a completion of 1, and a tenth of a lease record with its deletion.
 FLOOR_WRITE_UNITS: Final = 5.11
-# Slots at which the issue sets aims beside other queues; claims by hand are to be matched at any number.
-AIMED_SLOTS: Final = ("8", "32")
 MOST_CONNECTIONS: Final = 10
 ORDERS: Final = ("LIFO", "adaptive")
 # Loads at which the share is shown alone, and from which on the least of them.
@@ -136,16 +134,11 @@ def _of_workers() -> Iterator[Finding]:
     files = {processes: figures_of(file) for processes, file in FILES.items() if is_measured(file)}
     for store, contender, processes in product(STORES, AIMS, files):
         for slots, contenders in files[processes][store].items():
-            if contender in contenders and (contender == HAND or slots in AIMED_SLOTS):
+            if contender in contenders and (contender == HAND or slots in AIMED):
                 places = "1 slot" if slots == "1" else f"{slots} slots"
                 what = f"{STORES[store]}, {places}, {TITLES[processes]}: {contender}"
-                rounds = _ratios(contenders[WORKER], contenders[contender])
+                rounds = ratio_rounds(contenders, contender)
                 yield of_rounds(what, rounds, AT_LEAST, AIMS[contender], _THROUGHPUT, WORKERS)
-
-
-def _ratios(of: Sequence[Mapping[str, float]], to: Sequence[Mapping[str, float]]) -> list[float]:
-    """Return the ratios of tasks a second in each round."""
-    return [one["tasks_per_second"] / other["tasks_per_second"] for one, other in zip(of, to, strict=True)]
 
 
 def _of_growth() -> Iterator[Finding]:

@@ -176,15 +176,6 @@ def ratio_rounds(contenders: Mapping[str, Any], name: str) -> list[float]:
     return [worker["tasks_per_second"] / other["tasks_per_second"] for worker, other in pairs]
 
 
-def ratios(figures: Mapping[str, Any], contender: str) -> dict[str, float]:
-    """Return by concurrency the median of the ratios of the rounds."""
-    return {
-        concurrency: statistics.median(ratio_rounds(contenders, contender))
-        for concurrency, contenders in figures.items()
-        if contender in contenders
-    }
-
-
 def _far_table(delays_ms: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[str]:
     ways = list(next(iter(delays_ms.values())))
     yield f"| tasks a second, delay of each answer | {' | '.join(ways)} | ratio |"
