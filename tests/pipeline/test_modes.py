@@ -85,6 +85,7 @@ def test_unusable_records_are_quarantined(
     write_lines(
         tmp_path / "in/whole.json.gz", [events[0] + events[1], "not json", "", '{"schema_version": 1}']
     )
+    write_lines(tmp_path / "in/array.json", ["[" + ",".join(events[3:5]) + "]"])
     write_lines(tmp_path / "in/cut.json.gz", events[2:])
     cut = tmp_path / "in/cut.json.gz"
     cut.write_bytes(cut.read_bytes()[:-40])
@@ -100,6 +101,7 @@ def test_unusable_records_are_quarantined(
         ("whole.json.gz", 4, "no event_id"),
         ("cut.json.gz", lost, "truncated gzip"),
         ("bomb.json.gz", 1, "gzip inflates more than 100 times"),
+        ("array.json", 1, "not a JSON record"),
     }
     # Known or not, fields are kept; the task's own are used.
     assert summary["events_with_unknown_fields"] == 2
@@ -112,7 +114,7 @@ def test_unusable_records_are_quarantined(
     ]
     # Both records of the line without a delimiter, and the lines before the truncation.
     assert summary["events_distinct"] == 2 + lost - 1
-    assert summary["events_read"] == summary["events_distinct"] + 4
+    assert summary["events_read"] == summary["events_distinct"] + 5
     assert not (tmp_path / "out/salvage").exists() or not list((tmp_path / "out/salvage").iterdir())
 
 
@@ -164,9 +166,9 @@ def test_a_replay_keeps_the_options_of_the_run(pipeline: Pipeline, tmp_path: Pat
     write_lines(tmp_path / "in/a.json", tape.landed())
     write_recording(Folder(str(tmp_path / "in")), 2.0)
     as_of_ms = START_SECONDS * 1000 + 23_000
-    summary = pipeline(tmp_path / "in", tmp_path / "out", as_of_ms=as_of_ms)
+    summary = pipeline(tmp_path / "in", tmp_path / "out", as_of_ms=as_of_ms, keep_runs=20)
     assert (summary["index_lag_seconds"], summary["inversions"]) == (2.0, 0)
-    chosen: dict[str, Any] = {"as_of_ms": as_of_ms, "index_lag_seconds": 2.0}
+    chosen: dict[str, Any] = {"as_of_ms": as_of_ms, "index_lag_seconds": 2.0, "keep_runs": 20}
     plain = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
     again = as_before(plain)
     assert again == replace(plain, options=Options(**chosen))

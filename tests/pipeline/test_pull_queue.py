@@ -173,8 +173,32 @@ def test_a_history_that_begins_anew_after_a_restore_is_pulled(url: str, out: Pat
         with closing(Queue.sql(url, history=history)) as queue:
             queue.create_table()
     put(url, "b")
+    with pytest.raises(
+        BadInput, match=r"events has queue-default-.*, another history of a queue named 'default'"
+    ):
+        pull_queue(url, out)
+    assert ids(out) == ["undone"]
     pull_queue(url, out.with_name("new"))
     assert ids(out.with_name("new")) == ["b"]
+
+
+def test_queues_of_several_databases_share_a_folder_unless_they_share_a_name(
+    out: Path, tmp_path: Path
+) -> None:
+    def pull(database: str, name: str) -> None:
+        url = f"sqlite:///{tmp_path / database}.db"
+        with closing(Queue.sql(url, name=name, history=True)) as queue:
+            queue.create_table()
+            queue.put("x", f"{database} {name}")
+        pull_queue(f"{url}?name={name}", out)
+
+    pull("a", "mail")
+    pull("a", "mail-2")
+    pull("b", "post")
+    with pytest.raises(BadInput, match=r"another history of a queue named 'mail': of another database"):
+        pull("b", "mail")
+    assert sorted(ids(out)) == ["a mail", "a mail-2", "b post"]
+    assert len(list(out.iterdir())) == 3
 
 
 def test_a_backup_from_which_nothing_differs_is_pulled_on(url: str, out: Path, tmp_path: Path) -> None:

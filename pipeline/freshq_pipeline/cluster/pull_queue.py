@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".jsonl.gz"
 # Batches are files that sort by name in the order of their numbers.
 DIGITS: Final = 12
+# The name of a folder ends with the beginning of the history's id.
+ID_CHARACTERS: Final = 12
 # Repeated text compresses well at once; higher levels take several times as long.
 GZIP_LEVEL: Final = 4
 # Fields that tell an event from all others, also from one that has its id because a backup was restored.
@@ -58,7 +61,8 @@ def pull_queue(address: str, out: Path, progress: Callable[[int, int], None] | N
 
     Raises:
         BadInput: If the address is wrong, the queue keeps no history, events were deleted before they
-            could be pulled, or the folder has events that a restored backup has undone.
+            could be pulled, or the folder has events that a restored backup has undone, or another history of
+            a queue of this name.
         PipelineError: If the database did not answer. The next pull writes the rest.
     """
     with _errors(), closing(_opened(address)) as queue:
@@ -125,7 +129,8 @@ class _Part:
     def of(cls, history: History, name: str, out: Path) -> _Part:
         """Put all events of a queue into batches, and look which of them a folder lacks."""
         kept = _kept(history, name)
-        folder = out / f"queue-{name}-{kept.history_id[:12]}"
+        folder = out / f"queue-{name}-{kept.history_id[:ID_CHARACTERS]}"
+        _check_only_history(name, folder)
         known = _numbers(folder)
         _check_same(history, name, kept, known, folder)
         history.add_batches(name)
@@ -185,6 +190,26 @@ def _numbers(folder: Path) -> set[int]:
 
 def _path(folder: Path, batch: int) -> Path:
     return folder / f"{batch:0{DIGITS}}{SUFFIX}"
+
+
+def _check_only_history(name: str, folder: Path) -> None:
+    """Check that no other history of a queue of this name is beside the folder of this one.
+
+    Tasks with the same id would become lives of one task.
+
+    Raises:
+        BadInput: If one is.
+    """
+    of_name = re.compile(rf"queue-{re.escape(name)}-[0-9a-f]{{{ID_CHARACTERS}}}")
+    found = folder.parent.glob("queue-*")
+    others = sorted(one.name for one in found if of_name.fullmatch(one.name) and one != folder)
+    if others:
+        msg = (
+            f"queue: {folder.parent} has {others[0]}, another history of a queue named {name!r}: of another "
+            "database, or from before the history began anew. Pull into a new folder, and make new tables "
+            "from it"
+        )
+        raise BadInput(msg)
 
 
 def _check_same(history: History, name: str, kept: Kept, known: set[int], folder: Path) -> None:

@@ -85,11 +85,15 @@ class RunPlan:
 
 
 def as_before(request: RunRequest) -> RunRequest:
-    """Return the request with the options that made the current tables, if these are of the same events."""
+    """Return the request with the options that made the current tables, if these are of the same events.
+
+    It keeps as many runs as the current one did.
+    """
     before = current(request.out)
     if before is None or normalized(before.events) != normalized(request.events.uri):
         return request
-    return replace(request, options=replace(request.options, **before.options))
+    options = replace(request.options, keep_runs=before.keep_runs, **before.options)
+    return replace(request, options=options)
 
 
 def plan(request: RunRequest) -> RunPlan:
@@ -200,7 +204,7 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
     """
     options = request.options
     state = State(new_run_id(), request.events.uri, options.form.value, options=options.of_tables())
-    state.published = list(todo.published)
+    state.published, state.keep_runs = list(todo.published), options.keep_runs
     if todo.before is not None:
         before = todo.before
         state.days = deepcopy(before.days)

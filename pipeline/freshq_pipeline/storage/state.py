@@ -61,6 +61,7 @@ class State:
         tables: Files of each table below the output folder, by day; a table that is whole has the day "".
         published: Ids of the newest runs that became the current one. The last is this run once it is
             published, and until then the run that was current when this one began.
+        keep_runs: How many runs to keep.
         version: Version of this layout.
     """
 
@@ -82,6 +83,7 @@ class State:
     options: dict[str, Any] = field(default_factory=dict)
     tables: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     published: list[str] = field(default_factory=list)
+    keep_runs: int = 5
     version: int = STATE_VERSION
 
     def is_final(self, day: int) -> bool:

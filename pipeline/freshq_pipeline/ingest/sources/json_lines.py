@@ -24,7 +24,7 @@ def read_lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
 
 
 def irregular_files(spark: SparkSession, files: Sequence[str], unknown_name: str | None) -> list[str]:
-    """Return the files in which some line may hold several records, or a record with unknown fields.
+    """Return the files in which some line may hold several records, no object, or one with unknown fields.
 
     Searching for adjacent braces and for names is much cheaper than splitting and parsing every line.
 
@@ -33,7 +33,10 @@ def irregular_files(spark: SparkSession, files: Sequence[str], unknown_name: str
         files: Addresses of the files.
         unknown_name: Pattern of the names of unknown fields; None if they do not matter.
     """
-    irregular = _several() if unknown_name is None else _several() | F.col("value").rlike(unknown_name)
+    # Of an array Spark's reader makes a record for each element; line by line, it is one unusable record.
+    irregular = _several() | F.ltrim("value").startswith("[")
+    if unknown_name is not None:
+        irregular |= F.col("value").rlike(unknown_name)
     # Adding the file name to the matching lines only halves the time.
     found = spark.read.text(list(files)).where(irregular).select(_file()).distinct()
     return sorted(row["file"] for row in found.collect())
