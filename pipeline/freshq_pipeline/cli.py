@@ -5,7 +5,6 @@ Commands import what needs PySpark, PyArrow or boto3 when they run: `--help` wor
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import threading
@@ -24,23 +23,20 @@ from freshq.errors import MissingExtra, needs
 from freshq.policy.order import Order
 from freshq_pipeline.cluster.commands import Command
 from freshq_pipeline.errors import (
-    DIFFERENCE_STATUS,
     EXTRA,
     FAILED_STATUS,
-    VIOLATION_STATUS,
     BadInput,
     PipelineError,
     complain,
 )
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
 from freshq_pipeline.report.ahead import load_ahead
-from freshq_pipeline.report.terminal import difference, show_replay, show_summary
+from freshq_pipeline.report.ending import finish, finish_replay, postponed, report_on
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
@@ -139,15 +135,15 @@ def run(
     """Compute tables, summary and report from a folder of changes; later runs read only new files."""
     from freshq_pipeline.runs.batch import execute  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
+    from freshq_pipeline.storage.state import SUMMARY  # noqa: PLC0415 - an extra
 
     request = RunRequest(Folder(events), Folder(out), options)
     with RunProgress(Console(stderr=True)) as progress:
-        summary = execute(request, spark.session, progress)
+        with postponed() as problems:
+            execute(request, spark.session, progress)
         progress.begin("report")
-        from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java started
-
-        verdicts = write_report(request.out)
-    finish(summary, verdicts, as_json=as_json)
+        verdicts = report_on(request.out, problems)
+    finish(request.out.read_json(SUMMARY), verdicts, problems, as_json=as_json)
 
 
 @app.command()
@@ -178,12 +174,10 @@ def stream(
     request = RunRequest(Folder(events), Folder(out), options)
     # A stream that goes on lives long enough for Java's best compiler.
     tuning = plan(request).tuning() if every_seconds is None else LARGE
-    with spark.session(tuning) as session:
+    with postponed() as problems, spark.session(tuning) as session:
         follow(session, request, Folder(checkpoint).uri, every_seconds, files_per_batch=files_per_batch)
-    from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java started
-
-    verdicts = write_report(request.out)
-    finish(request.out.read_json(SUMMARY), verdicts, as_json=as_json)
+    verdicts = report_on(request.out, problems)
+    finish(request.out.read_json(SUMMARY), verdicts, problems, as_json=as_json)
 
 
 @app.command()
@@ -205,21 +199,20 @@ def replay(
     from freshq_pipeline.runs.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.partitions import published_paths  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.state import REPLAY  # noqa: PLC0415 - an extra
+    from freshq_pipeline.storage.state import REPLAY, SUMMARY  # noqa: PLC0415 - an extra
 
     grid = scenarios.grid()
     # A replay must not change how the current tables were made.
     request = as_before(RunRequest(Folder(events), Folder(out), Options(form)))
     with spark.session(plan(request).tuning()) as session:
-        summary = execute(request, lambda _tuning: nullcontext(session))
-        paths = published_paths(request.out, summary["run_id"], "tasks")
+        with postponed() as problems:
+            execute(request, lambda _tuning: nullcontext(session))
+        paths = published_paths(request.out, request.out.read_json(SUMMARY)["run_id"], "tasks")
         tasks = read_table(session, request.out, paths, "tasks")
         result = replayed(session, tasks, grid)
-    from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java started
-
     request.out.write_json(REPLAY, result)
-    write_report(request.out)
-    finish_replay(result, as_json=as_json)
+    report_on(request.out, problems)
+    finish_replay(result, problems, as_json=as_json)
 
 
 @app.command()
@@ -302,27 +295,3 @@ def submit(
         finish_replay(result, as_json=as_json)
     else:
         finish(result, {}, as_json=as_json)  # the sentences are in the report
-
-
-def finish(summary: dict[str, Any], verdicts: Mapping[str, str], *, as_json: bool) -> None:
-    """Print verdicts and summary; exit with `VIOLATION_STATUS` if there are ledger violations."""
-    if as_json:
-        typer.echo(json.dumps(summary))
-    else:
-        show_summary(summary, verdicts)
-    if summary["ledger_violations"]:
-        complain(f"{summary['ledger_violations']} ledger violations; see the table violations")
-        raise typer.Exit(VIOLATION_STATUS)
-
-
-def finish_replay(result: dict[str, Any], *, as_json: bool) -> None:
-    """Print the result of a replay, and exit with `DIFFERENCE_STATUS` if it is far from the recording."""
-    if as_json:
-        typer.echo(json.dumps(result))
-    else:
-        show_replay(result)
-    off = [one["check"] for one in result["queues"] if not one["check"]["within"]]
-    for check in off:
-        complain(difference(check))
-    if off:
-        raise typer.Exit(DIFFERENCE_STATUS)

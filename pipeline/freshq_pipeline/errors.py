@@ -10,8 +10,8 @@ FAILED_STATUS: Final = 3
 VIOLATION_STATUS: Final = 4
 # A replay of the recorded policy is far from the recording; everything is written.
 DIFFERENCE_STATUS: Final = 5
-# Everything is published, but a catalog does not have it yet.
-NOT_REGISTERED_STATUS: Final = 6
+# Everything is published, but what follows failed.
+UNFINISHED_STATUS: Final = 6
 # A command that Ctrl-C ended, as a shell reports it.
 INTERRUPTED_STATUS: Final = 130
 
@@ -22,7 +22,7 @@ PREFIX: Final = "freshq-pipeline: "
 
 
 class PipelineError(Exception):
-    """The command failed, and published nothing; the message says why in one line.
+    """The command failed; the message says why in one line. Nothing was published, unless a class says so.
 
     Attributes:
         status: Exit status of the command.
@@ -37,10 +37,14 @@ class BadInput(PipelineError):  # noqa: N818 - it names the input, as ValueError
     status = BAD_INPUT_STATUS
 
 
-class NotRegistered(PipelineError):  # noqa: N818 - it names the state
-    """The tables are published, but a catalog does not have them; the next run makes up for it."""
+class Unfinished(PipelineError):  # noqa: N818 - it names the state
+    """The tables are published, but what follows failed; the next run makes up for it."""
 
-    status = NOT_REGISTERED_STATUS
+    status = UNFINISHED_STATUS
+
+
+class NotRegistered(Unfinished):
+    """The tables are published, but a catalog does not have them."""
 
 
 class Overtaken(PipelineError):  # noqa: N818 - it names the state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,9 +16,17 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from freshq_pipeline.cli import app, finish, finish_replay
-from freshq_pipeline.errors import BAD_INPUT_STATUS, DIFFERENCE_STATUS, FAILED_STATUS, VIOLATION_STATUS
+from freshq_pipeline.cli import app
+from freshq_pipeline.errors import (
+    BAD_INPUT_STATUS,
+    DIFFERENCE_STATUS,
+    FAILED_STATUS,
+    UNFINISHED_STATUS,
+    VIOLATION_STATUS,
+    NotRegistered,
+)
 from freshq_pipeline.replays.check import check
+from freshq_pipeline.report.ending import finish, finish_replay
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.spark.failures import start_failure
 from freshq_pipeline.spark.java import OLDEST, version_of, write_launcher
@@ -26,6 +35,9 @@ from tests.support.working import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from freshq_pipeline.runs.request import RunRequest
+    from freshq_pipeline.storage.folder import Folder
 
 
 @pytest.mark.parametrize(
@@ -178,3 +190,39 @@ def test_what_became_of_the_tasks_comes_first(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.startswith("mail: All done.\n[b]ship[/b]: No tasks.\n")
     finish(summary, {"mail": "All done."}, as_json=True)
     assert "All done" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("failing", ["catalog", "report"])
+def test_a_published_run_reports_before_it_says_what_failed(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alarms of a cluster count the lines of JSON."""
+    write_lines(tmp_path / "in/a.json", [{}])
+    summary = {"run_id": "1", "ledger_violations": 1}
+    reported = list[str]()
+
+    def execute(request: RunRequest, *_arguments: object) -> dict[str, Any]:
+        request.out.write_json("summary.json", summary)
+        if failing == "catalog":
+            msg = "the tables are published, but not all are registered"
+            raise NotRegistered(msg)
+        return summary
+
+    def write_report(out: Folder) -> dict[str, str]:
+        reported.append(out.uri)
+        if failing == "report":
+            msg = "no space left"
+            raise OSError(msg)
+        return {}
+
+    monkeypatch.setattr("freshq_pipeline.runs.batch.execute", execute)
+    monkeypatch.setattr("freshq_pipeline.report.page.write_report", write_report)
+    out = str(tmp_path / "out")
+    result = CliRunner().invoke(app, ["run", "--events", str(tmp_path / "in"), "--out", out, "--json"])
+    assert result.exit_code == UNFINISHED_STATUS
+    assert json.loads(result.stdout) == summary
+    assert reported == [out]
+    first, last = result.stderr.splitlines()
+    assert first == "freshq-pipeline: 1 ledger violations; see the table violations"
+    assert last.startswith("freshq-pipeline: the tables ")
+    assert ("registered" if failing == "catalog" else "the report is not: no space left") in last

@@ -9,6 +9,7 @@ import jupytext
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.pipeline.recording import Recording, write_lines
 from tests.support.functions import PROJECT
 
 if TYPE_CHECKING:
@@ -22,8 +23,15 @@ def test_the_notebook_picks_a_max_age(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
+    # Another queue beside it, which is smaller.
+    tape = Recording()
+    for at in range(5):
+        tape.put(at, f"m{at}", queue="mail")
+        tape.take(at + 0.25, f"m{at}")
+        tape.settle(at + 0.5, f"m{at}", "SUCCESS")
+    write_lines(tmp_path / "demo-events/mail.json", tape.landed())
     monkeypatch.chdir(tmp_path)
-    for name in ("EVENTS", "OUT"):
+    for name in ("EVENTS", "OUT", "QUEUE"):
         monkeypatch.delenv(name, raising=False)
     assert SparkSession.builder.getOrCreate() is spark
     notebook = jupytext.read("max_age.py")
@@ -34,7 +42,7 @@ def test_the_notebook_picks_a_max_age(
         if cell.cell_type == "code":
             exec(compile(cell.source, f"cell {number}", "exec"), names)  # noqa: S102 - the notebook's own code
     summary = names["recorded"].summary
-    assert (summary["tasks"], summary["success"], summary["shed"]) == (720, 245, 475)
+    assert (summary["tasks"], summary["success"], summary["shed"]) == (725, 250, 475)
     # Longer max ages serve more tasks, and older ones.
     found = {row["deadline_seconds"]: row for row in names["candidates"].collect()}
     served = [row["served_in_time"] for row in found.values()]
@@ -47,3 +55,9 @@ def test_the_notebook_picks_a_max_age(
     picture = (tmp_path / "out/max_age.svg").read_text()
     for shown in ("newest first", "oldest first", "max age (s)", "wait, 99th percentile (s)"):
         assert shown in picture
+    # With no max age that fits, the last two cells say so.
+    names["OLDEST_SECONDS"] = 0.0
+    for cell in [cell for cell in notebook.cells if cell.cell_type == "code"][-2:]:
+        exec(compile(cell.source, "again", "exec"), names)  # noqa: S102 - the notebook's own code
+    assert "No max age of these keeps 99 of 100 waits within 0 s. Try shorter ones" in capsys.readouterr().out
+    assert "No max age of these" in (tmp_path / "out/max_age.svg").read_text()

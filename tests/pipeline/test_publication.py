@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import duckdb
 import pytest
 
-from freshq_pipeline.errors import BadInput
+from freshq_pipeline.errors import BadInput, Unfinished
 from freshq_pipeline.runs.batch import RunPlan, finish_last
 from freshq_pipeline.runs.stream import stream
 from freshq_pipeline.schemas import Format
@@ -270,3 +270,16 @@ def test_a_stream_begins_with_that(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(KilledError):
         stream(no_spark, request, str(tmp_path / "checkpoint"))
     assert begun == [(request, planned)]
+
+
+def test_an_error_after_the_publication_says_that_it_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Folder(str(tmp_path))
+    run(out, "1", DAYS)
+    monkeypatch.setattr(state_of_runs, "prune", Mock(side_effect=OSError("the disk is gone")))
+    with pytest.raises(
+        Unfinished, match=r"are published, but what follows failed: the disk is gone; run again"
+    ):
+        run(out, "2", DAYS)
+    assert seen(tmp_path) == {day: f"2 {day}" for day in DAYS}

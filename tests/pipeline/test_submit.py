@@ -278,7 +278,7 @@ def test_a_replay_shows_its_result_and_has_its_status(
 ) -> None:
     result = {"queues": [{"check": {"within": status == 0}}]}
     put(s3, "out/replay.json", result)
-    monkeypatch.setattr("freshq_pipeline.cli.difference", lambda _check: "far off")
+    monkeypatch.setattr("freshq_pipeline.report.ending.difference", lambda _check: "far off")
     application = Ending(s3, {"status": 5, "message": "far off"}) if status else Application("SUCCESS")
     ended = command(application, ["replay", "--policies", "lifo", "--queue", "mail", "--json"])
     assert ended.exit_code == status, ended.stderr

@@ -20,8 +20,8 @@ from freshq_pipeline.errors import (
     PREFIX,
     VIOLATION_STATUS,
     BadInput,
-    NotRegistered,
     PipelineError,
+    Unfinished,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ FINAL: Final = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
 # EMR reports runs with these statuses as failed, though they have published everything.
 PUBLISHED: Final = frozenset({VIOLATION_STATUS, DIFFERENCE_STATUS})
 # Errors that say everything in their message.
-_ERRORS: Final = {BadInput.status: BadInput, NotRegistered.status: NotRegistered}
+_ERRORS: Final = {BadInput.status: BadInput, Unfinished.status: Unfinished}
 _VERDICT_IN: Final = re.compile(rf"driverEnv\.{VERDICT}=(s3://\S+)")
 _ADDRESS: Final = re.compile(r"s3://([^/\s]+)/?(\S*)")
 _SETTING: Final = re.compile(r"[A-Za-z][\w.-]*=\S+")
@@ -177,7 +177,7 @@ def result_of(described: dict[str, Any], s3: S3Client) -> tuple[Command, dict[st
 
     Raises:
         BadInput: If the run rejected its input.
-        NotRegistered: If the run published its tables, but the catalog failed.
+        Unfinished: If the run published its tables, but what follows failed.
         PipelineError: If the run failed otherwise.
     """
     driver, state = described["jobDriver"]["sparkSubmit"], described["state"]

@@ -25,12 +25,10 @@ from freshq_pipeline.storage.state import (
     check_current,
     current,
     draft,
+    finish,
     new_run_id,
-    prune,
     publish,
     published_runs,
-    register,
-    show,
     silver_path,
 )
 
@@ -145,10 +143,7 @@ def finish_last(request: RunRequest, todo: RunPlan) -> None:
     """Finish what the previous run did not, if it was killed or the catalog failed after it was published."""
     if todo.before is None:
         return
-    show(request.out, todo.before.run_id)
-    if todo.registry is not None:
-        register(todo.registry, todo.before)
-    prune(request.out, todo.before, request.options.keep_runs, todo.registry)
+    finish(request.out, todo.before, request.options.keep_runs, todo.registry)
 
 
 def execute(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq_pipeline.errors import BadInput, Overtaken
+from freshq_pipeline.errors import BadInput, Overtaken, Unfinished
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.days import DAY_US, Day, days_from_json, iso
 from freshq_pipeline.storage.partitions import (
@@ -168,6 +168,7 @@ def publish(
 
     Raises:
         Overtaken: If another run was published since this one began.
+        Unfinished: If the run is published, and what follows failed.
     """
     run = f"runs/{state.run_id}"
     out.write_json(f"{run}/{MANIFEST}", manifest(state.run_id, state.tables))
@@ -182,6 +183,15 @@ def publish(
     out.write_json(
         POINTER, asdict(state) | {"days": {iso(day): asdict(kept) for day, kept in state.days.items()}}
     )
+    try:
+        finish(out, state, keep_runs, registry)
+    except OSError as error:
+        msg = f"the tables in {out.uri} are published, but what follows failed: {error}; run again"
+        raise Unfinished(msg) from error
+
+
+def finish(out: Folder, state: State, keep_runs: int, registry: Registry | None) -> None:
+    """Do what follows the publication, as far as it is not done."""
     show(out, state.run_id)
     if registry is not None:
         register(registry, state)
