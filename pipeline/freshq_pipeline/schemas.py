@@ -180,6 +180,7 @@ TOTALS: Final[dict[str, str]] = {
     "tasks": "bigint",
     "created": "bigint",
     **dict.fromkeys(OUTCOMES, "bigint"),
+    "in_time": "bigint",
     "violations": "bigint",
     "inversions": "bigint",
     "worker": "string",

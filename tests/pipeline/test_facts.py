@@ -212,6 +212,10 @@ def test_outcomes_at_an_earlier_time(pipeline: Pipeline, tmp_path: Path) -> None
     assert summary["events_read"] == sum(summary[f"events_{name}"] for name in counts)
     rows = {row["task_id"]: row["outcome"] for row in table(summary, "tasks", "task_id")}
     assert rows == {"a": "success", "b": "taken"}
+    # Without as-of no event is after it, whatever the run before counted.
+    whole = pipeline(tmp_path / "in", tmp_path / "out")
+    assert (whole["events_after_as_of"], whole["events_duplicate"]) == (0, 2)
+    assert whole["events_read"] == sum(whole[f"events_{name}"] for name in counts)
 
 
 def test_equal_to_duckdb(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

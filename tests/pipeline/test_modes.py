@@ -26,6 +26,7 @@ from freshq_pipeline.runs.batch import as_before, plan
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.runs.stream import stream
 from freshq_pipeline.schemas import TABLES, Format, ddl
+from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.recording import write_recording
 from tests.pipeline.conftest import Pipeline, query, table
@@ -82,19 +83,19 @@ def test_unusable_records_are_quarantined(
     new = {"note": 'a "b", c: {}', "nested": {"a": [1]}, "number": 2.5}
     events[0] = json.dumps(json.loads(events[0]) | new)
     events[2] = json.dumps(json.loads(events[2]) | {"number": 3, "worker": 'known, "text":'})
-    write_lines(
-        tmp_path / "in/whole.json.gz", [events[0] + events[1], "not json", "", '{"schema_version": 1}']
-    )
-    write_lines(tmp_path / "in/array.json", ["[" + ",".join(events[3:5]) + "]"])
-    write_lines(tmp_path / "in/cut.json.gz", events[2:])
-    cut = tmp_path / "in/cut.json.gz"
+    folder = tmp_path / "in/my 100%2F+1"  # Spark returns names URL-encoded
+    write_lines(folder / "whole.json.gz", [events[0] + events[1], "not json", "", '{"schema_version": 1}'])
+    write_lines(folder / "array.json", ["[" + ",".join(events[3:5]) + "]"])
+    write_lines(folder / "cut.json.gz", events[2:])
+    cut = folder / "cut.json.gz"
     cut.write_bytes(cut.read_bytes()[:-40])
     # 2 MB that inflate to 2 GB, in a line without an end.
-    (tmp_path / "in/bomb.json.gz").write_bytes(gzip.compress(b"0" * (32 << 20)) * 64)
+    (folder / "bomb.json.gz").write_bytes(gzip.compress(b"0" * (32 << 20)) * 64)
     summary = pipeline(tmp_path / "in", tmp_path / "out")
     quarantined = (tmp_path / "out/quarantine" / summary["run_id"]).glob("*.json")
     rows = [json.loads(line) for file in quarantined for line in file.read_text().splitlines()]
     found = {(row["file"].rsplit("/", 1)[-1], row["line"], row["reason"]) for row in rows}
+    assert {normalized(row["file"]).rsplit("/", 1)[0] for row in rows} == {str(folder)}
     lost = next(line for name, line, _ in found if name == "cut.json.gz")
     assert found == {
         ("whole.json.gz", 2, "not a JSON record"),
@@ -116,6 +117,19 @@ def test_unusable_records_are_quarantined(
     assert summary["events_distinct"] == 2 + lost - 1
     assert summary["events_read"] == summary["events_distinct"] + 5
     assert not (tmp_path / "out/salvage").exists() or not list((tmp_path / "out/salvage").iterdir())
+
+
+def test_names_that_spark_cannot_read_are_refused_in_words(pipeline: Pipeline, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in/a.json", small().landed())
+    for events, out in (("in[1]", "out"), ("in", "out*")):
+        with pytest.raises(BadInput, match=r"(events|out): .* has '[\[*]', which Spark takes for a pattern"):
+            pipeline(tmp_path / events, tmp_path / out)
+    for name, message in (("b{1}.json", "takes for a pattern"), ("00:00.json", "has a colon")):
+        (tmp_path / "in" / name).touch()
+        with pytest.raises(BadInput, match=message):
+            pipeline(tmp_path / "in", tmp_path / "out")
+        (tmp_path / "in" / name).unlink()
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -220,6 +234,21 @@ def test_replay_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Pa
     # The charts over time, of shed tasks and the replay; in one queue no task waited or was shed.
     assert [page.count(f"<h3>Queue {name}</h3>") for name in ("default", "mail")] == [6, 4]
     assert "Queue default, at its recorded capacity: lifo does" in page
+
+
+def test_the_verdict_is_of_all_days_and_the_charts_of_the_newest(
+    two_days_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("freshq_pipeline.report.page.MAX_DAYS", 1)
+    out = Folder(str(two_days_folder / "out"))
+    verdicts = write_report(out)
+    shown = relations({"manifest": out.at("tables/manifest.json")})["tasks"]
+    counted = f"select queue, count_if(in_time) / count(*) as ratio from {shown} group by 1"
+    ratios = {row["queue"]: row["ratio"] for row in query(counted)}
+    assert {queue: said.split(" %")[0] for queue, said in verdicts.items()} == {
+        queue: f"{100 * ratio:.0f}" for queue, ratio in ratios.items()
+    }
+    assert "in the newest 1 of 2 days" in (two_days_folder / "out/report.html").read_text()
 
 
 @pytest.mark.timeout(300)  # another start of Spark, on a machine that may be busy

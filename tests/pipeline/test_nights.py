@@ -20,7 +20,7 @@ from tests.pipeline.nights import (
     recorded,
 )
 from tests.pipeline.oracle import relations
-from tests.pipeline.recording import write_lines
+from tests.pipeline.recording import Recording, write_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,6 +77,27 @@ def test_a_night_computes_what_it_changed_and_a_late_event_opens_its_day(
     assert published(tmp_path / "out") == tables
     with pytest.raises(BadInput, match="silver of 2026-01-01 to 2026-01-06 was deleted"):
         pipeline(tmp_path / "in", tmp_path / "out", index_lag_seconds=1.0)
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+def test_the_recording_of_each_queue_begins_with_its_own_first_event(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    tape = Recording()
+    tape.put(0, "a", queue="one")
+    tape.put(1, "b", queue="two")
+    tape.put(2, "c", queue="two")
+    for at, task in ((5, "b"), (6, "c")):
+        tape.take(at, task)
+        tape.settle(at + 0.5, task, "SUCCESS")
+    first, other, _put, *rest = tape.landed()
+    # The queue two keeps a history only since 5 s, so that the put of c is before it.
+    summary = assert_each_run_equals_duckdb(pipeline, tmp_path, [[first, *rest]])
+    assert summary["ledger_violations"] == 0
+    # An event of 1 s makes it known that the put of c is missing.
+    summary = assert_each_run_equals_duckdb(pipeline, tmp_path, [[first, *rest], [other]])
+    violations = {row["queue"]: row["ledger_violations"] for row in summary["queues"]}
+    assert violations == {"one": 0, "two": 1}
 
 
 def test_days_of_the_options() -> None:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F
 
 from freshq_pipeline.gold.fates import fates
 from freshq_pipeline.gold.inversions import inversions
@@ -61,7 +62,7 @@ def test_lives_are_not_shuffled_again_for_inversions(spark: SparkSession, steps:
     before = str(spark.conf.get(threshold))
     spark.conf.set(threshold, "-1")  # as with millions of lives, where neither side of the join is small
     try:
-        plan = plan_of(tasks(lives(steps), inversions(steps, AS_OF_US), AS_OF_US, 0))
+        plan = plan_of(tasks(lives(steps), inversions(steps, AS_OF_US), AS_OF_US, F.lit(0)))
     finally:
         spark.conf.set(threshold, before)
     assert "SortMergeJoin" in plan
@@ -72,7 +73,7 @@ def test_lives_are_not_shuffled_again_for_inversions(spark: SparkSession, steps:
 def test_nothing_runs_in_one_partition(steps: DataFrame, written: DataFrame) -> None:
     inverted = inversions(steps, AS_OF_US)
     made = {
-        "tasks": tasks(lives(steps), inverted, AS_OF_US, 0),
+        "tasks": tasks(lives(steps), inverted, AS_OF_US, F.lit(0)),
         "minutes": minutes(steps, written, AS_OF_US),
         "workers": worked(steps),
         "fates": fates(written),

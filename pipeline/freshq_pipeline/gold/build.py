@@ -20,6 +20,7 @@ from freshq_pipeline.gold.ledger import ledger
 from freshq_pipeline.gold.minutes import minutes
 from freshq_pipeline.gold.open_days import open_all, open_days
 from freshq_pipeline.gold.silver_days import silver_files
+from freshq_pipeline.gold.starts import start_us
 from freshq_pipeline.gold.task_key import TASK, same_task
 from freshq_pipeline.gold.tasks import lives, tasks
 from freshq_pipeline.gold.totals import (
@@ -172,8 +173,7 @@ def _opened(
         state.tables = dict(run.known)
         state.opened = sorted(map(iso, run.opened.tasks))
         _note_figures(run, opened.figures)
-        if options.as_of_ms is not None:
-            _count_later(run)
+        _count_later(run, options)
         indexed.result()  # a failure must not be taken for days that share no ids
     return run, opened.steps
 
@@ -198,12 +198,12 @@ def _check_events(run: _Run) -> None:
         raise BadInput("events: no event of a task in them, or none up to as-of; is the format right?")
 
 
-def _count_later(run: _Run) -> None:
-    """Count the events after as-of of the days to compute."""
+def _count_later(run: _Run, options: TableOptions) -> None:
+    """Count the events after as-of of the days to compute: without as-of there are none."""
     later = pc.field("changed_us") > run.as_of_us
     for day in run.opened.tasks:
         known = run.state.days[day]
-        paths = silver_files(run.out, day, known.silver)
+        paths = [] if options.as_of_ms is None else silver_files(run.out, day, known.silver)
         known.later = run.out.scan(paths, _CHANGED, _CHANGED.names, later).count_rows() if paths else 0
 
 
@@ -217,7 +217,9 @@ def _tables(
     with timed("tasks"):
         elsewhere = _open_elsewhere(run, steps)
         on_clock = steps if elsewhere is None else steps.unionByName(elsewhere, allowMissingColumns=True)
-        made = tasks(lives(steps), _inverted(run, on_clock, lag_us), run.as_of_us, run.state.first_us or 0)
+        made = tasks(
+            lives(steps), _inverted(run, on_clock, lag_us), run.as_of_us, start_us(run.state.starts_us)
+        )
         by_day = made.withColumn("day", day_of_creation())
         every = run.write("tasks", by_day, columns_with_day("tasks"), *FOLDERS)
     with timed("minutes and others"):

@@ -19,7 +19,7 @@ NOT_CREATED: Final = "no creation recorded"
 
 
 def fates(tasks: DataFrame) -> DataFrame:
-    """Return `tasks`, `created`, outcomes, `violations` and `inversions` per queue, day and group.
+    """Return `tasks`, `created`, outcomes, `in_time`, `violations` and `inversions` per queue, day and group.
 
     Args:
         tasks: The table `tasks`.
@@ -27,6 +27,7 @@ def fates(tasks: DataFrame) -> DataFrame:
     conditions = {
         "created": ~F.array_contains("problems", NOT_CREATED),
         **{name: F.col("outcome") == name for name in OUTCOMES},
+        "in_time": F.col("in_time"),
         "violations": F.size("problems") > 0,
         "inversions": F.col("inverted"),
     }

@@ -26,7 +26,8 @@ def figures(out: Folder, state: State) -> dict[str, Any]:
         state: State of the run, with its tables.
     """
     paths = paths_of(state.tables, TOTAL)
-    names = {name: name for name in ("tasks", *OUTCOMES, "inversions")} | {"ledger_violations": "violations"}
+    counts = ("tasks", *OUTCOMES, "in_time", "inversions")
+    names = {name: name for name in counts} | {"ledger_violations": "violations"}
     fates = summed(read_totals(out, paths, FATES), ("queue",), tuple(names.values()))
     by_queue = fates.rename_columns(["queue", *names]).to_pylist()
     events = state.days.values()

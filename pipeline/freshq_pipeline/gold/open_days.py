@@ -168,13 +168,13 @@ def _with_beside(state: State, changed: set[int], clock: set[int]) -> OpenDays:
 
 
 def _changed_without_events(state: State, before: State, as_of_us: int) -> set[int]:
-    """Return days whose tasks change because the recording now begins earlier or ends later."""
+    """Return days whose tasks change because the recording of a queue now begins earlier, or ends later."""
     shed = {
         day
         for day, known in before.days.items()
         if known.next_deadline_us is not None and known.next_deadline_us <= as_of_us
     }
-    if before.first_us is None or state.first_us is None or state.first_us >= before.first_us:
+    if not any(state.starts_us[queue] < start for queue, start in before.starts_us.items()):
         return shed
     # A task whose put is missing may now violate the ledger.
     unbegun = {day for day, known in before.days.items() if known.unbegun}

@@ -46,7 +46,7 @@ def lives(steps: DataFrame) -> DataFrame:
     )
 
 
-def tasks(lives: DataFrame, inversions: DataFrame | None, as_of_us: int, since_us: int) -> DataFrame:
+def tasks(lives: DataFrame, inversions: DataFrame | None, as_of_us: int, since_us: Column) -> DataFrame:
     """Return the table.
 
     Args:
@@ -54,7 +54,7 @@ def tasks(lives: DataFrame, inversions: DataFrame | None, as_of_us: int, since_u
         inversions: `queue`, `task_id` and `life` of the tasks that were claimed while a newer one waited,
             perhaps several times; None: there are none.
         as_of_us: Time at which outcomes are determined.
-        since_us: Start of the recording; for tasks put before it, the put may be missing.
+        since_us: Start of the recording of the task's queue; for tasks put before it, the put may be missing.
     """
     with_outcome = _with_inverted(_with_outcome(lives, as_of_us), inversions)
     waited_us = F.col("first_taken_us") - F.col("created_us")
@@ -132,11 +132,11 @@ def _outcome(as_of_us: int) -> Column:
     )
 
 
-def problems(since_us: int) -> Column:
+def problems(since_us: Column) -> Column:
     """Return the ledger violations of a task, usually an empty list.
 
     Args:
-        since_us: Start of the recording.
+        since_us: Start of the recording of the task's queue.
     """
     last = F.col("last")
     ended_by_ttl = F.col("removed_us").isNotNull() & last["ttl_removal"]

@@ -38,11 +38,13 @@ OPEN: Final = "open"
 SCHEMA: Final = arrow_schema(TOTALS)
 # What the tables and figures over all days need of each kind.
 _READ: Final = {
-    FATES: ("queue", "day", "task_group", "tasks", "created", *OUTCOMES, "violations", "inversions"),
+    FATES: (
+        "queue", "day", "task_group", "tasks", "created", *OUTCOMES, "in_time", "violations", "inversions",
+    ),
     WAITS: ("queue", "class", "count", "shortest_us", "longest_us"),
     WORKERS: tuple(TABLES["workers"]),
     VIOLATIONS: tuple(TABLES["violations"]),
-}
+}  # fmt: skip
 _OF_OPEN: Final = (
     "task_id", "queue", "task_group", "priority", "status", "created_us", "changed_us", "not_before_us",
 )  # fmt: skip

@@ -10,6 +10,7 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, HARMLESS_BYTES, inflated
 from freshq_pipeline.ingest.manifests import exported_files
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.storage.addresses import check_no_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,7 @@ def input_files(folder: Folder, form: Format) -> dict[str, tuple[int, int]]:
     """Return the files to read, each with its size in bytes and its time in nanoseconds since the epoch.
 
     Raises:
-        BadInput: If the folder does not exist or has no files.
+        BadInput: If the folder does not exist or has no files, or Spark cannot read one by its name.
     """
     if not folder.is_folder():
         msg = f"events: there is no folder {folder.uri}"
@@ -49,7 +50,18 @@ def input_files(folder: Folder, form: Format) -> dict[str, tuple[int, int]]:
     if not found:
         msg = f"events: the folder {folder.uri} is empty"
         raise BadInput(msg)
+    for path in found:
+        _check_name(folder, path)
     return found
+
+
+def _check_name(folder: Folder, path: str) -> None:
+    """Raise BadInput if Spark cannot read a file with this name."""
+    check_no_pattern("events", path)
+    # Hadoop looks for a checksum beside a local file, and takes what is before the colon for a scheme.
+    if folder.local and ":" in path.rpartition("/")[2]:
+        msg = f"events: the name of {folder.at(path)} has a colon, with which Spark cannot read it; rename it"
+        raise BadInput(msg)
 
 
 def damaged_files(events: Folder, paths: list[str], out: Folder, salvage: str) -> list[Damaged]:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
@@ -24,7 +25,7 @@ from freshq_pipeline.storage.addresses import normalized
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from freshq_pipeline.schemas import Format
     from freshq_pipeline.storage.folder import Folder
@@ -59,8 +60,7 @@ class Ingested:
         with_unknown_fields: Accepted events with fields that this version does not know.
         unknown_fields: How often each of these fields occurs, by name.
         reasons: Quarantined records by reason.
-        first_us: Time of the first accepted event; None if there is none.
-        last_us: Time of the last accepted event.
+        last_us: Time of the last accepted event; None if there is none.
     """
 
     records: int = 0
@@ -69,7 +69,6 @@ class Ingested:
     with_unknown_fields: int = 0
     unknown_fields: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
-    first_us: int | None = None
     last_us: int | None = None
 
     @property
@@ -165,16 +164,16 @@ def _accept(events: DataFrame, target: str) -> tuple[Ingested, list[str]]:
         F.count_if(foreign).alias("no_task"),
         F.count_if(problem.isNull() & F.col("unknown_fields").isNotNull()).alias("with_unknown_fields"),
         F.collect_set(F.when(~foreign, F.col("file"))).alias("bad_files"),
-        F.min(F.when(problem.isNull(), F.col("changed_us"))).alias("first_us"),
         F.max(F.when(problem.isNull(), F.col("changed_us"))).alias("last_us"),
     )
     write_silver(rows.where(problem.isNull()), target)
     seen: dict[str, Any] = observation.get
     found = Ingested(seen["records"], seen["accepted"], seen["no_task"], seen["with_unknown_fields"])
-    found.first_us, found.last_us = seen["first_us"], seen["last_us"]
+    found.last_us = seen["last_us"]
     if found.with_unknown_fields:
         found.unknown_fields = _unknown_fields(events.sparkSession, target)
-    return found, sorted(seen["bad_files"])
+    # Spark returns file names URL-encoded.
+    return found, sorted(map(unquote, seen["bad_files"]))
 
 
 def _unknown_fields(spark: SparkSession, silver: str) -> dict[str, int]:
@@ -187,11 +186,16 @@ def _unknown_fields(spark: SparkSession, silver: str) -> dict[str, int]:
 def _numbered(spark: SparkSession, files: list[str]) -> DataFrame:
     """Return the lines of files with line numbers; each file is read as a whole."""
     whole = spark.read.text(files, wholetext=True) if files else spark.createDataFrame([], "value string")
-    name = F.col("_metadata.file_path") if files else F.lit(None).cast("string")
+    name = _decoded(F.col("_metadata.file_path")) if files else F.lit(None).cast("string")
     lines = F.posexplode(F.split("value", "\r?\n"))
     return whole.select(name.alias("file"), lines.alias("place", "value")).select(
         "file", (F.col("place") + 1).alias("line"), "value"
     )
+
+
+def _decoded(address: Column) -> Column:
+    """Return an address that is URL-encoded as users know it; a plus sign in it is one."""
+    return F.url_decode(F.replace(address, F.lit("+"), F.lit("%2B")))
 
 
 def _quarantine(

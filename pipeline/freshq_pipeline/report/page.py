@@ -37,25 +37,30 @@ MAX_DAYS: Final = 31
 # Most queues in the charts.
 MAX_QUEUES: Final = 8
 # The columns of tasks that are read beside those of `by_second`.
-_OF_TASKS: Final = ("task_group", "shed_reason", "in_time")
+_OF_TASKS: Final = ("task_group", "shed_reason")
 
 
 def write_report(out: Folder) -> dict[str, str]:
     """Write the report of the current run; return what became of the tasks of each queue, as sentences.
 
     Raises:
-        BadInput: If there is no run.
+        BadInput: If there is no run, or an earlier version made it.
     """
     if not out.exists(SUMMARY):
         msg = f"out: no {SUMMARY} in {out.uri}; run the pipeline first"
         raise BadInput(msg)
     summary = out.read_json(SUMMARY)
+    if any("in_time" not in row for row in summary["queues"]):
+        msg = (
+            f"out: an earlier version made the tables of {out.uri}; run the pipeline with --full-refresh once"
+        )
+        raise BadInput(msg)
     replayed = out.read_json(REPLAY) if out.exists(REPLAY) else None
     largest = _largest(summary)
     tasks = _read(out, summary["run_id"], "tasks", [*_OF_TASKS, *by_second.COLUMNS])
     tasks = tasks[tasks["queue"].isin(largest)]
     sections = _sections(out, summary, tasks, replayed)
-    verdicts = _verdicts(summary, tasks)
+    verdicts = _verdicts(summary)
     out.write(REPORT, page(summary, _verdicts_html(verdicts), sections))
     return verdicts
 
@@ -75,7 +80,8 @@ def _sections(
     workers = _read(out, run_id, "workers").nlargest(MAX_ROWS, "claims")
     ledger = _read(out, run_id, "ledger").sort_values(["queue", "day"]).fillna({"day": "total"})
     violations = _read(out, run_id, "violations").head(MAX_VIOLATIONS)
-    sections = [*_over_time(out, summary, tasks), _shed(tasks)]
+    recent = _recent(ledger)
+    sections = [*_over_time(out, summary, tasks), _shed(tasks, recent)]
     if len(groups) > 1:
         text = (
             "Offers and successes of the largest groups. Jain's index is 1 if all have the same, less if not."
@@ -84,19 +90,18 @@ def _sections(
     sections.append(Section("Workers", "The busiest workers.", table=workers))
     if replayed is not None:
         sections.append(_replay(replayed))
-    sections.append(
-        Section("Ledger", f"Created = all fates; the difference must be 0.{_days(ledger)}", table=ledger)
-    )
+    shown = f" The charts show what happened{recent}." if recent else ""
+    sections.append(Section("Ledger", f"Created = all fates; the difference must be 0.{shown}", table=ledger))
     if len(violations):
         text = f"The first {MAX_VIOLATIONS} tasks that violate the ledger."
         sections.append(Section("Violations", text, table=violations))
     return [*_queues(summary), *sections, _quality(summary)]
 
 
-def _days(ledger: pd.DataFrame) -> str:
-    """Return which days the charts show, if not all."""
+def _recent(ledger: pd.DataFrame) -> str:
+    """Return of which days the charts are, if not of all."""
     days = ledger["day"].nunique() - 1  # and the total
-    return f" The charts show the newest {MAX_DAYS} of {days} days." if days > MAX_DAYS else ""
+    return f" in the newest {MAX_DAYS} of {days} days" if days > MAX_DAYS else ""
 
 
 def _largest(summary: dict[str, Any]) -> list[str]:
@@ -109,11 +114,12 @@ def _name(queue: str | None) -> str:
     return charts.NO_NAME if queue is None else queue
 
 
-def _verdicts(summary: dict[str, Any], tasks: pd.DataFrame) -> dict[str, str]:
-    """Return what became of the tasks of each queue, in one sentence each."""
-    waits = {_name(row["queue"]): row["wait_p50_seconds"] for row in summary["queues"]}
+def _verdicts(summary: dict[str, Any]) -> dict[str, str]:
+    """Return what became of all tasks of each queue, in one sentence each."""
+    figures = {_name(row["queue"]): row for row in summary["queues"]}
     return {
-        queue: verdict(fates_of(tasks[tasks["queue"] == queue]), waits[queue]) for queue in _largest(summary)
+        queue: verdict(fates_of(figures[queue]), figures[queue]["wait_p50_seconds"])
+        for queue in _largest(summary)
     }
 
 
@@ -170,18 +176,23 @@ def _each(
     return {queue: [axes.dressed(one)] for queue, one in drawn.items() if one is not None}
 
 
-def _shed(tasks: pd.DataFrame) -> Section:
-    """Return the shed tasks as charts, or as a sentence if one is enough."""
+def _shed(tasks: pd.DataFrame, recent: str) -> Section:
+    """Return the shed tasks as charts, or as a sentence if one is enough.
+
+    Args:
+        tasks: The tasks.
+        recent: Of which days they are, if not of all.
+    """
     title = "Shed, by reason and group"
     rows = tasks[tasks["outcome"] == "shed"]
     counts = charts.shed_counts(rows)
     if len(rows) == 0:
-        return Section(title, "No task was shed.")
+        return Section(title, f"No task was shed{recent}.")
     if len(counts) == 1 and rows["queue"].nunique() == 1:
         count, reason = counts["tasks"].iloc[0], counts["shed_reason"].iloc[0]
-        return Section(title, f"{count:,} tasks were shed, all for the reason {reason!r}.")
+        return Section(title, f"{count:,} tasks were shed{recent}, all for the reason {reason!r}.")
     drawn = _each(rows, lambda one: charts.shed(charts.shed_counts(one)))
-    return Section(title, "Tasks that were shed.", drawn)
+    return Section(title, f"Tasks that were shed{recent}.", drawn)
 
 
 def _replay(replayed: dict[str, Any]) -> Section:

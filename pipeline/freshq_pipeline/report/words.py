@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import pandas as pd
-
 MINUTE: Final = 60
 HOUR: Final = 3600
 
@@ -61,24 +59,20 @@ def verdict(fates: Mapping[str, int], wait_p50_seconds: float | None) -> str:
     return f"{', '.join(parts)}{wait}."
 
 
-def fates_of(tasks: pd.DataFrame) -> dict[str, int]:
-    """Count tasks by fate in plain words.
+def fates_of(figures: Mapping[str, int]) -> dict[str, int]:
+    """Return the number of tasks by fate in plain words.
 
     Args:
-        tasks: With the columns `outcome` and `in_time`.
+        figures: The figures of a queue in the summary, which are of all days.
     """
-    counts = tasks["outcome"].value_counts()
-    succeeded = int(counts.get("success", 0))
-    # Tasks that were never done have null, not False.
-    in_time = int((tasks["outcome"].eq("success") & tasks["in_time"].eq(other=True)).sum())
     return {
-        "done in time": in_time,
-        "shed": int(counts.get("shed", 0)),
-        "done late": succeeded - in_time,
-        "failed": int(counts.get("failure", 0)),
-        "cancelled": int(counts.get("cancelled", 0)),
-        "still waiting": int(counts.get("pending", 0)),
-        "still running": int(counts.get("taken", 0)),
+        "done in time": figures["in_time"],
+        "shed": figures["shed"],
+        "done late": figures["success"] - figures["in_time"],
+        "failed": figures["failure"],
+        "cancelled": figures["cancelled"],
+        "still waiting": figures["pending"],
+        "still running": figures["taken"],
     }
 
 

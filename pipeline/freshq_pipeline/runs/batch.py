@@ -204,7 +204,7 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
         before = todo.before
         state.days = deepcopy(before.days)
         state.files, state.indexed, state.ids = dict(before.files), before.indexed, list(before.ids)
-        state.first_us, state.last_us = before.first_us, before.last_us
+        state.starts_us, state.last_us = dict(before.starts_us), before.last_us
         state.final_until = before.final_until
         state.counts, state.reasons = dict(before.counts), dict(before.reasons)
         state.unknown_fields = dict(before.unknown_fields)
@@ -243,6 +243,7 @@ def _work(
 
 def _ingest(spark: SparkSession, request: RunRequest, todo: RunPlan, state: State) -> None:
     """Write the new files as a silver part, and add them to the state."""
+    from freshq_pipeline.gold.starts import earliest, starts_us  # noqa: PLC0415 - loads Spark
     from freshq_pipeline.ingest.silver import ingest  # noqa: PLC0415 - loads Spark
 
     form, ratio = request.options.form, request.options.max_reject_ratio
@@ -254,19 +255,13 @@ def _ingest(spark: SparkSession, request: RunRequest, todo: RunPlan, state: Stat
     more["accepted"] -= more["too_late"]
     if not state.days and not request.out.exists(f"silver/{state.run_id}"):
         raise BadInput("events: no file in them is readable")
-    _extend(state, None if more["too_late"] else found.first_us, found.last_us)
+    state.starts_us = earliest(state.starts_us, starts_us(request.out, state.run_id))
+    if found.last_us is not None:
+        state.last_us = max(found.last_us, state.last_us or found.last_us)
     state.counts = dict(Counter(state.counts) + Counter(more))
     state.reasons = dict(Counter(state.reasons) + Counter(found.reasons))
     state.unknown_fields = dict(Counter(state.unknown_fields) + Counter(found.unknown_fields))
     state.files |= {path: list(todo.files[path]) for path in todo.new}
-
-
-def _extend(state: State, first_us: int | None, last_us: int | None) -> None:
-    """Extend the time of the recording to new events; None: leave this end."""
-    if first_us is not None:
-        state.first_us = first_us if state.first_us is None else min(first_us, state.first_us)
-    if last_us is not None:
-        state.last_us = last_us if state.last_us is None else max(last_us, state.last_us)
 
 
 def _add_days(spark: SparkSession, out: Folder, state: State) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.storage.addresses import check_no_pattern
 from freshq_pipeline.storage.catalogs import CatalogName
 from freshq_pipeline.storage.days import number
 from freshq_pipeline.storage.recording import recorded_index_lag_seconds
@@ -128,6 +129,15 @@ class RunRequest:
     events: Folder
     out: Folder
     options: Options = field(default_factory=Options)
+
+    def __post_init__(self) -> None:
+        """Validate.
+
+        Raises:
+            BadInput: If Spark would take an address for a pattern.
+        """
+        check_no_pattern("events", self.events.uri)
+        check_no_pattern("out", self.out.uri)
 
     def with_recorded_lag(self) -> RunRequest:
         """Return the request with the index lag that is recorded with the events, unless one was given.

@@ -34,7 +34,7 @@ SUMMARY: Final = "summary.json"
 REPLAY: Final = "replay.json"
 # Durations of the parts of a run. Not in the tables: these are equal for equal input, durations are not.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 5
+STATE_VERSION: Final = 6
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class State:
         days: The accepted events in silver, duplicates included, by number of their day of creation.
         indexed: Silver parts whose ids are in the index of ids.
         ids: Names of the parts of that index.
-        first_us: Time of the first event.
+        starts_us: Time of the first event of each queue.
         last_us: Time of the last event.
         as_of_us: Time up to which the tables are complete.
         opened: Days whose tasks this run computed.
@@ -72,7 +72,7 @@ class State:
     days: dict[int, Day] = field(default_factory=dict)
     indexed: list[str] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
-    first_us: int | None = None
+    starts_us: dict[str | None, int] = field(default_factory=dict)
     last_us: int | None = None
     as_of_us: int = 0
     opened: list[str] = field(default_factory=list)
@@ -128,7 +128,13 @@ def current(out: Folder) -> State | None:
         msg = f"out: {out.at(POINTER)} was written by another version; "
         msg += "run `freshq-pipeline run --full-refresh` once, or use another folder"
         raise BadInput(msg)
-    return State(**kept | {"days": days_from_json(kept["days"])})
+    return State(**kept | {"days": days_from_json(kept["days"]), "starts_us": dict(kept["starts_us"])})
+
+
+def _as_json(state: State) -> dict[str, Any]:
+    days = {iso(day): asdict(kept) for day, kept in state.days.items()}
+    # Pairs: a name of an object of JSON cannot be null.
+    return asdict(state) | {"days": days, "starts_us": list(state.starts_us.items())}
 
 
 @contextmanager
@@ -180,9 +186,7 @@ def publish(
         raise
     # Pruning needs to know the run before.
     state.published = [*state.published, state.run_id][-max(keep_runs, 2) :]
-    out.write_json(
-        POINTER, asdict(state) | {"days": {iso(day): asdict(kept) for day, kept in state.days.items()}}
-    )
+    out.write_json(POINTER, _as_json(state))
     try:
         finish(out, state, keep_runs, registry)
     except OSError as error:

@@ -2,6 +2,7 @@
 create temp table lives as
 with gathered as (
   select queue, task_id, life, min(created_us) as created_us, min(put_us) as put_us, bool_or(born or change = 'SNAPSHOT') as begun,
+    min(min(at_us)) over (partition by queue) as start_us,
     min(at_us) filter (claimed) as first_taken_us,
     max(at_us) filter (not removed and status in ('SUCCESS', 'FAILURE', 'CANCELLED', 'SHED')) as settled_us,
     count(*) filter (claimed) - count(*) filter (released) as claims,
@@ -48,7 +49,7 @@ select task_id, life, queue, task_group, kind, priority, put_us, created_us, dea
   outcome = 'success' and coalesce(finished_us <= deadline_us, true) as in_time,
   list_concat(
     list_filter([
-      if(not begun and put_us >= (select min(at_us) from changes), 'no creation recorded', null),
+      if(not begun and put_us >= start_us, 'no creation recorded', null),
       if(by_ttl and status = 'TAKEN', 'lost while it was taken', null),
       if(by_ttl and status = 'PENDING' and deadline_us >= removed_us + 1_000_000, 'removed before its deadline', null)
     ], lambda problem: problem is not null),
