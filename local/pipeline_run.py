@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import boto3
 
 from freshq_pipeline.cluster.pull import pull
-from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.recording import DYNAMODB_INDEX_LAG_SECONDS, RECORDING, write_recording
 from local.emulator import end_group
 
 if TYPE_CHECKING:
@@ -61,12 +59,11 @@ def fetch_archive(emulator: Emulator, bucket: str, events: int, folder: Path) ->
             raise PipelineRunError(msg)
         time.sleep(POLL_SECONDS)
         pull(bucket, folder, client)
-        write_recording(Folder(str(folder)), DYNAMODB_INDEX_LAG_SECONDS)
         found = len(_event_ids(folder))
 
 
 def _event_ids(folder: Path) -> set[str]:
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != RECORDING]
+    files = [path for path in folder.rglob("*") if path.is_file()]
     lines = [line for path in files for line in path.read_text("utf-8").splitlines()]
     return {json.loads(line)["event_id"] for line in lines}
 

@@ -23,8 +23,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "max_reject_ratio": {"help": "Share of the records that may be unusable."},
     "keep_runs": {"help": "How many runs to keep."},
     "index_lag_seconds": {
-        "help": "Time after which a new task must be visible to claims, for inversions (default: as recorded "
-        "with the events, or 0)."
+        "help": "Time after which a new task must be visible to claims, for inversions (default: 0 "
+        "for histories that were pulled from SQL, 1 for DynamoDB)."
     },
     "full_refresh": {"help": "Read everything again, including what was read before."},
     "iceberg": {

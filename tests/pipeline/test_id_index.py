@@ -14,6 +14,7 @@ from freshq_pipeline.gold import build as gold
 from freshq_pipeline.gold.id_index import hashed, index_ids
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.state import State, silver_path
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def test_an_index_that_fails_ends_a_first_run(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(gold, "open_all", lambda *_arguments: no_days)
     monkeypatch.setattr(gold, "_check_events", lambda _run: None)
     monkeypatch.setattr(gold, "figures", lambda *_arguments: {})
-    state, options = State("1", "in", "landed"), SimpleNamespace(as_of_ms=None, index_lag_seconds=0)
+    state, options = State("1", "in", "landed"), SimpleNamespace(as_of_ms=None, index_lag=IndexLag(0))
     no_spark: Any = None
     with pytest.raises(OSError, match="the disk is full"):
         gold.build(

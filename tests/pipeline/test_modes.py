@@ -28,7 +28,7 @@ from freshq_pipeline.runs.stream import stream
 from freshq_pipeline.schemas import TABLES, Format, ddl
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.recording import write_recording
+from freshq_pipeline.storage.recording import IndexLag, recording_of_history
 from tests.pipeline.conftest import Pipeline, query, table
 from tests.pipeline.oracle import relations
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
@@ -173,33 +173,50 @@ def test_export_through_its_manifest(pipeline: Pipeline, tmp_path: Path) -> None
 
 
 def test_a_replay_keeps_the_options_of_the_run(pipeline: Pipeline, tmp_path: Path) -> None:
-    tape = Recording()
-    for at, task in ((0, "older"), (21, "newer")):
-        tape.put(at, task)
-    tape.take(22.5, "older")  # out of turn, if the index showed the newer one within 1.5 s
-    write_lines(tmp_path / "in/a.json", tape.landed())
-    write_recording(Folder(str(tmp_path / "in")), 2.0)
+    write_lines(tmp_path / "in/a.json", small().landed())
     as_of_ms = START_SECONDS * 1000 + 23_000
-    summary = pipeline(tmp_path / "in", tmp_path / "out", as_of_ms=as_of_ms, keep_runs=20)
-    assert (summary["index_lag_seconds"], summary["inversions"]) == (2.0, 0)
     chosen: dict[str, Any] = {"as_of_ms": as_of_ms, "index_lag_seconds": 2.0, "keep_runs": 20}
+    summary = pipeline(tmp_path / "in", tmp_path / "out", **chosen)
+    assert (summary["as_of_ms"], summary["index_lag_seconds"]) == (as_of_ms, 2.0)
     plain = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
     again = as_before(plain)
     assert again == replace(plain, options=Options(**chosen))
-    assert plan(again).new == []
+    assert (plan(again).new, plan(again).again) == ([], False)
     # Another output has no options yet, and options for other events do not apply.
     elsewhere = replace(plain, out=Folder(str(tmp_path / "new")))
     of_others = replace(plain, events=Folder(str(tmp_path)))
     assert (as_before(elsewhere), as_before(of_others)) == (elsewhere, of_others)
-    # An option overrides what is recorded with the events; folders that record nothing have no lag.
-    assert replace(plain, options=Options(index_lag_seconds=0.5)).with_recorded_lag().options == Options(
-        index_lag_seconds=0.5
-    )
-    assert of_others.with_recorded_lag().options.index_lag_seconds == 0
-    (tmp_path / "in/_recording.json").write_text('{"index_lag_seconds": "1"}')
-    with pytest.raises(BadInput, match=r"_recording\.json must be a JSON object with index_lag_seconds"):
-        plain.with_recorded_lag()
-    assert summary["as_of_ms"] == chosen["as_of_ms"]
+
+
+def out_of_turn_within_a_second(queue: str) -> Recording:
+    """Return an older task that is claimed half a second after a newer one was put."""
+    tape = Recording()
+    for at, task in ((0, "older"), (21, "newer")):
+        tape.put(at, task, queue=queue)
+    tape.take(21.5, "older")
+    return tape
+
+
+def test_the_index_lag_is_that_of_the_source(pipeline: Pipeline, tmp_path: Path) -> None:
+    """DynamoDB's index may show a task a second late; a history of SQL says that its queries do not."""
+    write_lines(tmp_path / "in/2026/11/21/08/a.json", out_of_turn_within_a_second("cloud").landed())
+    events, out = tmp_path / "in", tmp_path / "out"
+    first = pipeline(events, out, index_lag_seconds=None)
+    history = events / "queue-office-123456789abc"
+    write_lines(history / "000000000001.jsonl.gz", out_of_turn_within_a_second("office").landed())
+    write_lines(history / "_recording.json", [recording_of_history("office")])
+    # A source more does not change the tables of the others, and so opens no day again.
+    assert not plan(RunRequest(Folder(str(events)), Folder(str(out)))).again
+    second = pipeline(events, out, index_lag_seconds=None)
+    found = {row["queue"]: (row["inversions"], row["index_lag_seconds"]) for row in second["queues"]}
+    assert found == {"cloud": (0, 1.0), "office": (1, 0.0)}
+    assert (first["inversions"], first["index_lag_seconds"]) == (0, 1.0)
+    given = RunRequest(Folder(str(events)), Folder(str(out)), Options(index_lag_seconds=0.25))
+    assert given.index_lag() == IndexLag(0.25)
+    assert plan(given).again
+    (history / "_recording.json").write_text('{"queue": "office", "index_lag_seconds": "1"}')
+    with pytest.raises(BadInput, match=r"_recording\.json must be a JSON object with queue, a string, and"):
+        pipeline(events, out, index_lag_seconds=None)
 
 
 def test_replay_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
@@ -275,7 +292,7 @@ def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeli
     request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
     stream(spark, request, str(tmp_path / "checkpoint"))
     streamed = json.loads((tmp_path / "out/summary.json").read_text())
-    batch = pipeline(tmp_path / "in", tmp_path / "batch")
+    batch = pipeline(tmp_path / "in", tmp_path / "batch", index_lag_seconds=None)
     assert without_names(streamed) == without_names(batch)
     assert {name: rows_of(streamed, name) for name in TABLES} == {
         name: rows_of(batch, name) for name in TABLES

@@ -263,7 +263,7 @@ def test_a_stream_begins_with_that(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     options = SimpleNamespace(form=Format.LANDED)
     out, planned = Folder(str(tmp_path)), RunPlan(None, {}, [])
-    request: Any = SimpleNamespace(options=options, out=out, with_recorded_lag=lambda: request)
+    request: Any = SimpleNamespace(options=options, out=out)
     monkeypatch.setattr("freshq_pipeline.runs.stream.plan", lambda _request: planned)
     monkeypatch.setattr("freshq_pipeline.runs.stream.finish_last", kill)
     no_spark: Any = None

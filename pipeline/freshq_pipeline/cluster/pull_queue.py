@@ -14,6 +14,7 @@ from freshq.cli.addresses import Address, check_file, open_queue
 from freshq.cli.commands.match.opening import open_match_queue
 from freshq.errors import FreshqError, MissingExtra, TableMissing
 from freshq_pipeline.errors import BadInput, PipelineError
+from freshq_pipeline.storage.recording import HISTORY_FOLDER, RECORDING, recording_of_history
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -101,8 +102,12 @@ def _pull(
     parts = [_Part.of(history, name, out) for name in names]
     done, of, events = 0, sum(len(part.missing) for part in parts), 0
     for part in parts:
+        if part.known:
+            part.write_recording()
         for batch in part.missing:
-            events += _write(_path(part.folder, batch), _batch(history, part.name, batch))
+            found = _batch(history, part.name, batch)
+            part.write_recording()
+            events += _write(_path(part.folder, batch), found)
             done += 1
             if progress is not None:
                 progress(done, of)
@@ -129,7 +134,7 @@ class _Part:
     def of(cls, history: History, name: str, out: Path) -> _Part:
         """Put all events of a queue into batches, and look which of them a folder lacks."""
         kept = _kept(history, name)
-        folder = out / f"queue-{name}-{kept.history_id[:ID_CHARACTERS]}"
+        folder = out / f"{HISTORY_FOLDER}{name}-{kept.history_id[:ID_CHARACTERS]}"
         _check_only_history(name, folder)
         known = _numbers(folder)
         _check_same(history, name, kept, known, folder)
@@ -138,6 +143,13 @@ class _Part:
         _check_gap(kept, known, folder)
         missing = [batch for batch in range(kept.first_batch, kept.last_batch + 1) if batch not in known]
         return cls(name, folder, missing, len(known))
+
+    def write_recording(self) -> None:
+        """Write what a run must know of the history, unless it is there."""
+        target = self.folder / RECORDING
+        if not target.exists():
+            with whole_file(target) as file:
+                file.write(json.dumps(recording_of_history(self.name)).encode())
 
 
 @contextmanager

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from rich.progress import DownloadColumn
 
 from freshq_pipeline.cluster.pull_queue import pull_match_queue, pull_queue
-from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.recording import DYNAMODB_INDEX_LAG_SECONDS, write_recording
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +24,6 @@ def from_stack(stack: str, out: Path, bar: Progress) -> str:
     task = bar.add_task("copying", total=None)
     pulled = copy(bucket, out, progress=lambda done, of: bar.update(task, completed=done, total=of))
     bar.update(task, total=pulled.copied_bytes, completed=pulled.copied_bytes)
-    write_recording(Folder(str(out)), DYNAMODB_INDEX_LAG_SECONDS)
     return f"{pulled.copied} files copied to {out}, {pulled.known} already there"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
@@ -15,7 +15,7 @@ from freshq_pipeline.gold.fates import day_of_creation
 from freshq_pipeline.gold.figures import figures
 from freshq_pipeline.gold.groups import groups
 from freshq_pipeline.gold.id_index import index_ids
-from freshq_pipeline.gold.inversions import CLAIM, inversions, inversions_here
+from freshq_pipeline.gold.inversions import CLAIM, index_lag_us, inversions, inversions_here
 from freshq_pipeline.gold.ledger import ledger
 from freshq_pipeline.gold.minutes import minutes
 from freshq_pipeline.gold.open_days import open_all, open_days
@@ -48,13 +48,14 @@ from freshq_pipeline.storage.partitions import (
     paths_of,
     replaced,
 )
+from freshq_pipeline.storage.recording import IndexLag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from freshq_pipeline.gold.open_days import OpenDays
     from freshq_pipeline.storage.folder import Folder
@@ -73,12 +74,12 @@ class TableOptions:
     Attributes:
         as_of_ms: Epoch milliseconds at which outcomes are determined, without later events; None: the time of
             the newest event.
-        index_lag_seconds: Time after which a claimable task must be visible to claims.
+        index_lag: Time after which a claimable task must be visible to claims, by queue.
         again: Whether a day is to be computed in any case.
     """
 
     as_of_ms: int | None = None
-    index_lag_seconds: float = 0.0
+    index_lag: IndexLag = field(default_factory=IndexLag)
     again: Callable[[int], bool] = lambda _day: False
 
 
@@ -150,7 +151,7 @@ def build(
     with ExitStack() as held:
         run, steps = _opened(spark, out, state, before, options, timed, held)
         if steps is not None:
-            _tables(run, steps, round(options.index_lag_seconds * 1e6), timed)
+            _tables(run, steps, index_lag_us(options.index_lag), timed)
     return figures(out, state)
 
 
@@ -208,7 +209,7 @@ def _count_later(run: _Run, options: TableOptions) -> None:
 
 
 def _tables(
-    run: _Run, steps: DataFrame, lag_us: int, timed: Callable[[str], AbstractContextManager[None]]
+    run: _Run, steps: DataFrame, lag_us: Column, timed: Callable[[str], AbstractContextManager[None]]
 ) -> None:
     """Write all tables, and move their files to where they stay."""
     clock = run.opened.clock
@@ -245,7 +246,7 @@ def _open_elsewhere(run: _Run, steps: DataFrame) -> DataFrame | None:
     return others
 
 
-def _inverted(run: _Run, steps: DataFrame, lag_us: int) -> DataFrame | None:
+def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
     """Write the claims that were out of turn by day, and return them with those of the other days, if any."""
     draft, of_steps = draft_path(run.state.run_id, INVERSIONS), (run.as_of_us, lag_us, run.opened.clock)
     if _steps_at_most(run) <= FEW_STEPS:

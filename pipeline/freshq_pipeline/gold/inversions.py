@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from freshq_pipeline.gold.task_key import by_queue_name
 from freshq_pipeline.schemas import ddl
 from freshq_pipeline.storage.arrow_schema import arrow_schema
 from freshq_pipeline.storage.days import DAY_US, FOREVER_US
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from numpy.typing import NDArray
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+    from freshq_pipeline.storage.recording import IndexLag
 
     Moments: TypeAlias = NDArray[np.int64]
 
@@ -35,17 +38,17 @@ _LEVEL: Final = ("queue", "priority")
 
 
 def inversions(
-    steps: DataFrame, as_of_us: int, index_lag_us: int = 0, days: Collection[int] | None = None
+    steps: DataFrame, as_of_us: int, lag_us: Column | int = 0, days: Collection[int] | None = None
 ) -> DataFrame:
     """Return `queue`, `task_id`, `life` and `day` of the claims that were out of turn, perhaps several times.
 
     Args:
         steps: From `distinct_steps`.
         as_of_us: End of the recording.
-        index_lag_us: Time after which a claimable task must be visible to claims.
+        lag_us: Time after which a claimable task must be visible to claims.
         days: Look at the claims of these days; None: of all.
     """
-    claims, waits = _claims_and_waits(steps, as_of_us, index_lag_us)
+    claims, waits = _claims_and_waits(steps, as_of_us, lag_us)
     first = F.expr(f"since_us div {CHUNK_US}")
     last = F.floor(F.least(F.col("until_us"), F.lit(as_of_us)) / CHUNK_US)
     rows = claims.withColumn("chunk", first).unionByName(
@@ -57,17 +60,17 @@ def inversions(
 
 
 def inversions_here(
-    steps: DataFrame, as_of_us: int, index_lag_us: int = 0, days: Collection[int] | None = None
+    steps: DataFrame, as_of_us: int, lag_us: Column | int = 0, days: Collection[int] | None = None
 ) -> pa.Table:
     """Return the same without a worker of Python's, which takes longer to start than few steps take here.
 
     Args:
         steps: As above; all their claims and waits must fit into memory.
         as_of_us: As above.
-        index_lag_us: As above.
+        lag_us: As above.
         days: As above.
     """
-    claims, waits = _claims_and_waits(steps, as_of_us, index_lag_us)
+    claims, waits = _claims_and_waits(steps, as_of_us, lag_us)
     if days is not None:
         claims = claims.where(F.expr(f"since_us div {DAY_US}").isin(*days))
     found = claims.unionByName(waits).toArrow()
@@ -79,7 +82,13 @@ def inversions_here(
     )
 
 
-def _claims_and_waits(steps: DataFrame, as_of_us: int, index_lag_us: int) -> tuple[DataFrame, DataFrame]:
+def index_lag_us(lag: IndexLag) -> Column:
+    """Return the index lag of the queue in the column `queue`."""
+    by_queue = {queue: round(seconds * 1e6) for queue, seconds in lag.by_queue.items()}
+    return by_queue_name(by_queue, round(lag.seconds * 1e6))
+
+
+def _claims_and_waits(steps: DataFrame, as_of_us: int, lag_us: Column | int) -> tuple[DataFrame, DataFrame]:
     """Return the claims, whose `until_us` is null, and the times in which tasks waited."""
     claims = steps.where("claimed").select(
         *_LEVEL,
@@ -92,7 +101,7 @@ def _claims_and_waits(steps: DataFrame, as_of_us: int, index_lag_us: int) -> tup
     # A delayed task may not be in the index yet.
     waiting = steps.where("status = 'PENDING' and not removed and not_before_us is null")
     until = F.coalesce(F.least("next_us", "deadline_us"), F.lit(FOREVER_US))
-    since = F.col("changed_us") + index_lag_us
+    since = F.col("changed_us") + lag_us
     waits = waiting.where(since < F.least(until, F.lit(as_of_us))).select(
         *_LEVEL,
         since.alias("since_us"),

@@ -5,11 +5,11 @@ Arrow reads two columns of the new events for it, without a job of Spark.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql import functions as F
+
+from freshq_pipeline.gold.task_key import by_queue_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,5 @@ def start_us(starts: Mapping[str | None, int]) -> Column:
     Args:
         starts: The start of each queue.
     """
-    named = json.dumps({queue: start for queue, start in starts.items() if queue is not None})
-    return F.coalesce(
-        F.from_json(F.lit(named), "map<string,bigint>")[F.col("queue")], F.lit(starts.get(None, 0))
-    )
+    named = {queue: start for queue, start in starts.items() if queue is not None}
+    return by_queue_name(named, starts.get(None, 0))

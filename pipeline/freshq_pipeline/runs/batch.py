@@ -17,6 +17,7 @@ from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.days import DAY_US, Day, number
 from freshq_pipeline.storage.one_run import only_run
 from freshq_pipeline.storage.partitions import MANIFEST, PUBLISHED, place
+from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.registration import registry_of
 from freshq_pipeline.storage.state import (
     SECONDS,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from freshq_pipeline.runs.progress import RunProgress
-    from freshq_pipeline.runs.request import RunRequest
+    from freshq_pipeline.runs.request import Options, RunRequest
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.registration import Registry
 
@@ -55,6 +56,7 @@ class RunPlan:
         before: State of the run to build on; None: start from nothing.
         files: All files of the folder, each with size and time.
         new: Paths of the files that no run has read yet.
+        lag: How long the index may have lagged, by queue.
         again: Whether also days may be computed that are over.
         registry: Where the tables are registered; None: nowhere.
         published: Ids of the newest runs that became the current one, also if they are ignored.
@@ -63,6 +65,7 @@ class RunPlan:
     before: State | None
     files: dict[str, tuple[int, int]]
     new: list[str]
+    lag: IndexLag = field(default_factory=IndexLag)
     again: bool = False
     registry: Registry | None = None
     published: list[str] = field(default_factory=list)
@@ -107,9 +110,10 @@ def plan(request: RunRequest) -> RunPlan:
     if before is not None:
         _check_same_events(request, before, files)
     known = set() if before is None else before.files.keys()
-    again = before is not None and (options.again() or not same_tables(before, request))
+    lag = request.index_lag()
+    again = before is not None and (options.again() or not same_tables(before, options, lag))
     registry = registry_of(request.out, options.catalog)
-    return RunPlan(before, files, sorted(files.keys() - known), again, registry, published)
+    return RunPlan(before, files, sorted(files.keys() - known), lag, again, registry, published)
 
 
 def _check_same_events(request: RunRequest, before: State, files: dict[str, tuple[int, int]]) -> None:
@@ -161,7 +165,6 @@ def execute(
     Raises:
         PipelineError: If the run failed; nothing was published.
     """
-    request = request.with_recorded_lag()
     todo = plan(request)
     with only_run(request.out):
         check_current(request.out, todo.published)
@@ -200,6 +203,7 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
     options = request.options
     state = State(new_run_id(), request.events.uri, options.form.value, options=options.of_tables())
     state.published, state.keep_runs = list(todo.published), options.keep_runs
+    state.index_lag = todo.lag.as_json()
     if todo.before is not None:
         before = todo.before
         state.days = deepcopy(before.days)
@@ -228,8 +232,9 @@ def _work(
     if todo.new:
         with watch.part("read"):
             _ingest(spark, request, todo, state)
-    base = todo.before if todo.before is not None and same_tables(todo.before, request) else None
-    table_options = TableOptions(options.as_of_ms, options.index_lag_seconds or 0.0, options.again_on)
+    before = todo.before
+    base = before if before is not None and same_tables(before, options, todo.lag) else None
+    table_options = TableOptions(options.as_of_ms, todo.lag, options.again_on)
     figures = build(spark, out, state, base, table_options, watch.part)
     if options.keep_silver_days is not None:
         state.forget(options.keep_silver_days)
@@ -280,9 +285,11 @@ def _add_days(spark: SparkSession, out: Folder, state: State) -> int:
     return too_late
 
 
-def same_tables(before: State, request: RunRequest) -> bool:
-    """Return whether the tables of a run were made with the same options."""
-    return before.options == request.options.of_tables()
+def same_tables(before: State, options: Options, lag: IndexLag) -> bool:
+    """Return whether the tables of a run were made with the same options, and lags of the queues in them."""
+    lag_before = IndexLag(**before.index_lag)
+    same_lag = all(lag_before.of(queue) == lag.of(queue) for queue in before.starts_us)
+    return same_lag and before.options == options.of_tables()
 
 
 def _compact(spark: SparkSession, out: Folder, state: State) -> None:
@@ -312,7 +319,7 @@ def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, A
         out: Folder with the tables.
     """
     counts = Counter(state.counts)
-    figures = dict(figures)
+    figures, lag = dict(figures), IndexLag(**state.index_lag)
     distinct, later = figures.pop("events_distinct"), figures.pop("events_after_as_of")
     return {
         "run_id": state.run_id,
@@ -326,8 +333,9 @@ def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, A
         "quarantined_by_reason": dict(sorted(state.reasons.items())),
         "events_with_unknown_fields": counts["with_unknown_fields"],
         "unknown_fields": dict(sorted(state.unknown_fields.items())),
-        "index_lag_seconds": state.options["index_lag_seconds"],
+        "index_lag_seconds": lag.seconds,
         **figures,
+        "queues": [row | {"index_lag_seconds": lag.of(row["queue"])} for row in figures["queues"]],
         "tables": {name: out.at(place(name)) for name in TABLES},
         "manifest": out.at(f"{PUBLISHED}/{MANIFEST}"),
     }

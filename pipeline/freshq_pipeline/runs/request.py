@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,13 +12,14 @@ from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import check_no_pattern
 from freshq_pipeline.storage.catalogs import CatalogName
 from freshq_pipeline.storage.days import number
-from freshq_pipeline.storage.recording import recorded_index_lag_seconds
+from freshq_pipeline.storage.recording import IndexLag, recorded_index_lag
 
 if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
 
 _NAMESPACE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-# The options that change the tables; the next run needs them to know whether it must compute anything.
+# The options that change the tables; the next run needs them to know whether it must compute anything. (What
+# lag was used is kept apart: it also comes from the sources.)
 _OF_TABLES: Final = ("as_of_ms", "index_lag_seconds", "iceberg")
 
 
@@ -31,8 +32,8 @@ class Options:
         as_of_ms: Epoch milliseconds at which outcomes are determined; None: the time of the newest event.
         max_reject_ratio: Share of the records that may be unusable.
         keep_runs: How many runs to keep.
-        index_lag_seconds: Time after which a new task must be visible to claims; None: as recorded with the
-            events.
+        index_lag_seconds: Time after which a new task must be visible to claims; None: by source, 0 for
+            histories of SQL and a second for DynamoDB.
         full_refresh: Whether to ignore earlier runs and read everything again.
         iceberg: Catalog and namespace of Spark, joined by a dot, to copy the tables to; None: no copy.
         catalog: Catalog of PyIceberg to register the tables in, NAME or NAME.NAMESPACE; None: where they are
@@ -139,13 +140,11 @@ class RunRequest:
         check_no_pattern("events", self.events.uri)
         check_no_pattern("out", self.out.uri)
 
-    def with_recorded_lag(self) -> RunRequest:
-        """Return the request with the index lag that is recorded with the events, unless one was given.
+    def index_lag(self) -> IndexLag:
+        """Return the index lag that was given, otherwise that of the sources of the events.
 
         Raises:
             BadInput: If the events have an invalid recording file.
         """
-        if self.options.index_lag_seconds is not None:
-            return self
-        lag_seconds = recorded_index_lag_seconds(self.events)
-        return replace(self, options=replace(self.options, index_lag_seconds=lag_seconds))
+        given = self.options.index_lag_seconds
+        return recorded_index_lag(self.events) if given is None else IndexLag(given)

@@ -59,7 +59,7 @@ def stream(
     """
     if request.options.form is Format.EXPORT:
         raise BadInput("format: an export is complete when it appears; use run")
-    batches = _Batches(spark, request.with_recorded_lag(), published)
+    batches = _Batches(spark, request, published)
     found = batches.begin(Folder(checkpoint))
     paths = _paths(spark, request.events.uri, files_per_batch)
     writer = paths.writeStream.foreachBatch(batches.run).option("checkpointLocation", checkpoint)

@@ -58,6 +58,7 @@ class State:
         unknown_fields: How often each unknown field occurs, by name.
         reasons: Quarantined records by reason.
         options: The options that change the tables.
+        index_lag: The fields of the `IndexLag` that was used.
         tables: Files of each table below the output folder, by day; a table that is whole has the day "".
         published: Ids of the newest runs that became the current one. The last is this run once it is
             published, and until then the run that was current when this one began.
@@ -81,6 +82,7 @@ class State:
     reasons: dict[str, int] = field(default_factory=dict)
     unknown_fields: dict[str, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    index_lag: dict[str, Any] = field(default_factory=dict)
     tables: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     published: list[str] = field(default_factory=list)
     keep_runs: int = 5
