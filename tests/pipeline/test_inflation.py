@@ -39,6 +39,7 @@ def test_oversized_files_are_found(tmp_path: Path, peak_mib: Callable[[], float]
     zeros = gzip.compress(bytes(32 * MIB))
     contents = {
         "many members.gz": zeros * 8,
+        "ordinary ends.gz": gzip.compress(noise) + zeros * 8 + gzip.compress(noise),
         "ordinary head.gz": gzip.compress(noise + bytes(64 * MIB)),
         "cut.gz": (zeros * 8)[:-9],
         "ordinary.gz": gzip.compress(noise * 2),
@@ -53,7 +54,7 @@ def test_oversized_files_are_found(tmp_path: Path, peak_mib: Callable[[], float]
     tracemalloc.reset_peak()
     found = oversized_files(events, {one.path: one.size_bytes for one in events.files()})
     assert peak_mib() < 48  # of 16 threads at most; all members together have 256 MiB
-    assert sorted(found) == ["cut.gz", "many members.gz", "ordinary head.gz"]
+    assert sorted(found) == ["cut.gz", "many members.gz", "ordinary ends.gz", "ordinary head.gz"]
 
 
 def test_the_lines_of_a_damaged_file_are_salvaged_in_little_memory(

@@ -21,15 +21,13 @@ MAX_INFLATION: Final = 100
 HARMLESS_BYTES: Final = 64 << 20
 # Deflate cannot inflate more: https://zlib.net/zlib_tech.html
 _MOST_INFLATION: Final = 1032
-_HEAD_BYTES: Final = 64 << 10
-_TRAILER_BYTES: Final = 4
 _THREADS: Final = 16
 
 
 def oversized_files(events: Folder, sizes_bytes: Mapping[str, int]) -> list[str]:
     """Return the gzip files that inflate to more than `MAX_INFLATION` times their size and `HARMLESS_BYTES`.
 
-    Only files whose first part or trailer looks suspicious are inflated, up to the limit.
+    It counts what they really inflate to: a file may have several members, each with a trailer of its own.
 
     Args:
         events: Folder with the files.
@@ -46,8 +44,7 @@ def oversized_files(events: Folder, sizes_bytes: Mapping[str, int]) -> list[str]
 
 
 def _is_oversized(events: Folder, path: str, size_bytes: int) -> bool:
-    if not _is_suspicious(events, path, size_bytes):
-        return False
+    """Return whether all members of a file together inflate beyond the limit, where this stops."""
     limit_bytes, seen_bytes = max(HARMLESS_BYTES, MAX_INFLATION * size_bytes), 0
     try:
         for chunk in inflated(events, path):
@@ -57,20 +54,6 @@ def _is_oversized(events: Folder, path: str, size_bytes: int) -> bool:
     except (EOFError, zlib.error):
         pass  # its readable lines are salvaged later
     return False
-
-
-def _is_suspicious(events: Folder, path: str, size_bytes: int) -> bool:
-    """Return whether the trailer, or the first part, claims or shows too much inflation."""
-    trailer = events.read_part(path, size_bytes - _TRAILER_BYTES, _TRAILER_BYTES)
-    # The inflated size of the last member, modulo 4 GiB: RFC 1952, section 2.3.1.
-    if int.from_bytes(trailer, "little") > MAX_INFLATION * size_bytes:
-        return True
-    head = events.read_part(path, 0, _HEAD_BYTES)
-    most_bytes = MAX_INFLATION * len(head)
-    try:
-        return len(zlib.decompressobj(_WINDOW_BITS).decompress(head, most_bytes + 1)) > most_bytes
-    except zlib.error:
-        return False
 
 
 def inflated(events: Folder, path: str) -> Iterator[bytes]:

@@ -105,12 +105,6 @@ class Folder:
         """Open a file for reading its bytes, without decompression."""
         return self._files.open_input_stream(self._path(path), compression=None)
 
-    def read_part(self, path: str, offset: int, size_bytes: int) -> bytes:
-        """Return a part of a file; less if the file ends before."""
-        with self._files.open_input_file(self._path(path)) as file:
-            part: bytes = file.read_at(size_bytes, offset)
-            return part
-
     def read_json(self, path: str) -> Any:  # noqa: ANN401 - any JSON value
         """Return the content of a JSON file."""
         with self.open(path) as file:
