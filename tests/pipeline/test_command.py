@@ -77,12 +77,17 @@ def test_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("replayed", "reason"), [(137, "the machine was starved"), (63, "there were more servers at times")]
+    ("replayed", "idle_ratio", "reason"),
+    [
+        (137, 0.4, "the machine was starved"),
+        (137, 0.0, "there were fewer servers at times"),
+        (63, 0.4, "there were more servers at times"),
+    ],
 )
 def test_a_replay_far_from_the_recording_has_its_own_status(
-    replayed: int, reason: str, capsys: pytest.CaptureFixture[str]
+    replayed: int, idle_ratio: float, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record: Any = SimpleNamespace(queue="mail", in_time=100, idle_ratio=0.4)
+    record: Any = SimpleNamespace(queue="mail", in_time=100, idle_ratio=idle_ratio)
     far = check(record, {"policy": "LIFO", "served_in_time": replayed})
     near = check(record, {"policy": "LIFO", "served_in_time": 104})
     with pytest.raises(typer.Exit) as ended:

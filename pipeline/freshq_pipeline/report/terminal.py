@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Most queues in a table.
 MAX_QUEUES: Final = 6
+# Servers that were idle for less, while tasks waited, do not explain a replay that is far off.
+LEAST_IDLE_RATIO: Final = 0.01
 
 
 def show_summary(summary: dict[str, Any], verdicts: Mapping[str, str]) -> None:
@@ -94,6 +96,11 @@ def difference(check: dict[str, Any]) -> str:
         f"queue {check['queue']}: the replay of {check['policy']} differs from the recording by "
         f"{check['difference_ratio']:.1%}: {replayed:,} tasks in time, {recorded:,} in the recording. "
     )
+    if replayed > recorded and check["idle_ratio"] < LEAST_IDLE_RATIO:
+        return text + (
+            "Probably there were fewer servers at times: expect the other scenarios to be as optimistic, "
+            "or give --servers"
+        )
     if replayed > recorded:
         return text + (
             "Probably the machine was starved or workers paused while it was recorded: "
