@@ -69,6 +69,7 @@ def test_a_cluster_makes_the_tables_of_an_embedded_run(
                 *(text for name, value in settings.items() for text in ("--conf", f"{name}={value}")),
                 str(package / "main.py"), "run", "--json",
                 "--events", f"file://{tmp_path}/in", "--out", f"file://{tmp_path}/out",
+                "--index-lag-seconds", "0",
             ],
             PATIENCE_SECONDS,
         )  # fmt: skip
