@@ -10,7 +10,7 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, HARMLESS_BYTES, inflated
 from freshq_pipeline.ingest.manifests import exported_files
 from freshq_pipeline.schemas import Format
-from freshq_pipeline.storage.addresses import check_no_pattern
+from freshq_pipeline.storage.patterns import check_no_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

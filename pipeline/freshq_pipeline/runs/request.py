@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import Format
-from freshq_pipeline.storage.addresses import check_no_pattern
 from freshq_pipeline.storage.catalogs import CatalogName
 from freshq_pipeline.storage.days import number
+from freshq_pipeline.storage.patterns import check_no_pattern
 from freshq_pipeline.storage.recording import IndexLag, recorded_index_lag
 
 if TYPE_CHECKING:

@@ -16,6 +16,10 @@ FUTURE: Final = "future schema version"
 OTHER_TABLE: Final = "record of another table"
 STATUSES: Final = ("PENDING", "TAKEN", "SUCCESS", "FAILURE", "CANCELLED", "SHED")
 CHANGES: Final = ("INSERT", "MODIFY", "REMOVE", "SNAPSHOT")
+# A worker's clock that is further ahead of the stream's is wrong, and would move the end of the recording:
+# whatever waits would count as shed.
+MAX_AHEAD_US: Final = 86_400_000_000
+AHEAD: Final = "changed more than a day after it was recorded"
 REQUIRED: Final = ("event_id", "task_id", "changed_us", "stream_us", "created_us")
 
 
@@ -33,6 +37,7 @@ def unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
     missing = [(event[name].isNull(), f"no {name.removesuffix('_us')}") for name in REQUIRED]
     return [
         *missing,
+        (event["changed_us"] > event["stream_us"] + MAX_AHEAD_US, AHEAD),
         (~F.coalesce(event["status"].isin(*STATUSES), F.lit(False)), "unknown status"),
         (~F.coalesce(event["change"].isin(*CHANGES), F.lit(False)), "unknown change"),
     ]
