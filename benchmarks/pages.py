@@ -68,7 +68,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "scale.md": scale.current,
     "sql.md": lambda: sql_page.page(_written("sql"), _results("sql")),
     "telemetry.md": lambda: library_pages.telemetry_page(_written("telemetry"), figures_of("telemetry")),
-    "throughput.md": lambda: worker_page.page(_of_workers(), read("distance")),
+    "throughput.md": lambda: worker_page.page(_of_workers(), read("lone"), read("distance")),
 }
 
 

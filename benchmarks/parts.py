@@ -58,6 +58,9 @@ PARTS: Final = {
         20, "throughput.md",
         has_peers=True,
     ),
+    "lone": Part(
+        "lone", "how long a lone task takes through an idle Worker on SQL", ("lone",), 1, "throughput.md"
+    ),
     "distance": Part(
         "distance", "a Worker on DynamoDB Local whose answers come late", ("distance",), 5, "throughput.md"
     ),

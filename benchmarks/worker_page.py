@@ -98,11 +98,14 @@ would leave {left_ms:.1f} ms. The further away the table is, the more the batche
 """
 
 
-def page(results: Mapping[int, Mapping[str, Any]], distance: Mapping[str, Any]) -> str:
+def page(
+    results: Mapping[int, Mapping[str, Any]], lone: Mapping[str, Any], distance: Mapping[str, Any]
+) -> str:
     """Return the page.
 
     Args:
         results: What `benchmarks.worker` wrote, by the number of processes.
+        lone: What `benchmarks.lone` wrote.
         distance: What `benchmarks.distance` wrote.
     """
     introduction = INTRODUCTION.format(
@@ -128,7 +131,33 @@ def page(results: Mapping[int, Mapping[str, Any]], distance: Mapping[str, Any]) 
         **_far_bounds(figures),
     )
     bounds = BOUNDS.format(**_bounds(results[1]["figures"]))
-    return "\n".join([_folded(introduction), *tables, _folded(far), _folded(bounds)])
+    alone = "\n".join(_lone(lone))
+    return "\n".join([_folded(introduction), *tables, alone, _folded(far), _folded(bounds)])
+
+
+def _lone(result: Mapping[str, Any]) -> Iterator[str]:
+    found = result["figures"]
+    tasks = len(found["stores"]["sqlite"]["run_ms"])
+    yield "## A lone task"
+    yield ""
+    yield from paragraph(
+        f"An idle `Worker` with {found['slots']} slots looks for tasks every {found['poll_ms']:g} ms here; "
+        "half of that is waiting for its next look. By default it looks every half second. `make bench "
+        f"PARTS=lone` puts {tasks} tasks, one at a time."
+    )
+    yield ""
+    rows = [
+        [STORES[store], *(_quantiles(each[what]) for what in ("run_ms", "settled_ms"))]
+        for store, each in found["stores"].items()
+    ]
+    yield from table(
+        ["ms from the put, median (9 in 10 are below)", "until it runs", "until it is settled"], rows
+    )
+    yield ""
+
+
+def _quantiles(numbers: Sequence[float]) -> str:
+    return f"{statistics.median(numbers):.1f} ({statistics.quantiles(numbers, n=10)[-1]:.1f})"
 
 
 def _folded(text: str) -> str:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks import worker
+from benchmarks import lone, worker
 from benchmarks.figures import figures_of
 from benchmarks.turns import rotated
 from benchmarks.worker_page import FILES, HAND, WORKER, _cell, ratio_rounds
@@ -56,6 +56,16 @@ def test_everything_is_done_when_it_is_measured(tmp_path: Path, contender: str) 
     assert all(span.first < span.last and span.processor_seconds > 0 for span in spans)
     queue = Queue.sql(url)
     assert counts(queue.stats()) == {"success": 30}
+    queue.close()
+
+
+def test_a_lone_task_runs_before_it_is_settled(tmp_path: Path) -> None:
+    queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db")
+    queue.create_table()
+    found = lone.measured(queue, 3)
+    assert len(found["run_ms"]) == 3
+    assert all(0 < ran < settled for ran, settled in zip(found["run_ms"], found["settled_ms"], strict=True))
+    assert counts(queue.stats()) == {"success": 3}
     queue.close()
 
 
