@@ -236,6 +236,17 @@ class TestCodel:
         assert queue.stats().shed_by_reason == {"codel": 28}
         assert_all_counted(queue, 31)
 
+    def test_a_claim_that_sheds_some_returns_no_more_than_its_limit(self, store: StoreUnderTest) -> None:
+        queue = queue_of(store, order="fifo", codel=CodelRule(target_seconds=5, interval_seconds=10))
+        put(queue, store, "begins", "overloaded", "late")
+        store.clock.advance(11)
+        assert claimed(queue) == ["begins"]
+        store.clock.advance(11)
+        assert claimed(queue) == ["overloaded"]
+        put(queue, store, "a", "b", "c", "d")
+        assert [claim.task.payload for claim in queue.claim(limit=2)] == ["a", "b"]
+        assert queue.stats().shed_by_reason == {"codel": 1}
+
     def test_a_claim_sheds_many_by_as_many_calls_as_a_few(self, store: StoreUnderTest) -> None:
         sent = []
         for name, count in (("few", MAX_SHED_BEHIND), ("many", MAX_SHED_BEHIND + 20)):
