@@ -26,7 +26,7 @@ from freshq_pipeline.storage.state import (
     check_current,
     current,
     draft,
-    finish,
+    end_publication,
     new_run_id,
     publish,
     published_runs,
@@ -147,7 +147,7 @@ def finish_last(request: RunRequest, todo: RunPlan) -> None:
     """Finish what the previous run did not, if it was killed or the catalog failed after it was published."""
     if todo.before is None:
         return
-    finish(request.out, todo.before, request.options.keep_runs, todo.registry)
+    end_publication(request.out, todo.before, request.options.keep_runs, todo.registry)
 
 
 def execute(

@@ -190,13 +190,13 @@ def publish(
     state.published = [*state.published, state.run_id][-max(keep_runs, 2) :]
     out.write_json(POINTER, _as_json(state))
     try:
-        finish(out, state, keep_runs, registry)
+        end_publication(out, state, keep_runs, registry)
     except OSError as error:
         msg = f"the tables in {out.uri} are published, but what follows failed: {error}; run again"
         raise Unfinished(msg) from error
 
 
-def finish(out: Folder, state: State, keep_runs: int, registry: Registry | None) -> None:
+def end_publication(out: Folder, state: State, keep_runs: int, registry: Registry | None) -> None:
     """Do what follows the publication, as far as it is not done."""
     show(out, state.run_id)
     if registry is not None:
