@@ -177,7 +177,7 @@ def test_a_path_that_cannot_be_looked_up_is_unreachable(
 
 @pytest.mark.parametrize(("query", "level"), [("durable=off", 1), ("durable=on", 2), ("timeout=5", 2)])
 def test_an_address_says_whether_sqlite_waits_for_the_disk(sqlite_url: str, query: str, level: int) -> None:
-    queue: Any = open_queue(f"{sqlite_url}?{query}", new=True)
+    queue: Any = open_queue(f"{sqlite_url}?{query}")
     with queue.store.database.engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == level
     queue.close()
@@ -187,7 +187,7 @@ def test_durable_is_on_or_off(sqlite_url: str) -> None:
     with pytest.raises(
         ValueError, match=r"^durable: must be True or False \(in an address, on or off\), got 'no'"
     ):
-        open_queue(f"{sqlite_url}?durable=no", new=True)
+        open_queue(f"{sqlite_url}?durable=no")
 
 
 def test_so_for_matching(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.cli.addresses import Address, check_file, open_queue
+from freshq.cli.addresses import Address, open_queue
 from freshq.cli.commands.match.opening import open_match_queue
 from freshq.errors import FreshqError, MissingExtra, TableMissing
 from freshq_pipeline.errors import BadInput, PipelineError
@@ -85,9 +85,7 @@ def pull_match_queue(
         PipelineError: As above.
     """
     with _errors():
-        at = _sql_address(address)
-        if at.backend == "sqlite":
-            check_file(at)
+        _check_sql(address)
     with _errors(), closing(open_match_queue(address)) as queue:
         names = [] if queue.history is None else queue.history.queues
         return _pull(queue.history, names, out, progress)
@@ -171,16 +169,14 @@ def _opened(address: str) -> BaseQueue:
     Raises:
         BadInput: If it is not in a SQL database.
     """
-    _sql_address(address)
+    _check_sql(address)
     return open_queue(address)
 
 
-def _sql_address(address: str) -> Address:
-    parsed = Address.parse(address)
-    if parsed.backend == "dynamodb":
+def _check_sql(address: str) -> None:
+    if Address.parse(address).backend == "dynamodb":
         msg = "queue: the changes of a table of DynamoDB are in the archive of its stack; use --stack NAME"
         raise BadInput(msg)
-    return parsed
 
 
 def _kept(history: History, name: str) -> Kept:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
-from freshq.errors import TableMissing, Unreachable, needs, quoted
+from freshq.errors import Unreachable, needs, quoted
 from freshq.model.checks import without_password
 from freshq.queue.queue import Queue
 
@@ -159,7 +159,6 @@ def open_queue(
     name: str | None = None,
     max_age_seconds: float | None = None,
     *,
-    new: bool = False,
     stored: Mapping[str, Any] = MappingProxyType({}),
 ) -> BaseQueue:
     """Return the queue of an address.
@@ -170,11 +169,9 @@ def open_queue(
         name: Name of the queue; None for the address's own, or "default".
         max_age_seconds: Max age of its tasks; None for the address's own, or the default.
         stored: Options to use where the address has none.
-        new: Whether its tables are to be created, so that the file of a SQLite database may be missing.
 
     Raises:
         ValueError: If the address is wrong.
-        TableMissing: If there is no file of this name. SQLite would make one, empty.
         MissingExtra: If the extra that the address needs is not installed.
         StoreError: If the store cannot be reached.
     """
@@ -191,28 +188,7 @@ def open_queue(
     if max_age_seconds is not None:
         options["max_age_seconds"] = max_age_seconds
     parsed = replace(parsed, options=others)
-    if parsed.backend == "sqlite" and not new:
-        check_file(parsed)
     return scheme.open(parsed, options)
-
-
-def check_file(address: Address) -> None:
-    """Check that the file of a SQLite database exists.
-
-    Raises:
-        TableMissing: If it does not. SQLite would make one, empty.
-    """
-    with needs("sql"):
-        from sqlalchemy import make_url  # noqa: PLC0415 - an extra
-
-        from freshq.stores.sql.place import file_of, is_missing  # noqa: PLC0415 - an extra
-    url = make_url(str(address))
-    file = file_of(url)
-    # Without a file, or with one that SQLite is to interpret, the store decides.
-    if file is not None and is_missing(file):
-        advice = "check the path, or make a queue there: freshq table create URL"
-        msg = f"there is no file {url.database!r}; {advice}"
-        raise TableMissing(msg)
 
 
 def with_account(address: str | None, account: Mapping[str, str]) -> str:

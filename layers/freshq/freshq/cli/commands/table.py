@@ -48,7 +48,7 @@ def create(url: Url) -> None:
         raise ValueError("queue: memory:// is in one process, and needs no table; use sqlite:///FILE")
     options = storable_options(url)
     check_options(options)
-    with closing(open_queue(url, new=True)) as queue:
+    with closing(open_queue(url)) as queue:
         queue.create_table()
         store_first_options(queue, options)
     typer.echo(f"The table is ready: {without_password(url)}")
