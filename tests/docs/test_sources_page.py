@@ -133,9 +133,9 @@ def addresses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def queue(addresses: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return the queue of Python; the commands find theirs."""
     monkeypatch.setenv("FRESHQ_QUEUE", addresses[0])
-    with closing(open_queue(addresses[0], new=True)) as typed_on:
+    with closing(open_queue(addresses[0])) as typed_on:
         typed_on.create_table()
-    with closing(open_queue(addresses[1], new=True)) as queue:
+    with closing(open_queue(addresses[1])) as queue:
         queue.create_table()
         yield queue
 
