@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from freshq.errors import MissingExtra, needs
-from freshq_pipeline.errors import EXTRA, FAILED_STATUS, complain
+from freshq_pipeline.errors import EXTRA, FAILED_STATUS, INTERRUPTED_STATUS, complain
 
 
 def main() -> None:
@@ -16,6 +16,8 @@ def main() -> None:
     except MissingExtra as error:
         complain(str(error))
         sys.exit(FAILED_STATUS)
+    except KeyboardInterrupt:  # Ctrl-C before there is a command
+        sys.exit(INTERRUPTED_STATUS)
     app()
 
 

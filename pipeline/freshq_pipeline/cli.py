@@ -5,13 +5,14 @@ Commands import what needs PySpark, PyArrow or boto3 when they run: `--help` wor
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 from rich.console import Console
@@ -23,6 +24,7 @@ from freshq.errors import MissingExtra, needs
 from freshq.policy.order import Order
 from freshq_pipeline.cluster.commands import Command
 from freshq_pipeline.errors import (
+    BAD_INPUT_STATUS,
     EXTRA,
     FAILED_STATUS,
     BadInput,
@@ -37,6 +39,7 @@ from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
@@ -44,10 +47,33 @@ if TYPE_CHECKING:
     from freshq_pipeline.replays.grid import Grid
     from freshq_pipeline.spark.tuning import Tuning
 
-EventsOption = Annotated[str, typer.Option(help="Folder with the recorded changes, or s3://BUCKET/PREFIX.")]
-OutOption = Annotated[str, typer.Option(help="Folder for tables, summary and report.")]
+# Typer exports only one subclass of its usage errors, not their base class.
+_UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
+
+EventsOption = Annotated[
+    str, typer.Option(help="Folder with the recorded changes; on a cluster also s3://BUCKET/PREFIX.")
+]
+OutOption = Annotated[str, typer.Option(help="Folder for tables, summary and report; likewise.")]
 FormatOption = Annotated[Format, typer.Option(FLAGS["form"], **OPTIONS["form"])]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def _requested(events: str, out: str, options: Options) -> RunRequest:
+    """Return what to run.
+
+    Raises:
+        BadInput: If Spark here cannot read or write an address.
+    """
+    from freshq_pipeline.spark.session import submitted  # noqa: PLC0415 - an extra
+    from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
+
+    for name, address in (("events", events), ("out", out)):
+        # A configuration of Spark's own may give it what the package from PyPI lacks.
+        if address.startswith(("s3://", "s3a://")) and not (submitted() or "SPARK_CONF_DIR" in os.environ):
+            msg = f"{name}: embedded Spark cannot use {address}; get the events by `freshq-pipeline pull`, "
+            msg += "or run on a cluster by `freshq-pipeline submit`"
+            raise BadInput(msg)
+    return RunRequest(Folder(events), Folder(out), options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +125,24 @@ COMMAND_FLAGS: Final = {
 
 
 class OneLineErrors(TyperGroup):
-    """Prints an expected error in one line, and exits with its status."""
+    """Prints each error in one line, wrong usage included, and exits with its status."""
 
     @override
-    def invoke(self, ctx: Any) -> Any:  # the base class has a context of its own
+    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
+        """Run a command and exit with its status."""
+        extra.pop("standalone_mode", None)
         try:
             with needs(EXTRA):
-                return super().invoke(ctx)
+                ended = super().main(args, standalone_mode=False, **extra)
+        except _UsageProblem as error:
+            # The message is empty if there is no command: the help has been printed.
+            if message := cast("Any", error).format_message():
+                complain(message.replace("Value error, ", ""))  # what Pydantic puts before a reason
+            sys.exit(BAD_INPUT_STATUS)
         except (PipelineError, OSError, MissingExtra) as error:
             complain(str(error))
-            status = error.status if isinstance(error, PipelineError) else FAILED_STATUS
-            raise typer.Exit(status) from error
+            sys.exit(error.status if isinstance(error, PipelineError) else FAILED_STATUS)
+        sys.exit(ended if isinstance(ended, int) else 0)
 
 
 app = typer.Typer(
@@ -134,10 +167,9 @@ def run(
 ) -> None:
     """Compute tables, summary and report from a folder of changes; later runs read only new files."""
     from freshq_pipeline.runs.batch import execute  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.state import SUMMARY  # noqa: PLC0415 - an extra
 
-    request = RunRequest(Folder(events), Folder(out), options)
+    request = _requested(events, out, options)
     with RunProgress(Console(stderr=True)) as progress:
         with postponed() as problems:
             execute(request, spark.session, progress)
@@ -171,7 +203,7 @@ def stream(
     if every_seconds is not None and not 0 < every_seconds < float("inf"):
         msg = f"every-seconds: must be greater than 0, got {every_seconds:g}"
         raise BadInput(msg)
-    request = RunRequest(Folder(events), Folder(out), options)
+    request = _requested(events, out, options)
     # A stream that goes on lives long enough for Java's best compiler.
     tuning = plan(request).tuning() if every_seconds is None else LARGE
     with postponed() as problems, spark.session(tuning) as session:
@@ -197,13 +229,12 @@ def replay(
     from freshq_pipeline.gold.published import read_table  # noqa: PLC0415 - an extra
     from freshq_pipeline.replays.scenarios import replayed  # noqa: PLC0415 - an extra
     from freshq_pipeline.runs.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.partitions import published_paths  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.state import REPLAY, SUMMARY  # noqa: PLC0415 - an extra
 
     grid = scenarios.grid()
     # A replay must not change how the current tables were made.
-    request = as_before(RunRequest(Folder(events), Folder(out), Options(form)))
+    request = as_before(_requested(events, out, Options(form)))
     with spark.session(plan(request).tuning()) as session:
         with postponed() as problems:
             execute(request, lambda _tuning: nullcontext(session))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from freshq.cli.errors import printable
+
 BAD_INPUT_STATUS: Final = 2
 FAILED_STATUS: Final = 3
 VIOLATION_STATUS: Final = 4
@@ -62,5 +64,5 @@ class Interrupted(PipelineError):  # noqa: N818 - as KeyboardInterrupt
 
 
 def complain(text: str) -> None:
-    """Print a line to standard error."""
-    sys.stderr.write(f"{PREFIX}{text}\n")
+    """Print a text as one line to standard error."""
+    sys.stderr.write(f"{PREFIX}{printable(' '.join(text.split()))}\n")

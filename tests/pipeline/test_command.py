@@ -23,21 +23,21 @@ from freshq_pipeline.errors import (
     FAILED_STATUS,
     UNFINISHED_STATUS,
     VIOLATION_STATUS,
+    BadInput,
     NotRegistered,
 )
 from freshq_pipeline.replays.check import check
 from freshq_pipeline.report.ending import finish, finish_replay
 from freshq_pipeline.runs.progress import RunProgress
+from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.spark.failures import start_failure
 from freshq_pipeline.spark.java import OLDEST, version_of, write_launcher
+from freshq_pipeline.storage.folder import Folder
 from tests.pipeline.recording import small, write_lines
 from tests.support.working import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from freshq_pipeline.runs.request import RunRequest
-    from freshq_pipeline.storage.folder import Folder
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,16 @@ if TYPE_CHECKING:
         (["replay", "--events", "{tmp}/in", "--policies", "random"], "policies: must be of lifo"),
         (["replay", "--events", "{tmp}/in", "--capacity", "0"], "capacity: must be greater than 0"),
         (["replay", "--events", "{tmp}/in", "--deadline-seconds", "x"], "deadline-seconds: must be numbers"),
+        (["run", "--events", "s3://bucket/in"], "events: embedded Spark cannot use s3://bucket/in"),
+        (["run", "--events", "{tmp}"], "need folders beside each other"),
+        (["run", "--events", "{tmp}/out/_in"], "need folders beside each other"),
+        (["run"], "Missing option '--events'"),
+        (["run", "--events", "{tmp}/in", "--files", "3"], "No such option: --files"),
+        (
+            ["run", "--events", "{tmp}/in", "--keep-runs", "x"],
+            "'--keep-runs': Input should be a valid integer",
+        ),
+        (["run", "--events", "{tmp}/in", "--format", "csv"], "'--format': 'csv' is not one of 'landed', "),
         (["report"], "run the pipeline first"),
     ],
 )
@@ -65,8 +75,21 @@ def test_bad_input(options: list[str], message: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
     assert result.exit_code == BAD_INPUT_STATUS
     assert message in result.stderr
+    assert result.stderr.startswith("freshq-pipeline: ")
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("link", ["", "/in/..", "/link"])
+def test_the_output_is_beside_the_events(link: str, tmp_path: Path) -> None:
+    """The next run would read its own tables as events."""
+    (tmp_path / "in/below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path)
+    events, beside = Folder(str(tmp_path / "in")), Folder(f"{tmp_path}{link}/in-tables")
+    for out in (f"{tmp_path}{link}/in/below/out", f"{tmp_path}{link}/in", f"{tmp_path}{link}"):
+        with pytest.raises(BadInput, match=r"^out: .* need folders beside each other, neither in the other$"):
+            RunRequest(events, Folder(out))
+    assert RunRequest(events, beside).out is beside
 
 
 def test_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,7 +184,7 @@ def test_a_replay_keeps_the_options_of_the_run(pipeline: Pipeline, tmp_path: Pat
     assert (plan(again).new, plan(again).again) == ([], False)
     # Another output has no options yet, and options for other events do not apply.
     elsewhere = replace(plain, out=Folder(str(tmp_path / "new")))
-    of_others = replace(plain, events=Folder(str(tmp_path)))
+    of_others = replace(plain, events=Folder(str(tmp_path / "other")))
     assert (as_before(elsewhere), as_before(of_others)) == (elsewhere, of_others)
 
 

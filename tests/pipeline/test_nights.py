@@ -75,8 +75,20 @@ def test_a_night_computes_what_it_changed_and_a_late_event_opens_its_day(
     late = pipeline(tmp_path / "in", tmp_path / "out", keep_silver_days=2)
     assert (late["events_too_late"], late["events_read"]) == (1, again["events_read"] + 1)
     assert published(tmp_path / "out") == tables
-    with pytest.raises(BadInput, match="silver of 2026-01-01 to 2026-01-06 was deleted"):
-        pipeline(tmp_path / "in", tmp_path / "out", index_lag_seconds=1.0)
+    forgotten = r"of 2026-01-05 to 2026-01-06 were deleted .* give --since after 2026-01-06"
+    for name, value, why in (
+        (
+            "index_lag_seconds",
+            1.0,
+            r"index-lag-seconds was 0\.0, now it is 1\.0; .* 2026-01-01 to 2026-01-06",
+        ),
+        ("since", "2026-01-05", forgotten),
+        ("since", "2030-01-01", "to the last is recorded; those from 2026-01-01 to 2026-01-09"),
+        ("until", "2025-12-31", "until: no day from the first to 2025-12-31 is recorded"),
+    ):
+        with pytest.raises(BadInput, match=why):
+            pipeline(tmp_path / "in", tmp_path / "out", **{name: value})
+    assert published(tmp_path / "out") == tables
 
 
 @pytest.mark.timeout(PATIENCE_SECONDS)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq_pipeline.errors import BadInput
+from freshq_pipeline.errors import BadInput, Overtaken, PipelineError
 from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.runs.batch import execute, plan
+from freshq_pipeline.runs.differences import missing_named
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
+from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State, publish
 from tests.pipeline.recording import write_lines
@@ -53,7 +55,7 @@ def test_other_events_are_refused(made: RunRequest, tmp_path: Path) -> None:
     )
     streams = replace(made, options=Options(Format.STREAMS))
     assert refused(streams, tmp_path).startswith(
-        f"format: {tmp_path}/out has landed events, not streams; use"
+        f"format: {tmp_path}/out has landed events, not streams; give --format landed, use"
     )
     # Another spelling of the same folder is the same folder.
     assert plan(replace(made, events=Folder(f"file://{tmp_path}/in/"))).new == []
@@ -74,3 +76,28 @@ def test_files_that_changed_are_refused_and_files_that_are_gone_do_not_matter(
     )
     write_lines(tmp_path / "in/b.json", [{}, {}])
     assert "made from them: a.json and 1 more; use" in refused(made, tmp_path)
+
+
+def test_what_is_missing_of_an_earlier_run_is_named(tmp_path: Path) -> None:
+    out = Folder(str(tmp_path))
+    days = {0: Day(silver={"1": 1}), 1: Day()}
+    before = State("2", "in", "landed", days=days, tables={"totals": {"": ["parts/totals/a.parquet"]}})
+    write_lines(tmp_path / "silver/1/day=1970-01-01/a.parquet", [])
+
+    def failing(error: Exception) -> None:
+        with missing_named(out, before):
+            raise error
+
+    with pytest.raises(
+        BadInput, match=r"parts/totals/a\.parquet is missing, .*; run once with --full-refresh"
+    ):
+        failing(FileNotFoundError())
+    # An error that says what to do stays.
+    with pytest.raises(PipelineError, match="another run published"):
+        failing(Overtaken("out"))
+    write_lines(tmp_path / "parts/totals/a.parquet", [])
+    with pytest.raises(ValueError, match="a defect"):
+        failing(ValueError("a defect"))
+    (tmp_path / "silver/1/day=1970-01-01/a.parquet").unlink()
+    with pytest.raises(BadInput, match="silver/1/day=1970-01-01 is missing"):
+        failing(FileNotFoundError())

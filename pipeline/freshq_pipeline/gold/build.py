@@ -38,7 +38,7 @@ from freshq_pipeline.gold.totals import (
 from freshq_pipeline.gold.workers import workers
 from freshq_pipeline.schemas import EVENT, TABLES, TOTALS, ddl
 from freshq_pipeline.storage.arrow_schema import arrow_schema
-from freshq_pipeline.storage.days import iso, linked_days, number
+from freshq_pipeline.storage.days import iso, linked_days, number, recorded_days
 from freshq_pipeline.storage.partitions import (
     FOLDERS,
     PARQUET,
@@ -166,7 +166,7 @@ def _opened(
             opened, known = open_all(spark, out, state), {}
         else:
             indexed.result()  # which days share ids
-            again = {day for day in state.days if options.again(day)}
+            again = set(filter(options.again, recorded_days(state.days, state.as_of_us)))
             opened, known = open_days(spark, out, state, before, again), before.tables
         if opened.steps is not None:
             held.callback(opened.steps.unpersist)
@@ -196,7 +196,8 @@ def _note_figures(run: _Run, figures: list[dict[str, Any]]) -> None:
 def _check_events(run: _Run) -> None:
     """Raise BadInput if there are no events."""
     if not any(known.events for known in run.state.days.values()):
-        raise BadInput("events: no event of a task in them, or none up to as-of; is the format right?")
+        msg = f"events: {run.state.events} has no event of a task, or none up to as-of; is the format right?"
+        raise BadInput(msg)
 
 
 def _count_later(run: _Run, options: TableOptions) -> None:

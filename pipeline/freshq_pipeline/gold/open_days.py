@@ -15,7 +15,7 @@ from freshq_pipeline.gold.touched import day_figures, days_of_changed_tasks, tou
 from freshq_pipeline.storage.days import DAY_US, iso, linked_days
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -67,7 +67,7 @@ def open_all(spark: SparkSession, out: Folder, state: State) -> Opened:
     Raises:
         BadInput: If silver of some days was deleted.
     """
-    refuse_forgotten(state, state.days)
+    _check_kept(state, set(state.days))
     return _opened(spark, out, state, OpenDays(frozenset(state.days), None))
 
 
@@ -83,15 +83,16 @@ def open_days(spark: SparkSession, out: Folder, state: State, before: State, wan
         state: State of this run, with the events of its files in the part that has its name, and the links of
             the days that share ids.
         before: State of the run before, made with the same options.
-        wanted: Days to compute in any case.
+        wanted: Recorded days to compute in any case.
 
     Raises:
         BadInput: If silver of a wanted day was deleted.
     """
-    refuse_forgotten(state, wanted)
+    of_tasks = wanted & state.days.keys()
+    _check_kept(state, of_tasks)
     known_us, as_of_us = before.as_of_us, state.as_of_us
     fresh = {day for day, known in state.days.items() if state.run_id in known.silver}
-    changed = fresh | wanted | _changed_without_events(state, before, as_of_us)
+    changed = fresh | of_tasks | _changed_without_events(state, before, as_of_us)
     # The last minute of a recording may go on after it.
     later = range(known_us // DAY_US, as_of_us // DAY_US + 1) if as_of_us > known_us else ()
     clock = wanted | set(later)
@@ -110,12 +111,12 @@ def open_days(spark: SparkSession, out: Folder, state: State, before: State, wan
         opened = OpenDays(opened.tasks | needed.tasks, needed.clock)
 
 
-def refuse_forgotten(state: State, days: Iterable[int]) -> None:
+def _check_kept(state: State, days: set[int]) -> None:
     """Raise BadInput if silver of some days was deleted."""
     gone = [day for day in days if state.days[day].forgotten]
     if gone:
-        msg = f"out: silver of {iso(min(gone))} to {iso(max(gone))} was deleted (keep-silver-days), so these "
-        msg += "days cannot be computed again; use --full-refresh, or leave their options as they were"
+        msg = f"since: the events of {iso(min(gone))} to {iso(max(gone))} were deleted (keep-silver-days); "
+        msg += f"give --since after {iso(max(gone))}"
         raise BadInput(msg)
 
 

@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest.inputs import input_files
+from freshq_pipeline.runs.differences import (
+    changed_options,
+    check_deleted,
+    check_recorded,
+    check_same_events,
+    missing_named,
+)
 from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.tuning import INFLATION, Tuning, tuning_for, uncompressed_bytes
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from freshq_pipeline.runs.progress import RunProgress
-    from freshq_pipeline.runs.request import Options, RunRequest
+    from freshq_pipeline.runs.request import RunRequest
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.registration import Registry
 
@@ -108,39 +115,17 @@ def plan(request: RunRequest) -> RunPlan:
     published = published_runs(request.out)
     before = None if options.full_refresh else current(request.out)
     if before is not None:
-        _check_same_events(request, before, files)
+        check_same_events(request, before, files)
     known = set() if before is None else before.files.keys()
-    lag = request.index_lag()
-    again = before is not None and (options.again() or not same_tables(before, options, lag))
+    new, lag = sorted(files.keys() - known), request.index_lag()
+    changed = [] if before is None else changed_options(before, options, lag)
+    if before is not None:
+        check_deleted(before, changed)
+        if not new:
+            check_recorded(before, options)
+    again = before is not None and bool(options.again() or changed)
     registry = registry_of(request.out, options.catalog)
-    return RunPlan(before, files, sorted(files.keys() - known), lag, again, registry, published)
-
-
-def _check_same_events(request: RunRequest, before: State, files: dict[str, tuple[int, int]]) -> None:
-    """Check that a folder still has what the earlier runs read there; files that are gone do not matter.
-
-    Raises:
-        BadInput: If it is another folder, another format, or files changed.
-    """
-    out, events, form = request.out.uri, request.events.uri, request.options.form.value
-    anew = "use another --out, or make all tables anew with `run --full-refresh`"
-    if before.form != form:
-        msg = f"format: {out} has {before.form} events, not {form}; {anew}"
-        raise BadInput(msg)
-    if normalized(before.events) != normalized(events):
-        msg = f"events: {out} was made from {before.events}, not from {events}; {anew}"
-        raise BadInput(msg)
-    changed = [path for path, seen in before.files.items() if path in files and list(files[path]) != seen]
-    if changed:
-        gone = len(before.files.keys() - files.keys())
-        msg = f"events: files in {events} changed after {out} was made from them: {_some(changed)}; {anew}"
-        msg += f", which loses the events of files that are gone: {gone}" if gone else ""
-        raise BadInput(msg)
-
-
-def _some(paths: list[str]) -> str:
-    """Return the first path, and how many others there are."""
-    return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+    return RunPlan(before, files, new, lag, again, registry, published)
 
 
 def finish_last(request: RunRequest, todo: RunPlan) -> None:
@@ -212,7 +197,7 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
         state.final_until = before.final_until
         state.counts, state.reasons = dict(before.counts), dict(before.reasons)
         state.unknown_fields = dict(before.unknown_fields)
-    with draft(request.out, state):
+    with draft(request.out, state), missing_named(request.out, todo.before):
         summary = _work(spark, request, todo, state, watch)
     if todo.registry is not None:
         summary["catalog"] = str(todo.registry.name)
@@ -233,7 +218,9 @@ def _work(
         with watch.part("read"):
             _ingest(spark, request, todo, state)
     before = todo.before
-    base = before if before is not None and same_tables(before, options, todo.lag) else None
+    base = None if before is None or changed_options(before, options, todo.lag) else before
+    if before is not None:
+        check_recorded(state, options)
     table_options = TableOptions(options.as_of_ms, todo.lag, options.again_on)
     figures = build(spark, out, state, base, table_options, watch.part)
     if options.keep_silver_days is not None:
@@ -259,7 +246,8 @@ def _ingest(spark: SparkSession, request: RunRequest, todo: RunPlan, state: Stat
     more["too_late"] = _add_days(spark, request.out, state)
     more["accepted"] -= more["too_late"]
     if not state.days and not request.out.exists(f"silver/{state.run_id}"):
-        raise BadInput("events: no file in them is readable")
+        msg = f"events: {request.events.uri} has no readable file"
+        raise BadInput(msg)
     state.starts_us = earliest(state.starts_us, starts_us(request.out, state.run_id))
     if found.last_us is not None:
         state.last_us = max(found.last_us, state.last_us or found.last_us)
@@ -283,13 +271,6 @@ def _add_days(spark: SparkSession, out: Folder, state: State) -> int:
         else:
             state.days.setdefault(day, Day()).silver[state.run_id] = size_bytes
     return too_late
-
-
-def same_tables(before: State, options: Options, lag: IndexLag) -> bool:
-    """Return whether the tables of a run were made with the same options, and lags of the queues in them."""
-    lag_before = IndexLag(**before.index_lag)
-    same_lag = all(lag_before.of(queue) == lag.of(queue) for queue in before.starts_us)
-    return same_lag and before.options == options.of_tables()
 
 
 def _compact(spark: SparkSession, out: Folder, state: State) -> None:

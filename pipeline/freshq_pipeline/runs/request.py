@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from datetime import date
@@ -117,6 +118,18 @@ def _check_day(name: str, day: str | None) -> None:
         raise BadInput(msg)
 
 
+def _is_within(one: Folder, other: Folder) -> bool:
+    """Return whether a folder is another one, or below it, also by a symbolic link or another spelling."""
+    from freshq_pipeline.storage.addresses import normalized  # noqa: PLC0415 - help does without Spark
+
+    paths = [folder.on_disk("") for folder in (one, other)]
+    inner, outer = (
+        normalized(folder.uri if path is None else os.path.realpath(path))
+        for folder, path in zip((one, other), paths, strict=True)
+    )
+    return f"{inner}/".startswith(f"{outer}/")
+
+
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """What to run.
@@ -135,10 +148,15 @@ class RunRequest:
         """Validate.
 
         Raises:
-            BadInput: If Spark would take an address for a pattern.
+            BadInput: If Spark would take an address for a pattern, or one folder is in the other.
         """
         check_no_pattern("events", self.events.uri)
         check_no_pattern("out", self.out.uri)
+        # The next run would read its own tables as events.
+        if _is_within(self.out, self.events) or _is_within(self.events, self.out):
+            msg = f"out: {self.out.uri} and the events in {self.events.uri} need folders beside each other, "
+            msg += "neither in the other"
+            raise BadInput(msg)
 
     def index_lag(self) -> IndexLag:
         """Return the index lag that was given, otherwise that of the sources of the events.

@@ -56,6 +56,21 @@ class Day:
         return any(first <= day <= last for day in days)
 
 
+def recorded_days(days: Mapping[int, Day], as_of_us: int) -> set[int]:
+    """Return the days with tasks, and those at whose times they matter.
+
+    Args:
+        days: What is known of the days with tasks.
+        as_of_us: End of the recording.
+    """
+    found = set(days)
+    for known in days.values():
+        if known.first_us is not None and known.last_us is not None:
+            last_us = as_of_us if known.has_open else min(known.last_us, as_of_us)
+            found.update(range(known.first_us // DAY_US, last_us // DAY_US + 1))
+    return found
+
+
 def days_from_json(kept: Mapping[str, Any]) -> dict[int, Day]:
     """Return days by number from days by name."""
     return {number(name): Day(**value) for name, value in kept.items()}
