@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import tracemalloc
+import weakref
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from freshq.model.task import Task
+    from freshq.stores.sql import SqlStore
 
 FEW, MANY = 100, 10_000
 CLAIMED: Final = 5
@@ -229,3 +232,14 @@ def test_one_live_task_is_found_behind_a_backlog_that_is_stale() -> None:
         filled.fill(1, task_id="live", created=filled.now - 10)
         past_their_own_deadline(filled, MANY)
         assert [claim.task.task_id for claim in filled.queue.claim()] == ["live"]
+
+
+def test_a_store_that_is_used_no_more_takes_no_memory(sqlite_url: str) -> None:
+    queue = Queue.sql(sqlite_url)
+    queue.put_many([{"payload": None, "group": group} for group in ("red", "blue")])
+    assert len(queue.claim(2)) == 2
+    queue.close()
+    statements = weakref.ref(cast("SqlStore", queue.store).claim_sql)
+    del queue
+    gc.collect()
+    assert statements() is None

@@ -11,6 +11,8 @@ from freshq.stores.sql.rows import DUE
 from freshq.stores.sql.statements import TAKEN, Conditions, Statements
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from freshq.stores.sql.prepared import PreparedStatement
 
 ORDERS: Final = (True, False)
@@ -168,8 +170,12 @@ class ClaimStatements(Statements):
         update = sa.update(self.tasks).where(self.among(best), self._in_time)
         return update.values(self._taken_values).returning(*self.columns)
 
-    @cache  # noqa: B019 - the statements live as long as their store
-    def take_lines(self, newest_first: bool, arms: int) -> PreparedStatement:  # noqa: FBT001 - a key
+    @cached_property
+    def take_lines(self) -> Callable[[bool, int], PreparedStatement]:
+        """Take the best tasks of several lines; each statement is made once for a store."""
+        return cache(self._take_lines)
+
+    def _take_lines(self, newest_first: bool, arms: int) -> PreparedStatement:  # noqa: FBT001 - a key
         """Take up to `at_most` of the best tasks of several lines, in their order, unless there are others.
 
         Args:
