@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import boto3
 import pytest
-from botocore.loaders import JSONFileLoader
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 from xdist.scheduler import LoadScopeScheduling
@@ -29,6 +28,7 @@ from tests.support.dynamodb_local import (
     is_required,
     what_is_missing,
 )
+from tests.support.made_once import make_keys_once, read_models_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,6 +51,8 @@ os.environ.update(
     POWERTOOLS_TRACE_DISABLED="1",
 )
 os.environ.pop("AWS_PROFILE", None)
+# What is imported and collected stays to the end: the collector need not look at it again and again.
+gc.disable()
 START = 1_700_000_000.0
 DATABASES = ["sqlite", "postgres", "mariadb"]
 # The tests of the DynamoDB store run on moto only where DynamoDB Local cannot run.
@@ -58,17 +60,7 @@ MISSING: Final = None if is_required() else what_is_missing()
 DYNAMODB: Final = "moto" if MISSING else "dynamodb_local"
 
 pytest_plugins = ["tests.support.browser_fixtures", "tests.support.database_fixtures"]
-_load_file = JSONFileLoader.load_file
-
-
-@cache
-def _read_once(path: str) -> Any:
-    return _load_file(JSONFileLoader(), path)
-
-
-# moto starts a new session for each test, which would read the models of the services again.
-setattr(JSONFileLoader, "load_file", lambda _loader, path: _read_once(path))  # noqa: B010 - mypy allows this
-
+read_models_once()
 
 # Folders whose tests run one after the other, each folder in one process, and first, as they take longest:
 # there should be only one emulator and one Spark session at a time.
@@ -123,6 +115,12 @@ def pytest_configure() -> None:
     """Give the tests in real time the processors that they ask for."""
     if os.environ.get("PYTEST_XDIST_WORKER", FIRST_PROCESS) != FIRST_PROCESS:
         os.nice(POLITENESS)
+
+
+def pytest_collection_finish() -> None:
+    """From here on collect the garbage of the tests, and only theirs."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
@@ -208,6 +206,7 @@ def moto_client(default_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch)
             return process(stubber, request)
 
     monkeypatch.setattr(BotocoreStubber, "process_request", locked)
+    make_keys_once()
     with mock_aws():
         yield default_client
 

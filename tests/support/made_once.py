@@ -1,0 +1,39 @@
+"""What boto3 and moto would read, list or make again for each test, though it is always the same."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from botocore.loaders import JSONFileLoader, Loader
+
+_load_file = JSONFileLoader.load_file
+_list_services = Loader.list_available_services
+
+
+@cache
+def _file(path: str) -> Any:
+    return _load_file(JSONFileLoader(), path)
+
+
+@cache
+def _services(search_paths: tuple[str, ...], kind: str) -> list[str]:
+    loader = Loader(include_default_search_paths=False)
+    loader.search_paths.extend(search_paths)
+    services: list[str] = _list_services(loader, kind)
+    return services
+
+
+@cache
+def make_keys_once() -> None:
+    """Make one RSA key for all keys in moto's KMS: tables are encrypted with them by name only."""
+    from moto.kms import utils  # noqa: PLC0415 - slow to load; not all processes need it
+
+    setattr(utils, "RSAPrivateKey", cache(utils.RSAPrivateKey))  # noqa: B010 - mypy allows this
+
+
+def read_models_once() -> None:
+    """Read the models of the services once: moto starts a new session for each test, which has none."""
+    setattr(JSONFileLoader, "load_file", lambda _loader, path: _file(path))  # noqa: B010 - mypy allows this
+    listed = lambda loader, type_name: _services(tuple(loader.search_paths), type_name)  # noqa: E731 - as above
+    setattr(Loader, "list_available_services", listed)  # noqa: B010 - mypy allows this
