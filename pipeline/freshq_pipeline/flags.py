@@ -21,7 +21,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "help": "Determine outcomes at this time, in epoch milliseconds (default: the newest event)."
     },
     "max_reject_ratio": {"help": "Share of the records that may be unusable."},
-    "keep_runs": {"help": "How many runs to keep."},
+    "keep_runs": {"help": "How many runs to keep; at least 2 if others read while runs end."},
     "index_lag_seconds": {
         "help": "Time after which a new task must be visible to claims, for inversions (default: 0 "
         "for histories that were pulled from SQL, 1 for DynamoDB)."

@@ -43,7 +43,7 @@ def keys(client: Any, prefix: str) -> list[str]:
 
 
 def file_of(run_id: str) -> str:
-    return f"tables/tasks/day=2026-01-01/queue=a/{run_id}-0000.parquet"
+    return f"files/tasks/day=2026-01-01/queue=a/{run_id}-0000.parquet"
 
 
 def state(run_id: str, published: list[str]) -> State:
@@ -68,12 +68,12 @@ def test_runs_are_published_and_pruned(s3: Any, scheme: str) -> None:
         f"{scheme}-out/{name}"
         for name in (
             "_current.json",
-            "runs/2/manifest.json",
+            file_of("2"),
             "runs/2/summary.json",
+            "runs/2/tables/manifest.json",
             "silver/2/day=2026-01-01/part-0.parquet",
             "summary.json",
             "tables/manifest.json",
-            file_of("2"),
         )
     ]
     assert out.at("runs/2") == f"{scheme}://own/{scheme}-out/runs/2"
@@ -96,7 +96,7 @@ def test_of_two_runs_at_a_time_the_first_to_end_is_published(s3: Any) -> None:
     publish(out, state("4", seen_by_both), {"run_id": "4"}, keep_runs=1)
     # Run 3 may be anywhere, so its files are still there.
     assert {"runs/2", "silver/2"}.isdisjoint(folders(s3, "at-a-time"))
-    assert {"silver/3", "silver/4", "tables/tasks"} <= folders(s3, "at-a-time")
+    assert {"silver/3", "silver/4", "files/tasks"} <= folders(s3, "at-a-time")
     pointer = out.read_json("_current.json")
     with pytest.raises(Overtaken, match=r"another run published in s3://own/at-a-time meanwhile; run again"):
         publish(out, state("3", seen_by_both), {"run_id": "3"}, keep_runs=1)
@@ -105,11 +105,11 @@ def test_of_two_runs_at_a_time_the_first_to_end_is_published(s3: Any) -> None:
     assert out.read_json("_current.json") == pointer
     assert {"runs/4", "silver/4"} <= folders(s3, "at-a-time")
     assert {"runs/3", "silver/3"}.isdisjoint(folders(s3, "at-a-time"))
-    assert file_of("4") in [file.path for file in out.files("tables")]
+    assert file_of("4") in [file.path for file in out.files("files")]
     # The run after the next one deletes what is left of it.
     write_draft(out, "5")
     publish(out, state("5", published_runs(out)), {"run_id": "5"}, keep_runs=1)
-    assert [file.path for file in out.files("tables/tasks")] == [file_of("5")]
+    assert [file.path for file in out.files("files/tasks")] == [file_of("5")]
 
 
 def folders(client: Any, below: str) -> set[str]:

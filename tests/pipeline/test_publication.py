@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,15 @@ from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage import state as state_of_runs
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.partitions import manifest, move_in, published_paths, replaced
+from freshq_pipeline.storage.links import check_tables
+from freshq_pipeline.storage.partitions import Files, manifest, manifest_path, move_in, published_paths, replaced
 from freshq_pipeline.storage.state import State, current, prune, publish, published_runs, show
 from tests.support.snippets import Reader, snippets
 
 PAGE = Path(__file__).parents[2] / "docs/pipeline.md"
 DAYS = ("2026-01-01", "2026-01-02")
 WRITES = ("write_json", "move", "delete", "delete_files")
+LINKS = ("link", "symlink", "replace")
 
 
 class KilledError(BaseException):
@@ -38,10 +41,9 @@ def run(
 ) -> None:
     """Publish tables of some days, without Spark, and give up the silver of others."""
     before = current(out)
+    moved = write_draft(out, run_id, days)
     for day in days:
-        out.write(f"runs/{run_id}/tasks/day={day}/queue=a/part-0.parquet", f"{run_id} {day}")
         out.write(f"silver/{run_id}/day={day}/part-0.parquet", "rows")
-    moved = {"tasks": move_in(out, run_id, "tasks")}
     known = {} if before is None else before.tables
     state = State(run_id, "in", "landed", days={} if before is None else before.days)
     state.published = published_runs(out)
@@ -52,11 +54,23 @@ def run(
     publish(out, state, {"run_id": run_id}, keep_runs)
 
 
+def write_draft(out: Folder, run_id: str, days: tuple[str, ...]) -> Files:
+    """Write tables of some days, and return their files."""
+    for day in days:
+        out.write(f"runs/{run_id}/tasks/day={day}/queue=a/part-0.parquet", f"{run_id} {day}")
+    return {"tasks": move_in(out, run_id, "tasks")}
+
+
 def seen(out: Path) -> dict[str, str]:
-    """Return what a reader finds who follows the manifest: the content of each day."""
-    folder = out / "tables"
-    files = json.loads((folder / "manifest.json").read_text())["tables"]["tasks"]
-    return {file.split("/")[1].removeprefix("day="): (folder / file).read_text() for file in files}
+    """Return what readers find by a pattern and by the manifest: the content of each day."""
+    named = json.loads((out / "tables/manifest.json").read_text())["tables"]["tasks"]
+    by_manifest, by_pattern = (
+        {file.parts[-3].removeprefix("day="): file.read_text() for file in files}
+        for files in ([out / path for path in named], (out / "tables/tasks").glob("*/*/*.parquet"))
+    )
+    assert by_pattern == by_manifest
+    assert len(named) == len(by_manifest) == len(list((out / "tables").glob("**/*.parquet")))
+    return by_manifest
 
 
 def test_a_killed_publication_shows_one_run_and_the_next_one_repairs_it(tmp_path: Path) -> None:
@@ -81,13 +95,13 @@ def test_a_killed_publication_shows_one_run_and_the_next_one_repairs_it(tmp_path
         assert seen(root) == (old if state.run_id == "1" else new)
         run(out, "3", DAYS[:1])
         assert seen(root) == {DAYS[0]: f"3 {DAYS[0]}", DAYS[1]: f"{state.run_id} {DAYS[1]}"}
-        assert [file.path for file in out.files("tables/tasks")] == sorted(published_paths(out, "3", "tasks"))
+        assert [file.path for file in out.files("files/tasks")] == sorted(published_paths(out, "3", "tasks"))
         assert silver(out) == {f"silver/3/day={DAYS[0]}", f"silver/{state.run_id}/day={DAYS[1]}"}, steps
         if finished:
             break
         steps += 1
     assert states == {"1", "2"}
-    assert steps >= 7  # moving, manifest, summary, pointer, what readers see, and what is deleted
+    assert steps >= 10  # moving, links, manifest, summary, pointer, what readers see, and what is deleted
 
 
 def silver(out: Folder) -> set[str]:
@@ -123,18 +137,19 @@ def kill_at(patch: pytest.MonkeyPatch, step: int) -> list[str]:
     count = 0
 
     def killing(name: str, write: Any) -> Any:
-        def call(self: Folder, *arguments: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             nonlocal count
             if count == step:
                 missed.append(name)
                 raise KilledError
             count += 1
-            return write(self, *arguments)
+            return write(*arguments)
 
         return call
 
-    for name in WRITES:
-        patch.setattr(Folder, name, killing(name, getattr(Folder, name)))
+    for owner, names in ((Folder, WRITES), (os, LINKS)):
+        for name in names:
+            patch.setattr(owner, name, killing(name, getattr(owner, name)))
     return missed
 
 
@@ -148,11 +163,11 @@ def test_runs_are_kept_with_the_files_that_they_name(tmp_path: Path) -> None:
     }
     assert contents == {one: [f"1 {DAYS[0]}", f"{one} {DAYS[1]}"] for one in ("2", "3")}
     assert published_paths(out, "3", "tasks", newest_days=1) == [
-        f"tables/tasks/day={DAYS[1]}/queue=a/3-0000.parquet"
+        f"files/tasks/day={DAYS[1]}/queue=a/3-0000.parquet"
     ]
     assert out.folders("runs") == ["2", "3"]
     # The second day of run 1 is neither in a table nor in silver any more.
-    assert len(out.files("tables/tasks")) == 3
+    assert len(out.files("files/tasks")) == 3
     assert {file.path for file in out.files("silver")} == {
         f"silver/1/day={DAYS[0]}/part-0.parquet",
         f"silver/3/day={DAYS[1]}/part-0.parquet",
@@ -172,62 +187,52 @@ def test_only_published_runs_are_kept(tmp_path: Path) -> None:
     run(out, "4", DAYS[1:], keep_runs=2)
     assert out.folders("runs") == ["1", "4"]
     # As many as asked for, although some folders are gone.
-    (tmp_path / "runs/1/manifest.json").unlink()
+    (tmp_path / manifest_path("1")).unlink()
     run(out, "5", DAYS[1:], keep_runs=3)
     assert out.folders("runs") == ["4", "5"]
 
 
-def test_runs_of_an_earlier_version_are_kept_too(tmp_path: Path) -> None:
+def test_runs_of_an_earlier_layout_are_replaced_by_a_full_refresh(tmp_path: Path) -> None:
     out = Folder(str(tmp_path))
-    for run_id in ("1", "2", "3"):
-        run(out, run_id, DAYS, keep_runs=9)
-    run(out, "4", DAYS, keep_runs=9)
-    pointer = out.read_json("_current.json")
-    del pointer["published"]
-    out.write_json("_current.json", pointer | {"version": 4})
-    (tmp_path / "runs/2/summary.json").unlink()  # it was killed
+    # As version 6 left it: the files of several runs side by side.
+    old = f"tables/tasks/day={DAYS[0]}/queue=a"
+    for path in (f"{old}/1-0000.parquet", f"{old}/2-0000.parquet", "runs/1/summary.json"):
+        out.write(path, "")
+    manifest_before = {"run_id": "2", "tables": {"tasks": [f"tasks/day={DAYS[0]}/queue=a/2-0000.parquet"]}}
+    for path in ("tables/manifest.json", "runs/1/manifest.json", "runs/2/manifest.json"):
+        out.write_json(path, manifest_before)
+    out.write_json("_current.json", {"run_id": "2", "version": 6, "published": ["1", "2"]})
+    check_tables(out)
     with pytest.raises(
         BadInput, match="run `freshq-pipeline run --full-refresh` once, or use another folder"
     ):
         current(out)
     # As --full-refresh does, which reads no state.
-    files = {run_id: published_paths(out, run_id, "tasks") for run_id in ("3", "4")}
-    state = State("5", "in", "landed", published=published_runs(out))
-    publish(out, state, {"run_id": "5"}, keep_runs=3)
-    assert state.published == ["3", "4", "5"]
-    assert out.folders("runs") == ["3", "4", "5"]
-    assert [file.path for file in out.files("tables/tasks")] == sorted([*files["3"], *files["4"]])
+    moved = write_draft(out, "3", DAYS)
+    state = State("3", "in", "landed", tables=moved, published=published_runs(out))
+    publish(out, state, {"run_id": "3"}, keep_runs=5)
+    assert seen(tmp_path) == {day: f"3 {day}" for day in DAYS}
+    assert out.folders("runs") == ["3"]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_the_pointer_of_an_early_version_names_only_its_own_run(tmp_path: Path) -> None:
+    Folder(str(tmp_path)).write_json("_current.json", {"run_id": "2", "version": 4})
+    assert published_runs(Folder(str(tmp_path))) == ["2"]
 
 
 def test_files_of_a_run_in_progress_are_not_pruned(tmp_path: Path) -> None:
     out = Folder(str(tmp_path))
     run(out, "1", DAYS)
-    out.write("tables/tasks/day=2026-01-03/queue=a/2-0000.parquet", "moved, not published")
-    out.write("tables/tasks/day=2026-01-03/queue=a/0-0000.parquet", "of a run that was killed")
+    out.write("files/tasks/day=2026-01-03/queue=a/2-0000.parquet", "moved, not published")
+    out.write("files/tasks/day=2026-01-03/queue=a/0-0000.parquet", "of a run that was killed")
     state = current(out)
     assert state is not None
     prune(out, state, keep_runs=1)
-    assert [file.path for file in out.files("tables/tasks/day=2026-01-03")] == [
-        "tables/tasks/day=2026-01-03/queue=a/2-0000.parquet"
+    assert [file.path for file in out.files("files/tasks/day=2026-01-03")] == [
+        "files/tasks/day=2026-01-03/queue=a/2-0000.parquet"
     ]
     assert manifest("1", {})["tables"]["minutes"] == []
-
-
-def test_the_page_reads_the_files_that_the_manifest_names(tmp_path: Path) -> None:
-    out = Folder(str(tmp_path / "out"))
-    run(out, "1", DAYS)
-    for path in published_paths(out, "1", "tasks"):
-        duckdb.execute(
-            f"copy (select 'success' as outcome from range(7)) to '{out.at(path)}' (format parquet)"
-        )
-    # A file of an earlier run, which is no Parquet.
-    out.write("tables/tasks/day=2026-01-01/queue=a/0-0000.parquet", "")
-    (snippet,) = (one for one in snippets(PAGE) if "test_publication" in (one.not_run or ""))
-    check = 'assert duckdb.sql("select day, count(*) from tasks group by 1 order by 1").fetchall() == E'
-    expected = [(day, 7) for day in DAYS]
-    shown = replace(snippet, not_run=None)
-    reader = Reader(tmp_path, stand_ins={"OUT/": f"{out.uri}/", "== E": f"== {expected!r}"})
-    reader.follow([shown, replace(shown, code=check)])
 
 
 def killed_before_it_is_shown(out: Folder, run_id: str) -> None:

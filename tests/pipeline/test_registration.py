@@ -176,7 +176,7 @@ def test_a_killed_registration_is_made_up_for_and_never_seen_by_half(tmp_path: P
         assert seen(out)[:2] == (made_by("1", state.run_id), [state.run_id]), steps
         run(out, "3", DAYS[:1], keep_runs=1, catalog=None)
         assert seen(out) == (made_by("3", state.run_id), ["3"], ["3"]), steps
-        assert [file.path for file in out.files("tables/tasks")] == sorted(published_paths(out, "3", "tasks"))
+        assert [file.path for file in out.files("files/tasks")] == sorted(published_paths(out, "3", "tasks"))
         if not killed:
             break
         steps += 1
@@ -214,7 +214,7 @@ def test_snapshots_expire_with_their_runs_and_a_tag_keeps_its_files(out: Folder)
     for run_id in ("2", "3", "4"):
         run(out, run_id, keep_runs=2)
     assert seen(out) == (made_by("4", "4"), ["4"], ["1", "3", "4"])
-    kept = {file.path.rpartition("/")[2].partition("-")[0] for file in out.files("tables/tasks")}
+    kept = {file.path.rpartition("/")[2].partition("-")[0] for file in out.files("files/tasks")}
     assert kept == {"1", "3", "4"}
     with open_catalog(out, "local") as catalog:
         table = catalog.load_table("freshq.tasks")
@@ -228,7 +228,7 @@ def test_snapshots_expire_with_their_runs_and_a_tag_keeps_its_files(out: Folder)
         table.manage_snapshots().remove_tag("before the change").commit()
     run(out, "5", keep_runs=2)
     assert seen(out)[2] == ["4", "5"]
-    assert len(out.files("tables/tasks")) == 2 * len(QUEUES) * len(DAYS)
+    assert len(out.files("files/tasks")) == 2 * len(QUEUES) * len(DAYS)
 
 
 @pytest.mark.usefixtures("few_tables")

@@ -23,7 +23,8 @@ from freshq_pipeline.spark.tuning import INFLATION, Tuning, tuning_for, uncompre
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.days import DAY_US, Day, number
 from freshq_pipeline.storage.one_run import only_run
-from freshq_pipeline.storage.partitions import MANIFEST, PUBLISHED, place
+from freshq_pipeline.storage.links import check_tables, has_links
+from freshq_pipeline.storage.partitions import MANIFEST, PUBLISHED
 from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.registration import registry_of
 from freshq_pipeline.storage.state import (
@@ -111,6 +112,7 @@ def plan(request: RunRequest) -> RunPlan:
         BadInput: If there are no files, the earlier runs read other events, or the catalog cannot be used.
     """
     options = request.options
+    check_tables(request.out)
     files = input_files(request.events, options.form)
     published = published_runs(request.out)
     before = None if options.full_refresh else current(request.out)
@@ -317,6 +319,6 @@ def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, A
         "index_lag_seconds": lag.seconds,
         **figures,
         "queues": [row | {"index_lag_seconds": lag.of(row["queue"])} for row in figures["queues"]],
-        "tables": {name: out.at(place(name)) for name in TABLES},
+        "tables": {name: out.at(f"{PUBLISHED}/{name}") for name in TABLES} if has_links(out) else {},
         "manifest": out.at(f"{PUBLISHED}/{MANIFEST}"),
     }

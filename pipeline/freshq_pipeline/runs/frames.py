@@ -13,7 +13,7 @@ from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.session import session_beside
 from freshq_pipeline.storage.folder import Folder
-from freshq_pipeline.storage.partitions import MANIFEST, published_paths
+from freshq_pipeline.storage.partitions import manifest_path, published_paths
 from freshq_pipeline.storage.state import current
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def tables(spark: SparkSession, out: str | Path, run_id: str | None = None) -> d
             msg = f"out: {folder.uri} has no run; run the pipeline first"
             raise BadInput(msg)
         run_id = known.run_id
-    elif not folder.exists(f"runs/{run_id}/{MANIFEST}"):
+    elif not folder.exists(manifest_path(run_id)):
         kept = ", ".join(folder.folders("runs")) or "none"
         msg = f"run_id: {folder.uri} has no run {run_id!r}; it has {kept}"
         raise BadInput(msg)

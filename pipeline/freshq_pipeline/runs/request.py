@@ -32,7 +32,7 @@ class Options:
         form: Format of the files.
         as_of_ms: Epoch milliseconds at which outcomes are determined; None: the time of the newest event.
         max_reject_ratio: Share of the records that may be unusable.
-        keep_runs: How many runs to keep.
+        keep_runs: How many runs to keep; at least 2 if others read the tables while runs end.
         index_lag_seconds: Time after which a new task must be visible to claims; None: by source, 0 for
             histories of SQL and a second for DynamoDB.
         full_refresh: Whether to ignore earlier runs and read everything again.

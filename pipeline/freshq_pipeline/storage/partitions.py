@@ -1,6 +1,6 @@
 """The files of the tables: written aside by a run, then moved to where they stay, and named in a manifest.
 
-A file that a manifest names is never changed, and is deleted only after the run that wrote the manifest.
+A file that a manifest names never changes, and is deleted only after the run that wrote the manifest.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 # Paths below the output folder, by table and day.
 Files: TypeAlias = "dict[str, dict[str, list[str]]]"
 MANIFEST: Final = "manifest.json"
-# Where the published tables are, and what only the next run reads.
-PUBLISHED: Final = "tables"
+# Where the files of all kept runs are: those of the tables, and what only the next run reads.
+FILES: Final = "files"
 INTERNAL: Final = "parts"
+# Where the tables of a run are seen: those of the current one below the output folder, others below theirs.
+PUBLISHED: Final = "tables"
 WHOLE: Final = ""
 PARQUET: Final = ".parquet"
 # The columns that name the folders of tables by day.
@@ -33,8 +35,13 @@ def draft_path(run_id: str, table: str) -> str:
 
 
 def place(table: str) -> str:
-    """Return the folder of a table, below the output folder."""
-    return f"{PUBLISHED if table in TABLES else INTERNAL}/{table}"
+    """Return the folder with the files of a table, of all kept runs, below the output folder."""
+    return f"{FILES if table in TABLES else INTERNAL}/{table}"
+
+
+def manifest_path(run_id: str) -> str:
+    """Return where the manifest of a run is, below the output folder."""
+    return f"runs/{run_id}/{PUBLISHED}/{MANIFEST}"
 
 
 def move_in(
@@ -83,15 +90,8 @@ def replaced(known: Files, made: Files, days: Mapping[str, Collection[str] | Non
 
 
 def manifest(run_id: str, files: Files) -> dict[str, Any]:
-    """Return the manifest of the published tables: the files of each below `PUBLISHED`."""
-    below = len(PUBLISHED) + 1
-    return {
-        "run_id": run_id,
-        "tables": {
-            table: [path[below:] for paths in files.get(table, {}).values() for path in paths]
-            for table in TABLES
-        },
-    }
+    """Return the manifest of a run: the files of each table below the output folder."""
+    return {"run_id": run_id, "tables": {table: paths_of(files, table) for table in TABLES}}
 
 
 def published_paths(out: Folder, run_id: str, table: str, newest_days: int | None = None) -> list[str]:
@@ -103,11 +103,11 @@ def published_paths(out: Folder, run_id: str, table: str, newest_days: int | Non
         table: Name of the table.
         newest_days: Of a table by day, only as many days; None: all.
     """
-    files: list[str] = out.read_json(f"runs/{run_id}/{MANIFEST}")["tables"][table]
+    files: list[str] = out.read_json(manifest_path(run_id))["tables"][table]
     if newest_days is not None:
         days = sorted({_day_of(file) for file in files})[-newest_days:]
         files = [file for file in files if _day_of(file) in days]
-    return [f"{PUBLISHED}/{file}" for file in files]
+    return files
 
 
 def _day_of(path: str) -> str:

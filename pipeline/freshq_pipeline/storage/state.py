@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq_pipeline.errors import BadInput, Overtaken, Unfinished
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.days import DAY_US, Day, days_from_json, iso
+from freshq_pipeline.storage.links import has_links, link_tables, show_tables
 from freshq_pipeline.storage.partitions import (
+    FILES,
     INTERNAL,
-    MANIFEST,
     PARQUET,
     PUBLISHED,
-    manifest,
+    manifest_path,
     paths_of,
     published_paths,
 )
@@ -34,7 +35,7 @@ SUMMARY: Final = "summary.json"
 REPLAY: Final = "replay.json"
 # Durations of the parts of a run. Not in the tables: these are equal for equal input, durations are not.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 6
+STATE_VERSION: Final = 7
 
 
 @dataclass(slots=True)
@@ -165,7 +166,7 @@ def publish(
 ) -> None:
     """Make a finished run the current one, register it, and delete what is no longer needed.
 
-    The pointer decides. Readers of the manifest or the summary see either the previous run or this one.
+    The pointer decides. Readers of the tables, the manifest or the summary see the previous run or this one.
 
     Args:
         out: Folder with the runs.
@@ -178,9 +179,8 @@ def publish(
         Overtaken: If another run was published since this one began.
         Unfinished: If the run is published, and what follows failed.
     """
-    run = f"runs/{state.run_id}"
-    out.write_json(f"{run}/{MANIFEST}", manifest(state.run_id, state.tables))
-    out.write_json(f"{run}/{SUMMARY}", summary)
+    link_tables(out, state.run_id, state.tables)
+    out.write_json(f"runs/{state.run_id}/{SUMMARY}", summary)
     try:
         check_current(out, state.published)
     except Overtaken:
@@ -219,15 +219,8 @@ def published_runs(out: Folder) -> list[str]:
     kept = out.read_json(POINTER) if out.exists(POINTER) else None
     if not isinstance(kept, dict):
         return []
-    # An earlier version's pointer names no runs but its own: take those that got as far as their summary.
-    return list(kept["published"]) if "published" in kept else _finished(out, kept.get("run_id", ""))
-
-
-def _finished(out: Folder, last: str) -> list[str]:
-    """Return the ids of the runs that have a summary, up to one of them, in the order of time."""
-    return [
-        run_id for run_id in out.folders("runs") if run_id <= last and out.exists(f"runs/{run_id}/{SUMMARY}")
-    ]
+    # The pointer of an early version names no run but its own.
+    return list(kept.get("published", [kept.get("run_id", "")]))
 
 
 def register(registry: Registry, state: State) -> None:
@@ -236,13 +229,13 @@ def register(registry: Registry, state: State) -> None:
 
 
 def show(out: Folder, run_id: str) -> None:
-    """Copy manifest and summary of the current run to where readers look, unless they are there.
+    """Let readers see the tables and the summary of the current run, unless they do.
 
     A run may have been killed after it became the current one.
     """
-    for name, seen in ((MANIFEST, f"{PUBLISHED}/{MANIFEST}"), (SUMMARY, SUMMARY)):
-        if not out.exists(seen) or out.read_json(seen)["run_id"] != run_id:
-            out.write_json(seen, out.read_json(f"runs/{run_id}/{name}"))
+    show_tables(out, run_id)
+    if not out.exists(SUMMARY) or out.read_json(SUMMARY)["run_id"] != run_id:
+        out.write_json(SUMMARY, out.read_json(f"runs/{run_id}/{SUMMARY}"))
 
 
 def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None = None) -> None:
@@ -254,9 +247,9 @@ def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None =
     if published_runs(out)[-1:] != [state.run_id]:
         return
     found, last = out.folders("runs"), _last_ended(out, state)
-    # A run that was killed before it became the current one is none of them.
+    # A run that was killed before it became the current one is none of them, nor are those of earlier layouts.
     newest = state.published[-keep_runs:]
-    kept = {state.run_id, *(run_id for run_id in newest if out.exists(f"runs/{run_id}/{MANIFEST}"))}
+    kept = {state.run_id, *(run_id for run_id in newest if out.exists(manifest_path(run_id)))}
     # First the snapshots, which need the files.
     needed = set() if registry is None else registry.retire(kept)
     for run_id in found:
@@ -299,7 +292,10 @@ def _prune_silver(out: Folder, state: State, last: str) -> None:
 def _prune_files(out: Folder, state: State, needed: set[str], last: str) -> None:
     """Delete the files of tables that neither the current run nor anything else needs."""
     needed = needed.union(*(paths_of(state.tables, table) for table in state.tables))
-    for folder in (PUBLISHED, INTERNAL):
+    folders = [FILES, INTERNAL]
+    if not has_links(out):
+        folders.append(PUBLISHED)  # where earlier versions had the files
+    for folder in folders:
         for file in out.files(folder):
             run_id = file.path.rpartition("/")[2].rpartition("-")[0]
             if file.path.endswith(PARQUET) and file.path not in needed and run_id <= last:

@@ -21,11 +21,11 @@ def relations(summary: Mapping[str, Any], *, with_day: bool = False) -> dict[str
         with_day: Whether tables by day also have the day, as where they are registered.
     """
     file = Path(str(summary["manifest"]).removeprefix("file://"))
-    manifest, folder = json.loads(file.read_text()), file.parent
+    manifest, out = json.loads(file.read_text()), file.parent.parent
     return {
         name: _relation(
             name,
-            [str(folder / path) for path in files],
+            [str(out / path) for path in files],
             columns_with_day(name) if with_day else TABLES[name],
         )
         for name, files in manifest["tables"].items()

@@ -1,0 +1,122 @@
+"""`OUT/tables`: on a disk a link to the tables of the current run, so that a pattern finds the files of one run.
+
+The files stay in one place, under names that never change. Each run has a folder where they have second names
+(hard links), and publication replaces one symbolic link. A bucket has no links, nor have some disks: there,
+`OUT/tables` has the manifest only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.storage.partitions import FILES, MANIFEST, PUBLISHED, manifest, manifest_path
+
+if TYPE_CHECKING:
+    from freshq_pipeline.storage.folder import Folder
+    from freshq_pipeline.storage.partitions import Files
+
+# How a file system says that it has no links. FAT answers EPERM.
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+# The next link, and what it replaces if that is a folder. Only one run at a time makes them.
+_NEXT: Final = f".{PUBLISHED}.next"
+_LAST: Final = f".{PUBLISHED}.last"
+
+
+def has_links(out: Folder) -> bool:
+    """Return whether files in a folder can have second names, and links can name folders; tries it."""
+    root = out.on_disk("")
+    if root is None:
+        return False
+    out.make("")
+    with TemporaryDirectory(prefix=".links-", dir=root) as scratch:
+        file = Path(scratch, "file")
+        file.touch()
+        try:
+            os.link(file, file.with_name("second"))
+            file.with_name("link").symlink_to(file.name)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return False
+    return True
+
+
+def check_tables(out: Folder) -> None:
+    """Check that nothing else than a run made `OUT/tables`, which the next one replaces.
+
+    Raises:
+        BadInput: If not.
+    """
+    found = out.on_disk(PUBLISHED)
+    if found is None or not os.path.lexists(found):
+        return
+    if found.is_symlink():
+        known = found.readlink().parts[:1] == ("runs",)
+    else:
+        known = (found / MANIFEST).exists()
+    if not known:
+        msg = f"out: {found} is not from a run; move it away, or use another folder"
+        raise BadInput(msg)
+
+
+def link_tables(out: Folder, run_id: str, files: Files) -> None:
+    """Write the manifest of a run, and link to the files that it names from a folder of the run.
+
+    Args:
+        out: The output folder.
+        run_id: Id of the run.
+        files: Files of its tables.
+
+    Raises:
+        BadInput: If a file is gone.
+    """
+    named = manifest(run_id, files)
+    root = out.on_disk("")
+    if root is not None and has_links(out):
+        target = root / f"runs/{run_id}/{PUBLISHED}"
+        for paths in named["tables"].values():
+            for path in paths:
+                _link(f"{root}/{path}", f"{target}/{path.removeprefix(f'{FILES}/')}")
+    out.write_json(manifest_path(run_id), named)
+
+
+def _link(file: str, name: str) -> None:
+    """Give a file a second name, in a folder that is made if needed."""
+    try:
+        os.link(file, name)
+    except FileNotFoundError:
+        if not Path(file).exists():
+            msg = f"out: {file} is gone; make all tables anew with `freshq-pipeline run --full-refresh`"
+            raise BadInput(msg) from None
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        os.link(file, name)
+
+
+def show_tables(out: Folder, run_id: str) -> None:
+    """Let `OUT/tables` be the tables of a run, unless it is."""
+    place = out.on_disk(PUBLISHED)
+    if place is not None and has_links(out):
+        _point(out, place, Path(manifest_path(run_id)).parent)
+        return
+    seen = f"{PUBLISHED}/{MANIFEST}"
+    if not out.exists(seen) or out.read_json(seen)["run_id"] != run_id:
+        out.write_json(seen, out.read_json(manifest_path(run_id)))
+
+
+def _point(out: Folder, place: Path, target: Path) -> None:
+    """Replace a link at once; a folder that has its name is from an earlier version, or a copy."""
+    if not place.is_symlink() or place.readlink() != target:
+        if place.is_dir() and not place.is_symlink():
+            check_tables(out)
+            out.delete(_LAST)
+            os.replace(place, place.with_name(_LAST))
+        draft = place.with_name(_NEXT)
+        draft.unlink(missing_ok=True)
+        os.symlink(target, draft)
+        os.replace(draft, place)
+    out.delete(_LAST)
