@@ -48,7 +48,7 @@ def test_the_session_of_the_caller(
     assert tables(mine, "out", first.summary["run_id"])["tasks"].count() == 18
     # Who knows nothing of runs finds those of one.
     folder = str(tmp_path / "out/tables/tasks")
-    by_hand = [mine.read.parquet(path) for path in (folder, f"{folder}/*")]
+    by_hand = [mine.read.parquet(path) for path in (folder, f"{folder}/*/*/*.parquet")]
     assert [frame.count() for frame in by_hand] == [19, 19]
     assert set(by_hand[0].columns) == set(second.tables["tasks"].columns)
     with pytest.raises(BadInput, match=r"run_id: .*/out has no run 'other'; it has 20.*, 20"):

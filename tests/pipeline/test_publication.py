@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import duckdb
 import pytest
 
 from freshq_pipeline.errors import BadInput, Unfinished
@@ -22,9 +20,15 @@ from freshq_pipeline.storage import state as state_of_runs
 from freshq_pipeline.storage.days import Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.links import check_tables
-from freshq_pipeline.storage.partitions import Files, manifest, manifest_path, move_in, published_paths, replaced
+from freshq_pipeline.storage.partitions import (
+    Files,
+    manifest,
+    manifest_path,
+    move_in,
+    published_paths,
+    replaced,
+)
 from freshq_pipeline.storage.state import State, current, prune, publish, published_runs, show
-from tests.support.snippets import Reader, snippets
 
 PAGE = Path(__file__).parents[2] / "docs/pipeline.md"
 DAYS = ("2026-01-01", "2026-01-02")

@@ -22,8 +22,8 @@ from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.tuning import INFLATION, Tuning, tuning_for, uncompressed_bytes
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.days import DAY_US, Day, number
-from freshq_pipeline.storage.one_run import only_run
 from freshq_pipeline.storage.links import check_tables, has_links
+from freshq_pipeline.storage.one_run import only_run
 from freshq_pipeline.storage.partitions import MANIFEST, PUBLISHED
 from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.registration import registry_of

@@ -1,4 +1,4 @@
-"""`OUT/tables`: on a disk a link to the tables of the current run, so that a pattern finds the files of one run.
+"""`OUT/tables`: on a disk a link to the tables of the current run, so that a pattern finds one run.
 
 The files stay in one place, under names that never change. Each run has a folder where they have second names
 (hard links), and publication replaces one symbolic link. A bucket has no links, nor have some disks: there,
@@ -55,11 +55,8 @@ def check_tables(out: Folder) -> None:
     found = out.on_disk(PUBLISHED)
     if found is None or not os.path.lexists(found):
         return
-    if found.is_symlink():
-        known = found.readlink().parts[:1] == ("runs",)
-    else:
-        known = (found / MANIFEST).exists()
-    if not known:
+    linked = found.is_symlink()
+    if not (found.readlink().parts[:1] == ("runs",) if linked else (found / MANIFEST).exists()):
         msg = f"out: {found} is not from a run; move it away, or use another folder"
         raise BadInput(msg)
 
@@ -114,9 +111,9 @@ def _point(out: Folder, place: Path, target: Path) -> None:
         if place.is_dir() and not place.is_symlink():
             check_tables(out)
             out.delete(_LAST)
-            os.replace(place, place.with_name(_LAST))
+            place.replace(place.with_name(_LAST))
         draft = place.with_name(_NEXT)
         draft.unlink(missing_ok=True)
-        os.symlink(target, draft)
-        os.replace(draft, place)
+        draft.symlink_to(target)
+        draft.replace(place)
     out.delete(_LAST)

@@ -247,7 +247,7 @@ def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None =
     if published_runs(out)[-1:] != [state.run_id]:
         return
     found, last = out.folders("runs"), _last_ended(out, state)
-    # A run that was killed before it became the current one is none of them, nor are those of earlier layouts.
+    # None of them: a run that was killed before it became the current one, and those of earlier layouts.
     newest = state.published[-keep_runs:]
     kept = {state.run_id, *(run_id for run_id in newest if out.exists(manifest_path(run_id)))}
     # First the snapshots, which need the files.
