@@ -45,7 +45,7 @@ EVENT: Final[dict[str, str]] = {
     "worker": "string",
     "shed_reason": "string",
     "ttl_removal": "boolean",
-    "unknown_fields": "map<string,string>",  # of landed events, as JSON text; null if there are none
+    "unknown_fields": "map<string,string>",  # JSON text, of raw formats nulls; null if there are none
 }
 
 LANDED: Final = (
@@ -57,13 +57,9 @@ LANDED: Final = (
 )
 
 _TEXT: Final = "struct<S:string>"
-# Numbers are text, or JSON numbers from some emulators; a string column reads both.
-_NUMBER: Final = "struct<N:string>"
-_IMAGE: Final = (
-    f"struct<taskId:{_TEXT},taskStatus:{_TEXT},taskQueue:{_TEXT},taskGroup:{_TEXT},taskKind:{_TEXT},"
-    f"shedReason:{_TEXT},leaseToken:{_TEXT},taskCreated:{_NUMBER},putAt:{_NUMBER},taskUpdated:{_NUMBER},deadline:{_NUMBER},"
-    f"leaseUntil:{_NUMBER},notBefore:{_NUMBER},priority:{_NUMBER},attempts:{_NUMBER}>"
-)
+# A map, because the names of other attributes are counted. Numbers are text, or JSON numbers from some
+# emulators; a string column reads both.
+_IMAGE: Final = "map<string,struct<S:string,N:string>>"
 
 # Both casings of the identity: GetRecords capitalizes what Lambda and Pipes write in lower case.
 STREAMS: Final = (

@@ -23,7 +23,7 @@ from freshq_pipeline.spark.tuning import SMALL_BYTES, uncompressed_bytes
 from freshq_pipeline.storage.addresses import normalized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -58,7 +58,8 @@ class Ingested:
         accepted: Events of tasks, duplicates included.
         no_task: Records of other items of the table.
         with_unknown_fields: Accepted events with fields that this version does not know.
-        unknown_fields: How often each of these fields occurs, by name.
+        unknown_fields: How often each of these fields occurs, by name: the most frequent ones.
+        other_unknown_fields: How often the others occur, together.
         reasons: Quarantined records by reason.
         last_us: Time of the last accepted event; None if there is none.
     """
@@ -68,6 +69,7 @@ class Ingested:
     no_task: int = 0
     with_unknown_fields: int = 0
     unknown_fields: dict[str, int] = field(default_factory=dict)
+    other_unknown_fields: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     last_us: int | None = None
 
@@ -171,16 +173,27 @@ def _accept(events: DataFrame, target: str) -> tuple[Ingested, list[str]]:
     found = Ingested(seen["records"], seen["accepted"], seen["no_task"], seen["with_unknown_fields"])
     found.last_us = seen["last_us"]
     if found.with_unknown_fields:
-        found.unknown_fields = _unknown_fields(events.sparkSession, target)
+        found.unknown_fields, found.other_unknown_fields = _unknown_fields(events.sparkSession, target)
     # Spark returns file names URL-encoded.
     return found, sorted(map(unquote, seen["bad_files"]))
 
 
-def _unknown_fields(spark: SparkSession, silver: str) -> dict[str, int]:
-    """Return how often each unknown field occurs, for the most frequent ones."""
+def _unknown_fields(spark: SparkSession, silver: str) -> tuple[dict[str, int], int]:
+    """Return how often each unknown field occurs, for the most frequent ones, and how often all others do."""
     names = spark.read.parquet(silver).select(F.explode(F.map_keys("unknown_fields")).alias("name"))
-    counts = names.groupBy("name").count().orderBy(F.desc("count"), "name").limit(MAX_UNKNOWN_FIELDS)
-    return {row["name"]: row["count"] for row in counts.collect()}
+    counts = names.groupBy("name").count()
+    most = counts.orderBy(F.desc("count"), "name").limit(MAX_UNKNOWN_FIELDS).collect()
+    named = {row["name"]: row["count"] for row in most}
+    if len(named) < MAX_UNKNOWN_FIELDS:
+        return named, 0
+    total = counts.agg(F.sum("count").alias("total")).collect()[0]["total"]
+    return named, total - sum(named.values())
+
+
+def most_frequent(counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Return the `MAX_UNKNOWN_FIELDS` most frequent names with their counts, and the sum of all others'."""
+    ranked = sorted(counts.items(), key=lambda name: (-name[1], name[0]))
+    return dict(ranked[:MAX_UNKNOWN_FIELDS]), sum(count for _, count in ranked[MAX_UNKNOWN_FIELDS:])
 
 
 def _numbered(spark: SparkSession, files: list[str]) -> DataFrame:

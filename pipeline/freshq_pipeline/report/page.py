@@ -227,6 +227,7 @@ def _quality(summary: dict[str, Any]) -> Section:
     rows += [(f"quarantined: {reason}", count) for reason, count in summary["quarantined_by_reason"].items()]
     rows += [("events with unknown fields", summary["events_with_unknown_fields"])]
     rows += [(f"unknown field: {name}", count) for name, count in summary["unknown_fields"].items()]
+    rows += [("other unknown fields", count) for count in [summary.get("other_unknown_fields")] if count]
     text = "Records read = distinct events + duplicates + after as-of + too late + quarantined + of no task. "
     text += "Quarantined records are in quarantine/."
     zeros = [name for name, count in rows if not count]

@@ -238,12 +238,12 @@ def _work(
 def _ingest(spark: SparkSession, request: RunRequest, todo: RunPlan, state: State) -> None:
     """Write the new files as a silver part, and add them to the state."""
     from freshq_pipeline.gold.starts import earliest, starts_us  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.ingest.silver import ingest  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.ingest.silver import ingest, most_frequent  # noqa: PLC0415 - loads Spark
 
     form, ratio = request.options.form, request.options.max_reject_ratio
     sizes_bytes = {path: todo.files[path][0] for path in todo.new}
     found = ingest(spark, request.events, sizes_bytes, form, request.out, state.run_id, ratio)
-    names = ("records", "no_task", "accepted", "with_unknown_fields")
+    names = ("records", "no_task", "accepted", "with_unknown_fields", "other_unknown_fields")
     more = {name: getattr(found, name) for name in names}
     more["too_late"] = _add_days(spark, request.out, state)
     more["accepted"] -= more["too_late"]
@@ -253,9 +253,11 @@ def _ingest(spark: SparkSession, request: RunRequest, todo: RunPlan, state: Stat
     state.starts_us = earliest(state.starts_us, starts_us(request.out, state.run_id))
     if found.last_us is not None:
         state.last_us = max(found.last_us, state.last_us or found.last_us)
+    fields = Counter(state.unknown_fields) + Counter(found.unknown_fields)
+    state.unknown_fields, others = most_frequent(fields)
+    more["other_unknown_fields"] += others
     state.counts = dict(Counter(state.counts) + Counter(more))
     state.reasons = dict(Counter(state.reasons) + Counter(found.reasons))
-    state.unknown_fields = dict(Counter(state.unknown_fields) + Counter(found.unknown_fields))
     state.files |= {path: list(todo.files[path]) for path in todo.new}
 
 
@@ -316,6 +318,7 @@ def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, A
         "quarantined_by_reason": dict(sorted(state.reasons.items())),
         "events_with_unknown_fields": counts["with_unknown_fields"],
         "unknown_fields": dict(sorted(state.unknown_fields.items())),
+        "other_unknown_fields": counts["other_unknown_fields"],
         "index_lag_seconds": lag.seconds,
         **figures,
         "queues": [row | {"index_lag_seconds": lag.of(row["queue"])} for row in figures["queues"]],

@@ -55,8 +55,9 @@ class State:
         as_of_us: Time up to which the tables are complete.
         opened: Days whose tasks this run computed.
         final_until: Last day of which silver was deleted, or in which a task of such a day mattered.
-        counts: `records` read, `accepted` ones, those of `no_task`, and accepted ones `with_unknown_fields`.
-        unknown_fields: How often each unknown field occurs, by name.
+        counts: `records` read, `accepted` ones, those of `no_task`, and accepted ones `with_unknown_fields`;
+            how often `other_unknown_fields` occur than those named.
+        unknown_fields: How often each unknown field occurs, by name: the most frequent ones.
         reasons: Quarantined records by reason.
         options: The options that change the tables.
         index_lag: The fields of the `IndexLag` that was used.

@@ -17,6 +17,13 @@ _TIMES: Final = {
     "not_before_us": "notBefore",
 }
 LEASE_DIGITS: Final = 16
+# The name of every attribute of a task, as `freshq.stores.dynamodb.items.encode` writes it.
+OWN: Final = (
+    "attempts", "deadAt", "deadline", "dueAt", "dueShard", "error", "firstClaimAt", "firstDue", "lastClaimAt",
+    "leaseToken", "leaseUntil", "notBefore", "payload", "pendingShard", "priority", "progressFraction",
+    "progressStep", "putAt", "putToken", "requestToken", "result", "shedReason", "taskCreated", "taskGroup",
+    "taskId", "taskKind", "taskQueue", "taskStatus", "taskUpdated", "traceContext", "ttl",
+)  # fmt: skip
 
 
 def text(image: Column, attribute: str) -> Column:
@@ -48,7 +55,16 @@ def from_image(image: Column) -> dict[str, Column]:
         "attempts": F.coalesce(number(image, "attempts", "int"), F.lit(0)),
         # A digest, as in landed events: who has the token can settle the task.
         "lease": F.substring(F.sha2(token, 256), 1, LEASE_DIGITS),
-        # The application's own attributes may be secret, and are not kept.
-        "unknown_fields": F.lit(None),
+        "unknown_fields": _unknown_names(image),
         "worker": F.when(names_worker, F.regexp_extract(token, "^(.+):[^:]*$", 1)),
     }
+
+
+def _unknown_names(image: Column) -> Column:
+    """Return the names of the other attributes, each without its value; null if there are none.
+
+    The application's own attributes may be secret, so their values are not kept.
+    """
+    names = F.array_except(F.map_keys(image), F.array(*map(F.lit, OWN)))
+    nothing = F.array_repeat(F.lit(None).cast("string"), F.size(names))
+    return F.when(F.size(names) > 0, F.map_from_arrays(names, nothing))
