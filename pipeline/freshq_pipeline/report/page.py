@@ -225,9 +225,7 @@ def _quality(summary: dict[str, Any]) -> Section:
     names = ("read", "distinct", "duplicate", "after_as_of", "too_late", "quarantined", "no_task")
     rows = [(f"events {name.replace('_', ' ')}", summary[f"events_{name}"]) for name in names]
     rows += [(f"quarantined: {reason}", count) for reason, count in summary["quarantined_by_reason"].items()]
-    rows += [("events with unknown fields", summary["events_with_unknown_fields"])]
-    rows += [(f"unknown field: {name}", count) for name, count in summary["unknown_fields"].items()]
-    rows += [("other unknown fields", count) for count in [summary.get("other_unknown_fields")] if count]
+    rows += _unknown_fields(summary)
     text = "Records read = distinct events + duplicates + after as-of + too late + quarantined + of no task. "
     text += "Quarantined records are in quarantine/."
     zeros = [name for name, count in rows if not count]
@@ -235,6 +233,15 @@ def _quality(summary: dict[str, Any]) -> Section:
         text += f" None: {', '.join(zeros)}."
     found = [row for row in rows if row[1]]
     return Section("Data quality", text, table=pd.DataFrame(found, columns=["records", "count"]))
+
+
+def _unknown_fields(summary: dict[str, Any]) -> list[tuple[str, int]]:
+    counts = {"events with unknown fields": summary["events_with_unknown_fields"]}
+    counts |= {f"unknown field: {name}": count for name, count in summary["unknown_fields"].items()}
+    # The summary of an earlier version does not have it.
+    if others := summary.get("other_unknown_fields"):
+        counts["other unknown fields"] = others
+    return list(counts.items())
 
 
 def page(summary: dict[str, Any], verdicts: str, sections: list[Section]) -> str:
