@@ -189,18 +189,17 @@ def test_a_copy_of_the_output_goes_on(out: Folder, tmp_path: Path, *, keeps_link
     assert not [path for path in Path(copy.uri).iterdir() if path.name.startswith(".")]
 
 
-def test_a_folder_of_others_is_not_replaced(tmp_path: Path) -> None:
+def test_a_folder_of_others_is_not_replaced(out: Folder, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.json").touch()
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables/mine.sql").touch()
-    request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path)))
+    out.write("tables/mine.sql", "")
+    request = RunRequest(Folder(str(tmp_path / "in")), out)
     with pytest.raises(BadInput, match=r"out: .*/tables is not from a run; move it away, or use another"):
         plan(request)
-    assert {path.name for path in tmp_path.iterdir()} == {"in", "tables"}
-    other = Folder(str(tmp_path / "out"))
+    assert [path.name for path in Path(out.uri).iterdir()] == ["tables"]
+    other = Folder(str(tmp_path / "other"))
     other.make("")
-    Path(other.at("tables")).symlink_to(tmp_path / "tables")
+    Path(other.at("tables")).symlink_to(out.at("tables"))
     with pytest.raises(BadInput, match="is not from a run"):
         check_tables(other)
 
