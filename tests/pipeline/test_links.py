@@ -208,7 +208,7 @@ def test_a_file_that_is_gone_is_named_before_anything_is_published(out: Folder) 
     run(out, "1")
     gone = published_paths(out, "1", "tasks")[0]
     Path(out.at(gone)).unlink()
-    with pytest.raises(BadInput, match=rf"{gone} is gone; make all tables anew with .* --full-refresh"):
+    with pytest.raises(BadInput, match=rf"{gone} is missing, .*; run once with --full-refresh"):
         run(out, "2", DAYS[1:])
     state = current(out)
     assert state is not None

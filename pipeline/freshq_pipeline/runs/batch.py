@@ -137,6 +137,14 @@ def finish_last(request: RunRequest, todo: RunPlan) -> None:
     end_publication(request.out, todo.before, request.options.keep_runs, todo.registry)
 
 
+def copy_last(spark: SparkSession, request: RunRequest, last: State) -> None:
+    """Copy the tables of the previous run, if it was killed before that, or was not to copy them."""
+    from freshq_pipeline.runs import spark_catalog  # noqa: PLC0415 - loads Spark
+
+    spark_catalog.require(spark, request.options.iceberg)
+    spark_catalog.copy(spark, request.out, last, request.options.iceberg)
+
+
 def execute(
     request: RunRequest,
     session: Callable[[Tuning], AbstractContextManager[SparkSession]],
@@ -146,7 +154,8 @@ def execute(
 
     Args:
         request: What to run.
-        session: Starts Spark with settings for the input; not called if nothing is new.
+        session: Starts Spark with settings for the input; not called if nothing is new, unless a catalog of
+            Spark is to have the tables.
         progress: Where to show progress; None: nowhere.
 
     Raises:
@@ -168,6 +177,9 @@ def _execute(
     before = todo.before
     if before is not None and not todo.new and not todo.again:
         finish_last(request, todo)
+        if request.options.iceberg is not None:
+            with session(todo.tuning()) as spark:
+                copy_last(spark, request, before)
         kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
         return kept
     watch, tuning = Stopwatch(), todo.tuning()
@@ -187,6 +199,8 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
     Raises:
         PipelineError: If the run failed; nothing was published.
     """
+    from freshq_pipeline.runs import spark_catalog  # noqa: PLC0415 - loads Spark
+
     options = request.options
     state = State(new_run_id(), request.events.uri, options.form.value, options=options.of_tables())
     state.published, state.keep_runs = list(todo.published), options.keep_runs
@@ -204,6 +218,7 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
     if todo.registry is not None:
         summary["catalog"] = str(todo.registry.name)
     publish(request.out, state, summary, options.keep_runs, todo.registry)
+    spark_catalog.copy(spark, request.out, state, options.iceberg)
     return summary
 
 
@@ -214,8 +229,7 @@ def _work(
     from freshq_pipeline.runs import spark_catalog  # noqa: PLC0415 - loads Spark
 
     out, options = request.out, request.options
-    if options.iceberg is not None:
-        spark_catalog.require(spark, options.iceberg)
+    spark_catalog.require(spark, options.iceberg)
     if todo.new:
         with watch.part("read"):
             _ingest(spark, request, todo, state)
@@ -229,10 +243,7 @@ def _work(
         state.forget(options.keep_silver_days)
     _compact(spark, out, state)
     out.write_json(f"runs/{state.run_id}/{SECONDS}", watch.seconds)
-    summary = summarize(state, figures, out)
-    if options.iceberg is not None:
-        summary |= spark_catalog.commit(spark, out, state, options.iceberg)
-    return summary
+    return summarize(state, figures, out)
 
 
 def _ingest(spark: SparkSession, request: RunRequest, todo: RunPlan, state: State) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NAMESPACE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 # The options that change the tables; the next run needs them to know whether it must compute anything. (What
 # lag was used is kept apart: it also comes from the sources.)
-_OF_TABLES: Final = ("as_of_ms", "index_lag_seconds", "iceberg")
+_OF_TABLES: Final = ("as_of_ms", "index_lag_seconds")
 
 
 @dataclass(frozen=True, slots=True)

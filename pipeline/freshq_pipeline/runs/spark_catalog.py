@@ -1,16 +1,14 @@
 """Copies of the tables in an Iceberg catalog of Spark.
 
-The run's own folder stays: the report and the next run read it. Each table of the run replaces the previous
-one in one commit. No commit covers several tables, so the summary lists the snapshots that belong together.
+They follow the publication, as the registration by PyIceberg does. Each table replaces the previous one in
+one commit, which also sets the id of its run. So a run that was killed is made up for by the next one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F
-
-from freshq_pipeline.errors import BadInput
+from freshq_pipeline.errors import BadInput, NotRegistered
 from freshq_pipeline.gold.published import read_table
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.failures import SPARK_ERRORS, innermost_cause
@@ -26,16 +24,18 @@ FORMAT: Final = "iceberg"
 RUN_ID: Final = "freshq.run-id"
 
 
-def require(spark: SparkSession, namespace: str) -> None:
+def require(spark: SparkSession, namespace: str | None) -> None:
     """Check that Spark can use a catalog.
 
     Args:
         spark: The session.
-        namespace: CATALOG.NAMESPACE.
+        namespace: CATALOG.NAMESPACE; None: do nothing.
 
     Raises:
         BadInput: If Spark has no such catalog, or cannot load it.
     """
+    if namespace is None:
+        return
     name = namespace.split(".", 1)[0]
     if spark.conf.get(f"spark.sql.catalog.{name}", None) is None:
         msg = f"iceberg: this Spark has no catalog {name!r}; configure spark.sql.catalog.{name}, "
@@ -48,27 +48,37 @@ def require(spark: SparkSession, namespace: str) -> None:
         raise BadInput(msg) from None
 
 
-def commit(spark: SparkSession, out: Folder, state: State, namespace: str) -> dict[str, Any]:
-    """Replace the tables of a catalog by those of a run.
+def copy(spark: SparkSession, out: Folder, state: State, namespace: str | None) -> None:
+    """Replace those tables of a catalog that are not of the current run.
 
     Args:
         spark: The session.
         out: Output folder with the run.
-        state: State of the run.
-        namespace: CATALOG.NAMESPACE.
+        state: State of the current run.
+        namespace: CATALOG.NAMESPACE; None: do nothing.
 
-    Returns:
-        For the summary: the names of the `tables`, and the ids of their `snapshots`.
+    Raises:
+        NotRegistered: If the catalog failed; some tables may be copied.
     """
-    if not spark.catalog.databaseExists(namespace):
-        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-    names = {table: f"{namespace}.{table}" for table in TABLES}
-    for table, name in names.items():
-        rows = read_table(spark, out, paths_of(state.tables, table), table)
-        rows.writeTo(name).using(FORMAT).tableProperty(RUN_ID, state.run_id).createOrReplace()
-    return {"tables": names, "snapshots": {table: _newest(spark, name) for table, name in names.items()}}
+    if namespace is None:
+        return
+    try:
+        if not spark.catalog.databaseExists(namespace):
+            spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+        for table in TABLES:
+            name = f"{namespace}.{table}"
+            if _run_of(spark, name) != state.run_id:
+                rows = read_table(spark, out, paths_of(state.tables, table), table)
+                rows.writeTo(name).using(FORMAT).tableProperty(RUN_ID, state.run_id).createOrReplace()
+    except SPARK_ERRORS as error:
+        msg = f"the tables are published, but not all are copied to {namespace}; run again: "
+        msg += innermost_cause(error)
+        raise NotRegistered(msg) from error
 
 
-def _newest(spark: SparkSession, name: str) -> int | None:
-    row = spark.table(f"{name}.snapshots").orderBy(F.desc("committed_at")).first()
-    return None if row is None else int(row["snapshot_id"])
+def _run_of(spark: SparkSession, name: str) -> str | None:
+    """Return the id of the run that made a table of the catalog; None: there is none, or no run made it."""
+    if not spark.catalog.tableExists(name):
+        return None
+    found = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
+    return {row["key"]: row["value"] for row in found}.get(RUN_ID)

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.runs.batch import RunPlan, execute_plan, finish_last, plan
+from freshq_pipeline.runs.batch import RunPlan, copy_last, execute_plan, finish_last, plan
 from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
@@ -98,6 +98,8 @@ class _Batches:
         with only_run(self.request.out):
             check_current(self.request.out, todo.published)
             finish_last(self.request, todo)
+            if todo.before is not None:
+                copy_last(self.spark, self.request, todo.before)
             if todo.before is None and checkpoint.files(COMMITS):
                 self._execute(todo)
         return set(todo.new)

@@ -70,7 +70,7 @@ def link_tables(out: Folder, run_id: str, files: Files) -> None:
         files: Files of its tables.
 
     Raises:
-        BadInput: If a file is gone.
+        BadInput: If a file is missing.
     """
     named = manifest(run_id, files)
     root = out.on_disk("")
@@ -88,7 +88,8 @@ def _link(file: str, name: str) -> None:
         os.link(file, name)
     except FileNotFoundError:
         if not Path(file).exists():
-            msg = f"out: {file} is gone; make all tables anew with `freshq-pipeline run --full-refresh`"
+            msg = f"out: {file} is missing, which an earlier run wrote; run once with --full-refresh, "
+            msg += "or restore it"
             raise BadInput(msg) from None
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         os.link(file, name)
