@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from freshq_pipeline.replays.days import DayRange
     from freshq_pipeline.replays.grid import Grid
     from freshq_pipeline.spark.tuning import Tuning
 
@@ -102,6 +103,19 @@ class Scenarios:
     servers: int | None = None
     seed: int = 1
     queue: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+    def check(self) -> None:
+        """Raise BadInput unless all can be parsed."""
+        self.grid()
+        self.days()
+
+    def days(self) -> DayRange:
+        """Return the days of creation of the tasks."""
+        from freshq_pipeline.replays.days import DayRange  # noqa: PLC0415 - an extra
+
+        return DayRange(self.since, self.until)
 
     def grid(self) -> Grid:
         """Return the parsed scenarios."""
@@ -174,8 +188,8 @@ def run(
         with postponed() as problems:
             execute(request, spark.session, progress)
         progress.begin("report")
-        verdicts = report_on(request.out, problems)
-    finish(request.out.read_json(SUMMARY), verdicts, problems, as_json=as_json)
+        headlines = report_on(request.out, problems)
+    finish(request.out.read_json(SUMMARY), headlines, problems, as_json=as_json)
 
 
 @app.command()
@@ -208,8 +222,8 @@ def stream(
     tuning = plan(request).tuning() if every_seconds is None else LARGE
     with postponed() as problems, spark.session(tuning) as session:
         follow(session, request, Folder(checkpoint).uri, every_seconds, files_per_batch=files_per_batch)
-    verdicts = report_on(request.out, problems)
-    finish(request.out.read_json(SUMMARY), verdicts, problems, as_json=as_json)
+    headlines = report_on(request.out, problems)
+    finish(request.out.read_json(SUMMARY), headlines, problems, as_json=as_json)
 
 
 @app.command()
@@ -222,26 +236,20 @@ def replay(
     form: FormatOption = Format.LANDED,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate the recorded load under other policies and capacities.
+    """Simulate the load of recorded days under other policies and capacities.
 
     Exits with status 5 if the replay of the recorded policy is more than 5 % off the recording.
     """
-    from freshq_pipeline.gold.published import read_table  # noqa: PLC0415 - an extra
-    from freshq_pipeline.replays.scenarios import replayed  # noqa: PLC0415 - an extra
+    from freshq_pipeline.replays.published import replay_published  # noqa: PLC0415 - an extra
     from freshq_pipeline.runs.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.partitions import published_paths  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.state import REPLAY, SUMMARY  # noqa: PLC0415 - an extra
 
-    grid = scenarios.grid()
+    grid, days = scenarios.grid(), scenarios.days()
     # A replay must not change how the current tables were made.
     request = as_before(_requested(events, out, Options(form)))
     with spark.session(plan(request).tuning()) as session:
         with postponed() as problems:
             execute(request, lambda _tuning: nullcontext(session))
-        paths = published_paths(request.out, request.out.read_json(SUMMARY)["run_id"], "tasks")
-        tasks = read_table(session, request.out, paths, "tasks")
-        result = replayed(session, tasks, grid)
-    request.out.write_json(REPLAY, result)
+        result = replay_published(session, request.out, grid, days)
     report_on(request.out, problems)
     finish_replay(result, problems, as_json=as_json)
 
@@ -314,7 +322,7 @@ def submit(
     from freshq_pipeline.cluster.submit import submit as start  # noqa: PLC0415 - an extra
 
     if command is Command.REPLAY:
-        scenarios.grid()
+        scenarios.check()
     arguments = options_of(command, given(options) | given(scenarios), COMMAND_FLAGS[command])
     ended = start(
         stack, Job(events, out, command, arguments, spark_conf or [], package), run=follow, wait=wait

@@ -55,12 +55,22 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "master": {"help": "Where Spark runs.", "envvar": "FRESHQ_SPARK_MASTER"},
     "memory": {"help": "Memory of the embedded Java.", "envvar": "FRESHQ_SPARK_MEMORY"},
 }
+# What help shows for fields of `Scenarios` that other dataclasses have, too.
+OF_SCENARIOS: Final[dict[str, dict[str, Any]]] = {
+    "since": {
+        "help": "Replay the tasks created on this and later days (default: on the newest 31 with tasks).",
+        "metavar": "YYYY-MM-DD",
+    },
+    "until": {"help": "Replay the tasks created up to this day.", "metavar": "YYYY-MM-DD"},
+}
 # Options that are not named as their field.
 FLAGS: Final = {"form": "--format", "as_of_ms": "--as-of"}
 
 
 def with_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace each dataclass parameter of a command by one option per field, as `OPTIONS` describes it.
+
+    Dataclasses that have a field of the same name share its option.
 
     Args:
         without: Fields that keep their defaults and get no option.
@@ -70,10 +80,16 @@ def with_options(*without: str) -> Callable[[Callable[..., None]], Callable[...,
         hints = get_type_hints(command, include_extras=True)
         groups = {name: _options_of(hint, without) for name, hint in hints.items() if is_dataclass(hint)}
 
+        shared = dict[str, inspect.Parameter]()
+        for one in chain.from_iterable(groups.values()):
+            shared.setdefault(one.name, one)
+
         @wraps(command)
         def expanded(**values: Any) -> None:  # noqa: ANN401 - of any option
             for name, options in groups.items():
-                values[name] = hints[name](**{one.name: values.pop(one.name) for one in options})
+                values[name] = hints[name](**{one.name: values[one.name] for one in options})
+            for one in shared:
+                del values[one]
             command(**values)
 
         own = [
@@ -81,8 +97,7 @@ def with_options(*without: str) -> Callable[[Callable[..., None]], Callable[...,
             for one in inspect.signature(command).parameters.values()
             if one.name not in groups
         ]
-        shared = chain.from_iterable(groups.values())
-        expanded.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        expanded.__signature__ = inspect.Signature([*own, *shared.values()])  # type: ignore[attr-defined]
         return expanded
 
     return decorate
@@ -93,7 +108,8 @@ def _options_of(group: Any, without: tuple[str, ...]) -> list[inspect.Parameter]
     options = []
     for one in fields(group):
         if one.name not in without:
-            option = typer.Option(one.default, _flag(one.name), **OPTIONS[one.name])
+            described = OF_SCENARIOS.get(one.name) if group.__name__ == "Scenarios" else None
+            option = typer.Option(one.default, _flag(one.name), **(described or OPTIONS[one.name]))
             options.append(inspect.Parameter(one.name, _KEYWORD, default=option, annotation=types[one.name]))
     return options
 

@@ -18,16 +18,17 @@ from benchmarks.lives import write_events
 
 from freshq.policy.order import Order
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.replays.days import DayRange
 from freshq_pipeline.replays.grid import Grid
-from freshq_pipeline.replays.record import recorded_loads
-from freshq_pipeline.replays.scenarios import replayed
+from freshq_pipeline.replays.published import replay_published
 from freshq_pipeline.report.page import write_report
 from freshq_pipeline.runs.batch import as_before, plan
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.runs.stream import stream
-from freshq_pipeline.schemas import TABLES, Format, ddl
+from freshq_pipeline.schemas import TABLES, Format
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.folder import Folder
+from freshq_pipeline.storage.last_replay import last_replay
 from freshq_pipeline.storage.recording import IndexLag, recording_of_history
 from tests.pipeline.conftest import Pipeline, query, table
 from tests.pipeline.oracle import relations
@@ -229,20 +230,18 @@ def test_replay_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Pa
     tape.put(2, "not due", queue="mail", delay=86_400)
     write_lines(tmp_path / "in/mail.json", tape.landed())
     summary = pipeline(tmp_path / "in", tmp_path / "out")
-    tasks = spark.createDataFrame(query(f"from {relations(summary)['tasks']}"), ddl(TABLES["tasks"]))
-    result = replayed(spark, tasks, Grid((Order.FIFO,), (1.0, 2.0)))
+    out = Folder(str(tmp_path / "out"))
+    result = replay_published(spark, out, Grid((Order.FIFO,), (1.0, 2.0)), DayRange())
     assert result["check"]["within"], result["check"]
     assert result["record"]["service_times_imputed"] > 0
     assert [row["queue"] for row in result["scenarios"]] == ["default"] * 3 + ["mail"] * 3
     load = summary["queues"][0]["tasks"] - summary["cancelled"]
     assert [one["record"]["tasks"] for one in result["queues"]] == [load, 2]
-    assert [load.queue for load in recorded_loads(tasks, Grid(queue="mail"))] == ["mail"]
     with pytest.raises(BadInput, match=r"no queue 'post', only default, mail"):
-        recorded_loads(tasks, Grid(queue="post"))
+        replay_published(spark, out, Grid(queue="post"), DayRange())
     lifo, fifo, doubled = result["scenarios"][:3]
     assert fifo["served_in_time"] < lifo["served_in_time"] < doubled["served_in_time"]
-    out = Folder(str(tmp_path / "out"))
-    out.write_json("replay.json", result)
+    assert last_replay(out) == result
     write_report(out)
     page = (tmp_path / "out/report.html").read_text()
     assert "Replay under other policies" in page
@@ -253,19 +252,20 @@ def test_replay_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Pa
     assert "Queue default, at its recorded capacity: lifo does" in page
 
 
-def test_the_verdict_is_of_all_days_and_the_charts_of_the_newest(
+def test_the_headline_is_of_all_days_and_the_charts_of_the_newest(
     two_days_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("freshq_pipeline.report.page.MAX_DAYS", 1)
+    for module in ("page", "tables"):
+        monkeypatch.setattr(f"freshq_pipeline.report.{module}.MAX_DAYS", 1)
     out = Folder(str(two_days_folder / "out"))
-    verdicts = write_report(out)
+    headlines = write_report(out)
     shown = relations({"manifest": out.at("tables/manifest.json")})["tasks"]
     counted = f"select queue, count_if(in_time) / count(*) as ratio from {shown} group by 1"
     ratios = {row["queue"]: row["ratio"] for row in query(counted)}
-    assert {queue: said.split(" %")[0] for queue, said in verdicts.items()} == {
+    assert {queue: said.split(" %")[0] for queue, said in headlines.items()} == {
         queue: f"{100 * ratio:.0f}" for queue, ratio in ratios.items()
     }
-    assert "in the newest 1 of 2 days" in (two_days_folder / "out/report.html").read_text()
+    assert "on the newest 1 of 2 days" in (two_days_folder / "out/report.html").read_text()
 
 
 @pytest.mark.timeout(300)  # another start of Spark, on a machine that may be busy

@@ -25,6 +25,7 @@ from freshq_pipeline.storage.partitions import (
     manifest,
     manifest_path,
     move_in,
+    newest_days,
     published_paths,
     replaced,
 )
@@ -166,9 +167,8 @@ def test_runs_are_kept_with_the_files_that_they_name(tmp_path: Path) -> None:
         for run_id in ("2", "3")
     }
     assert contents == {one: [f"1 {DAYS[0]}", f"{one} {DAYS[1]}"] for one in ("2", "3")}
-    assert published_paths(out, "3", "tasks", newest_days=1) == [
-        f"files/tasks/day={DAYS[1]}/queue=a/3-0000.parquet"
-    ]
+    newest = newest_days(published_paths(out, "3", "tasks"), 1)
+    assert newest == {DAYS[1]: [f"files/tasks/day={DAYS[1]}/queue=a/3-0000.parquet"]}
     assert out.folders("runs") == ["2", "3"]
     # The second day of run 1 is neither in a table nor in silver any more.
     assert len(out.files("files/tasks")) == 3

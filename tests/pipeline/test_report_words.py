@@ -1,4 +1,4 @@
-"""What the report says in words: the verdict, counts, shares, times and the look of tables."""
+"""What the report says in words: the headline, counts, shares, times and the look of tables."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pytest
 
 from freshq_pipeline.report import axes
 from freshq_pipeline.report.sections import figures, table
-from freshq_pipeline.report.words import age_labels, cell, conclusions, duration, fates_of, share, verdict
+from freshq_pipeline.report.words import age_labels, cell, conclusions, duration, fates_of, headline, share
 from freshq_pipeline.schemas import OUTCOMES
 
 FIGURES = dict.fromkeys((*OUTCOMES, "in_time"), 0)
 
 
-def test_the_verdict_says_what_became_of_the_tasks() -> None:
+def test_the_headline_says_what_became_of_the_tasks() -> None:
     counted = FIGURES | {"success": 23, "in_time": 22, "shed": 76, "pending": 1}
-    said = verdict(fates_of(counted), 0.06)
+    said = headline(fates_of(counted), 0.06)
     assert said == "22 % done in time, 76 % shed, 1 % done late, 1 % still waiting; median wait 60 ms."
     in_time = FIGURES | {"success": 22, "in_time": 22}
-    assert verdict(fates_of(in_time), 0.06) == "100 % done in time; median wait 60 ms."
-    assert verdict(fates_of(FIGURES), None) == "No tasks."
+    assert headline(fates_of(in_time), 0.06) == "100 % done in time; median wait 60 ms."
+    assert headline(fates_of(FIGURES), None) == "No tasks."
 
 
 def test_something_is_never_nothing_and_not_everything_never_everything() -> None:

@@ -17,14 +17,20 @@ def check(record: Recorded, result: dict[str, Any]) -> dict[str, Any]:
         record: The recorded load of a queue.
         result: Result of its recorded policy at the recorded capacity.
     """
-    ratio = abs(result["served_in_time"] - record.in_time) / max(1, record.in_time)
+    recorded, replayed = record.counts.served_in_time, result["served_in_time"]
+    ratio = abs(replayed - recorded) / max(1, recorded)
     return {
         "queue": record.queue,
         "policy": result["policy"],
-        "served_in_time_recorded": record.in_time,
-        "served_in_time_replayed": result["served_in_time"],
+        "served_in_time_recorded": recorded,
+        "served_in_time_replayed": replayed,
         "difference_ratio": ratio,
         "within": ratio <= TOLERANCE,
         "tolerance": TOLERANCE,
-        "idle_ratio": record.idle_ratio,
+        # What may explain a difference.
+        "servers": record.occupied.servers,
+        "mean_servers": record.occupied.mean_servers,
+        "idle_ratio": record.occupied.idle_ratio,
+        "surplus_ratio": record.occupied.surplus_ratio,
+        "inverted_ratio": record.inverted_ratio,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from freshq_pipeline.replays.grid import Grid
+from freshq_pipeline.replays.record import COLUMNS, LOAD, recorded_loads
 from freshq_pipeline.replays.scenarios import replayed
 from freshq_pipeline.schemas import ddl
 
@@ -21,11 +22,13 @@ _COLUMNS: Final = {
     "offered": "bigint",
     "served_in_time": "bigint",
     "served_late": "bigint",
+    "failed": "bigint",
+    "pending": "bigint",  # still waiting at the end of the recording
     "shed_by_reason": "map<string,bigint>",
     "shed_ratio": "double",  # of the offered tasks
     "goodput_ratio": "double",  # of the capacity
     "load": "double",  # as a multiple of the capacity
-    "wasted_ratio": "double",  # of the time worked, for tasks that ended late
+    "wasted_ratio": "double",  # of the time worked, for tasks that were not done in time
     "wait_p50_seconds": "double",  # of the tasks served in time
     "wait_p99_seconds": "double",
     "order_switches": "int",
@@ -40,6 +43,9 @@ def replay(tasks: DataFrame, grid: Grid = _DEFAULTS) -> DataFrame:
     The result has a row for each scenario of each queue, and first of each queue its recorded policy, whose
     `difference_ratio` says how far the simulation is from what was recorded. All ratios are parts of 1.
 
+    All rows are replayed, and read into the memory of the driver. So choose the days of long recordings, for
+    example by `tasks.where("day >= '2026-01-01'")`.
+
     Args:
         tasks: The table `tasks`, or some of its rows.
         grid: The scenarios.
@@ -48,7 +54,8 @@ def replay(tasks: DataFrame, grid: Grid = _DEFAULTS) -> DataFrame:
         BadInput: If no task was ever served, or the wanted queue has no tasks.
     """
     spark = tasks.sparkSession
-    result = replayed(spark, tasks, grid)
+    rows = tasks.where(LOAD).select(*COLUMNS).toArrow()
+    result = replayed(spark, recorded_loads(rows, grid), grid)
     checks = {one["queue"]: one["check"]["difference_ratio"] for one in result["queues"]}
     rows = []
     for scenario in result["scenarios"]:

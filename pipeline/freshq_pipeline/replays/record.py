@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,74 +13,73 @@ import pyarrow.compute as pc
 from freshq.model.task import MAX_SECONDS
 from freshq.simulate import Load
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.replays.counts import Counts, Ending
+from freshq_pipeline.replays.occupancy import Occupancy, occupancy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from pyspark.sql import DataFrame
 
     from freshq_pipeline.replays.grid import Grid
 
-# Cancelled tasks are no load.
-LOAD: Final = "outcome <> 'cancelled'"
+# Tasks that somebody ended while they waited are no load: cancelled ones, and dead letters that never ran.
+LOAD: Final = "outcome <> 'cancelled' and (outcome <> 'failure' or first_taken_ms is not null)"
 COLUMNS: Final = (
     "queue", "put_ms", "created_ms", "deadline_ms", "first_taken_ms", "finished_ms", "run_seconds",
-    "priority", "outcome",
+    "priority", "outcome", "in_time", "inverted",
 )  # fmt: skip
 # For a task without a deadline.
 NO_DEADLINE_SECONDS: Final = MAX_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
-class Occupancy:
-    """How busy the servers were while tasks waited.
-
-    Attributes:
-        servers: Number of servers: the median of the tasks in progress.
-        idle_ratio: Share of the servers' time that was idle.
-    """
-
-    servers: int
-    idle_ratio: float
-
-
-@dataclass(frozen=True, slots=True)
 class Recorded:
-    """The recorded load of a queue and its outcome.
+    """The recorded load of a queue and its outcome. Times are in seconds since its beginning.
 
     Attributes:
         queue: Name of the queue; None: the events do not have it.
-        created: Creation time of each task, in seconds since the first.
-        service: Service time of each task, in seconds.
-        deadline: Deadline of each task, on the clock of `created`.
+        created: Creation time of each task, ascending; negative if it already waited at the beginning.
+        service: Service time of each task: its time in progress over all attempts.
+        pause: Time of each task between its attempts.
+        deadline: Deadline of each task.
         levels: Priority of each task.
+        endings: How each task ends if it is served, as an `Ending`.
+        end: The last put, claim or end of a task.
         imputed: Number of service times drawn for tasks that were never served.
-        servers: Number of tasks in progress at a time.
-        idle_ratio: Share of the servers' time that was idle while tasks waited.
-        in_time: Number of tasks that succeeded or failed by their deadline.
-        shed: Number of tasks that were shed.
+        occupied: How busy the servers were.
+        inverted_ratio: Share of the tasks that were claimed while a newer one waited.
+        counts: What became of the tasks in the recording.
     """
 
     queue: str | None
     created: NDArray[np.float64]
     service: NDArray[np.float64]
+    pause: NDArray[np.float64]
     deadline: NDArray[np.float64]
     levels: NDArray[np.uint8]
+    endings: NDArray[np.uint8]
+    end: float
     imputed: int
-    servers: int
-    idle_ratio: float
-    in_time: int
-    shed: int
+    occupied: Occupancy
+    inverted_ratio: float
+    counts: Counts
 
     def load(self, deadline_seconds: float | None) -> Load:
-        """Return the load for the simulator, with another deadline if one is given."""
-        deadline = self.deadline if deadline_seconds is None else self.created + deadline_seconds
+        """Return the load for the simulator, with another deadline if one is given.
+
+        What waited at the beginning arrives at the beginning.
+        """
+        arrived = np.maximum(self.created, 0.0)
         return Load(
-            created=array("d", self.created.tobytes()),
+            created=array("d", arrived.tobytes()),
             service=array("d", self.service.tobytes()),
-            deadline=array("d", deadline.tobytes()),
-            duration_seconds=float(np.nextafter(self.created[-1], np.inf)),
+            deadline=array("d", self.deadlines(deadline_seconds).tobytes()),
+            duration_seconds=float(np.nextafter(arrived[-1], np.inf)),
             levels=self.levels.tobytes() if self.levels.any() else b"",
         )
+
+    def deadlines(self, deadline_seconds: float | None) -> NDArray[np.float64]:
+        """Return the deadlines, or those with another max age."""
+        return self.deadline if deadline_seconds is None else self.created + deadline_seconds
 
     @property
     def max_age_seconds(self) -> float:
@@ -91,21 +90,27 @@ class Recorded:
         """Return the figures for the result."""
         return {
             "tasks": len(self.created),
-            "servers": self.servers,
-            "served_in_time": self.in_time,
-            "shed": self.shed,
+            "servers": self.occupied.servers,
+            **asdict(self.counts),
+            "running": int((self.endings == Ending.UNKNOWN).sum()),
             "service_times_imputed": self.imputed,
         }
 
 
-def recorded_loads(tasks: DataFrame, grid: Grid) -> list[Recorded]:
-    """Return the recorded load of each queue of a table `tasks`, without queues that never served a task.
+def recorded_loads(rows: pa.Table, grid: Grid, first_ms: float | None = None) -> list[Recorded]:
+    """Return the recorded load of each queue, without queues that never served a task.
+
+    Args:
+        rows: Those rows of the table `tasks` for which `LOAD` is true, with `COLUMNS`.
+        grid: The scenarios.
+        first_ms: The beginning of the days to replay. Of the tasks created before, only those that still
+            waited then are load. None: all are.
 
     Raises:
         BadInput: If no task was ever served, so that no service time is known, or the wanted queue has no
             tasks.
     """
-    rows = _offered(tasks.where(LOAD).select(*COLUMNS).toArrow()).sort_by("created_ms")
+    rows = _offered(_waiting_at(rows, first_ms)).sort_by("created_ms")
     names = sorted(rows["queue"].unique().to_pylist(), key=lambda name: (name is None, name or ""))
     if grid.queue is not None:
         if grid.queue not in names:
@@ -113,11 +118,21 @@ def recorded_loads(tasks: DataFrame, grid: Grid) -> list[Recorded]:
             msg = f"queue: the events have no queue {grid.queue!r}, only {known}"
             raise BadInput(msg)
         names = [grid.queue]
-    loads = [_recorded(name, _of_queue(rows, name), grid) for name in names]
+    loads = [_recorded(name, _of_queue(rows, name), grid, first_ms) for name in names]
     served = [load for load in loads if load is not None]
     if not served:
         raise BadInput("events: no task was ever served, so no service time is known")
     return served
+
+
+def _waiting_at(rows: pa.Table, first_ms: float | None) -> pa.Table:
+    """Leave out tasks created before a time that did not wait any more then."""
+    if first_ms is None:
+        return rows
+    later = pc.greater_equal(rows["created_ms"], first_ms)
+    gone_ms = pc.coalesce(rows["first_taken_ms"], rows["finished_ms"])
+    waited = pc.fill_null(pc.greater_equal(gone_ms, first_ms), True)  # noqa: FBT003 - PyArrow's
+    return rows.filter(pc.or_(later, waited))
 
 
 def _offered(rows: pa.Table) -> pa.Table:
@@ -132,59 +147,87 @@ def _of_queue(rows: pa.Table, name: str | None) -> pa.Table:
     return rows.filter(column.is_null() if name is None else pc.equal(column, name))
 
 
-def _recorded(queue: str | None, rows: pa.Table, grid: Grid) -> Recorded | None:
+def _recorded(queue: str | None, rows: pa.Table, grid: Grid, first_ms: float | None) -> Recorded | None:
     """Return the load of one queue, None if it never served a task."""
-    column = {name: rows[name].to_numpy() for name in COLUMNS if name not in ("queue", "outcome")}
-    outcome = np.asarray(rows["outcome"].to_pylist(), dtype=object)
-    service = column["run_seconds"].astype(float)
-    # A released task used no server.
-    known = np.nan_to_num(service) > 0
-    if not known.any():
+    created_ms = _numbers(rows, "created_ms")
+    start_ms = created_ms[0] if first_ms is None else max(first_ms, created_ms[0])
+    created, deadline, begun, ended = (
+        (_numbers(rows, name) - start_ms) / 1000
+        for name in ("created_ms", "deadline_ms", "first_taken_ms", "finished_ms")
+    )
+    runs = _Runs.of(rows, ended - begun)
+    if not runs.known.any():
         return None
-    rng = np.random.default_rng(grid.seed)
-    service = np.where(known, service, rng.choice(service[known], size=len(service)))
-    start_ms = column["created_ms"][0]
-    created = (column["created_ms"] - start_ms) / 1000
-    deadline = (column["deadline_ms"].astype(float) - start_ms) / 1000
-    deadline = np.where(np.isnan(deadline), created + NO_DEADLINE_SECONDS, deadline)
-    begun = (column["first_taken_ms"].astype(float) - start_ms) / 1000
-    done = np.isin(outcome, ("success", "failure"))
-    occupied = occupancy(created, begun, service, deadline)
+    like = runs.like(grid.seed)
+    end = max(created[-1], np.nanmax(begun), np.nanmax(ended))
+    left = np.where(np.isnan(begun), np.where(np.isnan(ended), end, ended), begun)
+    service = runs.seconds[like]
     return Recorded(
-        queue, created, service, deadline, column["priority"].astype(np.uint8),
-        imputed=int((~known).sum()),
-        servers=grid.servers or occupied.servers,
-        idle_ratio=occupied.idle_ratio,
-        in_time=int((done & (begun + service <= deadline)).sum()),
-        shed=int((outcome == "shed").sum()),
+        queue, created, service, runs.pause_seconds[like],
+        deadline=np.where(np.isnan(deadline), created + NO_DEADLINE_SECONDS, deadline),
+        levels=pc.fill_null(rows["priority"], 0).to_numpy().astype(np.uint8),
+        endings=np.where(runs.decided, runs.ending, runs.ending[like]),
+        end=float(end),
+        imputed=int((~runs.own).sum()),
+        occupied=occupancy(np.maximum(created, 0.0), left, begun, service, grid.servers),
+        inverted_ratio=pc.mean(pc.cast(rows["inverted"], pa.int8())).as_py() or 0.0,
+        counts=Counts.recorded(rows),
     )  # fmt: skip
 
 
-def occupancy(
-    created: NDArray[np.float64],
-    begun: NDArray[np.float64],
-    service: NDArray[np.float64],
-    deadline: NDArray[np.float64],
-) -> Occupancy:
-    """Return how busy the servers were while tasks waited.
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """How the tasks of a queue ran.
 
-    While tasks wait no server should be idle, so the usual number of tasks in progress is that of the
-    servers. If no task ever waited, it is the maximum of the tasks in progress.
+    Attributes:
+        seconds: Time in progress over all attempts; not positive if that is not known.
+        pause_seconds: Time between the attempts of a task that succeeded.
+        ending: How it ended, as an `Ending`.
+        known: Whether it ran to its end.
+        own: Whether it ran at all, so that no run is drawn for it.
+        decided: Whether no ending is drawn for it.
     """
-    served = ~np.isnan(begun)
-    left = np.where(served, begun, deadline)
-    times = np.concatenate([created, left, begun[served], (begun + service)[served]])
-    sizes = [len(created), len(left), served.sum(), served.sum()]
-    waits = np.repeat([1, -1, 0, 0], sizes)
-    works = np.repeat([0, 0, 1, -1], sizes)
-    order = np.argsort(times, kind="stable")
-    waiting, working = np.cumsum(waits[order]), np.cumsum(works[order])
-    spans = np.diff(times[order], append=times[order][-1])
-    weights = np.where(waiting > 0, spans, 0.0)
-    if weights.sum() <= 0:
-        return Occupancy(max(1, int(working.max())), 0.0)
-    by_size = np.argsort(working, kind="stable")
-    middle = np.searchsorted(np.cumsum(weights[by_size]), weights.sum() / 2)
-    servers = max(1, int(working[by_size][middle]))
-    idle = np.clip(servers - working, 0, None)
-    return Occupancy(servers, float((idle * weights).sum() / (servers * weights.sum())))
+
+    seconds: NDArray[np.float64]
+    pause_seconds: NDArray[np.float64]
+    ending: NDArray[np.uint8]
+    known: NDArray[np.bool_]
+    own: NDArray[np.bool_]
+    decided: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rows: pa.Table, span_seconds: NDArray[np.float64]) -> _Runs:
+        """Return the runs of tasks.
+
+        Args:
+            rows: The tasks.
+            span_seconds: Time from the first claim of each task to its end.
+        """
+        seconds = np.nan_to_num(_numbers(rows, "run_seconds"))
+        is_outcome = {name: pc.equal(rows["outcome"], name).to_numpy() for name in _ENDINGS}
+        ending = np.full(len(rows), Ending.SUCCESS, dtype=np.uint8)
+        for name, value in _ENDINGS.items():
+            ending[is_outcome[name]] = value
+        # A released task used no server.
+        ran = seconds > 0
+        known = ran & (is_outcome["success"] | is_outcome["failure"])
+        pause = np.where(known, np.clip(span_seconds - seconds, 0, None), 0.0)
+        own = known | (ran & is_outcome["shed"])
+        decided = own | is_outcome["success"] | is_outcome["failure"] | is_outcome["taken"]
+        return cls(seconds, pause, ending, known, own, decided)
+
+    def like(self, seed: int) -> NDArray[np.int_]:
+        """Return for each task whose run it has: its own, or that of a random task that ran to its end."""
+        drawn = np.random.default_rng(seed).choice(np.flatnonzero(self.known), size=len(self.known))
+        return np.where(self.own, np.arange(len(self.own)), drawn)
+
+
+_ENDINGS: Final = {
+    "success": Ending.SUCCESS, "failure": Ending.FAILURE, "shed": Ending.SHED, "taken": Ending.UNKNOWN,
+}  # fmt: skip
+
+
+def _numbers(rows: pa.Table, name: str) -> NDArray[np.float64]:
+    """Return a column, with NaN for null."""
+    values: NDArray[np.float64] = rows[name].to_numpy().astype(np.float64, copy=False)
+    return values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
@@ -13,27 +12,28 @@ from pyspark.sql import functions as F
 
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules
-from freshq.simulate import simulate_load, summarize
+from freshq.simulate import simulate_load
 from freshq_pipeline.replays.check import check
-from freshq_pipeline.replays.record import recorded_loads
+from freshq_pipeline.replays.outcomes import measures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from freshq_pipeline.replays.grid import Grid
     from freshq_pipeline.replays.record import Recorded
 
 _SCHEMA: Final = "place int, load int, policy string, capacity double, deadline_seconds double"
 _IMPUTATION: Final = (
-    "A task that was never served gets the service time of a random served task. If unserved tasks "
-    "take longer, the replay is optimistic. All attempts of a task count as one service; pauses "
-    "between attempts are not replayed. Cancelled tasks are left out."
+    "A task that was never served runs and ends as a random served task did; if unserved tasks take longer, "
+    "the replay is optimistic. A task that failed or went stale between attempts does so in every replay. "
+    "All attempts of a task run as one, and its pauses between them follow. "
+    "Tasks that were cancelled or buried while they waited are left out."
 )
 
 
-def replayed(spark: SparkSession, tasks: DataFrame, grid: Grid) -> dict[str, Any]:
+def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str, Any]:
     """Return the result of each scenario of each queue, with the recorded load and the check against it.
 
     The first scenario of each queue is its recorded policy. `record` sums up all queues, and `check` is the
@@ -41,13 +41,9 @@ def replayed(spark: SparkSession, tasks: DataFrame, grid: Grid) -> dict[str, Any
 
     Args:
         spark: The session.
-        tasks: The table `tasks`.
+        loads: The recorded load of each queue.
         grid: The scenarios.
-
-    Raises:
-        BadInput: If no task was ever served, or the wanted queue has no tasks.
     """
-    loads = recorded_loads(tasks, grid)
     wanted = [(grid.recorded, 1.0, None), *product(grid.policies, grid.capacities, grid.deadlines_seconds)]
     scenarios = list(dict.fromkeys(wanted))
     rows = [
@@ -97,9 +93,13 @@ def _simulate(batches: Iterator[pa.RecordBatch], shipped: Any, seed: int) -> Ite
 
 def _scenario(record: Recorded, row: dict[str, Any], seed: int) -> dict[str, Any]:
     deadline_seconds = row["deadline_seconds"]
-    servers = max(1, round(record.servers * row["capacity"]))
+    servers = max(1, round(record.occupied.servers * row["capacity"]))
     rules = OverloadRules(deadline_seconds or record.max_age_seconds, Order(row["policy"]))
-    result = asdict(summarize(simulate_load(record.load(deadline_seconds), rules, servers, seed)))
-    del result["by_group"], result["recovery_seconds"]
+    simulation = simulate_load(record.load(deadline_seconds), rules, servers, seed)
     named = {name: row[name] for name in ("policy", "capacity", "deadline_seconds")}
-    return {"queue": record.queue} | named | {"servers": servers} | result
+    return (
+        {"queue": record.queue}
+        | named
+        | {"servers": servers}
+        | measures(simulation, record, deadline_seconds)
+    )

@@ -7,12 +7,17 @@ counts as waiting until its first claim, because the table does not have later w
 from __future__ import annotations
 
 from math import inf, log
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from freshq_pipeline.gold.minutes import HISTOGRAM_BASE
+
+if TYPE_CHECKING:
+    from freshq_pipeline.report.tables import Tables
 
 Moments: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -21,20 +26,35 @@ SHORT_MS: Final = 30 * 60_000
 STEPS_MS: Final = (1000, 2000, 5000, 10_000, 15_000)
 MAX_STEPS: Final = 120
 AGES_SECONDS: Final[tuple[int, ...]] = (0, 1, 2, 5, 10, 30, 60, 300)
-COLUMNS: Final = ("queue", "created_ms", "first_taken_ms", "finished_ms", "wait_seconds", "outcome")
+# Most tasks that are read as a whole; they take some 200 bytes each.
+MAX_TASKS: Final = 500_000
+COLUMNS: Final = ("created_ms", "first_taken_ms", "finished_ms", "wait_seconds", "outcome")
 _ENDS: Final = {"succeeded": "success", "failed": "failure", "cancelled": "cancelled", "shed": "shed"}
 
 
-def is_short(tasks: pd.DataFrame, as_of_ms: int) -> bool:
-    """Return whether all tasks were put within `SHORT_MS` before the end of the recording."""
-    return bool(len(tasks)) and as_of_ms - tasks["created_ms"].min() <= SHORT_MS
+def short_recording(tables: Tables, as_of_ms: int) -> pd.DataFrame | None:
+    """Return the tasks, if all were put within `SHORT_MS` before the end of the recording.
+
+    None if they were not, or are more than `MAX_TASKS`.
+    """
+    files = list(tables.tasks.values())
+    first = tables.dataset("tasks", files[0])
+    # Statistics of files would do, but other writers may leave them out.
+    firsts_ms = (pc.min(batch["created_ms"]).as_py() for batch in first.to_batches(columns=["created_ms"]))
+    if as_of_ms - min(at for at in firsts_ms if at is not None) > SHORT_MS:
+        return None
+    paths = [path for one in files for path in one]
+    if tables.dataset("tasks", paths).count_rows() > MAX_TASKS:
+        return None
+    rows = [*tables.batches("tasks", paths, COLUMNS)]
+    return pa.concat_tables(rows).to_pandas()
 
 
 def by_second(tasks: pd.DataFrame, as_of_ms: int) -> pd.DataFrame:
     """Return one row per queue and time step, with the start of the step in `at`.
 
     Args:
-        tasks: At least one task, with `COLUMNS`.
+        tasks: At least one task, with `queue` and `COLUMNS`.
         as_of_ms: End of the recording.
     """
     # If all tasks are delayed, none is created yet.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import altair as alt
@@ -20,13 +19,7 @@ Drawn: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
 
 # The version that Altair targets, such as "6.1".
 VEGA_LITE: Final = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-# Most time steps in a chart; more would be indistinguishable.
-MAX_STEPS: Final = 240
-MINUTE_MS: Final = 60_000
 SHARES: Final = (0.5, 0.9, 0.99)
-MAX_GROUPS: Final = 20
-# Shown for tasks without a group, and for events without a queue.
-NO_NAME: Final = "(none)"
 FATES: Final = {
     "succeeded": Colour.SUCCESS.value,
     "failed": Colour.FAILURE.value,
@@ -36,14 +29,6 @@ FATES: Final = {
 # From the palette that FATES are from, in an order of their own.
 LINES: Final = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
 MEASURES: Final = {"in_time": "share done in time", "shed": "share shed", "wait": "p99 wait"}
-
-
-def binned(minutes: pd.DataFrame) -> pd.DataFrame:
-    """Return the minutes with `at`, the start of the time step that shows them."""
-    first, last = minutes["minute_ms"].min(), minutes["minute_ms"].max()
-    width_ms = max(1, math.ceil((last - first + MINUTE_MS) / MINUTE_MS / MAX_STEPS)) * MINUTE_MS
-    at = (minutes["minute_ms"] - first) // width_ms * width_ms + first
-    return minutes.assign(at=pd.to_datetime(at, unit="ms"))
 
 
 def _chart(rows: pd.DataFrame, description: str) -> alt.Chart:
@@ -92,7 +77,7 @@ def backlog(minutes: pd.DataFrame, x: alt.X, ages_seconds: Sequence[int]) -> Dra
     cells = in_minute.groupby(["at", "from"])["count"].max().reset_index()
     cells["age"] = cells["from"].map(dict(zip(ages_seconds, labels, strict=True)))
     times = sorted(minutes["at"].unique())
-    step = times[1] - times[0] if len(times) > 1 else pd.Timedelta(milliseconds=MINUTE_MS)
+    step = times[1] - times[0] if len(times) > 1 else pd.Timedelta(minutes=1)
     cells["until"] = (cells["at"] + step).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
     oldest = labels.index(cells["age"].iloc[cells["from"].argmax()])
     most = int(cells["count"].max())
@@ -156,14 +141,6 @@ def freshness(minutes: pd.DataFrame, x: alt.X) -> Drawn | None:
         x=x, y=axes.seconds("seconds:Q", "age", rows["seconds"]), color=_lines("what", list(names.values())),
     )  # fmt: skip
     return shown
-
-
-def shed_counts(tasks: pd.DataFrame) -> pd.DataFrame:
-    """Return the number of shed tasks by group and reason, for the groups with the most."""
-    rows = tasks[tasks["outcome"] == "shed"].fillna({"task_group": NO_NAME, "shed_reason": "unknown"})
-    counts = rows.groupby(["task_group", "shed_reason"]).size().rename("tasks").reset_index()
-    most = counts.groupby("task_group")["tasks"].sum().nlargest(MAX_GROUPS).index
-    return counts[counts["task_group"].isin(most)]
 
 
 def shed(counts: pd.DataFrame) -> Drawn:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from freshq_pipeline.errors import DIFFERENCE_STATUS, VIOLATION_STATUS, Unfinished, complain
-from freshq_pipeline.report.terminal import difference, show_replay, show_summary
+from freshq_pipeline.report.difference import difference
+from freshq_pipeline.report.terminal import show_replay, show_summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ def postponed() -> Iterator[list[Unfinished]]:
 
 
 def report_on(out: Folder, problems: list[Unfinished]) -> dict[str, str]:
-    """Write the report of the current run, or add to the problems; return its verdicts."""
+    """Write the report of the current run, or add to the problems; return its headlines."""
     from freshq_pipeline.report.page import write_report  # noqa: PLC0415 - loaded while Java starts
 
     try:
@@ -41,12 +42,12 @@ def report_on(out: Folder, problems: list[Unfinished]) -> dict[str, str]:
 
 def finish(
     summary: dict[str, Any],
-    verdicts: Mapping[str, str],
+    headlines: Mapping[str, str],
     problems: Sequence[Unfinished] = (),
     *,
     as_json: bool,
 ) -> None:
-    """Print verdicts and summary; exit with `VIOLATION_STATUS` if there are ledger violations.
+    """Print headlines and summary; exit with `VIOLATION_STATUS` if there are ledger violations.
 
     Raises:
         Unfinished: If there are problems.
@@ -54,7 +55,7 @@ def finish(
     if as_json:
         typer.echo(json.dumps(summary))
     else:
-        show_summary(summary, verdicts)
+        show_summary(summary, headlines)
     if summary["ledger_violations"]:
         complain(f"{summary['ledger_violations']} ledger violations; see the table violations")
     for problem in problems:

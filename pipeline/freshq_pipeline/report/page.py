@@ -15,13 +15,16 @@ import vl_convert
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.minutes import AGES_SECONDS
 from freshq_pipeline.report import axes, by_second, charts
+from freshq_pipeline.report.by_minute import by_minute
+from freshq_pipeline.report.replay import replay_section
 from freshq_pipeline.report.sections import Page, Section, figures
+from freshq_pipeline.report.shed import shed_section
 from freshq_pipeline.report.style import STYLE
-from freshq_pipeline.report.words import conclusions, fates_of, verdict
-from freshq_pipeline.schemas import BY_DAY, OUTCOMES, TABLES
+from freshq_pipeline.report.tables import MAX_DAYS, NO_NAME, Tables
+from freshq_pipeline.report.words import fates_of, headline
+from freshq_pipeline.schemas import OUTCOMES
 from freshq_pipeline.spark.user_cache import cache_folder
-from freshq_pipeline.storage.partitions import FOLDERS, place, published_paths
-from freshq_pipeline.storage.state import REPLAY, SUMMARY
+from freshq_pipeline.storage.state import SUMMARY
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -32,12 +35,8 @@ if TYPE_CHECKING:
 REPORT: Final = "report.html"
 MAX_ROWS: Final = 20
 MAX_VIOLATIONS: Final = 50
-# Most days in the charts: the newest ones.
-MAX_DAYS: Final = 31
 # Most queues in the charts.
 MAX_QUEUES: Final = 8
-# The columns of tasks that are read beside those of `by_second`.
-_OF_TASKS: Final = ("task_group", "shed_reason")
 
 
 def write_report(out: Folder) -> dict[str, str]:
@@ -55,53 +54,45 @@ def write_report(out: Folder) -> dict[str, str]:
             f"out: an earlier version made the tables of {out.uri}; run the pipeline with --full-refresh once"
         )
         raise BadInput(msg)
-    replayed = out.read_json(REPLAY) if out.exists(REPLAY) else None
-    largest = _largest(summary)
-    tasks = _read(out, summary["run_id"], "tasks", [*_OF_TASKS, *by_second.COLUMNS])
-    tasks = tasks[tasks["queue"].isin(largest)]
-    sections = _sections(out, summary, tasks, replayed)
-    verdicts = _verdicts(summary)
-    out.write(REPORT, page(summary, _verdicts_html(verdicts), sections))
-    return verdicts
+    tables = Tables(out, summary["run_id"], _largest(summary))
+    headlines = _headlines(summary)
+    out.write(REPORT, page(summary, _headlines_html(headlines), _sections(tables, summary)))
+    return headlines
 
 
-def _read(out: Folder, run_id: str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
-    folders = FOLDERS if name in BY_DAY else ()
-    paths = published_paths(out, run_id, name, MAX_DAYS)
-    frame: pd.DataFrame = out.table(paths, columns or list(TABLES[name]), place(name), folders).to_pandas()
-    return frame.fillna({"queue": charts.NO_NAME})
-
-
-def _sections(
-    out: Folder, summary: dict[str, Any], tasks: pd.DataFrame, replayed: dict[str, Any] | None
-) -> list[Section]:
-    run_id = summary["run_id"]
-    groups = _read(out, run_id, "groups").nlargest(MAX_ROWS, "offered")
-    workers = _read(out, run_id, "workers").nlargest(MAX_ROWS, "claims")
-    ledger = _read(out, run_id, "ledger").sort_values(["queue", "day"]).fillna({"day": "total"})
-    violations = _read(out, run_id, "violations").head(MAX_VIOLATIONS)
-    recent = _recent(ledger)
-    sections = [*_over_time(out, summary, tasks), _shed(tasks, recent)]
+def _sections(tables: Tables, summary: dict[str, Any]) -> list[Section]:
+    groups = tables.largest("groups", "offered", MAX_ROWS)
+    ledger = tables.all("ledger")
+    days = ledger["day"].nunique()
+    recent = f" on the newest {MAX_DAYS} of {days:,} days" if days > MAX_DAYS else ""
+    sections = [*_over_time(tables, summary, recent), shed_section(tables, recent)]
     if len(groups) > 1:
         text = (
             "Offers and successes of the largest groups. Jain's index is 1 if all have the same, less if not."
         )
-        sections.append(Section("Groups", text, table=groups.fillna({"task_group": charts.NO_NAME})))
+        sections.append(Section("Groups", text, table=groups.fillna({"task_group": NO_NAME})))
+    workers = tables.largest("workers", "claims", MAX_ROWS)
     sections.append(Section("Workers", "The busiest workers.", table=workers))
-    if replayed is not None:
-        sections.append(_replay(replayed))
-    shown = f" The charts show what happened{recent}." if recent else ""
-    sections.append(Section("Ledger", f"Created = all fates; the difference must be 0.{shown}", table=ledger))
+    replay = replay_section(tables.out, tables.run_id)
+    sections += [] if replay is None else [replay]
+    sections.append(_ledger(ledger, recent))
+    violations = tables.first("violations", MAX_VIOLATIONS)
     if len(violations):
         text = f"The first {MAX_VIOLATIONS} tasks that violate the ledger."
         sections.append(Section("Violations", text, table=violations))
     return [*_queues(summary), *sections, _quality(summary)]
 
 
-def _recent(ledger: pd.DataFrame) -> str:
-    """Return of which days the charts are, if not of all."""
-    days = ledger["day"].nunique() - 1  # and the total
-    return f" in the newest {MAX_DAYS} of {days} days" if days > MAX_DAYS else ""
+def _ledger(ledger: pd.DataFrame, recent: str) -> Section:
+    """Return the totals, the newest days first, and older days that do not balance."""
+    text = "Created = all fates; the difference must be 0."
+    if recent:
+        text += f" The table shows what was created{recent}, the total, and any older day with a violation."
+    newest = sorted(ledger["day"].dropna().unique())[-MAX_DAYS:]
+    wrong = (ledger["difference"] != 0) | (ledger["violations"] != 0)
+    shown = ledger[ledger["day"].isin(newest) | ledger["day"].isna() | wrong]
+    shown = shown.sort_values("day", ascending=False, na_position="first").sort_values("queue", kind="stable")
+    return Section("Ledger", text, table=shown.fillna({"day": "total"}))
 
 
 def _largest(summary: dict[str, Any]) -> list[str]:
@@ -111,23 +102,23 @@ def _largest(summary: dict[str, Any]) -> list[str]:
 
 
 def _name(queue: str | None) -> str:
-    return charts.NO_NAME if queue is None else queue
+    return NO_NAME if queue is None else queue
 
 
-def _verdicts(summary: dict[str, Any]) -> dict[str, str]:
+def _headlines(summary: dict[str, Any]) -> dict[str, str]:
     """Return what became of all tasks of each queue, in one sentence each."""
     figures = {_name(row["queue"]): row for row in summary["queues"]}
     return {
-        queue: verdict(fates_of(figures[queue]), figures[queue]["wait_p50_seconds"])
+        queue: headline(fates_of(figures[queue]), figures[queue]["wait_p50_seconds"])
         for queue in _largest(summary)
     }
 
 
-def _verdicts_html(verdicts: dict[str, str]) -> str:
+def _headlines_html(headlines: dict[str, str]) -> str:
     lines = []
-    for queue, sentence in verdicts.items():
+    for queue, sentence in headlines.items():
         first, comma, rest = sentence.partition(", ")
-        named = f"{html.escape(queue)}: " if len(verdicts) > 1 else ""
+        named = f"{html.escape(queue)}: " if len(headlines) > 1 else ""
         lines.append(f"<div>{named}<b>{first}</b>{comma}{rest}</div>")
     return "".join(lines)
 
@@ -143,22 +134,24 @@ def _queues(summary: dict[str, Any]) -> list[Section]:
     return [Section("Queues", text, table=pd.DataFrame(rows))]
 
 
-def _over_time(out: Folder, summary: dict[str, Any], tasks: pd.DataFrame) -> list[Section]:
+def _over_time(tables: Tables, summary: dict[str, Any], recent: str) -> list[Section]:
     """Return the charts over time, in steps of seconds if the recording is short."""
     as_of_ms = summary["as_of_ms"]
-    if by_second.is_short(tasks, as_of_ms):
-        rows = by_second.by_second(tasks, as_of_ms)
+    short = by_second.short_recording(tables, as_of_ms)
+    if short is not None:
+        rows = by_second.by_second(short, as_of_ms)
         ages_seconds = by_second.AGES_SECONDS
-        waiting = "Tasks waiting for their first claim, by age."
-    else:
-        minutes = _read(out, summary["run_id"], "minutes")
-        rows = charts.binned(minutes[minutes["queue"].isin(_largest(summary))])
+        waiting = f"Tasks waiting for their first claim{recent}, by age."
+    elif tables.minutes:
+        rows = by_minute(tables)
         ages_seconds = AGES_SECONDS
-        waiting = "Waiting tasks, by age."
+        waiting = f"Waiting tasks{recent}, by age."
+    else:
+        return []
     x = axes.time(rows)
-    fates = "Tasks that ended, and tasks that were put (line)."
-    waits = "Time from the put to the first claim, at the time of that claim."
-    ages = "Age of the oldest and the newest waiting task, and the greatest age at a claim."
+    fates = f"Tasks that ended{recent}, and tasks that were put (line)."
+    waits = f"Time from the put to the first claim{recent}, at the time of that claim."
+    ages = f"Age of the oldest and the newest waiting task{recent}, and the greatest age at a claim."
     sections = [
         Section("Fate of tasks over time", fates, _each(rows, lambda one: charts.fates(one, x))),
         Section("Backlog by age", waiting, _each(rows, lambda one: charts.backlog(one, x, ages_seconds))),
@@ -176,57 +169,13 @@ def _each(
     return {queue: [axes.dressed(one)] for queue, one in drawn.items() if one is not None}
 
 
-def _shed(tasks: pd.DataFrame, recent: str) -> Section:
-    """Return the shed tasks as charts, or as a sentence if one is enough.
-
-    Args:
-        tasks: The tasks.
-        recent: Of which days they are, if not of all.
-    """
-    title = "Shed, by reason and group"
-    rows = tasks[tasks["outcome"] == "shed"]
-    counts = charts.shed_counts(rows)
-    if len(rows) == 0:
-        return Section(title, f"No task was shed{recent}.")
-    if len(counts) == 1 and rows["queue"].nunique() == 1:
-        count, reason = counts["tasks"].iloc[0], counts["shed_reason"].iloc[0]
-        return Section(title, f"{count:,} tasks were shed{recent}, all for the reason {reason!r}.")
-    drawn = _each(rows, lambda one: charts.shed(charts.shed_counts(one)))
-    return Section(title, f"Tasks that were shed{recent}.", drawn)
-
-
-def _replay(replayed: dict[str, Any]) -> Section:
-    record = replayed["record"]
-    checks = " ".join(_checked(one) for one in replayed["queues"])
-    text = (
-        f"{' '.join(conclusions(replayed))} As a check, the recorded policy was replayed. {checks} "
-        f"{record['service_times_imputed']:,} service times are imputed. {record['imputation']}"
-    )
-    scenarios = pd.DataFrame(replayed["scenarios"]).fillna({"queue": charts.NO_NAME})
-    drawn = {
-        str(queue): [axes.dressed(chart) for chart in charts.replayed(one)]
-        for queue, one in scenarios.groupby("queue")
-    }
-    return Section("Replay under other policies", text, drawn)
-
-
-def _checked(one: dict[str, Any]) -> str:
-    """Return the check of a queue as sentences."""
-    check = one["check"]
-    verdict = "within" if check["within"] else "NOT within"
-    return (
-        f"Queue {_name(one['queue'])} ({check['policy']}, {one['record']['servers']} servers): "
-        f"{check['served_in_time_replayed']:,} tasks in time, {check['served_in_time_recorded']:,} in the recording. "
-        f"The difference of {check['difference_ratio']:.1%} is {verdict} {check['tolerance']:.0%}."
-    )
-
-
 def _quality(summary: dict[str, Any]) -> Section:
     names = ("read", "distinct", "duplicate", "after_as_of", "too_late", "quarantined", "no_task")
     rows = [(f"events {name.replace('_', ' ')}", summary[f"events_{name}"]) for name in names]
     rows += [(f"quarantined: {reason}", count) for reason, count in summary["quarantined_by_reason"].items()]
     rows += _unknown_fields(summary)
-    text = "Records read = distinct events + duplicates + after as-of + too late + quarantined + of no task. "
+    text = "Records read = distinct events + duplicates + after as-of + too late + quarantined + those that are "
+    text += "not about a task. "
     text += "Quarantined records are in quarantine/."
     zeros = [name for name, count in rows if not count]
     if zeros:
@@ -244,12 +193,12 @@ def _unknown_fields(summary: dict[str, Any]) -> list[tuple[str, int]]:
     return list(counts.items())
 
 
-def page(summary: dict[str, Any], verdicts: str, sections: list[Section]) -> str:
+def page(summary: dict[str, Any], headlines: str, sections: list[Section]) -> str:
     """Return the report as HTML.
 
     Args:
         summary: Summary of the run.
-        verdicts: What became of the tasks of each queue, as HTML.
+        headlines: What became of the tasks of each queue, as HTML.
         sections: Sections in order.
     """
     queues = _largest(summary)
@@ -263,7 +212,7 @@ def page(summary: dict[str, Any], verdicts: str, sections: list[Section]) -> str
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>freshq: what happened to every task of {names}</title><style>{STYLE}</style></head><body>
 <h1>What happened to every task of {"queue" if len(queues) == 1 else "queues"} {names}</h1>
-<div class="verdict">{verdicts}</div>
+<div class="headline">{headlines}</div>
 {_accounted(summary)}
 {_figures(summary)}
 <p class="muted">Complete up to {as_of:%Y-%m-%d %H:%M:%S} UTC; all times are UTC. Run {html.escape(summary["run_id"])}.</p>

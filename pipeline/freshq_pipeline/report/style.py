@@ -15,8 +15,8 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 1020px; margin: 2rem aut
   color: var(--ink); background: var(--paper); overflow-wrap: anywhere }
 h1 { margin: 0; font-size: 1.5rem } h2 { margin: 2.2rem 0 .3rem; font-size: 1.15rem }
 h3 { margin: .9rem 0 .2rem; font-size: 1rem } p { margin: .3rem 0 } .muted { color: var(--muted) }
-.verdict { font-size: 1.15rem; margin: .8rem 0 } .verdict b { font-size: 1.6rem }
-.verdict div { margin: .3rem 0 }
+.headline { font-size: 1.15rem; margin: .8rem 0 } .headline b { font-size: 1.6rem }
+.headline div { margin: .3rem 0 }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: .6rem;
   margin: 1.2rem 0 .4rem }
 .figures div { border: 1px solid var(--line); border-radius: 6px; padding: .45rem .7rem }

@@ -8,23 +8,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freshq_pipeline.report.words import conclusions
+from freshq_pipeline.report.words import conclusions, replayed_days
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 # Most queues in a table.
 MAX_QUEUES: Final = 6
-# Servers that were idle for less, while tasks waited, do not explain a replay that is far off.
-LEAST_IDLE_RATIO: Final = 0.01
 
 
-def show_summary(summary: dict[str, Any], verdicts: Mapping[str, str]) -> None:
+def show_summary(summary: dict[str, Any], headlines: Mapping[str, str]) -> None:
     """Print what became of the tasks, the figures of a summary, and those of each queue.
 
     Args:
         summary: The summary.
-        verdicts: A sentence for each queue; empty if they are not known.
+        headlines: A sentence for each queue; empty if they are not known.
     """
     table = Table("figure", "value", title="what happened")
     for name, value in summary.items():
@@ -32,8 +30,8 @@ def show_summary(summary: dict[str, Any], verdicts: Mapping[str, str]) -> None:
             table.add_row(name.replace("_", " "), _text(value))
     table.columns[1].justify = "right"
     console = Console()
-    for queue, sentence in verdicts.items():
-        named = f"{queue}: {sentence}" if len(verdicts) > 1 else sentence
+    for queue, sentence in headlines.items():
+        named = f"{queue}: {sentence}" if len(headlines) > 1 else sentence
         console.print(named, style="bold", soft_wrap=True, markup=False, highlight=False)
     console.print(table)
     # An older package on a cluster answers without it.
@@ -59,55 +57,52 @@ def _text(value: float | str | None) -> str:
 
 
 def show_replay(result: dict[str, Any]) -> None:
-    """Print the scenarios of a replay, and in a sentence for each queue what follows from them."""
-    table = Table(
-        *("queue", "policy", "capacity", "stale at, s", "in time", "late", "shed", "p99 wait, s"),
-        title="what would have happened; the first row of a queue repeats the recording",
-    )
-    for row in result["scenarios"]:
-        table.add_row(*_cells(row))
+    """Print the scenarios of a replay below what was recorded, and for each queue what follows from them."""
+    rows = [row for one in result["queues"] for row in _rows(one, result["scenarios"])]
     console = Console()
-    console.print(table)
-    for text in (result["record"]["imputation"], *conclusions(result)):
+    console.print(_scenarios(rows))
+    for text in (f"{replayed_days(result)}.", result["record"]["imputation"], *conclusions(result)):
         console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    stale, wait = row["deadline_seconds"], row["wait_p99_seconds"]
-    counts = (row["served_in_time"], row["served_late"], sum(row["shed_by_reason"].values()))
-    return [
-        escape(str(row["queue"])),
-        row["policy"],
-        f"{row['capacity']:g}",
-        "as recorded" if stale is None else f"{stale:g}",
-        *(f"{count:,}" for count in counts),
-        "-" if wait is None else f"{wait:,.2f}",
-    ]
+def _scenarios(rows: list[dict[str, str]]) -> Table:
+    # Columns that say nothing would make the others too narrow.
+    names = [name for name in rows[0] if name in _ALWAYS or any(row[name] not in _NOTHING for row in rows)]
+    table = Table(*names, title="what would have happened")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*map(row.__getitem__, names), style="bold" if row["policy"] == _RECORDED else None)
+    return table
 
 
-def difference(check: dict[str, Any]) -> str:
-    """Return how far the replay of a queue is from the recording, and the probable reason, as a line.
+_RECORDED: Final = "recorded"
+_ALWAYS: Final = ("queue", "policy", "servers", "in time", "shed")
+_NOTHING: Final = ("", "0", "-")
 
-    Args:
-        check: The check of a replay, not within its tolerance.
-    """
-    recorded, replayed = check["served_in_time_recorded"], check["served_in_time_replayed"]
-    text = (
-        f"queue {check['queue']}: the replay of {check['policy']} differs from the recording by "
-        f"{check['difference_ratio']:.1%}: {replayed:,} tasks in time, {recorded:,} in the recording. "
+
+def _rows(one: dict[str, Any], scenarios: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    """Return the cells of a queue: what was recorded, and its scenarios."""
+    queue, record = escape(str(one["queue"])), one["record"]
+    yield {"queue": queue, "policy": _RECORDED, "capacity": "", "max age, s": ""} | _counts(
+        record, record["shed"]
     )
-    if replayed > recorded and check["idle_ratio"] < LEAST_IDLE_RATIO:
-        return text + (
-            "Probably there were fewer servers at times: expect the other scenarios to be as optimistic, "
-            "or give --servers"
-        )
-    if replayed > recorded:
-        return text + (
-            "Probably the machine was starved or workers paused while it was recorded: "
-            f"{check['idle_ratio']:.0%} of the servers were idle while tasks waited. "
-            "Expect the other scenarios to be as optimistic, or give --servers"
-        )
-    return text + (
-        "Probably there were more servers at times, or tasks were served in another order: "
-        "give --servers or --recorded-policy"
+    for row in scenarios:
+        if row["queue"] == one["queue"]:
+            age, shed = row["deadline_seconds"], sum(row["shed_by_reason"].values())
+            cells = {"queue": queue, "policy": row["policy"], "capacity": f"{row['capacity']:g}"}
+            yield cells | {"max age, s": "" if age is None else f"{age:g}"} | _counts(row, shed)
+
+
+def _counts(row: dict[str, Any], shed: int) -> dict[str, str]:
+    wait = row.get("wait_p99_seconds")
+    named = {"in time": "served_in_time", "late": "served_late", "failed": "failed", "waiting": "pending"}
+    counts = {title: f"{row[name]:,}" for title, name in named.items()}
+    return (
+        {"servers": f"{row['servers']:,}"}
+        | counts
+        | {
+            "shed": f"{shed:,}",
+            "p99 wait, s": "-" if wait is None else f"{wait:,.2f}",
+        }
     )

@@ -42,7 +42,7 @@ def _between(begin: int, end: int) -> str:
     return f"{number if duration(end).endswith(unit) else duration(begin)} to {duration(end)}"
 
 
-def verdict(fates: Mapping[str, int], wait_p50_seconds: float | None) -> str:
+def headline(fates: Mapping[str, int], wait_p50_seconds: float | None) -> str:
     """Return what became of the tasks in one sentence, such as "23 % done in time, 77 % shed".
 
     Args:
@@ -90,6 +90,23 @@ def conclusions(replayed: Mapping[str, Any]) -> list[str]:
             worst = min(rows, key=lambda row: row["served_in_time"])
             said.append(_compared(queue, best, worst))
     return said
+
+
+def replayed_days(replay: Mapping[str, Any]) -> str:
+    """Return of which days the tasks of a replay are, without a full stop.
+
+    Args:
+        replay: The result of a replay.
+    """
+    since, until, days, recorded = (replay[name] for name in ("since", "until", "days", "recorded_days"))
+    if since == until:
+        text = f"The tasks were created on {since}"
+    else:
+        text = f"The tasks were created from {since} to {until}"
+    if days == recorded:
+        return text
+    text += f", on {days:,} of {recorded:,} days with tasks"
+    return f"{text}; what still waited at the beginning is load, too"
 
 
 def _compared(queue: str | None, best: Mapping[str, Any], worst: Mapping[str, Any]) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.catalogs import CatalogName
-from freshq_pipeline.storage.days import number
+from freshq_pipeline.storage.days import check_days, number
 from freshq_pipeline.storage.patterns import check_no_pattern
 from freshq_pipeline.storage.recording import IndexLag, recorded_index_lag
 
@@ -86,11 +85,7 @@ class Options:
         if self.keep_silver_days is not None and self.keep_silver_days < 1:
             msg = f"keep-silver-days: must be 1 or more, got {self.keep_silver_days}"
             raise BadInput(msg)
-        for name, day in (("since", self.since), ("until", self.until)):
-            _check_day(name, day)
-        if self.since is not None and self.until is not None and self.since > self.until:
-            msg = f"since: must not be after until, got {self.since} and {self.until}"
-            raise BadInput(msg)
+        check_days(self.since, self.until)
 
     def again(self) -> bool:
         """Return whether days are to be computed again, whatever changed."""
@@ -105,17 +100,6 @@ class Options:
     def of_tables(self) -> dict[str, Any]:
         """Return the options that change the tables, by name."""
         return {name: getattr(self, name) for name in _OF_TABLES}
-
-
-def _check_day(name: str, day: str | None) -> None:
-    """Raise BadInput unless an option is a day."""
-    try:
-        valid = day is None or date.fromisoformat(day).isoformat() == day
-    except ValueError:
-        valid = False
-    if not valid:
-        msg = f"{name}: must be a day as YYYY-MM-DD, got {day!r}"
-        raise BadInput(msg)
 
 
 def _is_within(one: Folder, other: Folder) -> bool:

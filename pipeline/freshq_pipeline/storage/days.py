@@ -6,7 +6,10 @@ An event belongs to the day of its creation time. So nearly all events of a task
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final
+
+from freshq_pipeline.errors import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -104,3 +107,22 @@ def linked_days(days: Mapping[int, Day], chosen: Iterable[int]) -> set[int]:
         seen |= more
         found = list(more)
     return seen - set(chosen)
+
+
+def check_days(since: str | None, until: str | None) -> None:
+    """Check the options for a first and a last day.
+
+    Raises:
+        BadInput: If one is no day, or they are in the wrong order.
+    """
+    for name, day in (("since", since), ("until", until)):
+        try:
+            valid = day is None or date.fromisoformat(day).isoformat() == day
+        except ValueError:
+            valid = False
+        if not valid:
+            msg = f"{name}: must be a day as YYYY-MM-DD, got {day!r}"
+            raise BadInput(msg)
+    if since is not None and until is not None and since > until:
+        msg = f"since: must not be after until, got {since} and {until}"
+        raise BadInput(msg)

@@ -110,21 +110,19 @@ class Folder:
         with self.open(path) as file:
             return json.loads(file.read())
 
-    def table(self, paths: list[str], columns: list[str], below: str, folders: Sequence[str]) -> Any:  # noqa: ANN401 - PyArrow has no types
-        """Return columns of Parquet files as one PyArrow table.
+    def dataset(self, paths: Sequence[str], below: str, folders: Sequence[str]) -> Any:  # noqa: ANN401 - PyArrow has no types
+        """Return Parquet files as a PyArrow dataset.
 
         Args:
             paths: Paths of the files.
-            columns: Names of the columns to return.
             below: Folder below which folders name the values of columns.
             folders: These columns, in order; they hold text.
         """
         named = HivePartitioning(pa.schema([(name, pa.string()) for name in folders]))
-        found = dataset(
+        return dataset(
             [self._path(path) for path in paths], filesystem=self._files, format="parquet",
             partitioning=named if folders else None, partition_base_dir=self._path(below),
         )  # fmt: skip
-        return found.to_table(columns=columns)
 
     def scan(self, paths: Sequence[str], schema: Any, columns: Sequence[str], where: Any = None) -> Any:  # noqa: ANN401 - PyArrow has no types
         """Return a PyArrow scanner of Parquet files, which reads them batch by batch.

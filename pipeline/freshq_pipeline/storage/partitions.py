@@ -94,20 +94,29 @@ def manifest(run_id: str, files: Files) -> dict[str, Any]:
     return {"run_id": run_id, "tables": {table: paths_of(files, table) for table in TABLES}}
 
 
-def published_paths(out: Folder, run_id: str, table: str, newest_days: int | None = None) -> list[str]:
+def published_paths(out: Folder, run_id: str, table: str) -> list[str]:
     """Return the paths of the files of a table as a run left it.
 
     Args:
         out: The output folder.
         run_id: Id of the run.
         table: Name of the table.
-        newest_days: Of a table by day, only as many days; None: all.
     """
     files: list[str] = out.read_json(manifest_path(run_id))["tables"][table]
-    if newest_days is not None:
-        days = sorted({_day_of(file) for file in files})[-newest_days:]
-        files = [file for file in files if _day_of(file) in days]
     return files
+
+
+def newest_days(paths: list[str], days: int) -> dict[str, list[str]]:
+    """Return the files of a table on the newest days that it has, by day, in the order of time.
+
+    Args:
+        paths: Paths of the files of a table by day.
+        days: How many days.
+    """
+    by_day: dict[str, list[str]] = {}
+    for path in paths:
+        by_day.setdefault(_day_of(path), []).append(path)
+    return {day: by_day[day] for day in sorted(by_day)[-days:]}
 
 
 def _day_of(path: str) -> str:

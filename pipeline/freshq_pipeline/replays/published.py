@@ -1,0 +1,88 @@
+"""A replay of the published tables, a bounded number of days and tasks of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.gold.published import read_table
+from freshq_pipeline.replays.record import COLUMNS, LOAD, recorded_loads
+from freshq_pipeline.replays.scenarios import replayed
+from freshq_pipeline.schemas import TABLES
+from freshq_pipeline.storage.arrow_schema import arrow_schema
+from freshq_pipeline.storage.last_replay import keep
+from freshq_pipeline.storage.state import current
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from freshq_pipeline.replays.days import ChosenDays, DayRange
+    from freshq_pipeline.replays.grid import Grid
+    from freshq_pipeline.storage.folder import Folder
+    from freshq_pipeline.storage.state import State
+
+# The driver and each Python of an executor hold all tasks of a replay, in some 100 bytes each.
+MAX_TASKS: Final = 5_000_000
+_ONE_COLUMN: Final = arrow_schema({"created_ms": TABLES["tasks"]["created_ms"]})
+
+
+def replay_published(spark: SparkSession, out: Folder, grid: Grid, days: DayRange) -> dict[str, Any]:
+    """Replay the current tables, write the result to the output folder, and return it.
+
+    Args:
+        spark: The session.
+        out: Folder with the tables.
+        grid: The scenarios.
+        days: The days of creation of the tasks.
+
+    Raises:
+        BadInput: If there are no such tasks, none was ever served, or they are too many.
+    """
+    state = current(out)
+    if state is None:
+        msg = f"out: {out.uri} has no run; run the pipeline first"
+        raise BadInput(msg)
+    by_day = state.tables["tasks"]
+    found = days.choose(by_day)
+    names = [*found.before(state.days), *found.chosen]
+    _check_queue(grid.queue, state)
+    rows = _read(spark, out, [path for day in names for path in by_day[day]], grid.queue, found)
+    result = {
+        "run_id": state.run_id,
+        "events": state.events,
+        "as_of_ms": state.as_of_us // 1000,
+        **found.figures(),
+        **replayed(spark, recorded_loads(rows, grid, found.first_us / 1000), grid),
+    }
+    return keep(out, result)
+
+
+def _check_queue(queue: str | None, state: State) -> None:
+    """Raise BadInput if the wanted queue has no events."""
+    if queue is not None and queue not in state.starts_us:
+        known = ", ".join(sorted(str(name) for name in state.starts_us))
+        msg = f"queue: the events have no queue {queue!r}, only {known}"
+        raise BadInput(msg)
+
+
+def _read(
+    spark: SparkSession, out: Folder, paths: list[str], queue: str | None, days: ChosenDays
+) -> pa.Table:
+    """Return the tasks of the chosen days, and those of days before that waited at the beginning."""
+    tasks = read_table(spark, out, paths, "tasks").where(LOAD)
+    gone_ms = F.coalesce("first_taken_ms", "finished_ms")
+    waited = gone_ms.isNull() | (gone_ms >= days.first_us / 1000)
+    tasks = tasks.where(F.col("day").isin(*days.chosen) | waited)
+    tasks = tasks if queue is None else tasks.where(F.col("queue") == queue)
+    at_most = out.scan(paths, _ONE_COLUMN, _ONE_COLUMN.names).count_rows()  # reads no rows
+    if at_most > MAX_TASKS and tasks.count() > MAX_TASKS:
+        msg = f"since, until: more than {MAX_TASKS:,} tasks from {days.chosen[0]} to {days.chosen[-1]}; "
+        raise BadInput(msg + "choose fewer days or one --queue")
+    rows = tasks.select(*COLUMNS).toArrow()
+    if not len(rows):
+        msg = f"since, until: no task to replay was created from {days.chosen[0]} to {days.chosen[-1]}"
+        raise BadInput(msg + ("" if queue is None else f" in the queue {queue!r}"))
+    return rows
