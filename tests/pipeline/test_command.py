@@ -112,9 +112,10 @@ def test_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixture[s
         (137, {"idle_ratio": 0.2}, "the machine was starved .* 20% of the servers .* as optimistic$"),
         (63, {"surplus_ratio": 0.4}, "there were more servers at times: 40% more .* on the 4 servers"),
         (63, {"inverted_ratio": 0.4}, "served in another order: 40% of them .* Give --recorded-policy"),
+        (137, {"shed_early": 20, "idle_ratio": 0.2}, "because 20 tasks were shed early or at the door"),
         # No figure is large enough to explain it, or it speaks for the opposite.
         (137, {"idle_ratio": 0.02}, None),
-        (137, {"surplus_ratio": 0.4}, None),
+        (137, {"surplus_ratio": 0.4, "shed_early": 3}, None),
         (63, {"idle_ratio": 0.4, "inverted_ratio": 0.05}, None),
         (63, {"inverted_ratio": 0.4, "policy": "fifo"}, None),
     ],
@@ -126,7 +127,7 @@ def test_a_replay_far_from_the_recording_has_its_own_status(
     occupied = SimpleNamespace(**{name: figures.get(name, value) for name, value in none.items()})
     record: Any = SimpleNamespace(
         queue="mail", counts=SimpleNamespace(served_in_time=100), occupied=occupied,
-        inverted_ratio=figures.get("inverted_ratio", 0.0),
+        inverted_ratio=figures.get("inverted_ratio", 0.0), shed_early=figures.get("shed_early", 0),
     )  # fmt: skip
     policy = figures.get("policy", "lifo")
     far = check(record, {"policy": policy, "served_in_time": replayed})

@@ -32,5 +32,6 @@ def check(record: Recorded, result: dict[str, Any]) -> dict[str, Any]:
         "mean_servers": record.occupied.mean_servers,
         "idle_ratio": record.occupied.idle_ratio,
         "surplus_ratio": record.occupied.surplus_ratio,
+        "shed_early": record.shed_early,
         "inverted_ratio": record.inverted_ratio,
     }

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from freshq.model.task import MAX_SECONDS
+from freshq.policy.shedding import ShedReason
 from freshq.simulate import Load
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.replays.counts import Counts, Ending
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 LOAD: Final = "outcome <> 'cancelled' and (outcome <> 'failure' or first_taken_ms is not null)"
 COLUMNS: Final = (
     "queue", "put_ms", "created_ms", "deadline_ms", "first_taken_ms", "finished_ms", "run_seconds",
-    "priority", "outcome", "in_time", "inverted",
+    "priority", "outcome", "shed_reason", "in_time", "inverted",
 )  # fmt: skip
+_EARLY: Final = pa.array(
+    [str(one) for one in ShedReason if one not in (ShedReason.EXPIRED, ShedReason.RESERVE)]
+)
 # For a task without a deadline.
 NO_DEADLINE_SECONDS: Final = MAX_SECONDS
 
@@ -47,6 +51,7 @@ class Recorded:
         imputed: Number of service times drawn for tasks that were never served.
         occupied: How busy the servers were.
         inverted_ratio: Share of the tasks that were claimed while a newer one waited.
+        shed_early: Number of tasks that were shed before their deadline, which no replay does.
         counts: What became of the tasks in the recording.
     """
 
@@ -61,6 +66,7 @@ class Recorded:
     imputed: int
     occupied: Occupancy
     inverted_ratio: float
+    shed_early: int
     counts: Counts
 
     def load(self, deadline_seconds: float | None) -> Load:
@@ -171,6 +177,7 @@ def _recorded(queue: str | None, rows: pa.Table, grid: Grid, first_ms: float | N
         imputed=int((~runs.own).sum()),
         occupied=occupancy(np.maximum(created, 0.0), left, begun, service, grid.servers),
         inverted_ratio=pc.mean(pc.cast(rows["inverted"], pa.int8())).as_py() or 0.0,
+        shed_early=pc.sum(pc.is_in(rows["shed_reason"], _EARLY)).as_py() or 0,
         counts=Counts.recorded(rows),
     )  # fmt: skip
 

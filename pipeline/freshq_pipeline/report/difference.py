@@ -34,6 +34,11 @@ def _reason(check: Mapping[str, Any], surplus: int) -> str:
     """
     needed = EXPLAINED_SHARE * abs(surplus) / max(1, check["served_in_time_replayed"])
     idle, extra, inverted = (check[f"{name}_ratio"] for name in ("idle", "surplus", "inverted"))
+    if surplus > 0 and check["shed_early"] >= EXPLAINED_SHARE * surplus:
+        return (
+            f"Probably because {check['shed_early']:,} tasks were shed early or at the door, which no replay "
+            "does. Expect the other scenarios to be as optimistic"
+        )
     if surplus > 0 and idle >= needed:
         return (
             "Probably the machine was starved or workers paused while it was recorded: "

@@ -174,7 +174,9 @@ def _quality(summary: dict[str, Any]) -> Section:
     rows = [(f"events {name.replace('_', ' ')}", summary[f"events_{name}"]) for name in names]
     rows += [(f"quarantined: {reason}", count) for reason, count in summary["quarantined_by_reason"].items()]
     rows += _unknown_fields(summary)
-    text = "Records read = distinct events + duplicates + after as-of + too late + quarantined + those that are "
+    text = (
+        "Records read = distinct events + duplicates + after as-of + too late + quarantined + those that are "
+    )
     text += "not about a task. "
     text += "Quarantined records are in quarantine/."
     zeros = [name for name, count in rows if not count]
