@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
@@ -30,15 +28,12 @@ from freshq_pipeline.storage.partitions import (
     replaced,
 )
 from freshq_pipeline.storage.state import State, current, prune, publish, published_runs, show
+from tests.pipeline.killing import KilledError, kill_at
 
-PAGE = Path(__file__).parents[2] / "docs/pipeline.md"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 DAYS = ("2026-01-01", "2026-01-02")
-WRITES = ("write_json", "move", "delete", "delete_files")
-LINKS = ("link", "symlink", "replace")
-
-
-class KilledError(BaseException):
-    """The end of a process, which no cleanup survives."""
 
 
 def run(
@@ -134,28 +129,6 @@ def test_silver_that_was_given_up_is_deleted_although_that_run_was_killed(end: s
         kept = DAYS if state.run_id == "1" else DAYS[1:]
         assert silver(out) == {f"silver/1/day={day}" for day in kept}, steps
         steps += 1
-
-
-def kill_at(patch: pytest.MonkeyPatch, step: int) -> list[str]:
-    """Kill the process before its write number `step`; return the names of the writes that did not happen."""
-    missed: list[str] = []
-    count = 0
-
-    def killing(name: str, write: Any) -> Any:
-        def call(*arguments: Any) -> Any:
-            nonlocal count
-            if count == step:
-                missed.append(name)
-                raise KilledError
-            count += 1
-            return write(*arguments)
-
-        return call
-
-    for owner, names in ((Folder, WRITES), (os, LINKS)):
-        for name in names:
-            patch.setattr(owner, name, killing(name, getattr(owner, name)))
-    return missed
 
 
 def test_runs_are_kept_with_the_files_that_they_name(tmp_path: Path) -> None:

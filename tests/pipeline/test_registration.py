@@ -28,6 +28,7 @@ from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.partitions import FOLDERS, move_in, published_paths, replaced
 from freshq_pipeline.storage.registration import RUN_ID, registry_of
 from freshq_pipeline.storage.state import State, current, publish, published_runs, register, show
+from tests.pipeline.killing import KilledError, kill_at
 from tests.pipeline.nights import nights, recorded
 from tests.pipeline.oracle import differing_rows, make_tables, relations, rows_that_differ, write_tables
 from tests.pipeline.oracle.comparison import comparable
@@ -44,11 +45,10 @@ DAYS = ("2026-01-01", "2026-01-02")
 # As Spark names the folders of queues.
 QUEUES = {"a": "a", "b%2Fc": "b/c", "__HIVE_DEFAULT_PARTITION__": None}
 SOME_TABLES = ("tasks", "ledger")
-COMMITS = ("create_namespace", "create_table", "commit_table")
-
-
-class KilledError(BaseException):
-    """The end of a process, which no cleanup survives."""
+WRITES = (
+    (Folder, ("write_json", "delete", "delete_files")),
+    (SqlCatalog, ("create_namespace", "create_table", "commit_table")),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +159,7 @@ def test_a_killed_registration_is_made_up_for_and_never_seen_by_half(tmp_path: P
         out = Folder(str(tmp_path / f"{steps:02}"))
         run(out, "1")
         with pytest.MonkeyPatch.context() as patch:
-            killed = kill_at(patch, steps)
+            killed = kill_at(patch, steps, WRITES)
             with suppress(KilledError):
                 run(out, "2", DAYS[1:])
         tasks, ledger, _runs = seen(out)
@@ -181,28 +181,6 @@ def test_a_killed_registration_is_made_up_for_and_never_seen_by_half(tmp_path: P
             break
         steps += 1
     assert min(currents["1"], currents["2"]) > 4, currents
-
-
-def kill_at(patch: pytest.MonkeyPatch, step: int) -> list[str]:
-    """Kill the process before its write number `step`; return the names of the writes that did not happen."""
-    missed: list[str] = []
-    count = 0
-
-    def killing(name: str, write: Any) -> Any:
-        def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal count
-            if count == step:
-                missed.append(name)
-                raise KilledError
-            count += 1
-            return write(*arguments, **named)
-
-        return call
-
-    for kind, names in ((Folder, ("write_json", "delete", "delete_files")), (SqlCatalog, COMMITS)):
-        for name in names:
-            patch.setattr(kind, name, killing(name, getattr(kind, name)))
-    return missed
 
 
 @pytest.mark.usefixtures("few_tables")

@@ -24,6 +24,7 @@ from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.recording import IndexLag
 from freshq_pipeline.storage.state import State, current
+from tests.pipeline.killing import KilledError
 from tests.pipeline.recording import small, write_lines
 
 if TYPE_CHECKING:
@@ -49,10 +50,6 @@ def test_a_catalog_that_cannot_be_loaded(spark: SparkSession) -> None:
             require(spark, "lost.freshq")
     finally:
         spark.conf.unset("spark.sql.catalog.lost")
-
-
-class KilledError(BaseException):
-    """The end of a process."""
 
 
 class FakeSpark:

@@ -1,0 +1,47 @@
+"""Kill a process before one of its writes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq_pipeline.storage.folder import Folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pytest
+
+# What publication writes with: owners of functions, and the names of these. A file is replaced by os.replace.
+WRITES: Final = (
+    (Folder, ("move", "delete", "delete_files")),
+    (os, ("link", "symlink", "replace")),
+)
+
+
+class KilledError(BaseException):
+    """The end of a process, which no cleanup survives."""
+
+
+def kill_at(
+    patch: pytest.MonkeyPatch, step: int, writes: Iterable[tuple[Any, tuple[str, ...]]] = WRITES
+) -> list[str]:
+    """Kill the process before its write number `step`; return the names of the writes that did not happen."""
+    missed: list[str] = []
+    count = 0
+
+    def killing(name: str, write: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal count
+            if count == step:
+                missed.append(name)
+                raise KilledError
+            count += 1
+            return write(*arguments, **named)
+
+        return call
+
+    for owner, names in writes:
+        for name in names:
+            patch.setattr(owner, name, killing(name, getattr(owner, name)))
+    return missed
