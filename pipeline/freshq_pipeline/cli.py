@@ -33,7 +33,7 @@ from freshq_pipeline.errors import (
 )
 from freshq_pipeline.flags import FLAGS, OPTIONS, flags_of, given, with_options
 from freshq_pipeline.report.ahead import load_ahead
-from freshq_pipeline.report.ending import finish, finish_replay, postponed, report_on
+from freshq_pipeline.report.ending import finish, finish_replay, finish_submitted, postponed, report_on
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
@@ -184,12 +184,13 @@ def run(
     from freshq_pipeline.storage.state import SUMMARY  # noqa: PLC0415 - an extra
 
     request = _requested(events, out, options)
+    summary = None
     with RunProgress(Console(stderr=True)) as progress:
         with postponed() as problems:
-            execute(request, spark.session, progress)
+            summary = execute(request, spark.session, progress)
         progress.begin("report")
         headlines = report_on(request.out, problems)
-    finish(request.out.read_json(SUMMARY), headlines, problems, as_json=as_json)
+    finish(summary or request.out.read_json(SUMMARY), headlines, problems, as_json=as_json)
 
 
 @app.command()
@@ -207,8 +208,15 @@ def stream(
     files_per_batch: Annotated[int, typer.Option(help="The most files per batch.", min=1)] = 64,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish the same tables whenever files arrive; after a restart it continues."""
+    """Publish the same tables whenever files arrive; after a restart it continues.
+
+    SIGTERM or Ctrl-C ends it after the batch in progress, with the exit status that it has without; a second
+    one ends it at once.
+    """
+    from freshq_pipeline.gold.new_violations import without_new  # noqa: PLC0415 - an extra
+    from freshq_pipeline.report.batches import Batches  # noqa: PLC0415 - an extra
     from freshq_pipeline.runs.batch import plan  # noqa: PLC0415 - an extra
+    from freshq_pipeline.runs.stopping import asked_to_stop  # noqa: PLC0415 - an extra
     from freshq_pipeline.runs.stream import stream as follow  # noqa: PLC0415 - an extra
     from freshq_pipeline.spark.tuning import LARGE  # noqa: PLC0415 - an extra
     from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
@@ -220,10 +228,12 @@ def stream(
     request = _requested(events, out, options)
     # A stream that goes on lives long enough for Java's best compiler.
     tuning = plan(request).tuning() if every_seconds is None else LARGE
-    with postponed() as problems, spark.session(tuning) as session:
-        follow(session, request, Folder(checkpoint).uri, every_seconds, files_per_batch=files_per_batch)
+    batches = Batches(request.out, reports=every_seconds is not None)
+    with postponed() as problems, spark.session(tuning) as session, asked_to_stop() as stop:
+        follow(session, request, Folder(checkpoint).uri, every_seconds, batches, files_per_batch, stop)
     headlines = report_on(request.out, problems)
-    finish(request.out.read_json(SUMMARY), headlines, problems, as_json=as_json)
+    summary = batches.summary or without_new(request.out.read_json(SUMMARY))
+    finish(summary, headlines, problems, as_json=as_json)
 
 
 @app.command()
@@ -242,16 +252,18 @@ def replay(
     """
     from freshq_pipeline.replays.published import replay_published  # noqa: PLC0415 - an extra
     from freshq_pipeline.runs.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
+    from freshq_pipeline.storage.state import SUMMARY  # noqa: PLC0415 - an extra
 
     grid, days = scenarios.grid(), scenarios.days()
     # A replay must not change how the current tables were made.
     request = as_before(_requested(events, out, Options(form)))
     with spark.session(plan(request).tuning()) as session:
+        summary = None
         with postponed() as problems:
-            execute(request, lambda _tuning: nullcontext(session))
+            summary = execute(request, lambda _tuning: nullcontext(session))
         result = replay_published(session, request.out, grid, days)
     report_on(request.out, problems)
-    finish_replay(result, problems, as_json=as_json)
+    finish_replay(result, summary or request.out.read_json(SUMMARY), problems, as_json=as_json)
 
 
 @app.command()
@@ -295,6 +307,7 @@ def pull(
 @app.command()
 @with_options()
 def submit(
+    context: typer.Context,
     stack: Annotated[str, typer.Option(help="Name of a stack of pipeline/template.yaml.")],
     options: Options,
     scenarios: Scenarios,
@@ -323,14 +336,13 @@ def submit(
 
     if command is Command.REPLAY:
         scenarios.check()
-    arguments = options_of(command, given(options) | given(scenarios), COMMAND_FLAGS[command])
+    arguments = options_of(
+        command, given(options, context) | given(scenarios, context), COMMAND_FLAGS[command]
+    )
     ended = start(
         stack, Job(events, out, command, arguments, spark_conf or [], package), run=follow, wait=wait
     )
     if ended is None:
         return
-    command, result = ended
-    if command is Command.REPLAY:
-        finish_replay(result, as_json=as_json)
-    else:
-        finish(result, {}, as_json=as_json)  # the sentences are in the report
+    of_replay = ended.command is Command.REPLAY
+    finish_submitted(ended.result, ended.status, ended.message, of_replay=of_replay, as_json=as_json)

@@ -118,14 +118,14 @@ def _flag(name: str) -> str:
     return FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-def given(options: Any) -> dict[str, str | None]:  # noqa: ANN401 - a dataclass
-    """Return the options of a dataclass that are not its defaults: flags with values, None for a switch."""
-    values = {_flag(one.name): (getattr(options, one.name), one.default) for one in fields(options)}
-    return {
-        flag: None if value is True else str(value)
-        for flag, (value, default) in values.items()
-        if value != default
+def given(options: Any, context: typer.Context) -> dict[str, str | None]:  # noqa: ANN401 - a dataclass
+    """Return the options of a dataclass that the user gave: flags with values, None for a switch."""
+    values = {
+        _flag(one.name): getattr(options, one.name)
+        for one in fields(options)
+        if (source := context.get_parameter_source(one.name)) is not None and source.name == "COMMANDLINE"
     }
+    return {flag: None if value is True else str(value) for flag, value in values.items()}
 
 
 def flags_of(group: Any, *without: str) -> set[str]:  # noqa: ANN401 - a dataclass

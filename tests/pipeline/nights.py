@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -100,7 +101,10 @@ def nights(events: list[dict[str, Any]], count: int, late: float, seed: int) -> 
 def assert_each_run_equals_duckdb(
     pipeline: Pipeline, folder: Path, parts: Iterable[list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """Run the pipeline after each part, compare all tables with DuckDB's, and return the last summary."""
+    """Run the pipeline after each part, compare all tables with DuckDB's, and return the last summary.
+
+    The ledger violations are new that DuckDB did not find after the part before.
+    """
     summary: dict[str, Any] = {}
     for place, part in enumerate(parts):
         if (folder / f"duckdb-{place}").exists():
@@ -108,7 +112,20 @@ def assert_each_run_equals_duckdb(
         write_lines(folder / f"in/{place:03}.json.gz", part)
         summary = pipeline(folder / "in", folder / "out")
         assert differing(summary, folder / "in/*.gz", folder / f"duckdb-{place}") == {}, place
+        known = violating(folder / f"duckdb-{place - 1}") if place else set()
+        new = Counter(queue for queue, *_ in violating(folder / f"duckdb-{place}") - known)
+        assert {row["queue"]: row["new_ledger_violations"] for row in summary["queues"]} == {
+            row["queue"]: new[row["queue"]] for row in summary["queues"]
+        }
+        assert summary["new_ledger_violations"] == new.total()
     return summary
+
+
+def violating(tables: Path) -> set[tuple[Any, ...]]:
+    """Return queue, id and life of the tasks that violate the ledger in DuckDB's tables."""
+    with duckdb.connect() as connection:
+        found = connection.read_parquet(str(tables / "violations/*.parquet"))
+        return set(found.project("queue, task_id, life").fetchall())
 
 
 def differing(summary: dict[str, Any], files: Path, out: Path) -> dict[str, int]:

@@ -94,11 +94,14 @@ def test_the_output_is_beside_the_events(link: str, tmp_path: Path) -> None:
     assert RunRequest(events, beside).out is beside
 
 
-def test_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended:
-        finish({"ledger_violations": 2}, {}, as_json=True)
+        finish({"ledger_violations": 5, "new_ledger_violations": 2}, {}, as_json=True)
     assert ended.value.exit_code == VIOLATION_STATUS
-    assert "2 ledger violations" in capsys.readouterr().err
+    assert "2 new ledger violations, 5 in all" in capsys.readouterr().err
+    # Those that the run before had do not fail every later night.
+    finish({"ledger_violations": 5, "new_ledger_violations": 0}, {}, as_json=True)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -132,8 +135,9 @@ def test_a_replay_far_from_the_recording_has_its_own_status(
     policy = figures.get("policy", "lifo")
     far = check(record, {"policy": policy, "served_in_time": replayed})
     near = check(record, {"policy": policy, "served_in_time": 104})
+    run = {"ledger_violations": 3, "new_ledger_violations": 0}
     with pytest.raises(typer.Exit) as ended:
-        finish_replay({"queues": [{"check": near}, {"check": far}]}, as_json=True)
+        finish_replay({"queues": [{"check": near}, {"check": far}]}, run, as_json=True)
     assert ended.value.exit_code == DIFFERENCE_STATUS
     line = capsys.readouterr().err
     assert line.count("\n") == 1
@@ -144,7 +148,18 @@ def test_a_replay_far_from_the_recording_has_its_own_status(
         )
     else:
         assert re.search(f"Probably .*{reason}", line), line
-    finish_replay({"queues": [{"check": near}]}, as_json=True)
+    finish_replay({"queues": [{"check": near}]}, run, as_json=True)
+
+
+def test_a_replay_that_reads_new_violations_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """No later run calls them new."""
+    run = {"ledger_violations": 3, "new_ledger_violations": 1}
+    with pytest.raises(typer.Exit) as ended:
+        finish_replay({"queues": []}, run, as_json=True)
+    assert ended.value.exit_code == VIOLATION_STATUS
+    said = capsys.readouterr()
+    assert "1 new ledger violations, 3 in all" in said.err
+    assert json.loads(said.out) == {"queues": [], "new_ledger_violations": 1}
 
 
 def test_a_run_shows_its_part_and_how_much_of_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +250,7 @@ def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
 
 
 def test_what_became_of_the_tasks_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    summary = {"tasks": 3, "ledger_violations": 0}
+    summary = {"tasks": 3, "ledger_violations": 0, "new_ledger_violations": 0}
     finish(summary, {"mail": "67 % done in time, 33 % shed; median wait 60 ms."}, as_json=False)
     assert capsys.readouterr().out.startswith("67 % done in time, 33 % shed; median wait 60 ms.\n")
     finish(summary, {"mail": "All done.", "[b]ship[/b]": "No tasks."}, as_json=False)
@@ -250,7 +265,7 @@ def test_a_published_run_reports_before_it_says_what_failed(
 ) -> None:
     """The alarms of a cluster count the lines of JSON."""
     write_lines(tmp_path / "in/a.json", [{}])
-    summary = {"run_id": "1", "ledger_violations": 1}
+    summary = {"run_id": "1", "ledger_violations": 3, "new_ledger_violations": 1}
     reported = list[str]()
 
     def execute(request: RunRequest, *_arguments: object) -> dict[str, Any]:
@@ -275,6 +290,6 @@ def test_a_published_run_reports_before_it_says_what_failed(
     assert json.loads(result.stdout) == summary
     assert reported == [out]
     first, last = result.stderr.splitlines()
-    assert first == "freshq-pipeline: 1 ledger violations; see the table violations"
+    assert first == "freshq-pipeline: 1 new ledger violations, 3 in all; see the table violations"
     assert last.startswith("freshq-pipeline: the tables ")
     assert ("registered" if failing == "catalog" else "the report is not: no space left") in last

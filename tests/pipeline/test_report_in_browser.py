@@ -58,7 +58,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Section("Freshness", "", _each(rows, lambda one: charts.freshness(one, x))),
         Section("Wide", "", table=pd.DataFrame([{f"a column {number}": number + 1 for number in range(20)}])),
     ]
-    summary: dict[str, Any] = dict.fromkeys(("tasks", *OUTCOMES, "inversions", "ledger_violations"), 0) | {
+    counts = ("tasks", *OUTCOMES, "inversions", "ledger_violations", "new_ledger_violations")
+    summary: dict[str, Any] = dict.fromkeys(counts, 0) | {
         "queues": [{"queue": queue, "tasks": 200} for queue in QUEUES],
         "as_of_ms": START_MS + 66_000,
         "run_id": "run-1",

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import signal
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq_pipeline.errors import BadInput, NotRegistered
+from freshq_pipeline.errors import BadInput, NotRegistered, Unfinished
+from freshq_pipeline.gold.new_violations import NEW
+from freshq_pipeline.report.batches import Batches
 from freshq_pipeline.runs import stream as stream_module
 from freshq_pipeline.runs.request import RunRequest
+from freshq_pipeline.runs.stopping import asked_to_stop
 from freshq_pipeline.runs.stream import stream
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import current
@@ -34,17 +39,18 @@ def test_files_that_only_the_checkpoint_knows_are_read(
         """Stream; return how many events each published run had."""
         summaries.clear()
         request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / out)))
-        stream(spark, request, str(tmp_path / "checkpoint"), published=summaries.append)
+        checkpoint = str(tmp_path / "checkpoint")
+        stream(spark, request, checkpoint, published=summaries.append, files_per_batch=2)
         return [one["events_distinct"] for one in summaries]
 
     write_lines(tmp_path / "in/0.json", events[:5])
     pipeline(tmp_path / "in", tmp_path / "restored")
     write_lines(tmp_path / "in/1.json", events[5:12])
     assert follow("out") == [12]
-    # Another output, or one that was deleted: all files, the new one included.
+    # Another output, or one that was deleted: all files, the new one included, at most two in a batch.
     shutil.rmtree(tmp_path / "out")
     write_lines(tmp_path / "in/2.json", events[12:])
-    assert follow("out") == [len(events)]
+    assert follow("out") == [12, len(events)]
     # The query has nothing to deliver.
     assert follow("restored") == [len(events)]
     assert follow("restored") == []
@@ -68,3 +74,66 @@ def test_a_stream_says_why_it_failed_as_a_run_does(
     monkeypatch.setattr(stream_module, "execute_plan", not_registered)
     with pytest.raises(NotRegistered, match="the tables are published"):
         stream(spark, request, str(tmp_path / "checkpoint"))
+
+
+@pytest.mark.timeout(200)
+def test_a_stream_that_is_to_stop_ends_after_its_batch(spark: SparkSession, tmp_path: Path) -> None:
+    events = small().landed()
+    write_lines(tmp_path / "in/0.json", events[:12])
+    write_lines(tmp_path / "in/1.json", events[12:])
+    request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
+    stop, seen = Event(), list[int]()
+
+    def published(summary: dict[str, Any]) -> None:
+        seen.append(summary["events_distinct"])
+        stop.set()
+
+    checkpoint = str(tmp_path / "checkpoint")
+    stream(spark, request, checkpoint, 3600, published, files_per_batch=1, stop=stop)
+    assert len(seen) == 1
+    stream(spark, request, checkpoint, 3600, published, files_per_batch=1, stop=stop)
+    assert len(seen) == 1
+    # The batch that did not begin is not taken for read.
+    stop.clear()
+    stream(spark, request, checkpoint, 3600, published, stop=stop)
+    assert seen[1:] == [len(events)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_asks_and_the_second_ends(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(number)
+    with asked_to_stop() as stop:
+        assert not stop.is_set()
+        signal.raise_signal(number)
+        assert stop.is_set()
+        assert capsys.readouterr().err.startswith("freshq-pipeline: ends after the batch in progress")
+        with pytest.raises(SystemExit) as ended:
+            signal.raise_signal(number)
+    assert ended.value.code == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_each_batch_is_reported_and_the_new_violations_are_those_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def report_on(out: Folder, problems: list[Unfinished]) -> dict[str, str]:
+        problems.append(Unfinished(f"no report in {out.uri}"))
+        return {}
+
+    monkeypatch.setattr("freshq_pipeline.report.batches.report_on", report_on)
+    batches = Batches(Folder(str(tmp_path)), reports=True)
+    for mail, ship, total in ((2, 0, 2), (0, 0, 2), (1, 4, 7)):
+        queues = [{"queue": name, NEW: new} for name, new in (("mail", mail), ("ship", ship))]
+        batches({"queues": queues[: 1 + bool(ship)], NEW: mail + ship, "ledger_violations": total})
+    assert batches.summary == {
+        "queues": [{"queue": "mail", NEW: 3}, {"queue": "ship", NEW: 4}], NEW: 7, "ledger_violations": 7,
+    }  # fmt: skip
+    problem = f"freshq-pipeline: no report in {tmp_path}"
+    assert capsys.readouterr().err.splitlines() == [
+        "freshq-pipeline: 2 new ledger violations, 2 in all; see the table violations",
+        problem, problem,
+        "freshq-pipeline: 5 new ledger violations, 7 in all; see the table violations",
+        problem,
+    ]  # fmt: skip

@@ -13,6 +13,8 @@ from samtranslator.yaml_helper import yaml_parse
 
 from freshq_pipeline.cluster import package
 from freshq_pipeline.cluster.commands import Command, arguments_of
+from freshq_pipeline.gold.new_violations import NEW
+from freshq_pipeline.runs.request import Options
 from tests.template.test_template import PROJECT, explained
 
 TEMPLATE = PROJECT / "pipeline" / "template.yaml"
@@ -42,24 +44,44 @@ def actions(statement: dict[str, Any]) -> set[str]:
     return {given} if isinstance(given, str) else set(given)
 
 
-def filled(text: str) -> str:
+def default(parameter: str) -> str:
+    return str(source()["Parameters"][parameter]["Default"])
+
+
+def filled(text: str, more: dict[str, str] | None = None) -> str:
     """Return a text of Fn::Sub with every variable filled in."""
-    values = {
+    values = (more or {}) | {
         "TimeoutMinutes": "120",
         "ArchiveBucketName": "landed",
         "ArchivePrefix": "events",
         "Bucket": "own",
         "DatabaseName": "freshq",
+        "KeepRuns": default("KeepRuns"),
+        "KeepSilverDays": "90",
+        "MaxRejectRatio": default("MaxRejectRatio"),
     }
     return re.sub(r"\$\{([\w.:]+)\}", lambda found: values.get(found.group(1), found.group(1)), text)
 
 
-def scheduled() -> dict[str, Any]:
+def of_days(variables: dict[str, Any], *, keeps_all: bool) -> dict[str, str]:
+    """Return the text for the days of silver."""
+    condition, some, none = variables["SilverDays"]["Fn::If"]
+    assert (condition, none) == ("HasSilverDays", "")
+    return {"SilverDays": none if keeps_all else filled(some["Fn::Sub"])}
+
+
+def scheduled(*, keeps_all: bool = True) -> dict[str, Any]:
     """Return what the schedule says to EMR Serverless."""
     template, variables = properties("DailyRun")["Target"]["Input"]["Fn::Sub"]
-    spark = filled(variables["Parameters"]["Fn::Sub"])
-    told: dict[str, Any] = json.loads(filled(template.replace("${Parameters}", spark)))
+    spark = {"Parameters": filled(variables["Parameters"]["Fn::Sub"])}
+    told: dict[str, Any] = json.loads(filled(template, spark | of_days(variables, keeps_all=keeps_all)))
     return told
+
+
+def run_options(*, keeps_all: bool = True) -> list[str]:
+    """Return what the stack tells `submit` about its runs."""
+    template, variables = source()["Outputs"]["RunOptions"]["Value"]["Fn::Sub"]
+    return filled(template, of_days(variables, keeps_all=keeps_all)).split()
 
 
 class TestApplication:
@@ -178,8 +200,11 @@ def is_query(resource: dict[str, Any]) -> bool:
 
 class TestAlarms:
     def test_the_figures_are_those_of_the_summary_that_a_run_prints(self) -> None:
-        for metric, value in (("RunsMetric", "1"), ("ViolationsMetric", "$.ledger_violations")):
-            assert properties(metric)["FilterPattern"] == "{ $.ledger_violations >= 0 }"
+        for metric, value, field in (
+            ("RunsMetric", "1", "ledger_violations"),
+            ("ViolationsMetric", f"$.{NEW}", NEW),
+        ):
+            assert properties(metric)["FilterPattern"] == f"{{ $.{field} >= 0 }}"
             (made,) = properties(metric)["MetricTransformations"]
             assert made["MetricValue"] == value
             assert properties(metric)["LogGroupName"] == {"Ref": "JobLogs"}
@@ -220,9 +245,10 @@ class TestSchedule:
         told = scheduled()
         driver = told["JobDriver"]["SparkSubmit"]
         assert driver["EntryPoint"] == f"s3://own/{package.JOB}/{package.ENTRY_POINT}"
-        assert driver["EntryPointArguments"] == arguments_of(
-            Command.RUN, "s3://landed/events", "s3://own/out", "glue.freshq", []
-        )
+        for keeps_all in (True, False):
+            of_stack = ["--catalog", "glue.freshq", *run_options(keeps_all=keeps_all)]
+            started = scheduled(keeps_all=keeps_all)["JobDriver"]["SparkSubmit"]["EntryPointArguments"]
+            assert started == arguments_of(Command.RUN, "s3://landed/events", "s3://own/out", of_stack, [])
         assert (
             f"spark.archives=s3://own/{package.JOB}/{package.ARCHIVE}#environment"
             in driver["SparkSubmitParameters"]
@@ -231,6 +257,24 @@ class TestSchedule:
         # One run, however often the scheduler tries.
         assert told["ClientToken"] == "<aws.scheduler.execution-id>"
         assert {"ApplicationId", "ExecutionRoleArn"} <= told.keys()
+
+    def test_its_retention_is_that_of_the_parameters_and_by_default_that_of_the_command(self) -> None:
+        options = Options()
+        assert run_options() == [
+            *("--keep-runs", str(options.keep_runs), "--max-reject-ratio", str(options.max_reject_ratio))
+        ]
+        assert run_options(keeps_all=False)[4:] == ["--keep-silver-days", "90"]
+        condition = {"Fn::Not": [{"Fn::Equals": [{"Ref": "KeepSilverDays"}, "0"]}]}
+        assert source()["Conditions"]["HasSilverDays"] == condition
+        assert default("KeepSilverDays") == "0"
+
+    @pytest.mark.parametrize("parameter", ["KeepRuns", "KeepSilverDays", "MaxRejectRatio"])
+    @pytest.mark.parametrize("bound", ["MinValue", "MaxValue"])
+    def test_a_run_takes_every_value_that_the_template_lets_through(self, parameter: str, bound: str) -> None:
+        value = source()["Parameters"][parameter][bound]
+        name = re.sub("(?<!^)([A-Z])", r"_\1", parameter).lower()
+        if (parameter, bound) != ("KeepSilverDays", "MinValue"):  # 0: there is no such option
+            assert getattr(Options(**{name: value}), name) == value
 
     def test_submit_takes_the_same_settings_of_spark(self) -> None:
         variables = properties("DailyRun")["Target"]["Input"]["Fn::Sub"][1]

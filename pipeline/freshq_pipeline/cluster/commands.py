@@ -51,7 +51,7 @@ def options_of(command: Command, given: Mapping[str, str | None], flags: Collect
 
 
 def arguments_of(
-    command: Command, events: str, out: str, catalog: str | None, options: Sequence[str]
+    command: Command, events: str, out: str, of_stack: Sequence[str], options: Sequence[str]
 ) -> list[str]:
     """Return all arguments of the process on the cluster.
 
@@ -59,11 +59,13 @@ def arguments_of(
         command: The command.
         events: Address of the events.
         out: Address of the output.
-        catalog: Where the tables are registered; None: where they are registered already, if anywhere.
-        options: Further options.
+        of_stack: Options that a run or a stream has unless others are given, each with its value. A replay
+            keeps those of the run before.
+        options: The options that are given.
     """
     own = ["--checkpoint", f"{out}/{CHECKPOINT}"] if command is Command.STREAM else []
-    if catalog is not None and command is not Command.REPLAY and "--catalog" not in options:
-        own += ["--catalog", catalog]
+    if command is not Command.REPLAY:
+        pairs = zip(of_stack[::2], of_stack[1::2], strict=True)
+        own += [part for pair in pairs if pair[0] not in options for part in pair]
     # The result is one line of JSON in the log, which the alarms read.
     return [command.value, "--events", events, "--out", out, "--json", *own, *options]

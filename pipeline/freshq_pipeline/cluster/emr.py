@@ -43,6 +43,23 @@ _SETTING: Final = re.compile(r"[A-Za-z][\w.-]*=\S+")
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that has published its tables.
+
+    Attributes:
+        command: Its command.
+        result: What it published: the summary or the replay.
+        status: Its exit status.
+        message: The last line that it printed to standard error, unless the status is 0.
+    """
+
+    command: Command
+    result: dict[str, Any]
+    status: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Deployed:
     """The outputs of a stack of pipeline/template.yaml.
 
@@ -56,6 +73,7 @@ class Deployed:
         timeout_minutes: A run that takes longer is cancelled.
         log_group: Log group for the output of the command.
         catalog: Where the tables are registered.
+        options: Options of runs and streams that are not given, such as `--keep-runs 5`.
     """
 
     application: str
@@ -67,6 +85,7 @@ class Deployed:
     timeout_minutes: int
     log_group: str
     catalog: str
+    options: str
 
     def spark_logs(self, run: str) -> str:
         """Return the address of Spark's logs of a run."""
@@ -92,6 +111,7 @@ def deployed(stack: str, client: CloudFormationClient | None = None) -> Deployed
             int(outputs["TimeoutMinutes"]),
             outputs["LogGroupName"],
             outputs["Catalog"],
+            outputs["RunOptions"],
         )
     except KeyError as error:
         msg = f"stack: {stack!r} has no output {error}; "
@@ -168,8 +188,8 @@ def wait_for_end(
         sleep(POLL_SECONDS)
 
 
-def result_of(described: dict[str, Any], s3: S3Client) -> tuple[Command, dict[str, Any]]:
-    """Return the command of a finished run, and what it published: the summary or the replay.
+def result_of(described: dict[str, Any], s3: S3Client) -> Ended:
+    """Return how a finished run ended, with what it published.
 
     Args:
         described: Description of the run by EMR Serverless.
@@ -195,7 +215,7 @@ def result_of(described: dict[str, Any], s3: S3Client) -> tuple[Command, dict[st
     if result is None:
         msg = f"the run {described['jobRunId']} ended, but {out} has no {name}"
         raise PipelineError(msg)
-    return command, result
+    return Ended(command, result) if state == "SUCCESS" else Ended(command, result, status or 0, message)
 
 
 def _verdict(driver: dict[str, Any], s3: S3Client) -> tuple[int | None, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import boto3
 from rich.console import Console
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from freshq_pipeline.cluster.commands import Command
-    from freshq_pipeline.cluster.emr import Deployed
+    from freshq_pipeline.cluster.emr import Deployed, Ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,8 @@ class Job:
     package: Path
 
 
-def submit(
-    stack: str, job: Job, *, run: str | None = None, wait: bool = True
-) -> tuple[Command, dict[str, Any]] | None:
-    """Start a job, follow it to its end, and return its command and what it published.
+def submit(stack: str, job: Job, *, run: str | None = None, wait: bool = True) -> Ended | None:
+    """Start a job, follow it to its end, and return how it ended.
 
     Args:
         stack: Name of the pipeline's stack.
@@ -66,9 +64,10 @@ def submit(
     found = deployed(stack)
     if run is None:
         _upload(found, job.package)
-        # The stack's catalog is for the stack's own output.
-        catalog = found.catalog if out in (None, found.out) else None
-        arguments = arguments_of(job.command, events or found.events, out or found.out, catalog, job.options)
+        # The stack's catalog and retention are for the stack's own output.
+        own = out in (None, found.out)
+        of_stack = ["--catalog", found.catalog, *found.options.split()] if own else []
+        arguments = arguments_of(job.command, events or found.events, out or found.out, of_stack, job.options)
         run = start(found, arguments, job.settings, boto3.client("emr-serverless"))
     complain(f"run {run} of application {found.application}")
     complain(f"logs: {found.log_group}, and {found.spark_logs(run)}")
@@ -108,7 +107,7 @@ class _States:
         self._last = state
 
 
-def _follow(stack: str, found: Deployed, run: str) -> tuple[Command, dict[str, Any]]:
+def _follow(stack: str, found: Deployed, run: str) -> Ended:
     console = Console(stderr=True)
     try:
         with console.status("") as status:

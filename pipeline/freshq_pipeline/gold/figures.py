@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshq_pipeline.gold.new_violations import NEW
 from freshq_pipeline.gold.percentiles import wait_percentiles
 from freshq_pipeline.gold.sums import summed
-from freshq_pipeline.gold.totals import FATES, TOTAL, WAITS, read_totals
+from freshq_pipeline.gold.totals import FATES, TOTAL, VIOLATIONS, WAITS, read_totals
 from freshq_pipeline.schemas import OUTCOMES
 from freshq_pipeline.storage.partitions import paths_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from freshq_pipeline.gold.percentiles import WaitPercentiles
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.state import State
+
+
+# What tells a violation of the ledger from all others. One task may have several problems.
+_VIOLATION: Final = ["queue", "task_id", "life"]
 
 
 def figures(out: Folder, state: State) -> dict[str, Any]:
@@ -58,3 +65,38 @@ def _with_waits(by_queue: list[dict[str, Any]], waits: WaitPercentiles) -> dict[
 
 def _named(waits: list[float | None]) -> dict[str, float | None]:
     return dict(zip(("wait_p50_seconds", "wait_p99_seconds"), waits, strict=True))
+
+
+def with_new_violations(
+    found: dict[str, Any], out: Folder, state: State, before: State | None
+) -> dict[str, Any]:
+    """Return figures with the number of ledger violations that the run before did not have.
+
+    Args:
+        found: From `figures`.
+        out: The output folder.
+        state: State of the run, with its tables.
+        before: State of the run before, whose files are still there; None: all are new.
+    """
+    new = _new_violations(out, state, before)
+    queues = [row | {NEW: new[row["queue"]]} for row in found["queues"]]
+    return found | {NEW: new.total(), "queues": queues}
+
+
+def _new_violations(out: Folder, state: State, before: State | None) -> Counter[str | None]:
+    """Return the number of new violations of each queue.
+
+    The tasks of all other days than those that the run computed, and so their violations, are as before.
+    """
+    parts = [
+        _violating(out, one, state.opened, known=known) for one, known in ((state, 0), (before, 1)) if one
+    ]
+    found = pa.concat_tables(parts).group_by(_VIOLATION, use_threads=False).aggregate([("known", "max")])
+    return Counter(found.filter(pc.field("known_max") == 0)["queue"].to_pylist())
+
+
+def _violating(out: Folder, state: State, days: list[str], *, known: int) -> pa.Table:
+    """Return the violations of some days, and whether they are known, in `known`."""
+    rows = read_totals(out, paths_of(state.tables, TOTAL), VIOLATIONS)
+    rows = rows.filter(pc.field("day").isin(pa.array(days, pa.string()))).select(_VIOLATION)
+    return rows.append_column("known", pa.repeat(known, len(rows)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from freshq_pipeline.errors import DIFFERENCE_STATUS, VIOLATION_STATUS, Unfinished, complain
+from freshq_pipeline.gold.new_violations import NEW
 from freshq_pipeline.report.difference import difference
 from freshq_pipeline.report.terminal import show_replay, show_summary
 
@@ -47,7 +48,7 @@ def finish(
     *,
     as_json: bool,
 ) -> None:
-    """Print headlines and summary; exit with `VIOLATION_STATUS` if there are ledger violations.
+    """Print headlines and summary; exit with `VIOLATION_STATUS` if there are new ledger violations.
 
     Raises:
         Unfinished: If there are problems.
@@ -56,28 +57,76 @@ def finish(
         typer.echo(json.dumps(summary))
     else:
         show_summary(summary, headlines)
-    if summary["ledger_violations"]:
-        complain(f"{summary['ledger_violations']} ledger violations; see the table violations")
+    has_new = violated(summary)
     for problem in problems:
         raise problem
-    if summary["ledger_violations"]:
+    if has_new:
         raise typer.Exit(VIOLATION_STATUS)
 
 
-def finish_replay(result: dict[str, Any], problems: Sequence[Unfinished] = (), *, as_json: bool) -> None:
+def violated(summary: dict[str, Any]) -> bool:
+    """Return whether there are new ledger violations, and say so."""
+    if not summary[NEW]:
+        return False
+    total = summary["ledger_violations"]
+    complain(f"{summary[NEW]} new ledger violations, {total} in all; see the table violations")
+    return True
+
+
+def finish_replay(
+    result: dict[str, Any],
+    summary: dict[str, Any],
+    problems: Sequence[Unfinished] = (),
+    *,
+    as_json: bool,
+) -> None:
     """Print the result of a replay, and exit with `DIFFERENCE_STATUS` if it is far from the recording.
+
+    New ledger violations in the events that it has read come first, because no later run calls them new.
+
+    Args:
+        result: The result.
+        summary: Summary of the run with which it began.
+        problems: What failed after the run was published.
+        as_json: Whether to print the result as JSON.
 
     Raises:
         Unfinished: If there are problems.
     """
     if as_json:
-        typer.echo(json.dumps(result))
+        typer.echo(json.dumps(result | {NEW: summary[NEW]}))
     else:
         show_replay(result)
+    has_new = violated(summary)
     off = [one["check"] for one in result["queues"] if not one["check"]["within"]]
     for check in off:
         complain(difference(check))
     for problem in problems:
         raise problem
+    if has_new:
+        raise typer.Exit(VIOLATION_STATUS)
     if off:
         raise typer.Exit(DIFFERENCE_STATUS)
+
+
+def finish_submitted(
+    result: dict[str, Any], status: int, message: str, *, of_replay: bool, as_json: bool
+) -> None:
+    """Print what a run on a cluster published, and exit with its status.
+
+    Args:
+        result: The summary or the replay.
+        status: Its exit status.
+        message: Its last line to standard error, unless the status is 0.
+        of_replay: Whether it is a replay.
+        as_json: Whether to print the result as JSON.
+    """
+    if as_json:
+        typer.echo(json.dumps(result))
+    elif of_replay:
+        show_replay(result)
+    else:
+        show_summary(result, {})  # the sentences are in the report
+    if status:
+        complain(message)
+        raise typer.Exit(status)

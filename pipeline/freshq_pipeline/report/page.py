@@ -49,7 +49,7 @@ def write_report(out: Folder) -> dict[str, str]:
         msg = f"out: no {SUMMARY} in {out.uri}; run the pipeline first"
         raise BadInput(msg)
     summary = out.read_json(SUMMARY)
-    if any("in_time" not in row for row in summary["queues"]):
+    if "new_ledger_violations" not in summary:
         msg = (
             f"out: an earlier version made the tables of {out.uri}; run the pipeline with --full-refresh once"
         )
@@ -231,7 +231,11 @@ def _accounted(summary: dict[str, Any]) -> str:
     count = summary["ledger_violations"]
     if not count:
         return "<p>The ledger balances: every task is accounted for.</p>"
-    return f"<p class='wrong'>The ledger does not balance: {count:,} violations are listed below.</p>"
+    new = summary["new_ledger_violations"]
+    found = f"{new:,} of them new in this run" if new else "none of them new in this run"
+    return (
+        f"<p class='wrong'>The ledger does not balance: {count:,} violations, {found}, are listed below.</p>"
+    )
 
 
 def _scripts() -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
+from freshq_pipeline.gold.new_violations import without_new
 from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.runs.differences import (
     changed_options,
@@ -181,7 +182,7 @@ def _execute(
             with session(todo.tuning()) as spark:
                 copy_last(spark, request, before)
         kept: dict[str, Any] = request.out.read_json(f"runs/{before.run_id}/{SUMMARY}")
-        return kept
+        return without_new(kept)
     watch, tuning = Stopwatch(), todo.tuning()
     if progress is not None:
         progress.begin("start", f"for a {tuning.name} input")
@@ -226,6 +227,7 @@ def _work(
     spark: SparkSession, request: RunRequest, todo: RunPlan, state: State, watch: Stopwatch
 ) -> dict[str, Any]:
     from freshq_pipeline.gold.build import TableOptions, build  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.gold.figures import with_new_violations  # noqa: PLC0415 - loads Spark
     from freshq_pipeline.runs import spark_catalog  # noqa: PLC0415 - loads Spark
 
     out, options = request.out, request.options
@@ -239,6 +241,7 @@ def _work(
         check_recorded(state, options)
     table_options = TableOptions(options.as_of_ms, todo.lag, options.again_on)
     figures = build(spark, out, state, base, table_options, watch.part)
+    figures = with_new_violations(figures, out, state, before)
     if options.keep_silver_days is not None:
         state.forget(options.keep_silver_days)
     _compact(spark, out, state)

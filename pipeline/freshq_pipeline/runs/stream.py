@@ -7,14 +7,15 @@ and streams and batches share the code that computes the tables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.runs.batch import RunPlan, copy_last, execute_plan, finish_last, plan
+from freshq_pipeline.runs.batch import copy_last, execute_plan, finish_last, plan
 from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.addresses import normalized
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 FILES_PER_BATCH: Final = 64
 # Below a checkpoint: a file for each batch that has ended.
 COMMITS: Final = "commits"
+# How soon a stream notices that it is to stop.
+POLL_SECONDS: Final = 0.5
 
 
 def stream(
@@ -42,6 +45,7 @@ def stream(
     every_seconds: float | None = None,
     published: Callable[[dict[str, Any]], None] = lambda _summary: None,
     files_per_batch: int = FILES_PER_BATCH,
+    stop: Event | None = None,
 ) -> None:
     """Publish the tables whenever files have arrived.
 
@@ -52,6 +56,7 @@ def stream(
         every_seconds: Interval between looks for new files; None: process what is there, and return.
         published: Called with each summary.
         files_per_batch: The most files per micro-batch.
+        stop: Set when the stream is to end after the batch in progress; None: it goes on.
 
     Raises:
         BadInput: If the format cannot be streamed, there are no files, or the events cannot be used.
@@ -59,12 +64,12 @@ def stream(
     """
     if request.options.form is Format.EXPORT:
         raise BadInput("format: an export is complete when it appears; use run")
-    batches = _Batches(spark, request, published)
+    batches = _Batches(spark, request, published, files_per_batch, stop or Event())
     found = batches.begin(Folder(checkpoint))
     paths = _paths(spark, request.events.uri, files_per_batch)
     writer = paths.writeStream.foreachBatch(batches.run).option("checkpointLocation", checkpoint)
     batches.follow(writer, {"availableNow": True})
-    batches.run_rest(found)
+    batches.catch_up(found)
     if every_seconds is not None:
         batches.follow(writer, {"processingTime": f"{every_seconds} seconds"})
 
@@ -77,12 +82,18 @@ class _Batches:
         spark: The session.
         request: What to read and where to write.
         published: Called with each summary.
+        most_files: The most files of a batch.
+        stop: Set when no further batch is to begin.
+        working: Held by a batch in progress.
         failure: Why the last one failed. Spark reports errors of Python without their class, and cut short.
     """
 
     spark: SparkSession
     request: RunRequest
     published: Callable[[dict[str, Any]], None]
+    most_files: int
+    stop: Event
+    working: Lock = field(default_factory=Lock)
     failure: Exception | None = None
 
     def begin(self, checkpoint: Folder) -> set[str]:
@@ -100,46 +111,72 @@ class _Batches:
             finish_last(self.request, todo)
             if todo.before is not None:
                 copy_last(self.spark, self.request, todo.before)
-            if todo.before is None and checkpoint.files(COMMITS):
-                self._execute(todo)
+        if todo.before is None and checkpoint.files(COMMITS):
+            self.catch_up(set(todo.new))
         return set(todo.new)
 
     def run(self, arrived: DataFrame, _batch_id: int) -> None:
         """Read the files of a micro-batch that no run has read, and publish the tables."""
-        try:
-            paths = {normalized(row["path"]) for row in arrived.select(F.col("path")).distinct().collect()}
-            self._run(lambda path: normalized(self.request.events.at(path)) in paths)
-        except Exception as error:
-            self.failure = error
-            raise
+        with self.working:
+            try:
+                self._refuse_if_stopped()
+                found = {
+                    normalized(row["path"]) for row in arrived.select(F.col("path")).distinct().collect()
+                }
+                self._run(lambda path: normalized(self.request.events.at(path)) in found, None)
+            except Exception as error:
+                self.failure = error
+                raise
+
+    def _refuse_if_stopped(self) -> None:
+        """Fail the batch, so that the checkpoint does not take its files for read."""
+        if self.stop.is_set():
+            raise _StoppedError
 
     def follow(self, writer: DataStreamWriter, trigger: dict[str, Any]) -> None:
-        """Run the query to its end."""
+        """Run the query to its end, or until the stream is to stop and no batch is in progress."""
+        if self.stop.is_set():
+            return
+        query = writer.trigger(**trigger).start()
         try:
-            writer.trigger(**trigger).start().awaitTermination()
+            while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type] # also takes fractions
+                if self.stop.is_set():
+                    with self.working:
+                        pass
+                    query.stop()
+                    return
         except StreamingQueryException:
-            if self.failure is not None:
+            if self.failure is None:
+                raise
+            if not isinstance(self.failure, _StoppedError):
                 raise self.failure from None
-            raise
 
-    def run_rest(self, found: set[str]) -> None:
+    def catch_up(self, found: set[str]) -> None:
         """Read those files of the beginning that the query did not deliver.
 
         The checkpoint may know files that the output does not have, for example after the output was restored
         from a backup. And the query passes over files that are much older than others.
         """
-        self._run(found.__contains__)
+        while not self.stop.is_set() and self._run(found.__contains__, self.most_files):
+            pass
 
-    def _run(self, is_wanted: Callable[[str], bool]) -> None:
-        """Read the wanted files that no run has read, if there are any, and publish the tables."""
+    def _run(self, is_wanted: Callable[[str], bool], most_files: int | None) -> bool:
+        """Read wanted files that no run has read, and publish the tables; return whether there were any.
+
+        Args:
+            is_wanted: Whether a file is wanted, given its path.
+            most_files: The most files to read; None: all that are wanted.
+        """
         with only_run(self.request.out, wait=True):
             todo = plan(self.request)
-            new = [path for path in todo.new if is_wanted(path)]
+            new = [path for path in todo.new if is_wanted(path)][:most_files]
             if new:
-                self._execute(replace(todo, new=new))
+                self.published(execute_plan(self.spark, self.request, replace(todo, new=new), Stopwatch()))
+        return bool(new)
 
-    def _execute(self, todo: RunPlan) -> None:
-        self.published(execute_plan(self.spark, self.request, todo, Stopwatch()))
+
+class _StoppedError(Exception):
+    """The batch did not begin, because the stream is to stop."""
 
 
 def _paths(spark: SparkSession, folder: str, files_per_batch: int) -> DataFrame:
