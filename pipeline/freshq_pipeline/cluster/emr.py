@@ -215,7 +215,7 @@ def result_of(described: dict[str, Any], s3: S3Client) -> Ended:
     if result is None:
         msg = f"the run {described['jobRunId']} ended, but {out} has no {name}"
         raise PipelineError(msg)
-    return Ended(command, result) if state == "SUCCESS" else Ended(command, result, status or 0, message)
+    return Ended(command, result, status or 0, message)
 
 
 def _verdict(driver: dict[str, Any], s3: S3Client) -> tuple[int | None, str]:
