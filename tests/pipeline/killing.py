@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # What publication writes with: owners of functions, and the names of these. A file is replaced by os.replace.
 WRITES: Final = (
     (Folder, ("move", "delete", "delete_files")),
-    (os, ("link", "symlink", "replace")),
+    (os, ("link", "symlink", "rename", "replace", "rmdir")),
 )
 
 

@@ -25,6 +25,8 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 # The next link, and what it replaces if that is a folder. Only one run at a time makes them.
 _NEXT: Final = f".{PUBLISHED}.next"
 _LAST: Final = f".{PUBLISHED}.last"
+# The tables of a run that is no longer kept. The next run makes them its own, which saves most links.
+_SPARE: Final = f".{PUBLISHED}.spare"
 
 
 def has_links(out: Folder) -> bool:
@@ -73,13 +75,43 @@ def link_tables(out: Folder, run_id: str, files: Files) -> None:
         BadInput: If a file is missing.
     """
     named = manifest(run_id, files)
+    target = manifest_path(run_id).removesuffix(f"/{MANIFEST}")
     root = out.on_disk("")
     if root is not None and has_links(out):
-        target = root / f"runs/{run_id}/{PUBLISHED}"
-        for paths in named["tables"].values():
-            for path in paths:
-                _link(f"{root}/{path}", f"{target}/{path.removeprefix(f'{FILES}/')}")
+        wanted = (path for paths in named["tables"].values() for path in paths)
+        _fill(out, root, target, {path.removeprefix(f"{FILES}/"): path for path in wanted})
     out.write_json(manifest_path(run_id), named)
+
+
+def _fill(out: Folder, root: Path, target: str, wanted: dict[str, str]) -> None:
+    """Let a folder have links to files, and nothing else.
+
+    Args:
+        out: The output folder.
+        root: Where that is on a disk.
+        target: Path of the folder to fill, which does not exist.
+        wanted: Paths of the files, by the path of their link below the folder.
+    """
+    if out.exists(_SPARE):
+        out.make(target.rpartition("/")[0])
+        (root / _SPARE).rename(root / target)
+    below = len(f"{root}/{target}/")
+    found = {f"{folder}/{file}"[below:] for folder, _, files in os.walk(root / target) for file in files}
+    for name in wanted.keys() - found:
+        _link(f"{root}/{wanted[name]}", f"{root}/{target}/{name}")
+    for name in found - wanted.keys():
+        out.delete_files([f"{target}/{name}"])
+        folder = (root / target / name).parent
+        while folder != root / target and not any(folder.iterdir()):
+            folder.rmdir()
+            folder = folder.parent
+
+
+def spare_tables(out: Folder, run_id: str) -> None:
+    """Set the links of a run that is deleted aside for the next run, unless there are some already."""
+    found = out.on_disk(manifest_path(run_id).removesuffix(f"/{MANIFEST}"))
+    if found is not None and found.is_dir() and not out.exists(_SPARE):
+        found.rename(found.parents[2] / _SPARE)
 
 
 def _link(file: str, name: str) -> None:

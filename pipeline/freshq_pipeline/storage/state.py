@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq_pipeline.errors import BadInput, Overtaken, Unfinished
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.days import DAY_US, Day, days_from_json, iso
-from freshq_pipeline.storage.links import has_links, link_tables, show_tables
+from freshq_pipeline.storage.links import has_links, link_tables, show_tables, spare_tables
 from freshq_pipeline.storage.partitions import (
     FILES,
     INTERNAL,
@@ -255,6 +255,7 @@ def prune(out: Folder, state: State, keep_runs: int, registry: Registry | None =
     needed = set() if registry is None else registry.retire(kept)
     for run_id in found:
         if run_id not in kept and run_id <= last:
+            spare_tables(out, run_id)
             out.delete(f"runs/{run_id}")
     for run_id, table in product(kept - {state.run_id}, TABLES):
         needed.update(published_paths(out, run_id, table))
