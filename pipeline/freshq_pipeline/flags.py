@@ -26,6 +26,10 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "help": "Time after which a new task must be visible to claims, for inversions (default: 0 "
         "for histories that were pulled from SQL, 1 for DynamoDB)."
     },
+    "other_order": {
+        "help": "Queues that are not served newest first, such as FIFO queues: they have no inversions.",
+        "metavar": "NAME,...",
+    },
     "full_refresh": {"help": "Read everything again, including what was read before."},
     "iceberg": {
         "help": "Also write the tables to this Iceberg catalog of Spark.",

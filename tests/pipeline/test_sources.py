@@ -214,7 +214,7 @@ def test_every_source_has_its_own_ledger(
     name, counted = write_first(tmp_path, dynamodb_local)
     # The queues' own counts: one resource waits and two are matched, as in the ledger, or are available.
     assert counted == [({"QUEUED": 1, "MATCHED": 2, "AVAILABLE": 1}, 1)] * 2
-    options = {"as_of_ms": round(at(AS_OF)), "max_reject_ratio": 0.1}
+    options = {"as_of_ms": round(at(AS_OF)), "max_reject_ratio": 0.1, "other_order": "ship,none"}
     first = pipeline(tmp_path / "in", tmp_path / "out", **options)
     figures = ("read", "distinct", "duplicate", "after_as_of", "too_late", "quarantined", "no_task")
     assert [first[f"events_{figure}"] for figure in figures] == [97, 86, 3, 2, 0, 6, 0]
@@ -242,10 +242,14 @@ def test_every_source_has_its_own_ledger(
     check_groups(table(second, "groups", "queue, task_group"), name)
     check_minutes(table(second, "minutes", "queue, task_group, minute_ms"))
     assert table(second, "violations", "queue") == []
+    # Inversions mean something where the newest is served first: not in ship, which says that it has another
+    # order, nor where callers are matched.
     by_queue = {row["queue"]: row["inversions"] for row in second["queues"]}
-    assert {queue: inversions for queue, inversions in by_queue.items() if inversions} == {
-        "mail": 1, "ship": 1, "resources": 1, name: 1,
+    assert by_queue == {
+        **dict.fromkeys(totals, 0), "mail": 1, "ship": None,
+        **{f"{matches}{part}": None for matches in ("resources", name) for part in ("", "-callers")},
     }  # fmt: skip
+    assert second["inversions"] == 1
 
 
 def check_tasks(rows: Rows, name: str) -> None:
@@ -265,24 +269,24 @@ def check_tasks(rows: Rows, name: str) -> None:
         ("mail", "4", 30): ("cancelled", None, None, 0, 0, False, False),
         ("mail", "5", 40): ("success", 60, 30, 1, 0, False, True),
         ("mail", "6", DAY + 10): ("shed", None, None, 0, 0, False, False),
-        ("ship", "1", 0): ("success", 3, 1, 1, 0, True, True),
-        ("ship", "2", 1): ("success", 4, 1, 1, 0, False, True),
+        ("ship", "1", 0): ("success", 3, 1, 1, 0, None, True),
+        ("ship", "2", 1): ("success", 4, 1, 1, 0, None, True),
         ("orders", "1", 0): ("cancelled", None, None, 0, 0, False, False),
         ("returns", "1", 2): ("success", 1, 1, 1, 0, False, True),
         ("one", "1", 100): ("success", 1, 1, 1, 0, False, True),
         ("one", "2", 102): ("pending", None, None, 0, 0, False, False),
         ("two", "1", 103): ("failure", 1, 1, 1, 0, False, False),
         ("two", "2", 105): ("cancelled", None, None, 0, 0, False, False),
-        ("resources", "ellen", 1000): ("success", 2, 3, 1, 0, True, True),
-        ("resources", "ellen", 1074): ("success", 0, 1, 1, 0, False, True),
-        ("resources", "billy", 1001): ("cancelled", 5, 61, 1, 1, False, False),
-        ("resources", "billy", 1078): ("taken", 1, None, 1, 0, False, False),
-        ("resources", "zoe", 1081): ("pending", None, None, 0, 0, False, False),
-        ("resources", "max", 1082): ("taken", 1, None, 1, 0, False, False),
-        ("resources-callers", "ann", 1069): ("success", 5, 0, 1, 0, False, True),
-        ("resources-callers", "bob", 1076): ("cancelled", None, None, 0, 0, False, False),
-        ("resources-callers", "cy", 1079): ("success", 0, 0, 1, 0, False, True),
-        ("resources-callers", "dora", 1080): ("pending", None, None, 0, 0, False, False),
+        ("resources", "ellen", 1000): ("success", 2, 3, 1, 0, None, True),
+        ("resources", "ellen", 1074): ("success", 0, 1, 1, 0, None, True),
+        ("resources", "billy", 1001): ("cancelled", 5, 61, 1, 1, None, False),
+        ("resources", "billy", 1078): ("taken", 1, None, 1, 0, None, False),
+        ("resources", "zoe", 1081): ("pending", None, None, 0, 0, None, False),
+        ("resources", "max", 1082): ("taken", 1, None, 1, 0, None, False),
+        ("resources-callers", "ann", 1069): ("success", 5, 0, 1, 0, None, True),
+        ("resources-callers", "bob", 1076): ("cancelled", None, None, 0, 0, None, False),
+        ("resources-callers", "cy", 1079): ("success", 0, 0, 1, 0, None, True),
+        ("resources-callers", "dora", 1080): ("pending", None, None, 0, 0, None, False),
     }
     expected_at = {(queue, task, at(created)): values for (queue, task, created), values in expected.items()}
     assert {key: tuple(row[column] for column in columns) for key, row in found.items()} == expected_at

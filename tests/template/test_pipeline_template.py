@@ -59,29 +59,33 @@ def filled(text: str, more: dict[str, str] | None = None) -> str:
         "KeepRuns": default("KeepRuns"),
         "KeepSilverDays": "90",
         "MaxRejectRatio": default("MaxRejectRatio"),
+        "OtherOrder": "mail,ship",
     }
     return re.sub(r"\$\{([\w.:]+)\}", lambda found: values.get(found.group(1), found.group(1)), text)
 
 
-def of_days(variables: dict[str, Any], *, keeps_all: bool) -> dict[str, str]:
-    """Return the text for the days of silver."""
-    condition, some, none = variables["SilverDays"]["Fn::If"]
-    assert (condition, none) == ("HasSilverDays", "")
-    return {"SilverDays": none if keeps_all else filled(some["Fn::Sub"])}
+def optional(variables: dict[str, Any], *, given: bool) -> dict[str, str]:
+    """Return the texts for the options that a run has only if their parameters are given."""
+    texts = {}
+    for name, condition in (("SilverDays", "HasSilverDays"), ("Order", "HasOtherOrder")):
+        decided, some, none = variables[name]["Fn::If"]
+        assert (decided, none) == (condition, "")
+        texts[name] = filled(some["Fn::Sub"]) if given else none
+    return texts
 
 
-def scheduled(*, keeps_all: bool = True) -> dict[str, Any]:
+def scheduled(*, given: bool = False) -> dict[str, Any]:
     """Return what the schedule says to EMR Serverless."""
     template, variables = properties("DailyRun")["Target"]["Input"]["Fn::Sub"]
     spark = {"Parameters": filled(variables["Parameters"]["Fn::Sub"])}
-    told: dict[str, Any] = json.loads(filled(template, spark | of_days(variables, keeps_all=keeps_all)))
+    told: dict[str, Any] = json.loads(filled(template, spark | optional(variables, given=given)))
     return told
 
 
-def run_options(*, keeps_all: bool = True) -> list[str]:
+def run_options(*, given: bool = False) -> list[str]:
     """Return what the stack tells `submit` about its runs."""
     template, variables = source()["Outputs"]["RunOptions"]["Value"]["Fn::Sub"]
-    return filled(template, of_days(variables, keeps_all=keeps_all)).split()
+    return filled(template, optional(variables, given=given)).split()
 
 
 class TestApplication:
@@ -245,9 +249,9 @@ class TestSchedule:
         told = scheduled()
         driver = told["JobDriver"]["SparkSubmit"]
         assert driver["EntryPoint"] == f"s3://own/{package.JOB}/{package.ENTRY_POINT}"
-        for keeps_all in (True, False):
-            of_stack = ["--catalog", "glue.freshq", *run_options(keeps_all=keeps_all)]
-            started = scheduled(keeps_all=keeps_all)["JobDriver"]["SparkSubmit"]["EntryPointArguments"]
+        for given in (False, True):
+            of_stack = ["--catalog", "glue.freshq", *run_options(given=given)]
+            started = scheduled(given=given)["JobDriver"]["SparkSubmit"]["EntryPointArguments"]
             assert started == arguments_of(Command.RUN, "s3://landed/events", "s3://own/out", of_stack, [])
         assert (
             f"spark.archives=s3://own/{package.JOB}/{package.ARCHIVE}#environment"
@@ -263,10 +267,23 @@ class TestSchedule:
         assert run_options() == [
             *("--keep-runs", str(options.keep_runs), "--max-reject-ratio", str(options.max_reject_ratio))
         ]
-        assert run_options(keeps_all=False)[4:] == ["--keep-silver-days", "90"]
-        condition = {"Fn::Not": [{"Fn::Equals": [{"Ref": "KeepSilverDays"}, "0"]}]}
-        assert source()["Conditions"]["HasSilverDays"] == condition
-        assert default("KeepSilverDays") == "0"
+        more = ["--keep-silver-days", "90", "--other-order", "mail,ship"]
+        assert run_options(given=True)[4:] == more
+        for condition, parameter, nothing in (
+            ("HasSilverDays", "KeepSilverDays", "0"),
+            ("HasOtherOrder", "OtherOrder", ""),
+        ):
+            is_nothing = {"Fn::Equals": [{"Ref": parameter}, nothing]}
+            assert source()["Conditions"][condition] == {"Fn::Not": [is_nothing]}
+            assert default(parameter) == nothing
+
+    @pytest.mark.parametrize("names", ["", "mail", "mail,Visits-2,a.b"])
+    def test_names_of_queues_cannot_break_out_of_the_arguments(self, names: str) -> None:
+        pattern = source()["Parameters"]["OtherOrder"]["AllowedPattern"]
+        assert re.fullmatch(pattern, names)
+        assert not names or Options(other_order=names).other_orders() == set(names.split(","))
+        for wrong in (",", '"', " ", "\\"):
+            assert not re.fullmatch(pattern, names + wrong)
 
     @pytest.mark.parametrize("parameter", ["KeepRuns", "KeepSilverDays", "MaxRejectRatio"])
     @pytest.mark.parametrize("bound", ["MinValue", "MaxValue"])

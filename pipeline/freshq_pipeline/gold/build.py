@@ -76,11 +76,13 @@ class TableOptions:
             the newest event.
         index_lag: Time after which a claimable task must be visible to claims, by queue.
         again: Whether a day is to be computed in any case.
+        other_order: Queues that are not served newest first.
     """
 
     as_of_ms: int | None = None
     index_lag: IndexLag = field(default_factory=IndexLag)
     again: Callable[[int], bool] = lambda _day: False
+    other_order: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ def build(
     with ExitStack() as held:
         run, steps = _opened(spark, out, state, before, options, timed, held)
         if steps is not None:
-            _tables(run, steps, index_lag_us(options.index_lag), timed)
+            _tables(run, steps, options, timed)
     return figures(out, state)
 
 
@@ -210,8 +212,9 @@ def _count_later(run: _Run, options: TableOptions) -> None:
 
 
 def _tables(
-    run: _Run, steps: DataFrame, lag_us: Column, timed: Callable[[str], AbstractContextManager[None]]
-) -> None:
+    run: _Run, steps: DataFrame, options: TableOptions,
+    timed: Callable[[str], AbstractContextManager[None]],
+) -> None:  # fmt: skip
     """Write all tables, and move their files to where they stay."""
     clock = run.opened.clock
     clock_names = None if clock is None else {iso(day) for day in clock}
@@ -219,9 +222,9 @@ def _tables(
     with timed("tasks"):
         elsewhere = _open_elsewhere(run, steps)
         on_clock = steps if elsewhere is None else steps.unionByName(elsewhere, allowMissingColumns=True)
-        made = tasks(
-            lives(steps), _inverted(run, on_clock, lag_us), run.as_of_us, start_us(run.state.starts_us)
-        )
+        inverted = _inverted(run, on_clock, index_lag_us(options.index_lag))
+        since_us = start_us(run.state.starts_us)
+        made = tasks(lives(steps), inverted, run.as_of_us, since_us, options.other_order)
         by_day = made.withColumn("day", day_of_creation())
         every = run.write("tasks", by_day, columns_with_day("tasks"), *FOLDERS)
     with timed("minutes and others"):

@@ -29,9 +29,10 @@ def fates(tasks: DataFrame) -> DataFrame:
         **{name: F.col("outcome") == name for name in OUTCOMES},
         "in_time": F.col("in_time"),
         "violations": F.size("problems") > 0,
-        "inversions": F.col("inverted"),
     }
     counts = [F.count_if(condition).alias(name) for name, condition in conditions.items()]
+    # Null if it is null for all of them.
+    counts.append(F.sum(F.col("inverted").cast("bigint")).alias("inversions"))
     return tasks.groupBy("queue", day_of_creation().alias("day"), "task_group").agg(
         F.count(F.lit(1)).alias("tasks"), *counts
     )

@@ -16,6 +16,8 @@ from freshq_pipeline.schemas import OUTCOMES
 from freshq_pipeline.storage.partitions import paths_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from freshq_pipeline.gold.percentiles import WaitPercentiles
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.state import State
@@ -58,9 +60,15 @@ def _waits(rows: pa.Table) -> list[dict[str, Any]]:
 def _with_waits(by_queue: list[dict[str, Any]], waits: WaitPercentiles) -> dict[str, Any]:
     """Return the figures of all queues together, and in `queues` those of each."""
     names = [name for name in by_queue[0] if name != "queue"]
-    total = {name: sum(row[name] for row in by_queue) for name in names} | _named(waits.overall)
+    total = {name: _sum(row[name] for row in by_queue) for name in names} | _named(waits.overall)
     nothing: list[float | None] = [None, None]
     return total | {"queues": [row | _named(waits.by_queue.get(row["queue"], nothing)) for row in by_queue]}
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """Return the sum of what is known: queues that are not served newest first have no inversions."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _named(waits: list[float | None]) -> dict[str, float | None]:

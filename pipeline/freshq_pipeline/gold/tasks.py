@@ -12,6 +12,8 @@ from freshq_pipeline.gold.task_key import TASK, same_task
 from freshq_pipeline.schemas import TABLES
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import Column, DataFrame
 
 _LAST: Final = (
@@ -46,7 +48,13 @@ def lives(steps: DataFrame) -> DataFrame:
     )
 
 
-def tasks(lives: DataFrame, inversions: DataFrame | None, as_of_us: int, since_us: Column) -> DataFrame:
+def tasks(
+    lives: DataFrame,
+    inversions: DataFrame | None,
+    as_of_us: int,
+    since_us: Column,
+    other_order: Collection[str] = (),
+) -> DataFrame:
     """Return the table.
 
     Args:
@@ -55,8 +63,9 @@ def tasks(lives: DataFrame, inversions: DataFrame | None, as_of_us: int, since_u
             perhaps several times; None: there are none.
         as_of_us: Time at which outcomes are determined.
         since_us: Start of the recording of the task's queue; for tasks put before it, the put may be missing.
+        other_order: Queues that are not served newest first.
     """
-    with_outcome = _with_inverted(_with_outcome(lives, as_of_us), inversions)
+    with_outcome = _with_inverted(_with_outcome(lives, as_of_us), inversions, other_order)
     waited_us = F.col("first_taken_us") - F.col("created_us")
     # Clocks differ, so a claim may seem to precede the put. The wait of a task never claimed is null.
     wait_us = F.when(waited_us < 0, F.lit(0)).otherwise(waited_us)
@@ -80,13 +89,16 @@ def tasks(lives: DataFrame, inversions: DataFrame | None, as_of_us: int, since_u
     )
 
 
-def _with_inverted(lives: DataFrame, inversions: DataFrame | None) -> DataFrame:
-    """Return lives with whether one of their claims was out of turn."""
+def _with_inverted(lives: DataFrame, inversions: DataFrame | None, other_order: Collection[str]) -> DataFrame:
+    """Return lives with whether a claim was out of turn; null in queues that are not served newest first."""
+    # Only the events of resources and callers have such ids: they are matched oldest first, by whom they fit.
+    matched = F.endswith("task_id", F.concat(F.lit("#"), F.col("created_us").cast("string")))
+    newest_first = ~(matched | F.coalesce(F.col("queue").isin(*other_order), F.lit(False)))
     if inversions is None:
-        return lives.withColumn("inverted", F.lit(False))
+        return lives.withColumn("inverted", F.when(newest_first, F.lit(False)))
     found = inversions.select(*TASK, "life").distinct().withColumn("found", F.lit(True))
-    inverted = F.coalesce("found", F.lit(False)).alias("inverted")
-    return lives.join(found, same_task(lives, found, "life"), "left").select(lives["*"], inverted)
+    joined = lives.join(found, same_task(lives, found, "life"), "left").select(lives["*"], "found")
+    return joined.withColumn("inverted", F.when(newest_first, F.coalesce("found", F.lit(False))))
 
 
 def _with_outcome(lives: DataFrame, as_of_us: int) -> DataFrame:

@@ -129,6 +129,8 @@ def _queues(summary: dict[str, Any]) -> list[Section]:
     if len(rows) == 1:
         return []
     text = "The figures of each queue."
+    if any(row["inversions"] is None for row in rows):
+        text += " Only queues that are served newest first have inversions."
     if len(rows) > MAX_QUEUES:
         text += f" The charts show the {MAX_QUEUES} queues with the most tasks."
     return [Section("Queues", text, table=pd.DataFrame(rows))]

@@ -239,7 +239,7 @@ def _work(
     base = None if before is None or changed_options(before, options, todo.lag) else before
     if before is not None:
         check_recorded(state, options)
-    table_options = TableOptions(options.as_of_ms, todo.lag, options.again_on)
+    table_options = TableOptions(options.as_of_ms, todo.lag, options.again_on, options.other_orders())
     figures = build(spark, out, state, base, table_options, watch.part)
     figures = with_new_violations(figures, out, state, before)
     if options.keep_silver_days is not None:

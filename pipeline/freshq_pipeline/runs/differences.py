@@ -55,9 +55,11 @@ def changed_options(before: State, options: Options, lag: IndexLag) -> list[str]
         options: Options of this run.
         lag: Lags of this run.
     """
-    options_before = before.options.items()
-    given, lag_before = options.of_tables(), IndexLag(**before.index_lag)
-    values = [(name.removesuffix("_ms").replace("_", "-"), was, given[name]) for name, was in options_before]
+    lag_before = IndexLag(**before.index_lag)
+    values = [
+        (name.removesuffix("_ms").replace("_", "-"), before.options.get(name), value)
+        for name, value in options.of_tables().items()
+    ]
     values += [
         (f"the index lag of the queue {queue!r} in seconds", lag_before.of(queue), lag.of(queue))
         for queue in before.starts_us

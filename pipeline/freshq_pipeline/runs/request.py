@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NAMESPACE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 # The options that change the tables; the next run needs them to know whether it must compute anything. (What
 # lag was used is kept apart: it also comes from the sources.)
-_OF_TABLES: Final = ("as_of_ms", "index_lag_seconds")
+_OF_TABLES: Final = ("as_of_ms", "index_lag_seconds", "other_order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class Options:
         keep_runs: How many runs to keep; at least 2 if others read the tables while runs end.
         index_lag_seconds: Time after which a new task must be visible to claims; None: by source, 0 for
             histories of SQL and a second for DynamoDB.
+        other_order: Queues that are not served newest first, separated by commas: they have no inversions.
         full_refresh: Whether to ignore earlier runs and read everything again.
         iceberg: Catalog and namespace of Spark, joined by a dot, to copy the tables to; None: no copy.
         catalog: Catalog of PyIceberg to register the tables in, NAME or NAME.NAMESPACE; None: where they are
@@ -49,6 +50,7 @@ class Options:
     max_reject_ratio: float = 0.2
     keep_runs: int = 5
     index_lag_seconds: float | None = None
+    other_order: str | None = None
     full_refresh: bool = False
     iceberg: str | None = None
     catalog: str | None = None
@@ -68,24 +70,34 @@ class Options:
         if self.keep_runs < 1:
             msg = f"keep-runs: must be 1 or more, got {self.keep_runs}"
             raise BadInput(msg)
+        if self.iceberg is not None and not _NAMESPACE.fullmatch(self.iceberg):
+            msg = f"iceberg: must be CATALOG.NAMESPACE, got {self.iceberg!r}"
+            raise BadInput(msg)
+        if self.catalog is not None:
+            CatalogName.parse(self.catalog)
+        self._check_tables()
+        self._check_days()
+
+    def _check_tables(self) -> None:
         if self.as_of_ms is not None and self.as_of_ms <= 0:
             msg = f"as-of: must be milliseconds since the Unix epoch, got {self.as_of_ms}"
             raise BadInput(msg)
         if self.index_lag_seconds is not None and not 0 <= self.index_lag_seconds < float("inf"):
             msg = f"index-lag-seconds: must be 0 or more, got {self.index_lag_seconds:g}"
             raise BadInput(msg)
-        if self.iceberg is not None and not _NAMESPACE.fullmatch(self.iceberg):
-            msg = f"iceberg: must be CATALOG.NAMESPACE, got {self.iceberg!r}"
+        if self.other_order is not None and not all(self.other_order.split(",")):
+            msg = f"other-order: must be names of queues, separated by commas, got {self.other_order!r}"
             raise BadInput(msg)
-        if self.catalog is not None:
-            CatalogName.parse(self.catalog)
-        self._check_days()
 
     def _check_days(self) -> None:
         if self.keep_silver_days is not None and self.keep_silver_days < 1:
             msg = f"keep-silver-days: must be 1 or more, got {self.keep_silver_days}"
             raise BadInput(msg)
         check_days(self.since, self.until)
+
+    def other_orders(self) -> frozenset[str]:
+        """Return the names of the queues that are not served newest first."""
+        return frozenset() if self.other_order is None else frozenset(self.other_order.split(","))
 
     def again(self) -> bool:
         """Return whether days are to be computed again, whatever changed."""

@@ -45,7 +45,9 @@ select task_id, life, queue, task_group, kind, priority, put_us, created_us, dea
   run_us, outcome,
   case when outcome = 'shed' then if(status = 'PENDING', 'expired', coalesce(shed_reason, 'unknown')) end
     as shed_reason,
-  lease_losses, (queue, task_id, life) in (from inversions) as inverted,
+  lease_losses,
+  -- Only resources and callers have such ids; they are matched oldest first.
+  case when not ends_with(task_id, '#' || created_us) then (queue, task_id, life) in (from inversions) end as inverted,
   outcome = 'success' and coalesce(finished_us <= deadline_us, true) as in_time,
   list_concat(
     list_filter([
