@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freshq_pipeline.report.words import conclusions, replayed_days
+from freshq_pipeline.report.words import conclusions, duration, replayed_days
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -61,7 +61,7 @@ def show_replay(result: dict[str, Any]) -> None:
     rows = [row for one in result["queues"] for row in _rows(one, result["scenarios"])]
     console = Console()
     console.print(_scenarios(rows))
-    for text in (f"{replayed_days(result)}.", result["record"]["imputation"], *conclusions(result)):
+    for text in (*conclusions(result), f"{replayed_days(result)}.", result["record"]["imputation"]):
         console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
@@ -84,14 +84,14 @@ _NOTHING: Final = ("", "0", "-")
 def _rows(one: dict[str, Any], scenarios: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
     """Return the cells of a queue: what was recorded, and its scenarios."""
     queue, record = escape(str(one["queue"])), one["record"]
-    yield {"queue": queue, "policy": _RECORDED, "capacity": "", "max age, s": ""} | _counts(
+    yield {"queue": queue, "policy": _RECORDED, "capacity": "", "max age": ""} | _counts(
         record, record["shed"]
     )
     for row in scenarios:
         if row["queue"] == one["queue"]:
             age, shed = row["deadline_seconds"], sum(row["shed_by_reason"].values())
             cells = {"queue": queue, "policy": row["policy"], "capacity": f"{row['capacity']:g}"}
-            yield cells | {"max age, s": "" if age is None else f"{age:g}"} | _counts(row, shed)
+            yield cells | {"max age": "" if age is None else duration(age)} | _counts(row, shed)
 
 
 def _counts(row: dict[str, Any], shed: int) -> dict[str, str]:
@@ -103,6 +103,6 @@ def _counts(row: dict[str, Any], shed: int) -> dict[str, str]:
         | counts
         | {
             "shed": f"{shed:,}",
-            "p99 wait, s": "-" if wait is None else f"{wait:,.2f}",
+            "p99 wait": "-" if wait is None else duration(wait),
         }
     )
