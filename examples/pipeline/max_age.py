@@ -10,6 +10,7 @@
 
 # %%
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,18 +24,21 @@ from freshq_pipeline import Grid, replay, run
 # %% [markdown]
 # ## The events
 #
-# Those of your own stack come from its archive:
+# Those of your own stack come from its archive: set `STACK`. Those of a queue in a SQL database come from its
+# history: set `QUEUE_URL`. Each pull copies what is new.
 #
-# ```sh
-# freshq-pipeline pull --stack NAME --out events
-# EVENTS=events jupyter lab
-# ```
-#
-# Without them, the notebook takes the recording of a demonstration: for 30 seconds three times as many
+# Without either, the notebook takes the recording of a demonstration: for 30 seconds three times as many
 # tasks come as the downstream can serve, with a max age of 8 seconds.
 
 # %%
-EVENTS = os.environ.get("EVENTS", "demo-events")
+STACK = os.environ.get("STACK", "")
+QUEUE_URL = os.environ.get("QUEUE_URL", "")
+source = ["--stack", STACK] if STACK else ["--queue", QUEUE_URL] if QUEUE_URL else []
+EVENTS = os.environ.get("EVENTS", "events" if source else "demo-events")
+if source:
+    subprocess.run([sys.executable, "-m", "freshq_pipeline", "pull", *source, "--out", EVENTS], check=True)
+
+# %%
 OUT = Path(os.environ.get("OUT", "out"))
 
 # Each queue has its own max age. Empty: the queue with the most tasks.

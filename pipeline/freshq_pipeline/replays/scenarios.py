@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from itertools import accumulate, product
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -17,13 +17,15 @@ from freshq_pipeline.replays.check import check
 from freshq_pipeline.replays.outcomes import measures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from freshq_pipeline.replays.grid import Grid
     from freshq_pipeline.replays.record import Recorded
 
+# Order, capacity as a multiple of the recorded one, and max age in seconds or None.
+_Scenario: TypeAlias = "tuple[str, float, float | None]"
 _SCHEMA: Final = "place int, load int, policy string, capacity double, deadline_seconds double"
 _IMPUTATION: Final = (
     "A task that was never served runs and ends as a random served task did; if unserved tasks take longer, "
@@ -45,16 +47,13 @@ def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str
         grid: The scenarios.
     """
     wanted = [(grid.recorded, 1.0, None), *product(grid.policies, grid.capacities, grid.deadlines_seconds)]
-    scenarios = list(dict.fromkeys(wanted))
-    rows = [
-        (load * len(scenarios) + place, load, str(order), float(capacity), deadline and float(deadline))
-        for load in range(len(loads))
-        for place, (order, capacity, deadline) in enumerate(scenarios)
-    ]
-    results = _simulated(spark, loads, rows, grid.seed)
+    chosen = [_distinct(load, wanted) for load in loads]
+    rows = [(number, *scenario) for number, scenarios in enumerate(chosen) for scenario in scenarios]
+    results = _simulated(spark, loads, [(place, *row) for place, row in enumerate(rows)], grid.seed)
+    firsts = accumulate(map(len, chosen[:-1]), initial=0)
     queues: list[dict[str, Any]] = [
-        {"queue": load.queue, "record": load.figures(), "check": check(load, result)}
-        for load, result in zip(loads, results[:: len(scenarios)], strict=True)
+        {"queue": load.queue, "record": load.figures(), "check": check(load, results[first])}
+        for load, first in zip(loads, firsts, strict=True)
     ]
     names = loads[0].figures()
     total = {name: sum(one["record"][name] for one in queues) for name in names}
@@ -64,6 +63,23 @@ def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str
         "queues": queues,
         "scenarios": results,
     }
+
+
+def _distinct(load: Recorded, wanted: Sequence[_Scenario]) -> list[_Scenario]:
+    """Return the scenarios that differ, as servers are whole: of those that do not, the nearest capacity."""
+    base = load.occupied.servers
+    nearest: dict[tuple[str, int, float | None], tuple[str, float, float | None]] = {}
+    for order, capacity, deadline in wanted:
+        servers = _servers(base, capacity)
+        key = (str(order), servers, deadline)
+        known = nearest.get(key)
+        if known is None or abs(servers - base * capacity) < abs(servers - base * known[1]):
+            nearest[key] = (str(order), float(capacity), None if deadline is None else float(deadline))
+    return list(nearest.values())
+
+
+def _servers(base: int, capacity: float) -> int:
+    return max(1, round(base * capacity))
 
 
 def _simulated(
@@ -93,7 +109,7 @@ def _simulate(batches: Iterator[pa.RecordBatch], shipped: Any, seed: int) -> Ite
 
 def _scenario(record: Recorded, row: dict[str, Any], seed: int) -> dict[str, Any]:
     deadline_seconds = row["deadline_seconds"]
-    servers = max(1, round(record.occupied.servers * row["capacity"]))
+    servers = _servers(record.occupied.servers, row["capacity"])
     rules = OverloadRules(deadline_seconds or record.max_age_seconds, Order(row["policy"]))
     simulation = simulate_load(record.load(deadline_seconds), rules, servers, seed)
     named = {name: row[name] for name in ("policy", "capacity", "deadline_seconds")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 from contextlib import suppress
-from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +20,7 @@ from freshq_pipeline.report.sections import Page, Section, figures
 from freshq_pipeline.report.shed import shed_section
 from freshq_pipeline.report.style import STYLE
 from freshq_pipeline.report.tables import MAX_DAYS, NO_NAME, Tables
-from freshq_pipeline.report.words import fates_of, headline
+from freshq_pipeline.report.words import fates_of, heading, headline, moment
 from freshq_pipeline.schemas import OUTCOMES
 from freshq_pipeline.spark.user_cache import cache_folder
 from freshq_pipeline.storage.state import SUMMARY
@@ -173,7 +172,7 @@ def _each(
 
 def _quality(summary: dict[str, Any]) -> Section:
     names = ("read", "distinct", "duplicate", "after_as_of", "too_late", "quarantined", "no_task")
-    rows = [(f"events {name.replace('_', ' ')}", summary[f"events_{name}"]) for name in names]
+    rows = [(heading(f"events_{name}"), summary[f"events_{name}"]) for name in names]
     rows += [(f"quarantined: {reason}", count) for reason, count in summary["quarantined_by_reason"].items()]
     rows += _unknown_fields(summary)
     text = (
@@ -211,7 +210,6 @@ def page(summary: dict[str, Any], headlines: str, sections: list[Section]) -> st
     # A closing tag in the name of a group must not end the script.
     data = json.dumps(drawing.charts).replace("<", "\\u003c")
     names = html.escape(", ".join(queues))
-    as_of = datetime.fromtimestamp(summary["as_of_ms"] / 1000, UTC)
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>freshq: what happened to every task of {names}</title><style>{STYLE}</style></head><body>
@@ -219,7 +217,7 @@ def page(summary: dict[str, Any], headlines: str, sections: list[Section]) -> st
 <div class="headline">{headlines}</div>
 {_accounted(summary)}
 {_figures(summary)}
-<p class="muted">Complete up to {as_of:%Y-%m-%d %H:%M:%S} UTC; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
+<p class="muted">Complete up to {moment(summary["as_of_ms"])}; all times are UTC. Run {html.escape(summary["run_id"])}.</p>
 {body}
 <script>{_scripts()}</script>
 <script>

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
@@ -12,7 +11,7 @@ from freshq_pipeline.report import axes, charts
 from freshq_pipeline.report.difference import difference
 from freshq_pipeline.report.sections import Section
 from freshq_pipeline.report.tables import NO_NAME
-from freshq_pipeline.report.words import conclusions, replayed_days
+from freshq_pipeline.report.words import conclusions, moment, replayed_days
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.last_replay import last_replay
 from freshq_pipeline.storage.state import current
@@ -59,8 +58,7 @@ def replay_section(out: Folder, run_id: str) -> Section | None:
 def _older(replay: Mapping[str, Any], run_id: str) -> list[str]:
     if replay["run_id"] == run_id:
         return []
-    as_of = datetime.fromtimestamp(replay["as_of_ms"] / 1000, UTC)
-    return [_OLDER.format(run_id=replay["run_id"], as_of=f"{as_of:%Y-%m-%d %H:%M:%S} UTC")]
+    return [_OLDER.format(run_id=replay["run_id"], as_of=moment(replay["as_of_ms"]))]
 
 
 def _checked(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,13 +8,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freshq_pipeline.report.words import conclusions, duration, replayed_days
+from freshq_pipeline.report.words import cell, conclusions, duration, heading, replayed_days
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 # Most queues in a table.
 MAX_QUEUES: Final = 6
+# Shown also if it is 0.
+ALWAYS: Final = ("tasks", "ledger_violations")
 
 
 def show_summary(summary: dict[str, Any], headlines: Mapping[str, str]) -> None:
@@ -24,85 +26,82 @@ def show_summary(summary: dict[str, Any], headlines: Mapping[str, str]) -> None:
         summary: The summary.
         headlines: A sentence for each queue; empty if they are not known.
     """
-    table = Table("figure", "value", title="what happened")
-    for name, value in summary.items():
-        if not isinstance(value, dict | list):
-            table.add_row(name.replace("_", " "), _text(value))
-    table.columns[1].justify = "right"
+    figures = {name: value for name, value in summary.items() if not isinstance(value, dict | list)}
     console = Console()
     for queue, sentence in headlines.items():
         named = f"{queue}: {sentence}" if len(headlines) > 1 else sentence
         console.print(named, style="bold", soft_wrap=True, markup=False, highlight=False)
-    console.print(table)
+    _print(console, "what happened", {"value": figures})
     # An older package on a cluster answers without it.
     if "queues" in summary:
-        console.print(_by_queue(summary["queues"]))
+        _print_queues(console, summary["queues"])
 
 
-def _by_queue(queues: list[dict[str, Any]]) -> Table:
-    """Return a table with a column for each of the queues with the most tasks."""
+def _print_queues(console: Console, queues: list[dict[str, Any]]) -> None:
+    """Print a table with a column for each of the queues with the most tasks."""
     shown = sorted(queues, key=lambda row: -row["tasks"])[:MAX_QUEUES]
     title = "by queue" if len(shown) == len(queues) else f"the {MAX_QUEUES} largest of {len(queues)} queues"
-    table = Table("figure", *(escape(str(row["queue"])) for row in shown), title=title)
-    for name in queues[0]:
-        if name != "queue":
-            table.add_row(name.replace("_", " "), *(_text(row[name]) for row in shown))
+    columns = {str(row["queue"]): {name: row[name] for name in row if name != "queue"} for row in shown}
+    _print(console, title, columns)
+
+
+def _print(console: Console, title: str, columns: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print columns of figures; those that are 0 in all of them as one line below."""
+    table, zeros = Table("figure", *map(escape, columns), title=title), []
+    for name in next(iter(columns.values())):
+        values = [column[name] for column in columns.values()]
+        if name in ALWAYS or any(value != 0 for value in values):
+            table.add_row(escape(heading(name)), *(escape(cell(name, value)) for value in values))
+        else:
+            zeros.append(heading(name))
     for column in table.columns[1:]:
         column.justify = "right"
-    return table
-
-
-def _text(value: float | str | None) -> str:
-    return "-" if value is None else f"{value:,.3f}" if isinstance(value, float) else str(value)
+    console.print(table)
+    if zeros:
+        console.print(f"None: {', '.join(zeros)}.", soft_wrap=True, markup=False, highlight=False)
 
 
 def show_replay(result: dict[str, Any]) -> None:
-    """Print the scenarios of a replay below what was recorded, and for each queue what follows from them."""
-    rows = [row for one in result["queues"] for row in _rows(one, result["scenarios"])]
+    """Print for each queue what was recorded and the scenarios of a replay, and what follows from them."""
     console = Console()
-    console.print(_scenarios(rows))
+    for one in result["queues"]:
+        scenarios = [row for row in result["scenarios"] if row["queue"] == one["queue"]]
+        title = (
+            f"queue {one['queue']}: what would have happened" if one["queue"] else "what would have happened"
+        )
+        console.print(_scenarios(escape(title), [_recorded(one["record"]), *map(_scenario, scenarios)]))
     for text in (*conclusions(result), f"{replayed_days(result)}.", result["record"]["imputation"]):
         console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
-def _scenarios(rows: list[dict[str, str]]) -> Table:
+def _scenarios(title: str, rows: list[dict[str, str]]) -> Table:
     # Columns that say nothing would make the others too narrow.
     names = [name for name in rows[0] if name in _ALWAYS or any(row[name] not in _NOTHING for row in rows)]
-    table = Table(*names, title="what would have happened")
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = Table(*names, title=title)
+    for column in table.columns:
+        column.justify, column.no_wrap = ("left" if column.header == "policy" else "right"), True
     for row in rows:
         table.add_row(*map(row.__getitem__, names), style="bold" if row["policy"] == _RECORDED else None)
     return table
 
 
 _RECORDED: Final = "recorded"
-_ALWAYS: Final = ("queue", "policy", "servers", "in time", "shed")
+_ALWAYS: Final = ("policy", "servers", "in time", "shed")
 _NOTHING: Final = ("", "0", "-")
 
 
-def _rows(one: dict[str, Any], scenarios: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    """Return the cells of a queue: what was recorded, and its scenarios."""
-    queue, record = escape(str(one["queue"])), one["record"]
-    yield {"queue": queue, "policy": _RECORDED, "capacity": "", "max age": ""} | _counts(
-        record, record["shed"]
-    )
-    for row in scenarios:
-        if row["queue"] == one["queue"]:
-            age, shed = row["deadline_seconds"], sum(row["shed_by_reason"].values())
-            cells = {"queue": queue, "policy": row["policy"], "capacity": f"{row['capacity']:g}"}
-            yield cells | {"max age": "" if age is None else duration(age)} | _counts(row, shed)
+def _recorded(record: dict[str, Any]) -> dict[str, str]:
+    return {"policy": _RECORDED, "max age": ""} | _counts(record, record["shed"])
+
+
+def _scenario(row: dict[str, Any]) -> dict[str, str]:
+    age, shed = row["deadline_seconds"], sum(row["shed_by_reason"].values())
+    return {"policy": row["policy"], "max age": "" if age is None else duration(age)} | _counts(row, shed)
 
 
 def _counts(row: dict[str, Any], shed: int) -> dict[str, str]:
     wait = row.get("wait_p99_seconds")
     named = {"in time": "served_in_time", "late": "served_late", "failed": "failed", "waiting": "pending"}
     counts = {title: f"{row[name]:,}" for title, name in named.items()}
-    return (
-        {"servers": f"{row['servers']:,}"}
-        | counts
-        | {
-            "shed": f"{shed:,}",
-            "p99 wait": "-" if wait is None else duration(wait),
-        }
-    )
+    more = {"shed": f"{shed:,}", "p99 wait": "-" if wait is None else duration(wait)}
+    return {"servers": f"{row['servers']:,}"} | counts | more

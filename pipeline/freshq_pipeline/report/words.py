@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_AS_OF: Final = "as_of_ms"
+# Of names that say too little without their documentation.
+_TITLES: Final = {_AS_OF: "as of", "events_no_task": "events not about a task"}
 MINUTE: Final = 60
 HOUR: Final = 3600
 
@@ -123,6 +127,8 @@ def cell(name: str, value: object) -> str:
         return "-"
     if not isinstance(value, int | float):
         return str(value)
+    if name == _AS_OF:
+        return moment(value)
     if name.endswith("_seconds"):
         return duration(value)
     if name.endswith("_share"):
@@ -132,4 +138,9 @@ def cell(name: str, value: object) -> str:
 
 def heading(name: str) -> str:
     """Return the title of a column: its name without the unit, which `cell` adds."""
-    return name.removesuffix("_seconds").replace("_", " ")
+    return _TITLES.get(name, name.removesuffix("_seconds").removesuffix("_share").replace("_", " "))
+
+
+def moment(epoch_ms: float) -> str:
+    """Return a time as people read it, to the second."""
+    return f"{datetime.fromtimestamp(epoch_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
