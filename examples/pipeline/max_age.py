@@ -36,7 +36,8 @@ QUEUE_URL = os.environ.get("QUEUE_URL", "")
 source = ["--stack", STACK] if STACK else ["--queue", QUEUE_URL] if QUEUE_URL else []
 EVENTS = os.environ.get("EVENTS", "events" if source else "demo-events")
 if source:
-    subprocess.run([sys.executable, "-m", "freshq_pipeline", "pull", *source, "--out", EVENTS], check=True)
+    pull = [sys.executable, "-m", "freshq_pipeline", "pull", *source, "--out", EVENTS]
+    subprocess.run(pull, check=True)  # noqa: S603 - no shell, and your own queue
 
 # %%
 OUT = Path(os.environ.get("OUT", "out"))
@@ -71,7 +72,7 @@ tasks.groupBy("queue", "outcome", "shed_reason").agg(
 # ## The same load with other max ages
 #
 # The replay runs the recorded tasks of one queue through the objects that decide in a worker, newest first
-# and oldest first.
+# and oldest first. Of a long recording, take some days, for example `tasks.where("day >= '2026-11-01'")`.
 
 # %%
 largest = tasks.groupBy("queue").count().orderBy(F.desc("count"), "queue").take(1)[0]

@@ -70,22 +70,24 @@ def minute(at: int, queue: str = "mail", **more: Any) -> dict[str, Any]:
 
 
 def test_minutes_are_added_up_over_groups_and_steps(tmp_path: Path) -> None:
-    last = 2 * 24 * 60 - 1  # so that a step has 12 minutes
+    last = 2 * 24 * 60 - 1  # so that a step has a quarter of an hour
     rows = [
         minute(0, task_group="a", offered=3, waits={5: 1, 7: 2}, ages={0: 4}, oldest_pending_seconds=9.0),
         minute(0, task_group="b", offered=1, waits={7: 1}, ages={0: 2, 10: 1}, newest_pending_seconds=2.0),
         minute(11, task_group="a", offered=1, ages={0: 5}, oldest_pending_seconds=4.0),
-        minute(12, task_group="a", shed=1, newest_pending_seconds=1.0, service_horizon_seconds=3.0),
+        minute(15, task_group="a", shed=1, newest_pending_seconds=1.0, service_horizon_seconds=3.0),
         minute(last, task_group="a", succeeded=2, waits={5: 4}),
         minute(0, "post", offered=7),
         minute(0, "left out", offered=9),
     ]
     found = by_minute(tables_of(tmp_path, {"minutes": rows}, ("mail", "post")))
     plain = found.astype(object).where(found.notna(), None).to_dict("records")
-    first, second, end, post = plain
+    steps = 2 * 24 * 4
     assert [(row["queue"], row["minute_ms"] - START_MS) for row in plain] == [
-        ("mail", 0), ("mail", 12 * MINUTE_MS), ("mail", (last - 11) * MINUTE_MS), ("post", 0),
-    ]  # fmt: skip
+        (queue, step * 15 * MINUTE_MS) for queue in ("mail", "post") for step in range(steps)
+    ]
+    first, second, third, end, post = (plain[step] for step in (0, 1, 2, steps - 1, steps))
+    assert (third["offered"], third["oldest_pending_seconds"], third["wait_histogram"]) == (0, None, None)
     assert (first["offered"], first["oldest_pending_seconds"], first["newest_pending_seconds"]) == (5, 9, 2)
     assert first["wait_histogram"] == [{"bucket": 5, "count": 1}, {"bucket": 7, "count": 3}]
     # The groups of a minute together; of the minutes of a step, the one with the most.

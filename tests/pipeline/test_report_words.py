@@ -59,8 +59,8 @@ def test_cells_have_units_and_thousands() -> None:
 
 def test_columns_and_figures_of_zeros_are_folded() -> None:
     shown = table(pd.DataFrame({"queue": ["a<b"], "shed": [1500], "cancelled": [0], "difference": [0]}))
-    assert "<th>queue</th><th>shed</th><th>difference</th>" in shown
-    assert "<td>a&lt;b</td><td>1,500</td><td>0</td>" in shown
+    assert "<th class='text'>queue</th><th>shed</th><th>difference</th>" in shown
+    assert "<td class='text'>a&lt;b</td><td>1,500</td><td>0</td>" in shown
     assert "None: cancelled." in shown
     boxes = figures({"tasks": 3, "failure": 0, "wait_p50_seconds": None})
     assert boxes.count("<b>") == 2

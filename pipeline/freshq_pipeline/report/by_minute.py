@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 # Most time steps in a chart; more would be indistinguishable.
 MAX_STEPS: Final = 240
+# The lengths of a step, in minutes; longer ones are whole days.
+_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720)
+_DAY: Final = 1440
 MINUTE_MS: Final = 60_000
 _FLOWS: Final = dict.fromkeys(("offered", "succeeded", "failed", "cancelled", "shed"), "sum") | {
     "oldest_pending_seconds": "max",
@@ -31,7 +34,8 @@ def by_minute(tables: Tables) -> pd.DataFrame:
     A step has the sums of its minutes, and the largest backlog of one of them.
     """
     first_ms, last_ms = _ends(tables)
-    width_ms = max(1, math.ceil((last_ms - first_ms + MINUTE_MS) / MINUTE_MS / MAX_STEPS)) * MINUTE_MS
+    width_ms = _step_ms(last_ms - first_ms + MINUTE_MS)
+    first_ms -= first_ms % width_ms
     flows = Sums(_STEP, _FLOWS)
     waits = Sums((*_STEP, "bucket"), {"count": "sum"})
     backlog = Sums((*_STEP, "from_seconds"), {"count": "max"})
@@ -44,11 +48,25 @@ def by_minute(tables: Tables) -> pd.DataFrame:
             waits.add(_flat(steps, "wait_histogram", "bucket"))
             of_groups.add(_flat(rows, "backlog_by_age", "from_seconds"))
         backlog.add(_in_steps(of_groups.rows(), first_ms, width_ms))
-    found = flows.rows().to_pandas()
+    found = _every_step(flows.rows().to_pandas(), range(first_ms, last_ms + 1, width_ms))
     steps = list(zip(found["queue"], found["minute_ms"], strict=True))
     for name, sums, key in (("wait_histogram", waits, "bucket"), ("backlog_by_age", backlog, "from_seconds")):
         found[name] = pd.Series(map(_lists(sums, key).get, steps), dtype=object)
     return found.assign(at=pd.to_datetime(found["minute_ms"], unit="ms"))
+
+
+def _step_ms(span_ms: int) -> int:
+    """Return the length of a step: the shortest with which a chart has at most `MAX_STEPS`."""
+    least = span_ms / MINUTE_MS / MAX_STEPS
+    minutes = next((step for step in _STEPS if step >= least), math.ceil(least / _DAY) * _DAY)
+    return minutes * MINUTE_MS
+
+
+def _every_step(flows: pd.DataFrame, steps: range) -> pd.DataFrame:
+    """Return the flows with a row also for each step in which nothing happened."""
+    every = pd.MultiIndex.from_product([flows["queue"].unique(), steps], names=_STEP)
+    filled = flows.set_index(list(_STEP)).reindex(every).reset_index()
+    return filled.fillna({name: 0 for name, how in _FLOWS.items() if how == "sum"})
 
 
 def _ends(tables: Tables) -> tuple[int, int]:

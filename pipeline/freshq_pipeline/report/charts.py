@@ -28,6 +28,8 @@ FATES: Final = {
 }
 # From the palette that FATES are from, in an order of their own.
 LINES: Final = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9")
+# The longest label of which three are beside each other on a narrow chart.
+LONGEST_OF_THREE: Final = 8
 MEASURES: Final = {"in_time": "share done in time", "shed": "share shed", "wait": "p99 wait"}
 
 
@@ -182,6 +184,8 @@ def _replayed(rows: pd.DataFrame, measure: str, title: str) -> Drawn:
     )  # fmt: skip
     names = list(dict.fromkeys(rows["policy"]))
     colour = _lines("policy", names) if len(names) <= len(LINES) else alt.Color("policy:N", title=None)
+    # A chart so narrow is measured before the number of columns is known.
+    colour = colour.legend(columns=3 if max(map(len, names)) <= LONGEST_OF_THREE else 1)
     drawn = _chart(rows, f"{title} by capacity, for each policy").mark_line(point=True)
     # Dashes, because policies that do the same lie on each other.
     dash = alt.StrokeDash("policy:N", sort=names, legend=None)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _TITLE: Final = "Replay under other policies"
 _OLDER: Final = "It is a replay of an earlier run than the tables: of run {run_id}, complete up to {as_of}."
 _CHECKED: Final = (
-    "As a check, the recorded policy is replayed, too. The table below compares it with the recording; "
-    "expect the other scenarios to be off as far."
+    "As a check, the table compares the recording with a replay of the recorded policy; expect the other "
+    "scenarios to be off as far."
 )
 
 
@@ -46,13 +46,13 @@ def replay_section(out: Folder, run_id: str) -> Section | None:
     texts = [*conclusions(replay), f"{replayed_days(replay)}.", *_older(replay, run_id)]
     off = [one["check"] for one in replay["queues"] if not one["check"]["within"]]
     texts += [f"Caution, {difference(check)}." for check in off]
-    texts += [_CHECKED, replay["record"]["imputation"]]
+    notes = f"{_CHECKED} {replay['record']['imputation']}"
     scenarios = pd.DataFrame(replay["scenarios"]).fillna({"queue": NO_NAME})
     drawn = {
         str(queue): [axes.dressed(chart) for chart in charts.replayed(one)]
         for queue, one in scenarios.groupby("queue")
     }
-    return Section(_TITLE, " ".join(texts), drawn, pd.DataFrame(map(_checked, replay["queues"])))
+    return Section(_TITLE, " ".join(texts), drawn, pd.DataFrame(map(_checked, replay["queues"])), notes)
 
 
 def _older(replay: Mapping[str, Any], run_id: str) -> list[str]:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 # Shown even if it is 0 in every row.
-ALWAYS: Final = ("difference", "created", "tasks", "count")
+ALWAYS: Final = ("difference", "difference_share", "created", "tasks", "count")
+# Tables with more rows scroll.
+TALL_ROWS: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,14 @@ class Section:
         text: The sentence.
         charts: Charts as Vega-Lite, in rows, by the name of their queue.
         table: A table; columns of nothing but zeros are named below it.
+        notes: What to know about them, below.
     """
 
     title: str
     text: str
     charts: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     table: pd.DataFrame | None = None
+    notes: str = ""
 
 
 class Page:
@@ -56,6 +60,8 @@ class Page:
             parts.append(f"{named}<div class='row'>{''.join(map(self._place, drawn))}</div>")
         if section.table is not None:
             parts.append(table(section.table))
+        if section.notes:
+            parts.append(f"<p class='muted'>{html.escape(section.notes)}</p>")
         return "".join([*parts, "</section>"])
 
     def _place(self, drawn: dict[str, Any]) -> str:
@@ -68,14 +74,18 @@ def table(rows: pd.DataFrame) -> str:
     """Return rows as HTML, with units, and without the columns that are 0 in all of them."""
     zeros = [str(name) for name in rows if name not in ALWAYS and _is_zero(rows[name])]
     shown = rows.drop(columns=zeros)
-    head = "".join(f"<th>{html.escape(heading(str(name)))}</th>" for name in shown)
-    body = "".join(f"<tr>{_cells(row)}</tr>" for row in shown.astype(object).to_dict("records"))
+    tags = {name: "" if pd.api.types.is_numeric_dtype(shown[name]) else " class='text'" for name in shown}
+    head = "".join(f"<th{tags[name]}>{html.escape(heading(str(name)))}</th>" for name in shown)
+    body = "".join(f"<tr>{_cells(row, tags)}</tr>" for row in shown.astype(object).to_dict("records"))
     listed = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<div class='scroll'>{listed}</div>{_all_zero(map(heading, zeros))}"
+    size = "scroll tall" if len(shown) > TALL_ROWS else "scroll"
+    return f"<div class='{size}'>{listed}</div>{_all_zero(map(heading, zeros))}"
 
 
-def _cells(row: Mapping[Any, Any]) -> str:
-    return "".join(f"<td>{html.escape(cell(str(name), value))}</td>" for name, value in row.items())
+def _cells(row: Mapping[Any, Any], tags: Mapping[Any, str]) -> str:
+    return "".join(
+        f"<td{tags[name]}>{html.escape(cell(str(name), value))}</td>" for name, value in row.items()
+    )
 
 
 def _is_zero(column: pd.Series[Any]) -> bool:

@@ -29,6 +29,9 @@ h3 { margin: .9rem 0 .2rem; font-size: 1rem } p { margin: .3rem 0 } .muted { col
     linear-gradient(to left, var(--line), transparent) right / 14px 100% no-repeat scroll }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .8rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
+.text { text-align: left }
+.tall { max-height: 36rem; overflow-y: auto }
+.tall th { position: sticky; top: 0; background: var(--paper) }
 th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; min-width: 7rem }
 .row { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 290px), 1fr)); gap: 1rem }
 .chart { width: 100%; min-width: 0 } section { break-inside: avoid }
@@ -36,5 +39,6 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; white-space:
 @media print {
   :root { color-scheme: light; --ink: #000; --paper: #fff; --muted: #444; --line: #ccc; --wrong: #fdeceb }
   body { margin: 0; max-width: none; font-size: 11px }
+  .tall { max-height: none }
 }
 """

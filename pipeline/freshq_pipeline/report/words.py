@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 _AS_OF: Final = "as_of_ms"
 # Of names that say too little without their documentation.
-_TITLES: Final = {_AS_OF: "as of", "events_no_task": "events not about a task"}
+_TITLES: Final = {
+    _AS_OF: "as of",
+    "difference_share": "difference",
+    "events_no_task": "events not about a task",
+}
 MINUTE: Final = 60
 HOUR: Final = 3600
 
@@ -138,7 +142,7 @@ def cell(name: str, value: object) -> str:
 
 def heading(name: str) -> str:
     """Return the title of a column: its name without the unit, which `cell` adds."""
-    return _TITLES.get(name, name.removesuffix("_seconds").removesuffix("_share").replace("_", " "))
+    return _TITLES.get(name, name.removesuffix("_seconds").replace("_", " "))
 
 
 def moment(epoch_ms: float) -> str:
