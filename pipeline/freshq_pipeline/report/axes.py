@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import altair as alt
-
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
 HEIGHT: Final = 200
 # Pixels that the label of a tick takes.
@@ -64,14 +62,21 @@ def dressed(drawn: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any
 
 def time(minutes: pd.DataFrame) -> alt.X:
     """Return the time axis, the same for every chart of a recording."""
-    first, last = minutes["at"].min(), minutes["at"].max()
+    first, last = minutes["at"].min(), minutes["at"].max() + step_of(minutes)
     ends = [f"{end:%Y-%m-%dT%H:%M:%SZ}" for end in (first, last)]
     seconds = (last - first).total_seconds()
-    shown = "%H:%M:%S" if seconds < 600 else "%H:%M" if seconds < 86_400 else "%d %b %H:%M"  # noqa: PLR2004 - ten minutes, a day
+    formats = ((600, "%H:%M:%S"), (86_400, "%H:%M"), (604_800, "%d %b %H:%M"))
+    shown = next((text for below, text in formats if seconds < below), "%d %b")
     axis = alt.Axis(
         format=shown, tickCount=alt.ExprRef(f"max(2, floor(width / {TICK_PIXELS}))"), labelFlush=True
     )
     return alt.X("at:T", title=None, axis=axis, scale=alt.Scale(type="utc", domain=ends))
+
+
+def step_of(rows: pd.DataFrame) -> pd.Timedelta:
+    """Return the length of a time step."""
+    times = sorted(rows["at"].unique())
+    return pd.Timedelta(times[1] - times[0]) if len(times) > 1 else pd.Timedelta(minutes=1)
 
 
 def tasks(field: str, title: str = "tasks") -> alt.Y:

@@ -53,6 +53,9 @@ def fates(minutes: pd.DataFrame, x: alt.X) -> Drawn:
     """Return a chart of the tasks that ended, by fate, and of those that were put."""
     sums = minutes.groupby("at")[[*FATES, "offered"]].sum().reset_index()
     shown = [fate for fate in FATES if sums[fate].any()]
+    # A step is drawn up to the next one.
+    end = sums.tail(1).assign(at=sums["at"].max() + axes.step_of(sums))
+    sums = pd.concat([sums, end], ignore_index=True)
     ended = sums.melt("at", shown, "fate", "tasks")
     colours = alt.Scale(domain=shown, range=[FATES[fate] for fate in shown])
     bars = _chart(ended, "Tasks that ended over time, by fate").mark_area(interpolate="step-after").encode(
@@ -78,9 +81,7 @@ def backlog(minutes: pd.DataFrame, x: alt.X, ages_seconds: Sequence[int]) -> Dra
     in_minute = rows.groupby(["at", "minute_ms", "from"])["count"].sum().reset_index()
     cells = in_minute.groupby(["at", "from"])["count"].max().reset_index()
     cells["age"] = cells["from"].map(dict(zip(ages_seconds, labels, strict=True)))
-    times = sorted(minutes["at"].unique())
-    step = times[1] - times[0] if len(times) > 1 else pd.Timedelta(minutes=1)
-    cells["until"] = (cells["at"] + step).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    cells["until"] = (cells["at"] + axes.step_of(minutes)).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
     oldest = labels.index(cells["age"].iloc[cells["from"].argmax()])
     most = int(cells["count"].max())
     scale = alt.Scale(scheme="viridis", type="symlog", domain=[0, most])
