@@ -98,7 +98,7 @@ def test_new_ledger_violations_have_their_own_status(capsys: pytest.CaptureFixtu
     with pytest.raises(typer.Exit) as ended:
         finish({"ledger_violations": 5, "new_ledger_violations": 2}, {}, as_json=True)
     assert ended.value.exit_code == VIOLATION_STATUS
-    assert "2 new ledger violations, 5 in all" in capsys.readouterr().err
+    assert "ledger violations: 2 new, 5 in all" in capsys.readouterr().err
     # Those that the run before had do not fail every later night.
     finish({"ledger_violations": 5, "new_ledger_violations": 0}, {}, as_json=True)
     assert capsys.readouterr().err == ""
@@ -158,7 +158,7 @@ def test_a_replay_that_reads_new_violations_says_so(capsys: pytest.CaptureFixtur
         finish_replay({"queues": []}, run, as_json=True)
     assert ended.value.exit_code == VIOLATION_STATUS
     said = capsys.readouterr()
-    assert "1 new ledger violations, 3 in all" in said.err
+    assert "ledger violations: 1 new, 3 in all" in said.err
     assert json.loads(said.out) == {"queues": [], "new_ledger_violations": 1}
 
 
@@ -290,6 +290,6 @@ def test_a_published_run_reports_before_it_says_what_failed(
     assert json.loads(result.stdout) == summary
     assert reported == [out]
     first, last = result.stderr.splitlines()
-    assert first == "freshq-pipeline: 1 new ledger violations, 3 in all; see the table violations"
+    assert first == "freshq-pipeline: ledger violations: 1 new, 3 in all; see the table violations"
     assert last.startswith("freshq-pipeline: the tables ")
     assert ("registered" if failing == "catalog" else "the report is not: no space left") in last

@@ -132,8 +132,8 @@ def test_each_batch_is_reported_and_the_new_violations_are_those_of_all(
     }  # fmt: skip
     problem = f"freshq-pipeline: no report in {tmp_path}"
     assert capsys.readouterr().err.splitlines() == [
-        "freshq-pipeline: 2 new ledger violations, 2 in all; see the table violations",
+        "freshq-pipeline: ledger violations: 2 new, 2 in all; see the table violations",
         problem, problem,
-        "freshq-pipeline: 5 new ledger violations, 7 in all; see the table violations",
+        "freshq-pipeline: ledger violations: 5 new, 7 in all; see the table violations",
         problem,
     ]  # fmt: skip

@@ -87,8 +87,15 @@ def with_new_violations(
         before: State of the run before, whose files are still there; None: all are new.
     """
     new = _new_violations(out, state, before)
-    queues = [row | {NEW: new[row["queue"]]} for row in found["queues"]]
-    return found | {NEW: new.total(), "queues": queues}
+    queues = [_beside_all(row, new[row["queue"]]) for row in found["queues"]]
+    return _beside_all(found, new.total()) | {"queues": queues}
+
+
+def _beside_all(row: dict[str, Any], new: int) -> dict[str, Any]:
+    """Return figures with the number of new violations after that of all."""
+    place = list(row).index("ledger_violations") + 1
+    items = list(row.items())
+    return dict([*items[:place], (NEW, new), *items[place:]])
 
 
 def _new_violations(out: Folder, state: State, before: State | None) -> Counter[str | None]:

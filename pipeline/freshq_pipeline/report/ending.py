@@ -69,7 +69,7 @@ def violated(summary: dict[str, Any]) -> bool:
     if not summary[NEW]:
         return False
     total = summary["ledger_violations"]
-    complain(f"{summary[NEW]} new ledger violations, {total} in all; see the table violations")
+    complain(f"ledger violations: {summary[NEW]} new, {total} in all; see the table violations")
     return True
 
 

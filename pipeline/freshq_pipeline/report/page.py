@@ -232,9 +232,9 @@ def _accounted(summary: dict[str, Any]) -> str:
     if not count:
         return "<p>The ledger balances: every task is accounted for.</p>"
     new = summary["new_ledger_violations"]
-    found = f"{new:,} of them new in this run" if new else "none of them new in this run"
     return (
-        f"<p class='wrong'>The ledger does not balance: {count:,} violations, {found}, are listed below.</p>"
+        f"<p class='wrong'>The ledger does not balance. Violations, listed below: {count:,}. "
+        f"New in this run: {new:,}.</p>"
     )
 
 
