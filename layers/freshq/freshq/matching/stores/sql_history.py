@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import sqlalchemy as sa
@@ -42,13 +43,8 @@ class MatchHistory(SqlHistory):
             database: The database.
             table: Name of the table of resources; the names of the others begin with it.
         """
-        options: dict[str, Any] = {}
-        if database.dialect == "sqlite":
-            options["sqlite_autoincrement"] = True  # or it would use the numbers of deleted rows again
-        elif database.dialect in ("mysql", "mariadb"):
-            options[f"{database.dialect}_charset"] = "utf8mb4"
         parts = schema(f"{table}_lives", database.dialect)
-        history = _history(f"{table}_lives_history", options)
+        history = _history(f"{table}_lives_history", database.dialect)
         super().__init__(database, replace(parts, history=history))
         self.queues = queues_of(table)
         self.tables = (parts.records, parts.histories, history)
@@ -120,7 +116,13 @@ def _rows(queue: str, events: Iterator[Event]) -> Iterator[Mapping[str, Any]]:
         yield {"of_queue": queue, "new_at_us": at_us, "new_event": json.dumps(event)}
 
 
-def _history(name: str, options: Mapping[str, Any]) -> sa.Table:
+@lru_cache(maxsize=16)
+def _history(name: str, dialect: str) -> sa.Table:
+    options: dict[str, Any] = {}
+    if dialect == "sqlite":
+        options["sqlite_autoincrement"] = True  # or it would use the numbers of deleted rows again
+    elif dialect in ("mysql", "mariadb"):
+        options[f"{dialect}_charset"] = "utf8mb4"
     history = sa.Table(
         name,
         sa.MetaData(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -43,7 +44,7 @@ class Tables:
 
 
 def tables_of(table: str, dialect: str) -> Tables:
-    """Return the tables of a store.
+    """Return the tables of a store, which all stores on the same tables share.
 
     Args:
         table: Name of the table of resources; the names of the others begin with it.
@@ -52,7 +53,11 @@ def tables_of(table: str, dialect: str) -> Tables:
     Raises:
         ValueError: If the name is not valid.
     """
-    checked_table(table)
+    return _tables_of(checked_table(table), dialect)
+
+
+@lru_cache(maxsize=16)
+def _tables_of(table: str, dialect: str) -> Tables:
     metadata = sa.MetaData()
     options: dict[str, Any] = {f"{dialect}_charset": "utf8mb4"} if dialect in ("mysql", "mariadb") else {}
     return Tables(

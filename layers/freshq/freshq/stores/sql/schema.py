@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -132,8 +133,9 @@ def long_text() -> sa.types.TypeEngine[str]:
     return LongText()
 
 
+@lru_cache(maxsize=16)
 def schema(table: str, dialect: str) -> Schema:
-    """Return the tables of a store.
+    """Return the tables of a store, which all queues on the same tables share.
 
     Args:
         table: Name of the table of tasks, checked; the names of the others begin with it.
