@@ -44,6 +44,7 @@ def known_part() -> str:
 def test_the_stack_deploys(clients: Callable[[Any], Any]) -> None:
     topic = clients("sns").create_topic(Name="alarms")["TopicArn"]
     given = {"ArchiveBucketName": "landed", "ScheduleState": "ENABLED", "AlarmTopicArn": topic}
+    given |= {"KeepSilverDays": "90", "OtherOrder": "mail,ship"}
     formation = clients("cloudformation")
     formation.create_stack(
         StackName=STACK,
@@ -68,7 +69,7 @@ def test_the_stack_deploys(clients: Callable[[Any], Any]) -> None:
     assert len(filters) == 2
     alarms = clients("cloudwatch").describe_alarms()["MetricAlarms"]
     assert sorted((one["MetricName"], one["AlarmActions"][0]) for one in alarms) == [
-        ("LedgerViolations", topic),
+        ("NewLedgerViolations", topic),
         ("RunsFinished", topic),
     ]
     (rule,) = clients("events").list_rules()["Rules"]
@@ -80,5 +81,7 @@ def test_the_stack_deploys(clients: Callable[[Any], Any]) -> None:
     job = json.loads(schedule["Target"]["Input"])
     assert job["JobDriver"]["SparkSubmit"]["EntryPointArguments"] == [
         *("run", "--events", "s3://landed/events", "--out", f"s3://{bucket}/out"),
-        *("--json", "--catalog", outputs["Catalog"]),
+        *("--json", "--catalog", outputs["Catalog"], *outputs["RunOptions"].split()),
     ]
+    retention = "--keep-runs 5 --max-reject-ratio 0.2 --keep-silver-days 90 --other-order mail,ship"
+    assert outputs["RunOptions"] == retention
