@@ -67,13 +67,16 @@ def test_a_stream_says_why_it_failed_as_a_run_does(
         stream(spark, request, str(tmp_path / "checkpoint"))
     assert current(out) is None
 
+    stop = Event()
+
     def not_registered(*_arguments: object) -> None:
+        stop.set()
         msg = "the tables are published, but not all are registered"
         raise NotRegistered(msg)
 
     monkeypatch.setattr(stream_module, "execute_plan", not_registered)
     with pytest.raises(NotRegistered, match="the tables are published"):
-        stream(spark, request, str(tmp_path / "checkpoint"))
+        stream(spark, request, str(tmp_path / "checkpoint"), stop=stop)
 
 
 @pytest.mark.timeout(200)

@@ -144,12 +144,13 @@ class _Batches:
                     with self.working:
                         pass
                     query.stop()
-                    return
+                    break
         except StreamingQueryException:
             if self.failure is None:
                 raise
-            if not isinstance(self.failure, _StoppedError):
-                raise self.failure from None
+        # Also of the batch that was in progress when the stream was to stop.
+        if self.failure is not None and not isinstance(self.failure, _StoppedError):
+            raise self.failure
 
     def catch_up(self, found: set[str]) -> None:
         """Read those files of the beginning that the query did not deliver.
