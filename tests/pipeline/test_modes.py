@@ -220,7 +220,9 @@ def test_the_index_lag_is_that_of_the_source(pipeline: Pipeline, tmp_path: Path)
         pipeline(events, out, index_lag_seconds=None)
 
 
-def test_replay_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
+def test_replay_and_report(
+    spark: SparkSession, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_events(tmp_path / "in", 6000, files=2, seed=3)
     tape = Recording()
     for at, task in enumerate(("m1", "m2")):
@@ -239,6 +241,12 @@ def test_replay_and_report(spark: SparkSession, pipeline: Pipeline, tmp_path: Pa
     assert [one["record"]["tasks"] for one in result["queues"]] == [load, 2]
     with pytest.raises(BadInput, match=r"no queue 'post', only default, mail"):
         replay_published(spark, out, Grid(queue="post"), DayRange())
+    with monkeypatch.context() as patched:
+        patched.setattr("freshq_pipeline.replays.published.MAX_TASKS", load - 1)
+        with pytest.raises(BadInput, match=r"more than [\d,]+ tasks from 2026-01-01 to .*; choose fewer"):
+            replay_published(spark, out, Grid(queue="default"), DayRange())
+    with pytest.raises(BadInput, match="no task was created from 2030-01-01 to 2030-01-01"):
+        replay_published(spark, out, Grid(), DayRange(since="2030-01-01", until="2030-01-01"))
     lifo, fifo, doubled = result["scenarios"][:3]
     assert fifo["served_in_time"] < lifo["served_in_time"] < doubled["served_in_time"]
     assert last_replay(out) == result

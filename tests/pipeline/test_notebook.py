@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import jupytext
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pipeline.recording import Recording, write_lines
+from freshq import Queue
 from tests.support.functions import PROJECT
 
 if TYPE_CHECKING:
@@ -18,21 +19,28 @@ if TYPE_CHECKING:
 FOLDER = PROJECT / "examples/pipeline"
 
 
+def small_queue(file: Path) -> str:
+    """Return the address of a queue that has done five tasks, and keeps its history."""
+    url = f"sqlite:///{file}?name=mail"
+    with closing(Queue.sql(f"sqlite:///{file}", name="mail", history=True)) as queue:
+        queue.create_table()
+        queue.put_many([{"payload": number} for number in range(5)])
+        for claim in queue.claim(limit=5):
+            queue.complete(claim)
+    return url
+
+
 @pytest.mark.timeout(300)  # a run and a replay on Spark, on a machine that may be busy
 def test_the_notebook_picks_a_max_age(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
-    # Another queue beside it, which is smaller.
-    tape = Recording()
-    for at in range(5):
-        tape.put(at, f"m{at}", queue="mail")
-        tape.take(at + 0.25, f"m{at}")
-        tape.settle(at + 0.5, f"m{at}", "SUCCESS")
-    write_lines(tmp_path / "demo-events/mail.json", tape.landed())
     monkeypatch.chdir(tmp_path)
-    for name in ("EVENTS", "OUT", "QUEUE"):
+    for name in ("OUT", "QUEUE", "STACK"):
         monkeypatch.delenv(name, raising=False)
+    # Another queue beside it, which is smaller and pulled from its database.
+    monkeypatch.setenv("QUEUE_URL", small_queue(tmp_path / "mail.db"))
+    monkeypatch.setenv("EVENTS", "demo-events")
     assert SparkSession.builder.getOrCreate() is spark
     notebook = jupytext.read("max_age.py")
     kinds = [cell.cell_type for cell in notebook.cells]
@@ -43,6 +51,7 @@ def test_the_notebook_picks_a_max_age(
             exec(compile(cell.source, f"cell {number}", "exec"), names)  # noqa: S102 - the notebook's own code
     summary = names["recorded"].summary
     assert (summary["tasks"], summary["success"], summary["shed"]) == (725, 250, 475)
+    assert names["tasks"].where("queue = 'mail' and in_time").count() == 5
     # Longer max ages serve more tasks, and older ones.
     found = {row["deadline_seconds"]: row for row in names["candidates"].collect()}
     served = [row["served_in_time"] for row in found.values()]

@@ -21,6 +21,7 @@ from freshq_pipeline.replays.days import DayRange
 from freshq_pipeline.replays.grid import Grid
 from freshq_pipeline.replays.outcomes import measures
 from freshq_pipeline.replays.record import COLUMNS, LOAD, Recorded, recorded_loads
+from freshq_pipeline.replays.scenarios import distinct
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.arrow_schema import arrow_schema
 from freshq_pipeline.storage.days import Day, number
@@ -212,3 +213,9 @@ def test_days_before_are_read_only_if_their_tasks_may_have_waited() -> None:
     }
     assert days.before(known) == ["2026-01-02", "2026-01-03"]
     assert days.first_us == at_us
+
+
+def test_servers_are_whole_so_some_capacities_are_the_same() -> None:
+    record = recorded([task(at, at + 0.1, at + 0.6) for at in range(10)], servers=1)
+    wanted = [("lifo", capacity, None) for capacity in (1.0, 0.5, 1.2, 2.0, 1.8)]
+    assert distinct(record, wanted) == [("lifo", 1.0, None), ("lifo", 2.0, None)]

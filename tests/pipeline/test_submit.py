@@ -286,14 +286,20 @@ def test_a_replay_shows_its_result_and_has_its_status(
     result = {"queues": [{"check": {"within": status == 0}}]}
     put(s3, "out/replay.json", result)
     application = Ending(s3, {"status": 5, "message": "far off"}) if status else Application("SUCCESS")
-    ended = command(application, ["replay", "--policies", "lifo", "--queue", "mail", "--json"])
+    chosen = ["--policies", "lifo", "--queue", "mail", "--since", "2026-11-01"]
+    ended = command(application, ["replay", *chosen, "--json"])
     assert ended.exit_code == status, ended.stderr
     assert ended.stderr.endswith("freshq-pipeline: far off\n") == bool(status)
     assert json.loads(ended.stdout) == result
-    assert arguments(application) == [
-        *("replay", "--events", "s3://landed/events", "--out", "s3://own/out", "--json"),
-        *("--policies", "lifo", "--queue", "mail"),
-    ]
+    first, *_ = started = arguments(application)
+    assert (first, set(started)) == (
+        "replay",
+        {"replay", "--events", "s3://landed/events", "--out", "s3://own/out", "--json", *chosen},
+    )
+    # What a package of another version left is not shown.
+    ended = command(Application("SUCCESS"), ["replay"])
+    assert ended.exit_code == 2
+    assert "the result of the run is no result of this version's replay" in ended.stderr
 
 
 def test_catalog_and_retention_of_the_stack_are_for_its_own_output(command: Callable[..., Any]) -> None:

@@ -47,7 +47,7 @@ def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str
         grid: The scenarios.
     """
     wanted = [(grid.recorded, 1.0, None), *product(grid.policies, grid.capacities, grid.deadlines_seconds)]
-    chosen = [_distinct(load, wanted) for load in loads]
+    chosen = [distinct(load, wanted) for load in loads]
     rows = [(number, *scenario) for number, scenarios in enumerate(chosen) for scenario in scenarios]
     results = _simulated(spark, loads, [(place, *row) for place, row in enumerate(rows)], grid.seed)
     firsts = accumulate(map(len, chosen[:-1]), initial=0)
@@ -65,7 +65,7 @@ def replayed(spark: SparkSession, loads: list[Recorded], grid: Grid) -> dict[str
     }
 
 
-def _distinct(load: Recorded, wanted: Sequence[_Scenario]) -> list[_Scenario]:
+def distinct(load: Recorded, wanted: Sequence[_Scenario]) -> list[_Scenario]:
     """Return the scenarios that differ, as servers are whole: of those that do not, the nearest capacity."""
     base = load.occupied.servers
     nearest: dict[tuple[str, int, float | None], tuple[str, float, float | None]] = {}

@@ -124,7 +124,9 @@ def finish_submitted(
     if as_json:
         typer.echo(json.dumps(result))
     elif of_replay:
-        show_replay(result)
+        from freshq_pipeline.storage.last_replay import checked  # noqa: PLC0415 - an extra
+
+        show_replay(checked(result, "the result of the run"))  # its package may be of another version
     else:
         show_summary(result, {})  # the sentences are in the report
     if status:

@@ -310,7 +310,9 @@ def _compact(spark: SparkSession, out: Folder, state: State) -> None:
 
 
 def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, Any]:
-    """Return the summary: read = distinct + duplicates + after as-of + too late + quarantined + of no task.
+    """Return the summary.
+
+    Records read = distinct + duplicates + after as-of + too late + quarantined + those not about a task.
 
     Args:
         state: State of the run.
