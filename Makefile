@@ -26,9 +26,10 @@ setup: $(STAMP) ## Create .venv from the lock file, with the freshq command
 demo: setup ## Deploy to an embedded AWS emulator, overload it, show what became of every task
 	@$(BIN)/python -m local.demo
 
-# Three processes, as the first mostly waits for an emulator; tests/conftest.py gives that one priority.
-test: setup ## Run every test
-	@$(BIN)/python -m pytest --numprocesses 3
+# Three processes on two processors: the first mostly waits for an emulator; tests/conftest.py gives it priority.
+PROCESSES ?= 3
+test: setup ## Run every test (with more processors, more at a time: PROCESSES=6)
+	@$(BIN)/python -m pytest --numprocesses $(PROCESSES)
 
 # The fast tests of each room, under half a minute each; CONTRIBUTING.md lists them.
 FAST_model := tests/contract/test_rules.py tests/contract/test_verbs.py -k memory

@@ -51,10 +51,11 @@ def _cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_sockets_left() -> Iterator[None]:
-    """Close Py4J's sockets here, so that no unrelated test gets the warnings."""
+def _no_sockets_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Close Py4J's sockets after a test with Spark, so that no unrelated test gets the warnings."""
     yield
-    gc.collect()
+    if "spark" in request.fixturenames:
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
