@@ -346,6 +346,14 @@ def test_catalogs_that_cannot_be_used(out: Folder, tmp_path: Path, monkeypatch: 
     assert not other.exists()
 
 
+def test_a_table_without_rows_has_a_file_without_row_groups(out: Folder) -> None:
+    """PyIceberg would warn of the missing statistics of each column."""
+    schema = pa.schema([("queue", pa.string())])
+    out.write_parquet("a.parquet", pa.table({"queue": []}, schema).to_batches(), schema)
+    assert pq.read_metadata(out.at("a.parquet")).num_row_groups == 0
+    assert pq.read_table(out.at("a.parquet")).schema == schema
+
+
 def test_a_new_column_is_added_to_the_tables(out: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     old = {"tasks": {name: kind for name, kind in TABLES["tasks"].items() if name != "kind"}}
     for tables in (old, {"tasks": TABLES["tasks"]}):

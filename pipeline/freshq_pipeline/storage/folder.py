@@ -142,7 +142,8 @@ class Folder:
         """Write PyArrow record batches as a Parquet file, atomically."""
         with self._sink(path) as file, ParquetWriter(file, schema, compression="zstd") as writer:
             for batch in batches:
-                writer.write_batch(batch)
+                if batch.num_rows:  # a row group without rows has no statistics, which PyIceberg warns of
+                    writer.write_batch(batch)
 
     def write(self, path: str, text: str) -> None:
         """Write a file atomically: readers see the old content or the new."""
