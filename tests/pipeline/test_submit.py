@@ -296,9 +296,12 @@ def test_a_replay_shows_its_result_and_has_its_status(
         "replay",
         {"replay", "--events", "s3://landed/events", "--out", "s3://own/out", "--json", *chosen},
     )
-    # What a package of another version left is not shown.
+
+
+def test_what_the_replay_of_another_version_left_is_not_shown(command: Callable[..., Any], s3: Any) -> None:
+    put(s3, "out/replay.json", {"queues": []})
     ended = command(Application("SUCCESS"), ["replay"])
-    assert ended.exit_code == 2
+    assert ended.exit_code == 2, ended.stderr
     assert "the result of the run is no result of this version's replay" in ended.stderr
 
 
