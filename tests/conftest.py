@@ -51,8 +51,6 @@ os.environ.update(
     POWERTOOLS_TRACE_DISABLED="1",
 )
 os.environ.pop("AWS_PROFILE", None)
-# What is imported and collected stays to the end: the collector need not look at it again and again.
-gc.disable()
 START = 1_700_000_000.0
 DATABASES = ["sqlite", "postgres", "mariadb"]
 # The tests of the DynamoDB store run on moto only where DynamoDB Local cannot run.
@@ -112,13 +110,14 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
 
 
 def pytest_configure() -> None:
-    """Give the tests in real time the processors that they ask for."""
+    """Give the tests in real time the processors that they ask for, and collect no garbage of imports."""
+    gc.disable()
     if os.environ.get("PYTEST_XDIST_WORKER", FIRST_PROCESS) != FIRST_PROCESS:
         os.nice(POLITENESS)
 
 
 def pytest_collection_finish() -> None:
-    """From here on collect the garbage of the tests, and only theirs."""
+    """From here on collect the garbage of the tests, and only theirs: what was imported stays to the end."""
     gc.freeze()
     gc.enable()
 
