@@ -11,7 +11,7 @@ import pytest
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.runs.request import Options
-from freshq_pipeline.storage.days import iso, number
+from freshq_pipeline.storage.days import DAY_US, Day, iso, number, recorded_days
 from tests.pipeline.conftest import query
 from tests.pipeline.nights import (
     assert_each_run_equals_duckdb,
@@ -130,6 +130,16 @@ def test_days_of_the_options() -> None:
             Options(since=wrong)
     with pytest.raises(BadInput, match="since: must not be after until"):
         Options(since="2026-01-02", until="2026-01-01")
+
+
+def test_days_without_a_put_are_recorded_if_tasks_waited() -> None:
+    waited = Day(first_us=DAY_US - 1, last_us=2 * DAY_US)
+    in_progress = Day(first_us=7 * DAY_US, last_us=7 * DAY_US, has_open=True)
+    until_later = Day(first_us=4 * DAY_US, last_us=90 * DAY_US)
+    of_new_events = Day(silver={"1": 1})
+    assert recorded_days({0: waited, 5: of_new_events}, 9 * DAY_US) == {0, 1, 2, 5}
+    assert recorded_days({7: in_progress}, 9 * DAY_US) == {7, 8, 9}
+    assert recorded_days({4: until_later}, 5 * DAY_US) == {4, 5}
 
 
 @pytest.mark.soak

@@ -146,7 +146,7 @@ def test_a_killed_copy_is_made_up_for_by_a_run_that_finds_nothing_new(fake: Any,
                 state(made.run_id).tables,
                 {path: list(todo.files[path]) for path in todo.new},
             )
-            return {"run_id": made.run_id}
+            return {"run_id": made.run_id, "queues": []}
 
         patch.setattr(batch, "_work", work)
         with pytest.raises(KilledError):
