@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,3 +105,13 @@ def query(sql: str) -> Rows:
         found = connection.execute(sql)
         names = [column[0] for column in found.description or ()]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def rows_of(summary: dict[str, Any], name: str) -> Counter[str]:
+    """Return how often a table has each row."""
+    return Counter(map(repr, query(f"from {relations(summary)[name]}")))
+
+
+def without_names(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary without what is different in every run."""
+    return {name: value for name, value in summary.items() if name not in ("run_id", "tables", "manifest")}

@@ -16,7 +16,7 @@ from local import pipeline_package
 
 from freshq_pipeline.cluster.package import ARCHIVE
 from freshq_pipeline.schemas import TABLES
-from tests.pipeline.test_modes import rows_of, without_names
+from tests.pipeline.conftest import rows_of, without_names
 from tests.support.spark_cluster import QUICK_JAVA, SparkCluster
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.last_replay import last_replay
 from freshq_pipeline.storage.recording import IndexLag, recording_of_history
-from tests.pipeline.conftest import Pipeline, query, table
+from tests.pipeline.conftest import Pipeline, query, rows_of, table, without_names
 from tests.pipeline.oracle import relations
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
 
@@ -41,14 +40,6 @@ if TYPE_CHECKING:
 
 # For a process that starts Spark on a busy machine.
 PATIENCE_SECONDS = 200
-
-
-def rows_of(summary: dict[str, Any], name: str) -> Counter[str]:
-    return Counter(map(repr, query(f"from {relations(summary)[name]}")))
-
-
-def without_names(summary: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in summary.items() if name not in ("run_id", "tables", "manifest")}
 
 
 def test_increments_equal_a_batch(

@@ -43,9 +43,14 @@ def oversized_files(events: Folder, sizes_bytes: Mapping[str, int]) -> list[str]
         return [path for path, oversized in zip(candidates, found, strict=True) if oversized]
 
 
+def inflation_limit(size_bytes: int) -> int:
+    """Return to how many bytes a gzip file of a size may inflate."""
+    return max(HARMLESS_BYTES, MAX_INFLATION * size_bytes)
+
+
 def _is_oversized(events: Folder, path: str, size_bytes: int) -> bool:
     """Return whether all members of a file together inflate beyond the limit, where this stops."""
-    limit_bytes, seen_bytes = max(HARMLESS_BYTES, MAX_INFLATION * size_bytes), 0
+    limit_bytes, seen_bytes = inflation_limit(size_bytes), 0
     try:
         for chunk in inflated(events, path):
             seen_bytes += len(chunk)
@@ -54,6 +59,21 @@ def _is_oversized(events: Folder, path: str, size_bytes: int) -> bool:
     except (EOFError, zlib.error):
         pass  # its readable lines are salvaged later
     return False
+
+
+def chunks(events: Folder, path: str) -> Iterator[bytes]:
+    """Yield the content of a file, inflated if its name ends with .gz, in chunks of `CHUNK_BYTES` at most.
+
+    Raises:
+        EOFError: If a gzip file ends within a member.
+        zlib.error: If it is not a gzip file.
+    """
+    if path.endswith(GZIP_SUFFIX):
+        yield from inflated(events, path)
+        return
+    with events.open(path) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
 
 
 def inflated(events: Folder, path: str) -> Iterator[bytes]:

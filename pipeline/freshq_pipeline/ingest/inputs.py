@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, HARMLESS_BYTES, inflated
+from freshq_pipeline.ingest.inflation import GZIP_SUFFIX, HARMLESS_BYTES, chunks, inflated
 from freshq_pipeline.ingest.manifests import exported_files
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.patterns import check_no_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from freshq_pipeline.storage.folder import Folder
 
@@ -93,6 +93,23 @@ def _why_unreadable(events: Folder, path: str) -> str | None:
     except zlib.error:
         return "damaged gzip"
     return None
+
+
+def longest_line(events: Folder, paths: Iterable[str]) -> tuple[str, int]:
+    """Return which of some files has the longest line, and its bytes. It takes little memory."""
+    return max(((path, _longest_line(events, path)) for path in paths), key=lambda found: found[1])
+
+
+def _longest_line(events: Folder, path: str) -> int:
+    longest = last = 0
+    try:
+        for chunk in chunks(events, path):
+            first, *others = map(len, chunk.split(b"\n"))
+            longest = max(longest, last + first, *others)
+            last = others[-1] if others else last + first
+    except (EOFError, zlib.error):
+        pass  # Spark reads no further
+    return longest
 
 
 class _WholeLines:

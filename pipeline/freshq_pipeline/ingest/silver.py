@@ -14,10 +14,11 @@ from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.ingest.inflation import MAX_INFLATION, oversized_files
-from freshq_pipeline.ingest.inputs import Damaged, damaged_files
+from freshq_pipeline.ingest.inputs import Damaged, damaged_files, longest_line
+from freshq_pipeline.ingest.sound_files import Sound, write_sound
 from freshq_pipeline.ingest.sources.problems import FUTURE, NO_TASK
 from freshq_pipeline.ingest.sources.registry import canonical, canonical_files
-from freshq_pipeline.schemas import EVENT
+from freshq_pipeline.schemas import EVENT, Format
 from freshq_pipeline.spark.failures import SPARK_ERRORS
 from freshq_pipeline.spark.tuning import SMALL_BYTES, uncompressed_bytes
 from freshq_pipeline.storage.addresses import normalized
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from freshq_pipeline.schemas import Format
     from freshq_pipeline.storage.folder import Folder
 
 SALVAGE: Final = "salvage"
+# The names of the files that Spark writes begin so; Arrow's do not.
+SPARK_FILE: Final = "/part-"
+OUT_OF_MEMORY: Final = "OutOfMemoryError"
 # The lines of smaller inputs are all split: that takes less time than to look which ones need it.
 SCANNED_BYTES: Final = SMALL_BYTES
 # Most names of unknown fields that are counted: a record may have a name of its own in each event.
@@ -73,6 +76,12 @@ class Ingested:
     reasons: dict[str, int] = field(default_factory=dict)
     last_us: int | None = None
 
+    def add(self, sound: Sound) -> None:
+        """Add the events of sound files."""
+        self.records += sound.events
+        self.accepted += sound.events
+        self.last_us = max((one for one in (self.last_us, sound.last_us) if one is not None), default=None)
+
     @property
     def quarantined(self) -> int:
         """All quarantined records."""
@@ -95,36 +104,64 @@ def ingest(
         max_reject_ratio: Share of the records that may be unusable.
 
     Raises:
-        BadInput: If too many records are unusable, or a newer version of freshq wrote them.
+        BadInput: If too many records are unusable, a newer version of freshq wrote them, or a file takes all
+            of Java's memory.
     """
-    salvage = f"{SALVAGE}/{run_id}"
+    sound = Sound()
+    if form is Format.LANDED and uncompressed_bytes(sizes_bytes) > SCANNED_BYTES:
+        sound = write_sound(spark, events, sizes_bytes, out, run_id)
+    rest = {path: sizes_bytes[path] for path in sizes_bytes.keys() - set(sound.paths)}
     try:
-        oversized = [Damaged(path, 0, None, OVERSIZED) for path in oversized_files(events, sizes_bytes)]
-        paths = sorted(sizes_bytes.keys() - {one.path for one in oversized})
-        scan = uncompressed_bytes(sizes_bytes) > SCANNED_BYTES
-        read = partial(canonical_files, spark, form=form, scan=scan)
-        found, bad_files, damaged = _write(read, events, paths, out, run_id)
-        damaged += oversized
-        if bad_files or damaged:
-            rejects = canonical(_numbered(spark, bad_files), form).where(F.col("problem") != NO_TASK)
-            found.reasons = _quarantine(rejects, damaged, events, out, run_id)
+        found = _by_spark(spark, events, rest, form, out, run_id)
+    except SPARK_ERRORS as error:
+        if OUT_OF_MEMORY not in str(error):
+            raise
+        raise _out_of_memory(events, rest) from error
     finally:
-        out.delete(salvage)
-    # The missing end of a truncated file counts as one record, and so does a file that was not read.
-    found.records += len(damaged)
+        out.delete(f"{SALVAGE}/{run_id}")
+    found.add(sound)
     _check(found, out.at(f"quarantine/{run_id}"), max_reject_ratio)
     return found
 
 
+def _by_spark(
+    spark: SparkSession, events: Folder, sizes_bytes: dict[str, int], form: Format, out: Folder, run_id: str
+) -> Ingested:
+    """Write the usable events of files of any state, and quarantine the unusable records."""
+    oversized = [Damaged(path, 0, None, OVERSIZED) for path in oversized_files(events, sizes_bytes)]
+    paths = sorted(sizes_bytes.keys() - {one.path for one in oversized})
+    scan = uncompressed_bytes(sizes_bytes) > SCANNED_BYTES
+    read = partial(canonical_files, spark, form=form, scan=scan)
+    found, bad_files, damaged = _write(read, events, paths, out, run_id)
+    damaged += oversized
+    if bad_files or damaged:
+        rejects = canonical(_numbered(spark, bad_files), form).where(F.col("problem") != NO_TASK)
+        found.reasons = _quarantine(rejects, damaged, events, out, run_id)
+    # The missing end of a truncated file counts as one record, and so does a file that was not read.
+    found.records += len(damaged)
+    return found
+
+
+def _out_of_memory(events: Folder, sizes_bytes: dict[str, int]) -> BadInput:
+    """Return an error that names the file which most probably took all the memory of Java."""
+    oversized = set(oversized_files(events, sizes_bytes))
+    path, line_bytes = longest_line(events, sorted(sizes_bytes.keys() - oversized))
+    msg = "events: Java's memory is too small for them. A line is read as a whole, and so is a file that has "
+    msg += f"unusable records; the longest line, {line_bytes / 2**20:,.1f} MiB, is in {events.at(path)}, "
+    largest = max(sizes_bytes, key=lambda path: uncompressed_bytes({path: sizes_bytes[path]}))
+    msg += f"and the largest file is {events.at(largest)}. Split or remove them, or give more --memory"
+    return BadInput(msg)
+
+
 def write_silver(events: DataFrame, target: str) -> None:
-    """Write canonical events as a part of silver, in a folder for each day of creation.
+    """Write canonical events to a part of silver, in a folder for each day of creation.
 
     Args:
         events: Has the columns of `EVENT`, and perhaps others.
-        target: Address of the part; existing content is replaced.
+        target: Address of the part; files that are there stay.
     """
     day = F.date_format(F.timestamp_micros("created_us"), "yyyy-MM-dd").alias("day")
-    by_day = events.select(*EVENT, day).write.options(**_SILVER).mode("overwrite").partitionBy("day")
+    by_day = events.select(*EVENT, day).write.options(**_SILVER).mode("append").partitionBy("day")
     by_day.parquet(target)
 
 
@@ -143,10 +180,16 @@ def _write(
         damaged = damaged_files(events, paths, out, f"{SALVAGE}/{run_id}")
         if not damaged:
             raise
+    _delete_first_try(out, run_id)
     bad = {one.path for one in damaged}
     addresses = [events.at(path) for path in paths if path not in bad]
     addresses += _salvaged(damaged, out)
     return *_accept(read(addresses), out.at(f"silver/{run_id}")), damaged
+
+
+def _delete_first_try(out: Folder, run_id: str) -> None:
+    """Delete what Spark wrote in vain: some committers leave files of tasks that ended before one failed."""
+    out.delete_files(file.path for file in out.files(f"silver/{run_id}") if SPARK_FILE in file.path)
 
 
 def _salvaged(damaged: list[Damaged], out: Folder) -> list[str]:

@@ -15,6 +15,7 @@ _TYPES: Final = {
     "bigint": pa.int64(),
     "double": pa.float64(),
     "boolean": pa.bool_(),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 
 

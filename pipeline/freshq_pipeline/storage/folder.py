@@ -138,9 +138,16 @@ class Folder:
         )
         return found.scanner(columns=list(columns), filter=where)
 
-    def write_parquet(self, path: str, batches: Iterable[Any], schema: Any) -> None:  # noqa: ANN401 - PyArrow has no types
-        """Write PyArrow record batches as a Parquet file, atomically."""
-        with self._sink(path) as file, ParquetWriter(file, schema, compression="zstd") as writer:
+    def write_parquet(self, path: str, batches: Iterable[Any], schema: Any, **options: Any) -> None:  # noqa: ANN401 - PyArrow has no types
+        """Write PyArrow record batches as a Parquet file, atomically.
+
+        Args:
+            path: Path of the file.
+            batches: Each becomes a row group.
+            schema: Their PyArrow schema.
+            options: Further options of PyArrow's `ParquetWriter`.
+        """
+        with self._sink(path) as file, ParquetWriter(file, schema, compression="zstd", **options) as writer:
             for batch in batches:
                 if batch.num_rows:  # a row group without rows has no statistics, which PyIceberg warns of
                     writer.write_batch(batch)

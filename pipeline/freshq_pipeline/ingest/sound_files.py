@@ -1,0 +1,211 @@
+"""Sound files of landed events to silver by Arrow, in Python workers of Spark.
+
+A file is sound if Arrow makes all its events, see `sources.landed_blocks`. Nothing is kept of others: Spark
+reads it, which understands every line, and knows which are unusable.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heapreplace
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from freshq_pipeline.ingest.blocks import UnboundedError, blocks
+from freshq_pipeline.ingest.inflation import GZIP_SUFFIX
+from freshq_pipeline.ingest.sources.landed_blocks import SCHEMA, canonical_block
+from freshq_pipeline.spark.tuning import uncompressed_bytes
+from freshq_pipeline.storage.days import DAY_US
+from freshq_pipeline.storage.partitions import PARQUET
+from freshq_pipeline.storage.state import silver_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from freshq_pipeline.storage.folder import Folder
+
+# So much of events in memory becomes a file of silver for each of their days; one has about 250 bytes.
+HELD_BYTES: Final = 64 << 20
+ROW_GROUP_ROWS: Final = 1 << 17
+# With several for each core, none waits long for the last.
+GROUPS_PER_CORE: Final = 2
+# A task of Spark takes about so many uncompressed bytes, half a minute of work at most.
+GROUP_BYTES: Final = 1 << 30
+# Of the columns whose values rarely repeat, dictionaries would take longer to write.
+REPEATED: Final = (
+    "change", "stream_us", "status", "queue", "task_group", "kind", "priority", "attempts", "worker",
+    "shed_reason", "ttl_removal",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Sound:
+    """What was written of some files.
+
+    Attributes:
+        paths: The sound files.
+        events: How many events they have; each has one record.
+        last_us: Time of the last event; None if there is none.
+        silver: Paths of the files of silver.
+    """
+
+    paths: list[str] = field(default_factory=list)
+    events: int = 0
+    last_us: int | None = None
+    silver: list[str] = field(default_factory=list)
+
+    def add(self, other: Sound) -> None:
+        """Add what was written of other files."""
+        self.paths += other.paths
+        self.events += other.events
+        self.last_us = max((one for one in (self.last_us, other.last_us) if one is not None), default=None)
+        self.silver += other.silver
+
+
+def write_sound(
+    spark: SparkSession, events: Folder, sizes_bytes: Mapping[str, int], out: Folder, part: str
+) -> Sound:
+    """Write the events of the sound ones of some files of landed events to a part of silver.
+
+    Args:
+        spark: The session.
+        events: Folder with the files.
+        sizes_bytes: Size of each file, by path.
+        out: Folder with silver.
+        part: Name of the part.
+    """
+    # Spark splits large files if they are not compressed.
+    chosen = {
+        path: size for path, size in sizes_bytes.items() if size <= GROUP_BYTES or path.endswith(GZIP_SUFFIX)
+    }
+    if not chosen:
+        return Sound()
+    groups = _groups(chosen, GROUPS_PER_CORE * spark.sparkContext.defaultParallelism)
+    work = partial(_written, events, out, part)
+    written = spark.sparkContext.parallelize(groups, len(groups)).map(work).collect()
+    every = Sound()
+    for sound in written:
+        every.add(sound)
+    # Of an attempt that failed, files may be left that no other has replaced.
+    left = {file.path for file in out.files(f"silver/{part}")} - set(every.silver)
+    out.delete_files(left)
+    return every
+
+
+_Group = tuple[int, list[tuple[str, int]]]
+
+
+def _groups(sizes_bytes: Mapping[str, int], least: int) -> list[_Group]:
+    """Return numbered groups of about the same size, of the files with their sizes."""
+    number = max(least, ceil(uncompressed_bytes(sizes_bytes) / GROUP_BYTES))
+    groups: list[_Group] = [(group, []) for group in range(min(number, len(sizes_bytes)))]
+    emptiest = [(0, group) for group in range(len(groups))]
+    for path, size_bytes in sorted(sizes_bytes.items(), key=lambda file: (-file[1], file[0])):
+        filled_bytes, group = emptiest[0]
+        groups[group][1].append((path, size_bytes))
+        heapreplace(emptiest, (filled_bytes + size_bytes, group))
+    return groups
+
+
+def _written(events: Folder, out: Folder, part: str, group: _Group) -> Sound:
+    """Write the events of the sound files of a group. A second attempt writes the same files."""
+    number, files = group
+    shared = _Silver(out, part, f"{number}")
+    for place, (path, size_bytes) in enumerate(files):
+        own = _Silver(out, part, f"{number}-{place}")
+        try:
+            for sound in _events(events, path, size_bytes):
+                own.add(sound)
+        except _Unsound:
+            own.discard()
+            continue
+        if own.sound.events:
+            own.sound.paths.append(path)
+            shared.take(own)
+    shared.flush()
+    return shared.sound
+
+
+class _Unsound(Exception):  # noqa: N818 - it names the file's state
+    """A file cannot be read here, or has a line of which Arrow makes no event."""
+
+
+def _events(events: Folder, path: str, size_bytes: int) -> Iterator[pa.Table]:
+    """Yield the canonical events of a file.
+
+    Raises:
+        _Unsound: If Spark must read it, which says what is wrong.
+    """
+    try:
+        for block in blocks(events, path, size_bytes):
+            found = canonical_block(block)
+            if found is None:
+                raise _Unsound
+            yield found
+    except (UnboundedError, EOFError, zlib.error, OSError) as error:
+        raise _Unsound from error
+
+
+class _Silver:
+    """Events on their way to silver, in memory up to `HELD_BYTES`."""
+
+    def __init__(self, out: Folder, part: str, name: str) -> None:
+        """Begin without events.
+
+        Args:
+            out: Folder with silver.
+            part: Name of the part.
+            name: Begins the names of the files.
+        """
+        self._out, self._part, self._name = out, part, name
+        self._held: list[pa.Table] = []
+        self._files = 0
+        self.sound = Sound()
+
+    def add(self, events: pa.Table) -> None:
+        """Add some events."""
+        self.sound.add(Sound(events=len(events), last_us=pc.max(events["changed_us"]).as_py()))
+        self._hold([events])
+
+    def take(self, other: _Silver) -> None:
+        """Take over the events of another, written or not."""
+        self.sound.add(other.sound)
+        self._hold(other._held)
+
+    def _hold(self, events: Iterable[pa.Table]) -> None:
+        self._held += events
+        if sum(table.nbytes for table in self._held) > HELD_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the events that are held."""
+        if not self._held:
+            return
+        held, self._held = pa.concat_tables(self._held), []
+        for day, events in _by_day(held):
+            path = f"{silver_path(self._part, day)}/{self._name}-{self._files}{PARQUET}"
+            batches = events.combine_chunks().to_batches(max_chunksize=ROW_GROUP_ROWS)
+            self._out.write_parquet(
+                path, batches, SCHEMA, use_dictionary=list(REPEATED), write_statistics=False
+            )
+            self.sound.silver.append(path)
+        self._files += 1
+
+    def discard(self) -> None:
+        """Delete what was written."""
+        self._out.delete_files(self.sound.silver)
+
+
+def _by_day(events: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the number of each day of creation with its events."""
+    days = pc.divide(events["created_us"], DAY_US)
+    found: Sequence[int] = sorted(pc.unique(days).to_pylist())
+    for day in found:
+        yield day, events if len(found) == 1 else events.filter(pc.equal(days, day))

@@ -1,0 +1,240 @@
+"""Arrow makes the same canonical events as Spark, and leaves to Spark what it cannot make."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import tracemalloc
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pytest
+
+from freshq_pipeline.ingest import sound_files
+from freshq_pipeline.ingest.sound_files import Sound, write_sound
+from freshq_pipeline.ingest.sources.landed_blocks import canonical_block
+from freshq_pipeline.ingest.sources.problems import CHANGES, STATUSES
+from freshq_pipeline.ingest.sources.registry import canonical_files
+from freshq_pipeline.schemas import EVENT, TABLES, Format
+from freshq_pipeline.storage.folder import Folder
+from tests.pipeline.conftest import query, rows_of, without_names
+from tests.pipeline.recording import START_SECONDS, small, write_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.pipeline.conftest import Pipeline
+
+
+MIB: Final = 1 << 20
+MORE: Final[dict[str, Any]] = {"lease_until_ms": 1.5, "put_ms": START_SECONDS * 1e3, "kind": "mail"}
+EVENT_LINE: Final[dict[str, Any]] = small().landed()[1] | MORE
+NUMBERS: Final = (
+    0, -0.0, 1, -1, 7, 2.5, 1e3, 1e-7, 0.0005, 0.0004999, 1767225603772.738, 1767225603772.7385, 2**31 - 1,
+    2**31, -(2**31), -(2**31) - 1, 2**53, 2**63, 9_007_199_254_740.9, 9_007_199_254_741.0,
+    253_402_300_799_999, 253_402_300_800_000, -62_135_596_800_000, 1e15, 1e300, float("nan"), float("inf"),
+    10**400,
+)  # fmt: skip
+TEXTS: Final = (
+    "", " ", "x", "PENDING", "TAKEN", "LOST", "REMOVE", "INSERT", "SNAPSHOT", "7", "-1", "1e3", "NaN", "true",
+    "null", "ä ö 中 🙂", "\x00", "\x7f", "\u2028", 'a "b", c: {}', "}{", "}\n{", "\r\n", "\\", "/",
+    "2026-01-01T00:00:00", "9" * 39, "9" * 40, "9" * 41, "ü" * 45, "-", "\ud800", "1" * 2000,
+)  # fmt: skip
+VALID: Final = {"change": CHANGES, "status": STATUSES}
+OTHERS: Final[tuple[Any, ...]] = (None, True, False, [], [1], {}, {"a": 1})
+# How a line can be something else than one JSON object.
+LINES: Final[tuple[Callable[[str], str], ...]] = (
+    lambda _: "null", lambda _: "true", lambda _: "1", lambda _: '"text"', lambda _: "[]", lambda _: "{}",
+    lambda _: "", lambda _: " ", lambda _: "\t", lambda _: "not json", lambda _: "NaN",
+    lambda line: f"[{line}]", lambda line: line * 2, lambda line: f"{line} {line}",
+    lambda line: f"{line}  {line}", lambda line: f"{line}null", lambda line: f"{line}null{line}",
+    lambda line: f"null{line}", lambda line: f"{line} x", lambda line: f"{line},", lambda line: f" {line} ",
+    lambda line: f"\ufeff{line}", lambda line: line[:-1], lambda line: line[1:],
+    lambda line: line[: len(line) // 2], lambda line: line.replace(",", ",\n", 1),
+    lambda line: line.replace(",", ",\r", 1), lambda line: f"{line}\r", lambda line: line.replace('"', "'"),
+    lambda line: line.replace(":", "=", 1), lambda line: line + "\x00",
+    lambda line: line.replace("{", "{ \t", 1), lambda line: line.replace('"change"', '"\\u0063hange"'),
+)  # fmt: skip
+# What may stand at the end of an object.
+ENDS: Final = (
+    ', "change": "INSERT"}', ",}", "//}", ', "priority": 01}', ', "put_ms": 1.}', ', "put_ms": .5}', "}}",
+    ', "put_ms": 0.' + "1" * 1200 + "}", ', "put_ms": 1.7976931348623157e309}', ', "lease": "\\x"}', ' }',
+    ', "lease": "a\tb"}', ', "_broken": "x"}', ', "Lease": "x"}', ', "": 1}', ', "new": {"a": "}{"}}',
+)  # fmt: skip
+WITH_ENDS: Final = tuple((lambda line, end=end: line[:-1] + end) for end in ENDS)
+
+
+def changed(generator: random.Random) -> str:
+    """Return a landed event as a line, with something unusual in it."""
+    event: dict[str, Any] = dict(EVENT_LINE)
+    for _ in range(generator.choice((0, 1, 1, 1, 2))):
+        name = generator.choice([*event, "shed_reason", "not_before_ms", "kind", "expires_s", "unknown"])
+        fitting = TEXTS if isinstance(event.get(name, ""), str) else NUMBERS
+        if generator.random() < 0.2:
+            event.pop(name, None)
+        else:
+            values = generator.choice((VALID.get(name, fitting), fitting, fitting, NUMBERS, TEXTS, OTHERS))
+            event[name] = generator.choice(values)
+    line = json.dumps(event, ensure_ascii=generator.random() < 0.5)
+    return generator.choice((*LINES, *WITH_ENDS))(line) if generator.random() < 0.2 else line
+
+
+def encoded(lines: list[str]) -> bytes:
+    return "\n".join(lines).encode("utf-8", "surrogatepass")
+
+
+@pytest.fixture(scope="module")
+def sound_blocks() -> dict[bytes, list[dict[str, Any]]]:
+    """Return the blocks of a wide random corpus of which Arrow makes events, with these events."""
+    generator = random.Random(20260101)
+    made = {}
+    for _ in range(6000):
+        lines = [json.dumps(EVENT_LINE), *(changed(generator) for _ in range(generator.choice((1, 1, 2))))]
+        table = canonical_block(encoded(lines))
+        if table is not None:
+            made[encoded(lines)] = table.to_pylist()
+    return made
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_both_make_the_same_events(
+    sound_blocks: dict[bytes, list[dict[str, Any]]],
+    scan: bool,  # noqa: FBT001 - of the parametrization
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    # Arrow leaves most blocks with something unusual to Spark, but far from all.
+    assert 500 < len(sound_blocks) < 3000
+    (tmp_path / "a.json").write_bytes(b"\n".join(sound_blocks))
+    rows = canonical_files(spark, [str(tmp_path / "a.json")], Format.LANDED, scan=scan).collect()
+    assert [row["problem"] for row in rows if row["problem"] is not None] == []
+    by_spark = [{name: row[name] for name in EVENT} for row in rows]
+    assert by_spark == [event for events in sound_blocks.values() for event in events]
+
+
+def test_unusual_values_reach_both(sound_blocks: dict[bytes, list[dict[str, Any]]]) -> None:
+    """The corpus is wide: of each column it has several values that Arrow takes."""
+    events = [event for made in sound_blocks.values() for event in made]
+    distinct = {name: {event[name] for event in events} for name in EVENT if name != "unknown_fields"}
+    few = {"change": 4, "status": 5, "stream_us": 4, "ttl_removal": 2, "priority": 4, "attempts": 4}
+    assert {name for name, found in distinct.items() if len(found) < few.get(name, 6)} == set()
+
+
+@pytest.mark.parametrize("unsound", [*LINES, *WITH_ENDS, lambda line: line.replace('"MODIFY"', '"OTHER"')])
+def test_other_lines_are_left_to_spark(unsound: Callable[[str], str]) -> None:
+    line = json.dumps(EVENT_LINE)
+    block = encoded([line, unsound(line), line])
+    same = canonical_block(encoded([line] * 3))
+    assert same is not None
+    # Some are only another spelling of an event.
+    found = canonical_block(block)
+    assert found is None or found.select(["event_id", "change"]).equals(same.select(["event_id", "change"]))
+    assert canonical_block(encoded([unsound(line)]) + b"\n") is None or found is not None
+
+
+def sizes_of(folder: Folder) -> dict[str, int]:
+    return {file.path: file.size_bytes for file in folder.files()}
+
+
+def test_files_that_are_not_sound_leave_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landed = small().landed()
+    later = [event | {"created_ms": event["created_ms"] + 86_400_000.0} for event in landed]
+    events, out = Folder(str(tmp_path / "in 100%2F+1")), Folder(str(tmp_path / "out"))
+    folder = tmp_path / "in 100%2F+1"
+    write_lines(folder / "a.json.gz", landed)
+    write_lines(folder / "b.json", [*later, *landed])
+    write_lines(folder / "long and bad.json", [*landed * 200, "not json"])
+    write_lines(folder / "cut.json.gz", landed)
+    (folder / "cut.json.gz").write_bytes((folder / "cut.json.gz").read_bytes()[:-9])
+    (folder / "bomb.json.gz").write_bytes(gzip.compress(b"0" * (32 * MIB)) * 64)
+    (folder / "empty.json").touch()
+    sizes = sizes_of(events) | {"gone.json": 1}
+    # Every block is written at once.
+    monkeypatch.setattr(sound_files, "HELD_BYTES", 0)
+    assert in_one_process(events, sizes, out).paths == ["a.json.gz", "b.json"]
+    stale = out.files("silver/part")[0].path.replace("0-", "9-")
+    out.write(stale, "of an attempt that failed")
+    found = write_sound(spark, events, sizes, out, "part")
+    assert sorted(found.paths) == ["a.json.gz", "b.json"]
+    assert found.events == 3 * len(landed)
+    assert found.last_us == (START_SECONDS + 400) * 10**6
+    assert sorted(found.silver) == [file.path for file in out.files("silver")]
+    names = "day, count(*) as events"
+    silver = f"read_parquet('{tmp_path}/out/silver/part/*/*.parquet', hive_partitioning = true)"
+    days = query(f"select {names} from {silver} group by day order by day")
+    assert [row["events"] for row in days] == [2 * len(landed), len(landed)]
+
+
+def quarantined(summary: dict[str, Any], out: Path) -> set[tuple[Any, ...]]:
+    files = (out / "quarantine" / summary["run_id"]).glob("*.json")
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return {(row["file"].rpartition("/")[2], row.get("line"), row["reason"], row.get("text")) for row in rows}
+
+
+def test_a_run_is_the_same_without_arrow(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landed = [json.dumps(event) for event in small().landed()]
+    folder = tmp_path / "in/my 100%2F+1"
+    write_lines(folder / "sound.json.gz", landed)
+    write_lines(folder / "copies.json", landed[:5])
+    unusual = [*LINES, *(change for end, change in zip(ENDS, WITH_ENDS, strict=True) if "put_ms" not in end)]
+    for number in range(6):
+        lines = [change(line) for change, line in zip(unusual[number::6], landed, strict=False)]
+        write_lines(folder / f"{number}.json.gz", [*landed, *lines])
+    write_lines(folder / "glued.json", ["".join(landed)])
+    write_lines(folder / "cut.json.gz", landed)
+    (folder / "cut.json.gz").write_bytes((folder / "cut.json.gz").read_bytes()[:-40])
+    found = {}
+    monkeypatch.setattr("freshq_pipeline.ingest.silver.SCANNED_BYTES", 0)
+    for name, write in (("arrow", write_sound), ("spark", lambda *_: Sound())):
+        monkeypatch.setattr("freshq_pipeline.ingest.silver.write_sound", write)
+        out = tmp_path / name
+        summary = pipeline(tmp_path / "in", out, max_reject_ratio=1.0)
+        names = {file.name.partition("-")[0] for file in (out / "silver").rglob("*.parquet")}
+        assert ("part" in names, len(names) > 1) == (True, name == "arrow")
+        rows = {table: rows_of(summary, table) for table in TABLES}
+        found[name] = (without_names(summary), rows, quarantined(summary, out))
+    assert found["arrow"] == found["spark"]
+    assert len(found["arrow"][2]) > 5
+
+
+def in_one_process(events: Folder, sizes: dict[str, int], out: Folder) -> Sound:
+    """Write the sound files here, so that the limits of this process hold, and delete what was written."""
+    found = sound_files._written(events, out, "part", (0, sorted(sizes.items())))
+    assert sorted(found.silver) == [file.path for file in out.files("silver")]
+    return found
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sound_files, "HELD_BYTES", 4 * MIB)
+    lines = (json.dumps(EVENT_LINE) + "\n").encode() * 2000
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.json.gz").write_bytes(gzip.compress(lines) * 64)  # 64 MB
+    events, out = Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out"))
+    before = pa.default_memory_pool()
+    tracemalloc.start()
+    found = in_one_process(events, sizes_of(events), out)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.events == 64 * 2000
+    assert len(found.silver) > 4
+    assert peak < 32 * MIB
+    assert before.max_memory() < 192 * MIB
+
+
+def test_groups_are_of_about_the_same_size() -> None:
+    sizes = {f"{number:02}": 1 + number for number in range(40)}
+    groups = sound_files._groups(sizes, 4)
+    assert [number for number, _ in groups] == [0, 1, 2, 3]
+    assert sorted(file for _, files in groups for file in files) == sorted(sizes.items())
+    filled = [sum(size for _, size in files) for _, files in groups]
+    assert max(filled) - min(filled) < 10
+    assert len(sound_files._groups({"a": 1}, 4)) == 1
+    assert len(sound_files._groups(dict.fromkeys(map(str, range(64)), 1 << 30), 4)) == 64
