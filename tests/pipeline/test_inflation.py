@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 import tracemalloc
 import zlib
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.ingest import silver
 from freshq_pipeline.ingest.inflation import inflated, oversized_files
-from freshq_pipeline.ingest.inputs import damaged_files
+from freshq_pipeline.ingest.inputs import damaged_files, longest_line
+from freshq_pipeline.schemas import Format
 from freshq_pipeline.storage.folder import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from freshq_pipeline.ingest.silver import Ingested
 
 MIB = 1 << 20
 
@@ -71,3 +78,28 @@ def test_the_lines_of_a_damaged_file_are_salvaged_in_little_memory(
     assert cut.lines > 600_000
     with pytest.raises((EOFError, zlib.error)):
         list(inflated(events, "cut.gz"))
+
+
+def test_a_file_that_takes_all_memory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [b"x" * 99, b"y" * 3 * MIB, b"z" * 50]
+    contents = {
+        "long.gz": gzip.compress(b"\n".join(lines)),
+        "short.json": b"x\n" * 3 * MIB,
+        "no gzip.gz": b"x",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    events = Folder(str(tmp_path))
+    assert longest_line(events, contents) == ("long.gz", 3 * MIB)
+    assert longest_line(events, ["short.json"]) == ("short.json", 1)
+
+    def fail(*_: object) -> Ingested:
+        raise PySparkException("scala.MatchError: java.lang.OutOfMemoryError: Java heap space")
+
+    monkeypatch.setattr(silver, "_by_spark", fail)
+    sizes = {one.path: one.size_bytes for one in events.files()}
+    message = (
+        f"the longest line, 3.0 MiB, is in {tmp_path}/long.gz, and the largest file is {tmp_path}/short.json"
+    )
+    with pytest.raises(BadInput, match=re.escape(message)):
+        silver.ingest(None, events, sizes, Format.STREAMS, Folder(str(tmp_path / "out")), "run", 0.2)  # type: ignore[arg-type]  # without a session nothing is read

@@ -169,6 +169,8 @@ def test_files_that_are_not_sound_leave_nothing(
     silver = f"read_parquet('{tmp_path}/out/silver/part/*/*.parquet', hive_partitioning = true)"
     days = query(f"select {names} from {silver} group by day order by day")
     assert [row["events"] for row in days] == [2 * len(landed), len(landed)]
+    monkeypatch.setattr(sound_files, "GROUP_BYTES", 100)
+    assert write_sound(spark, events, sizes, out, "other").paths == ["a.json.gz"]  # Spark splits the rest
 
 
 def quarantined(summary: dict[str, Any], out: Path) -> set[tuple[Any, ...]]:
