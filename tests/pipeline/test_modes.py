@@ -236,7 +236,7 @@ def test_replay_and_report(
         patched.setattr("freshq_pipeline.replays.published.MAX_TASKS", load - 1)
         with pytest.raises(BadInput, match=r"more than [\d,]+ tasks from 2026-01-01 to .*; choose fewer"):
             replay_published(spark, out, Grid(queue="default"), DayRange())
-    with pytest.raises(BadInput, match="no task was created from 2030-01-01 to 2030-01-01"):
+    with pytest.raises(BadInput, match="no task was created since 2030-01-01 and until 2030-01-01"):
         replay_published(spark, out, Grid(), DayRange(since="2030-01-01", until="2030-01-01"))
     lifo, fifo, doubled = result["scenarios"][:3]
     assert fifo["served_in_time"] < lifo["served_in_time"] < doubled["served_in_time"]

@@ -48,8 +48,10 @@ class DayRange:
         first, last = self.since or every[0], self.until or every[-1]
         found = [day for day in every if number(first) <= number(day) <= number(last)]
         if not found:
-            msg = f"since, until: no task was created from {first} to {last}; there are tasks from "
-            raise BadInput(msg + f"{every[0]} to {every[-1]}")
+            given = (("since", self.since), ("until", self.until))
+            asked = " and ".join(f"{name} {day}" for name, day in given if day is not None)
+            msg = f"since, until: no task was created {asked}; there are tasks from {every[0]} to {every[-1]}"
+            raise BadInput(msg)
         return ChosenDays(found if self.since else found[-NEWEST_DAYS:], every)
 
 

@@ -165,7 +165,7 @@ def _recorded(queue: str | None, rows: pa.Table, grid: Grid, first_ms: float | N
     if not runs.known.any():
         return None
     like = runs.like(grid.seed)
-    end = max(created[-1], np.nanmax(begun), np.nanmax(ended))
+    end = np.nanmax(np.concatenate([created, begun, ended]))
     left = np.where(np.isnan(begun), np.where(np.isnan(ended), end, ended), begun)
     service = runs.seconds[like]
     return Recorded(
@@ -218,7 +218,7 @@ class _Runs:
         # A released task used no server.
         ran = seconds > 0
         known = ran & (is_outcome["success"] | is_outcome["failure"])
-        pause = np.where(known, np.clip(span_seconds - seconds, 0, None), 0.0)
+        pause = np.where(known, np.clip(np.nan_to_num(span_seconds - seconds), 0, None), 0.0)
         own = known | (ran & is_outcome["shed"])
         decided = own | is_outcome["success"] | is_outcome["failure"] | is_outcome["taken"]
         return cls(seconds, pause, ending, known, own, decided)

@@ -61,5 +61,7 @@ def _reason(check: Mapping[str, Any], surplus: int) -> str:
 
 def _servers(check: Mapping[str, Any]) -> str:
     """Return the number of servers that suits the recording better, if there is one."""
-    better = max(1, round(check["mean_servers"]))
-    return "" if better == check["servers"] else f", or give --servers {better}"
+    mean = check["mean_servers"]
+    better = max(1, round(mean))
+    suits = better != check["servers"] and abs(better - mean) <= check["tolerance"] * mean
+    return f", or give --servers {better}" if suits else ""
