@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.state import State
 
-# The driver and each Python of an executor hold all tasks of a replay, in some 100 bytes each.
+# The driver holds all tasks of a replay in about 500 bytes each, and an executor a copy of about 100.
 MAX_TASKS: Final = 5_000_000
 _ONE_COLUMN: Final = arrow_schema({"created_ms": TABLES["tasks"]["created_ms"]})
 
