@@ -122,6 +122,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Let Python free everything at its end, or modules in C++ complain of leaks."""
+    gc.unfreeze()
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     """Deal tests out in the order in which they were collected."""
     config.option.loadscopereorder = False
