@@ -78,6 +78,7 @@ def test_unusable_records_are_quarantined(
     folder = tmp_path / "in/my 100%2F+1"  # Spark returns names URL-encoded
     write_lines(folder / "whole.json.gz", [events[0] + events[1], "not json", "", '{"schema_version": 1}'])
     write_lines(folder / "array.json", ["[" + ",".join(events[3:5]) + "]"])
+    write_lines(folder / "blank.json", ["", "  ", "\t", "\ufeff" + events[3]])
     write_lines(folder / "cut.json.gz", events[2:])
     cut = folder / "cut.json.gz"
     cut.write_bytes(cut.read_bytes()[:-40])
@@ -95,6 +96,8 @@ def test_unusable_records_are_quarantined(
         ("cut.json.gz", lost, "truncated gzip"),
         ("bomb.json.gz", 1, "gzip inflates more than 100 times"),
         ("array.json", 1, "not a JSON record"),
+        ("blank.json", 3, "no schema_version"),
+        ("blank.json", 4, "not a JSON record"),
     }
     # Known or not, fields are kept; the task's own are used.
     assert summary["events_with_unknown_fields"] == 2
@@ -107,7 +110,7 @@ def test_unusable_records_are_quarantined(
     ]
     # Both records of the line without a delimiter, and the lines before the truncation.
     assert summary["events_distinct"] == 2 + lost - 1
-    assert summary["events_read"] == summary["events_distinct"] + 5
+    assert summary["events_read"] == summary["events_distinct"] + 7
     assert not (tmp_path / "out/salvage").exists() or not list((tmp_path / "out/salvage").iterdir())
 
 

@@ -33,8 +33,9 @@ def irregular_files(spark: SparkSession, files: Sequence[str], unknown_name: str
         files: Addresses of the files.
         unknown_name: Pattern of the names of unknown fields; None if they do not matter.
     """
-    # Of an array Spark's reader makes a record for each element; line by line, it is one unusable record.
-    irregular = _several() | F.ltrim("value").startswith("[")
+    # Of an array Spark's reader makes a record for each element, and it skips lines of whitespace. Line by
+    # line, each of these is one unusable record, unless it is empty.
+    irregular = _several() | ~F.col("value").startswith("{")
     if unknown_name is not None:
         irregular |= F.col("value").rlike(unknown_name)
     # Adding the file name to the matching lines only halves the time.
