@@ -19,6 +19,7 @@ import pytest
 from freshq import AttachedQueue, Busy, Queue, Reject, Retry
 from freshq.aws import clients
 from freshq.aws.settings import QueueSettings
+from freshq.stores.dynamodb import candidates, known_lines
 from tests.support.attached import Shipments
 from tests.support.aws_stub import AwsStub
 from tests.support.dynamodb_local import create_without_stream
@@ -258,7 +259,7 @@ def made(recording_client: DynamoDBClient) -> dict[bool, Made]:
     """Return what each function asks for, under all options: on its own table, and on an attached one."""
     client, own = recording_client, Recorder()
     create_without_stream(client, TABLE)
-    with recording(own):
+    with recording(own), lines_close_at_once():
         own.all(OPTIONS, lambda name: Queue.dynamodb(TABLE, client, name=name, lease_seconds=30))
     records = Shipments(client, ATTACHED_TABLE, ATTACHED_KEY)
     records.create_attached()
@@ -267,11 +268,20 @@ def made(recording_client: DynamoDBClient) -> dict[bool, Made]:
     def opened(name: str) -> AttachedQueue:
         return Queue.dynamodb(ATTACHED_TABLE, client, attach=True, key=key, name=name, lease_seconds=30)
 
-    with recording(attached), pytest.MonkeyPatch.context() as patch:
+    with recording(attached), lines_close_at_once(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("FRESHQ_TABLE", ATTACHED_TABLE)
         patch.setenv("FRESHQ_ATTACH_KEY", key)
         attached.all(OF_ATTACHED, opened)
     return {False: own.made, True: attached.made}
+
+
+@contextmanager
+def lines_close_at_once() -> Iterator[None]:
+    """Let a worker close a line as soon as it is empty, which otherwise needs a pass of two seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (candidates, known_lines):
+            patch.setattr(module, "QUIET_SECONDS", 0.0)
+        yield
 
 
 tables = pytest.mark.parametrize("attached", [False, True], ids=["own table", "attached table"])
