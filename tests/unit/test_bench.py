@@ -76,13 +76,15 @@ def test_the_page_of_sql_names_what_was_not_measured(monkeypatch: pytest.MonkeyP
 
 def test_what_bounds_the_pipeline_comes_from_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     found = figures.figures_of("pipeline")
-    found["duckdb_seconds"] = [2 * found["spark_warm_parts_seconds"]["read"]]
-    large = {"spark_cold_parts_seconds": {"read": 30}, "duckdb_seconds": 20, "spark_cold_seconds": 90}
+    found["spark_warm_parts_seconds"] = {"read": 7, "steps": 2, "tasks": 3}
+    found["duckdb_seconds"] = [10]
+    parts = {"read": 70, "steps": 10, "tasks": 20}
+    large = {"spark_cold_parts_seconds": parts, "duckdb_seconds": 20, "spark_cold_seconds": 90}
     changed = {"pipeline": found, "pipeline_large": large}
     monkeypatch.setattr(aims, "is_measured", lambda _name: True)
     monkeypatch.setattr(aims, "figures_of", lambda name: changed.get(name) or figures.figures_of(name))
     bounds = [finding.bound for finding in aims._of_pipeline() if "DuckDB" in finding.what]
-    assert ["alone take 0.5 times" in bounds[0], "alone take 1.5 times" in bounds[1]] == [True, True]
+    assert ["alone takes 0.5 times" in bounds[0], "alone takes 1.5 times" in bounds[1]] == [True, True]
 
 
 def test_an_unknown_part_is_named_beside_those_there_are(
