@@ -120,7 +120,7 @@ def test_every_table_is_replaced_in_one_commit_unless_it_is_of_the_run(fake: Any
     names = [f"lake.freshq.{name}" for name in TABLES]
     assert fake.commits == names * 2
     assert fake.namespaces == ["lake.freshq"]
-    # Another catalog has none of them.
+    # Another catalog, which has no tables yet.
     copy(fake, out, state("2"), "lake.other")
     assert runs_in(fake, "lake.other") == dict.fromkeys(TABLES, "2")
     assert len(fake.commits) == 3 * len(TABLES)

@@ -33,7 +33,7 @@ def make_keys_once() -> None:
 
 
 def read_models_once() -> None:
-    """Read the models of the services once: moto starts a new session for each test, which has none."""
+    """Read the model of each service once: moto starts a new session for each test, and that has none."""
     setattr(JSONFileLoader, "load_file", lambda _loader, path: _file(path))  # noqa: B010 - mypy allows this
     listed = lambda loader, type_name: _services(tuple(loader.search_paths), type_name)  # noqa: E731 - as above
     setattr(Loader, "list_available_services", listed)  # noqa: B010 - mypy allows this

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     from freshq_pipeline.storage.folder import Folder
 
-# So much of events in memory becomes a file of silver for each of their days; one has about 250 bytes.
+# Events held in memory before they are written, in a silver file for each day. One has about 250 bytes.
 HELD_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 17
 # With several for each core, none waits long for the last.
 GROUPS_PER_CORE: Final = 2
-# A task of Spark takes about so many uncompressed bytes, half a minute of work at most.
+# Uncompressed input of one Spark task: at most half a minute of work.
 GROUP_BYTES: Final = 1 << 30
 # Of the columns whose values rarely repeat, dictionaries would take longer to write.
 REPEATED: Final = (

@@ -9,7 +9,7 @@ from freshq.policy.order import Order
 from freshq_pipeline.errors import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,18 @@ class Grid:
                 raise BadInput(msg)
         if self.servers is not None and self.servers < 1:
             msg = f"servers: must be 1 or more, got {self.servers}"
+            raise BadInput(msg)
+
+    def check_queue(self, names: Iterable[str | None]) -> None:
+        """Check that the wanted queue is one of those in the events.
+
+        Raises:
+            BadInput: If it is not.
+        """
+        found = list(names)
+        if self.queue is not None and self.queue not in found:
+            known = ", ".join(sorted(map(str, found)))
+            msg = f"queue: the events have no queue {self.queue!r}, only {known}"
             raise BadInput(msg)
 
 

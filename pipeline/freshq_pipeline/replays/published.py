@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from freshq_pipeline.replays.days import ChosenDays, DayRange
     from freshq_pipeline.replays.grid import Grid
     from freshq_pipeline.storage.folder import Folder
-    from freshq_pipeline.storage.state import State
 
 # The driver holds all tasks of a replay in about 500 bytes each, and an executor a copy of about 100.
 MAX_TASKS: Final = 5_000_000
@@ -48,7 +47,7 @@ def replay_published(spark: SparkSession, out: Folder, grid: Grid, days: DayRang
     by_day = state.tables["tasks"]
     found = days.choose(by_day)
     names = [*found.before(state.days), *found.chosen]
-    _check_queue(grid.queue, state)
+    grid.check_queue(state.starts_us)
     rows = _read(spark, out, [path for day in names for path in by_day[day]], grid.queue, found)
     result = {
         "run_id": state.run_id,
@@ -58,14 +57,6 @@ def replay_published(spark: SparkSession, out: Folder, grid: Grid, days: DayRang
         **replayed(spark, recorded_loads(rows, grid, found.first_us / 1000), grid),
     }
     return keep(out, result)
-
-
-def _check_queue(queue: str | None, state: State) -> None:
-    """Raise BadInput if the wanted queue has no events."""
-    if queue is not None and queue not in state.starts_us:
-        known = ", ".join(sorted(str(name) for name in state.starts_us))
-        msg = f"queue: the events have no queue {queue!r}, only {known}"
-        raise BadInput(msg)
 
 
 def _read(

@@ -119,10 +119,7 @@ def recorded_loads(rows: pa.Table, grid: Grid, first_ms: float | None = None) ->
     rows = _offered(_waiting_at(rows, first_ms)).sort_by("created_ms")
     names = sorted(rows["queue"].unique().to_pylist(), key=lambda name: (name is None, name or ""))
     if grid.queue is not None:
-        if grid.queue not in names:
-            known = ", ".join(str(name) for name in names)
-            msg = f"queue: the events have no queue {grid.queue!r}, only {known}"
-            raise BadInput(msg)
+        grid.check_queue(names)
         names = [grid.queue]
     loads = [_recorded(name, _of_queue(rows, name), grid, first_ms) for name in names]
     served = [load for load in loads if load is not None]

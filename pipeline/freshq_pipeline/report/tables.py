@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_DAYS: Final = 31
 # Shown for tasks without a group, and for events without a queue.
 NO_NAME: Final = "(none)"
-# Partial sums are added up when there are so many.
+# How many partial sums to hold before adding them up.
 _PARTS: Final = 64
 
 

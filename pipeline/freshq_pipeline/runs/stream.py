@@ -141,7 +141,7 @@ class _Batches:
         try:
             while not query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type] # also takes fractions
                 if self.stop.is_set():
-                    with self.working:
+                    with self.working:  # a batch in progress ends first
                         pass
                     query.stop()
                     break
