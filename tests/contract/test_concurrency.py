@@ -38,13 +38,22 @@ def at_once(*actions: Callable[[], T]) -> list[T]:
         return list(pool.map(run, actions))
 
 
-def drain(queue: Queue, limit: int) -> list[str]:
-    """Claim until nothing is left; return the ids."""
-    claimed: list[str] = []
-    while claims := queue.claim(limit=limit):
-        assert len(claims) <= limit
-        claimed += ids(claims)
+def drain_in_rounds(queues: list[Queue], limits: list[int]) -> list[list[str]]:
+    """Let all claim at once, again and again until nothing is left; return the ids that each has claimed.
+
+    In rounds, or how many take part would depend on when the machine starts each thread.
+    """
+    claimed: list[list[str]] = [[] for _ in queues]
+    while any(in_round := at_once(*map(claiming, queues, limits))):
+        for mine, claims, limit in zip(claimed, in_round, limits, strict=True):
+            assert len(claims) <= limit
+            mine.extend(claims)
     return claimed
+
+
+def claiming(queue: Queue, limit: int) -> Callable[[], list[str]]:
+    """Return the action that claims once and returns the ids."""
+    return lambda: ids(queue.claim(limit=limit))
 
 
 def fill(store: StoreUnderTest, tasks: int) -> None:
@@ -53,12 +62,9 @@ def fill(store: StoreUnderTest, tasks: int) -> None:
 
 def test_each_of_200_tasks_is_claimed_by_one_of_8_threads(table_store: StoreUnderTest) -> None:
     fill(table_store, 200)
-    limits = [1, 7] * (THREADS // 2)
-    claimed = at_once(*(lambda limit=limit: drain(table_store.queue(), limit) for limit in limits))
+    claimed = drain_in_rounds([table_store.queue() for _ in range(THREADS)], [1, 7] * (THREADS // 2))
     assert Counter(chain(*claimed)) == {str(number): 1 for number in range(200)}
-    # They make progress together; a thread that the machine starts late may find little left.
-    assert sum(map(bool, claimed)) > THREADS / 2
-    assert max(map(len, claimed)) < 150
+    assert all(claimed)  # none is starved by the others
     assert counts(table_store.queue().stats()) == {"taken": 200}
     table_store.clock.advance(60)
     assert table_store.queue().recover() == 200  # every one of them is named in a lease record
