@@ -18,7 +18,7 @@ from freshq_pipeline.schemas import OUTCOMES as FATES
 from freshq_pipeline.schemas import TABLES, Format
 from tests.pipeline.conftest import Pipeline, Rows, table
 from tests.pipeline.oracle import make_tables, relations, rows_that_differ, write_tables
-from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
+from tests.pipeline.recording import START_SECONDS, Recording, ms, small, write_lines
 from tests.pipeline.wandering import wandering
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def test_queues_apart_inversions_violations_and_an_id_used_again(pipeline: Pipel
     tape.put(10, "lost", queue="two")
     tape.take(11, "lost")
     put_delayed(tape)
+    put_between_attempts(tape)
     missing = (("lost", "INSERT"), ("put before", "INSERT"))
     events = [event for event in tape.landed() if (event["task_id"], event["change"]) not in missing]
     write_lines(tmp_path / "in/a.json", events)
@@ -136,35 +137,38 @@ def test_queues_apart_inversions_violations_and_an_id_used_again(pipeline: Pipel
     # A task without a recorded put is in its first life, too.
     assert {row["life"] for row in table(summary, "violations", "task_id")} == {1}
     totals = {row["queue"]: row["difference"] for row in table(summary, "ledger", "day") if not row["day"]}
-    assert totals == {"default": 0, "two": -1, "three": 0, "four": 0}
+    assert totals == {"default": 0, "two": -1, "three": 0, "four": 0, "five": 0}
+    assert_between_attempts_no_task_is_in_the_backlog(summary)
     assert_queues_are_apart(summary)
     assert_delayed_puts_count_from_their_due_times(summary)
     assert differing_from_duckdb(summary, tmp_path / "in/*.json", tmp_path / "duckdb") == {}
 
 
 def assert_queues_are_apart(summary: dict[str, Any]) -> None:
-    """Assert known figures of four queues that share a table, a worker and the minutes."""
+    """Assert known figures of five queues that share a table, a worker and the minutes."""
     figures = {row["queue"]: row for row in summary["queues"]}
     counts = {
         name: (row["tasks"], row["inversions"], row["ledger_violations"]) for name, row in figures.items()
     }
-    assert counts == {"default": (4, 1, 2), "two": (3, 0, 1), "three": (6, 0, 0), "four": (5, 0, 0)}
-    assert summary["tasks"] == 18
-    # The waits are 3, 3 and 6 s; 0.5 and 1 s; 1 s, twice; and 1.5 s, twice.
+    assert counts == {"default": (4, 1, 2), "two": (3, 0, 1), "three": (6, 0, 0), "four": (5, 0, 0)} | {
+        "five": (2, 0, 0)
+    }
+    assert summary["tasks"] == 20
+    # The waits are 3, 3 and 6 s; 0.5 and 1 s; 1 s, twice; 1.5 s, twice; and 1 s, twice.
     medians = {name: row["wait_p50_seconds"] for name, row in figures.items()}
-    assert medians == {"default": 3.0, "two": 0.75, "three": 1.0, "four": 1.5}
-    assert summary["wait_p50_seconds"] == 1.5
+    assert medians == {"default": 3.0, "two": 0.75, "three": 1.0, "four": 1.5, "five": 1.0}
+    assert summary["wait_p50_seconds"] == 1.0
     groups = {row["queue"]: row for row in table(summary, "groups", "queue")}
     offered = {name: row["offered"] for name, row in groups.items()}
-    assert offered == {"default": 4, "two": 3, "three": 6, "four": 5}
+    assert offered == {"default": 4, "two": 3, "three": 6, "four": 5, "five": 2}
     assert {row["offer_share"] for row in groups.values()} == {1.0}
     workers = table(summary, "workers", "queue")
     assert [(row["queue"], row["worker"], row["claims"]) for row in workers] == [
-        ("default", "w1", 3), ("four", "w1", 2), ("three", "w1", 2), ("two", "w1", 2),
+        ("default", "w1", 3), ("five", "w1", 2), ("four", "w1", 2), ("three", "w1", 2), ("two", "w1", 2),
     ]  # fmt: skip
     minutes = table(summary, "minutes", "queue")
     assert [(row["queue"], row["offered"]) for row in minutes if row["queue"] != "four"] == [
-        ("default", 4), ("three", 6), ("two", 3),
+        ("default", 4), ("five", 2), ("three", 6), ("two", 3),
     ]  # fmt: skip
     assert {row["queue"] for row in table(summary, "violations", "queue")} == {"default", "two"}
 
@@ -199,6 +203,25 @@ def assert_delayed_puts_count_from_their_due_times(summary: dict[str, Any]) -> N
     assert (due["wait_seconds"], due["in_time"]) == (1.5, True)
     (minute,) = (row for row in table(summary, "minutes", "queue") if row["queue"] == "four")
     assert (minute["offered"], minute["backlog"], minute["oldest_pending_seconds"]) == (3, 1, 6.5)
+
+
+def put_between_attempts(tape: Recording) -> None:
+    """Write lives in the queue five: one is to be tried again later, one is deleted while in progress."""
+    for task in ("slow", "gone"):
+        tape.put(1, task, queue="five")
+        tape.take(2, task)
+    tape.settle(3, "slow", "PENDING", notBefore=ms(59))
+    tape.remove(9, "gone", by_ttl=False)
+
+
+def assert_between_attempts_no_task_is_in_the_backlog(summary: dict[str, Any]) -> None:
+    rows = {
+        row["task_id"]: row["outcome"] for row in table(summary, "tasks", "queue") if row["queue"] == "five"
+    }
+    assert rows == {"slow": "pending", "gone": "cancelled"}
+    (minute,) = (row for row in table(summary, "minutes", "queue") if row["queue"] == "five")
+    assert (minute["backlog"], minute["backlog_by_age"], minute["oldest_pending_seconds"]) == (0, None, None)
+    assert (minute["retried"], minute["cancelled"], minute["wasted_seconds"]) == (1, 1, 8.0)
 
 
 def test_outcomes_at_an_earlier_time(pipeline: Pipeline, tmp_path: Path) -> None:

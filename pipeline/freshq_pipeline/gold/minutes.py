@@ -91,26 +91,22 @@ def _one(condition: Column) -> Column:
 
 def _flows(steps: DataFrame, tasks: DataFrame, as_of_us: int) -> DataFrame:
     """Return the sums of what happened in each minute, and the greatest age at a claim."""
-    offers, sheds = _offers_and_sheds(tasks, as_of_us)
-    found = reduce(
-        lambda one, other: one.unionByName(other, allowMissingColumns=True), (_actions(steps), offers, sheds)
-    )
+    parts = (_actions(steps), *_offers_and_ends(tasks, as_of_us))
+    found = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
     sums = (F.sum(name).alias(name) for name in _FLOWS)
     return found.groupBy(*KEY).agg(*sums, F.max("horizon_us").alias("horizon_us"))
 
 
 def _actions(steps: DataFrame) -> DataFrame:
     """Return what each step was, as one of each of `_FLOWS` that it counts for, and the age at a claim."""
-    buried = F.expr("status = 'FAILURE' and coalesce(previous_status = 'PENDING', false)")
-    acted = F.expr("claimed or left or status = 'CANCELLED'") | buried
-    first = ~F.col("status").eqNullSafe(F.col("previous_status"))
-    done = F.col("left") & (F.col("status") == "SUCCESS")
+    left = F.col("left") & ~F.col("removed")
+    buried = F.expr("not removed and status = 'FAILURE' and coalesce(previous_status = 'PENDING', false)")
+    done = left & (F.col("status") == "SUCCESS")
     timely = done & F.coalesce(F.col("changed_us") <= F.col("deadline_us"), F.lit(True))
     amounts = {
         "taken": _one(F.col("claimed")),
         "succeeded": _one(done),
-        "failed": _one(buried | (F.col("left") & (F.col("status") == "FAILURE"))),
-        "cancelled": _one(first & (F.col("status") == "CANCELLED")),
+        "failed": _one(buried | (left & (F.col("status") == "FAILURE"))),
         "retried": _one(F.col("retried")),
         "released": _one(F.col("released")),
         "lease_losses": _one(F.col("lease_lost")),
@@ -119,16 +115,21 @@ def _actions(steps: DataFrame) -> DataFrame:
         "horizon_us": F.when(F.col("claimed"), F.col("changed_us") - F.col("created_us")),
     }
     named = (amount.alias(name) for name, amount in amounts.items())
-    return steps.where(~F.col("removed") & acted).select(_minute(F.col("changed_us")), *_OWNER, *named)
+    acted = F.col("claimed") | F.col("left") | buried
+    return steps.where(acted).select(_minute(F.col("changed_us")), *_OWNER, *named)
 
 
-def _offers_and_sheds(tasks: DataFrame, as_of_us: int) -> tuple[DataFrame, DataFrame]:
-    """Return a row for each task that entered its line, and one for each that was shed."""
+def _offers_and_ends(tasks: DataFrame, as_of_us: int) -> tuple[DataFrame, DataFrame]:
+    """Return a row for each task that entered its line, and one for each that was cancelled or shed."""
     # A delayed put is offered when it is due. Clocks differ, so others may seem to be created after the end.
     not_due = (F.col("created_ms") > F.col("put_ms")) & (_us("created_ms") > as_of_us)
     one = F.lit(1).cast("bigint")
     put = tasks.where(~not_due).select(_minute(_us("created_ms")), *_OWNER, one.alias("offered"))
-    gone = tasks.where("outcome = 'shed'").select(_minute(_us("finished_ms")), *_OWNER, one.alias("shed"))
+    gone = tasks.where("outcome in ('cancelled', 'shed')").select(
+        _minute(_us("finished_ms")),
+        *_OWNER,
+        *(_one(F.col("outcome") == name).alias(name) for name in ("cancelled", "shed")),
+    )
     return put, gone
 
 
@@ -187,11 +188,13 @@ def _intervals(steps: DataFrame, as_of_us: int) -> DataFrame:
     live = steps.where("not removed and status in ('PENDING', 'TAKEN')")
     waits = F.col("status") == "PENDING"
     until = F.least("next_us", F.when(waits, F.col("deadline_us")))
+    # A task that is to wait before its next attempt is not claimable until then.
+    since = F.when(waits, F.greatest("changed_us", "not_before_us")).otherwise(F.col("changed_us"))
     spans = live.select(
         *_OWNER,
         "created_us",
         waits.alias("waits"),
-        F.col("changed_us").alias("since_us"),
+        since.alias("since_us"),
         F.when(until <= as_of_us, until).alias("until_us"),
     )
     whole = minutes_covered(F.col("since_us"), F.col("until_us"), as_of_us)

@@ -2,26 +2,26 @@
 create temp table minutes as
 with flows as (
   select at_us // 60_000_000 as minute, queue, task_group, count(*) filter (claimed) as taken,
-    count(*) filter (given_up and status = 'SUCCESS') as succeeded,
-    count(*) filter (given_up and status = 'FAILURE' or buried) as failed,
-    count(*) filter (status = 'CANCELLED' and before is distinct from 'CANCELLED') as cancelled,
+    count(*) filter (given_up and not removed and status = 'SUCCESS') as succeeded,
+    count(*) filter (given_up and not removed and status = 'FAILURE' or buried) as failed,
     count(*) filter (retried) as retried, count(*) filter (released) as released,
     count(*) filter (lease_lost) as lease_losses, count(*) filter (timely) as goodput,
     sum(held_us) filter (not timely) / 1e6 as wasted_seconds,
     max(at_us - created_us) filter (claimed) / 1e6 as service_horizon_seconds
   from (
-    select *, given_up and status = 'SUCCESS' and coalesce(at_us <= deadline_us, true) as timely,
-      status = 'FAILURE' and before is not distinct from 'PENDING' as buried
-    from changes where not removed and (claimed or given_up or status = 'CANCELLED' or buried)
+    select *, given_up and not removed and status = 'SUCCESS' and coalesce(at_us <= deadline_us, true) as timely,
+      not removed and status = 'FAILURE' and before is not distinct from 'PENDING' as buried
+    from changes where claimed or given_up or buried
   ) group by all
 ),
 offers as (
   select created_us // 60_000_000 as minute, queue, task_group, count(*) as offered from lives
   where created_us <= getvariable('as_of_us') or created_us = put_us group by all
 ),
-sheds as (
-  select finished_us // 60_000_000 as minute, queue, task_group, count(*) as shed
-  from lives where outcome = 'shed' group by all
+ends as (
+  select finished_us // 60_000_000 as minute, queue, task_group, count(*) filter (outcome = 'shed') as shed,
+    count(*) filter (outcome = 'cancelled') as cancelled
+  from lives where outcome in ('cancelled', 'shed') group by all
 ),
 waits as (
   select first_taken_us // 60_000_000 as minute, queue, task_group, wait_us,
@@ -39,7 +39,7 @@ histograms as (
 ),
 places as (
   from (select minute, queue, task_group from flows) union (select minute, queue, task_group from offers)
-  union (select minute, queue, task_group from sheds) union (select minute, queue, task_group from waits)
+  union (select minute, queue, task_group from ends) union (select minute, queue, task_group from waits)
   union (select minute, queue, task_group from standing)
 )
 select p.minute * 60_000 as minute_ms, p.queue, p.task_group, coalesce(offered, 0) as offered, coalesce(taken, 0) as taken,
@@ -56,8 +56,8 @@ left join flows on flows.minute = p.minute and flows.queue is not distinct from 
   and flows.task_group is not distinct from p.task_group
 left join offers on offers.minute = p.minute and offers.queue is not distinct from p.queue
   and offers.task_group is not distinct from p.task_group
-left join sheds on sheds.minute = p.minute and sheds.queue is not distinct from p.queue
-  and sheds.task_group is not distinct from p.task_group
+left join ends on ends.minute = p.minute and ends.queue is not distinct from p.queue
+  and ends.task_group is not distinct from p.task_group
 left join percentiles on percentiles.minute = p.minute and percentiles.queue is not distinct from p.queue
   and percentiles.task_group is not distinct from p.task_group
 left join histograms on histograms.minute = p.minute and histograms.queue is not distinct from p.queue
