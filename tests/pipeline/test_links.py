@@ -259,3 +259,15 @@ def test_the_page_reads_the_tables_in_three_ways(out: Folder, tmp_path: Path) ->
     for one in mine:
         reader = Reader(tmp_path, stand_ins={"OUT/": f"{out.uri}/", "== E": f"== {expected!r}"})
         reader.follow([one, replace(one, code=check)])
+
+
+def test_pandas_reads_the_tables_of_events_without_a_queue(out: Folder, tmp_path: Path) -> None:
+    run(out, "1")
+    nobody = Path(out.at("tables/tasks"), f"day={DAYS[0]}", "queue=__HIVE_DEFAULT_PARTITION__")
+    nobody.mkdir()
+    pq.write_table(pa.table({"outcome": ["shed"], "run": ["1"]}), nobody / "0.parquet")
+    (page,) = (replace(one, not_run=None) for one in snippets(PAGE) if "import pandas" in one.code)
+    check = f"""assert (len(tasks), tasks["queue"].isna().sum()) == ({3 * ROWS + 1}, 1)
+assert tasks.dtypes[["day", "queue"]].map(str).to_list() == ["object", "object"]"""
+    reader = Reader(tmp_path, stand_ins={"OUT/": f"{out.uri}/"})
+    reader.follow([page, replace(page, code=check)])

@@ -44,7 +44,11 @@ TEXTS: Final = (
     "null", "ä ö 中 🙂", "\x00", "\x7f", "\u2028", 'a "b", c: {}', "}{", "}\n{", "\r\n", "\\", "/",
     "2026-01-01T00:00:00", "9" * 39, "9" * 40, "9" * 41, "ü" * 45, "-", "\ud800", "1" * 2000,
 )  # fmt: skip
-VALID: Final = {"change": CHANGES, "status": STATUSES}
+# Within ten years of each other, and others.
+CLOCKS: Final = tuple(
+    START_SECONDS * 1e3 + off for off in (0.0005, 2.5, 1772.7385, 8.64e7, 8.65e7, -3e10, -3.15e11, -3.16e11)
+)
+VALID: Final = {"change": CHANGES, "status": STATUSES, "updated_ms": CLOCKS, "stream_ms": CLOCKS}
 OTHERS: Final[tuple[Any, ...]] = (None, True, False, [], [1], {}, {"a": 1})
 # How a line can be something else than one JSON object.
 LINES: Final[tuple[Callable[[str], str], ...]] = (

@@ -34,6 +34,7 @@ LEDGER: Final = (
 DAMAGED: Final = {
     "gzip inflates more than 100 times": 1, "no event_id": 1, "not a JSON record": 1, "truncated gzip": 1,
     "unknown status": 1, "changed more than a day after it was recorded": 1,
+    "changed more than ten years before it was recorded": 1,
 }  # fmt: skip
 
 
@@ -163,7 +164,7 @@ class Firehose:
 
 
 def damaged(events: Path, known: list[dict[str, Any]]) -> None:
-    """Write a gzip bomb, two copies before the end of a truncated file, and four unusable lines."""
+    """Write a gzip bomb, two copies before the end of a truncated file, and five unusable lines."""
     (events / "bomb.json.gz").write_bytes(BOMB)
     packer = zlib.compressobj(wbits=31)
     lines = [json.dumps(event).encode() + b"\n" for event in known]
@@ -172,11 +173,13 @@ def damaged(events: Path, known: list[dict[str, Any]]) -> None:
     lost = known[0] | {"event_id": "lost", "status": "LOST"}
     # By a clock that is a year ahead: it must not end what waits.
     ahead = known[0] | {"event_id": "ahead", "updated_ms": at(365 * DAY)}
-    write_lines(events / "damaged.json", ["not json", '{"schema_version": 1}', lost, ahead])
+    # By a clock that was never set: it must not wait since then.
+    behind = known[0] | {"event_id": "behind", "updated_ms": 0}
+    write_lines(events / "damaged.json", ["not json", '{"schema_version": 1}', lost, ahead, behind])
 
 
 def write_first(folder: Path, client: DynamoDBClient) -> tuple[str, list[Any]]:
-    """Write what the first run reads: 97 records, of which 86 are distinct events up to as-of."""
+    """Write what the first run reads: 98 records, of which 86 are distinct events up to as-of."""
     events = folder / "in"
     tape, numbered = Recording(), Recording()
     mail(tape)
@@ -217,7 +220,7 @@ def test_every_source_has_its_own_ledger(
     options = {"as_of_ms": round(at(AS_OF)), "max_reject_ratio": 0.1, "other_order": "ship,none"}
     first = pipeline(tmp_path / "in", tmp_path / "out", **options)
     figures = ("read", "distinct", "duplicate", "after_as_of", "too_late", "quarantined", "no_task")
-    assert [first[f"events_{figure}"] for figure in figures] == [97, 86, 3, 2, 0, 6, 0]
+    assert [first[f"events_{figure}"] for figure in figures] == [98, 86, 3, 2, 0, 7, 0]
     assert first["quarantined_by_reason"] == DAMAGED
     assert (first["events_with_unknown_fields"], first["unknown_fields"]) == (2, {"color": 2})
     totals = {
@@ -234,7 +237,7 @@ def test_every_source_has_its_own_ledger(
     assert ledger(first, "2026-01-02") == {"mail": {"created": 1, "shed": 1}}
     write_late(tmp_path)
     second = pipeline(tmp_path / "in", tmp_path / "out", **options)
-    assert [second[f"events_{figure}"] for figure in figures] == [100, 88, 4, 2, 0, 6, 0]
+    assert [second[f"events_{figure}"] for figure in figures] == [101, 88, 4, 2, 0, 7, 0]
     totals["mail"] = {"created": 6, "success": 2, "failure": 1, "cancelled": 1, "shed": 2}
     assert ledger(second) == totals
     check_tasks(table(second, "tasks", "queue, task_id"), name)

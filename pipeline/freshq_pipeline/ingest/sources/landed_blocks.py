@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
-from freshq_pipeline.ingest.sources.problems import CHANGES, MAX_AHEAD_US, REQUIRED, STATUSES
+from freshq_pipeline.ingest.sources.problems import CHANGES, MAX_AHEAD_US, MAX_BEHIND_US, REQUIRED, STATUSES
 from freshq_pipeline.schemas import EVENT, LANDED, LANDED_VERSION
 from freshq_pipeline.storage.arrow_schema import arrow_schema
 
@@ -125,7 +125,7 @@ def _are_usable(records: pa.Table, events: dict[str, pa.ChunkedArray]) -> bool:
     usable = (
         *(pc.is_valid(events[name]) for name in REQUIRED),
         pc.less_equal(records["schema_version"], LANDED_VERSION),
-        pc.less_equal(ahead_us, MAX_AHEAD_US),
+        pc.and_(pc.greater_equal(ahead_us, -MAX_BEHIND_US), pc.less_equal(ahead_us, MAX_AHEAD_US)),
         pc.is_in(events["status"], pa.array(STATUSES)),
         pc.is_in(events["change"], pa.array(CHANGES)),
         pc.and_(pc.greater_equal(events["created_us"], 0), pc.less(events["created_us"], _MAX_CREATED_US)),

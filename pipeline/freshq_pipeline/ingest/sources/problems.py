@@ -20,6 +20,10 @@ CHANGES: Final = ("INSERT", "MODIFY", "REMOVE", "SNAPSHOT")
 # whatever waits would count as shed.
 MAX_AHEAD_US: Final = 86_400_000_000
 AHEAD: Final = "changed more than a day after it was recorded"
+# A clock that was never set may begin in 1970. A task that waited since then would have a row of `minutes`
+# for each minute. A shorter time may be true: an application may change a record long after its task ended.
+MAX_BEHIND_US: Final = 10 * 365 * 86_400_000_000
+BEHIND: Final = "changed more than ten years before it was recorded"
 REQUIRED: Final = ("event_id", "task_id", "changed_us", "stream_us", "created_us")
 
 
@@ -38,6 +42,7 @@ def unusable(event: dict[str, Column]) -> list[tuple[Column, str]]:
     return [
         *missing,
         (event["changed_us"] > event["stream_us"] + MAX_AHEAD_US, AHEAD),
+        (event["changed_us"] < event["stream_us"] - MAX_BEHIND_US, BEHIND),
         (~F.coalesce(event["status"].isin(*STATUSES), F.lit(False)), "unknown status"),
         (~F.coalesce(event["change"].isin(*CHANGES), F.lit(False)), "unknown change"),
     ]
