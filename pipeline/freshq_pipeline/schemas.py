@@ -190,9 +190,9 @@ TOTALS: Final[dict[str, str]] = {
     "task_id": "string",
     "life": "int",  # of the violations
     "problem": "string",
+    "created_us": "bigint",  # of the violations and the open tasks
     "status": "string",  # of the open tasks: their last steps
     "priority": "int",
-    "created_us": "bigint",
     "changed_us": "bigint",
     "not_before_us": "bigint",
 }

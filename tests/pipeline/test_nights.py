@@ -99,24 +99,34 @@ def test_the_recording_of_each_queue_begins_with_its_own_first_event(
     tape.put(0, "a", queue="one")
     tape.put(1, "b", queue="two")
     tape.put(2, "c", queue="two")
+    tape.put(2.1, "d", queue="two")
+    tape.change(2.2, "d", "CANCELLED")
+    tape.put(3, "d", queue="two")  # used again, and then lost
+    tape.take(4, "d")
+    tape.remove(4.5, "d", by_ttl=True)
     for at, task in ((5, "b"), (6, "c")):
         tape.take(at, task)
         tape.settle(at + 0.5, task, "SUCCESS")
-    first, other, _put, *rest = tape.landed()
+    first, other, _put, *earlier = tape.landed()[:5]
+    lost, rest = tape.landed()[5:8], tape.landed()[8:]
     # The queue two keeps a history only since 5 s, so that the put of c is before it.
     summary = assert_each_run_equals_duckdb(pipeline, tmp_path, [[first, *rest]])
     assert summary["ledger_violations"] == 0
     # An event of 1 s makes it known that the put of c is missing.
-    summary = assert_each_run_equals_duckdb(pipeline, tmp_path, [[first, *rest], [other]])
+    parts = [[first, *rest], [other, *lost]]
+    summary = assert_each_run_equals_duckdb(pipeline, tmp_path, parts)
     violations = {row["queue"]: row["ledger_violations"] for row in summary["queues"]}
-    assert violations == {"one": 0, "two": 1}
+    assert violations == {"one": 0, "two": 2}
+    # What was the first life of d is the second one: that is no new violation.
+    summary = assert_each_run_equals_duckdb(pipeline, tmp_path, [*parts, earlier])
+    assert (summary["new_ledger_violations"], summary["ledger_violations"]) == (0, 2)
     # To compute a day again brings no violation that the run before did not have.
     computed_again: tuple[dict[str, Any], ...] = ({}, {"since": "2026-01-01"}, {"index_lag_seconds": 1.0})
     for options in computed_again:
         again = pipeline(tmp_path / "in", tmp_path / "out", **options)
-        assert (again["new_ledger_violations"], again["ledger_violations"]) == (0, 1), options
+        assert (again["new_ledger_violations"], again["ledger_violations"]) == (0, 2), options
     afresh = pipeline(tmp_path / "in", tmp_path / "out", full_refresh=True)
-    assert [row["new_ledger_violations"] for row in afresh["queues"]] == [0, 1]
+    assert [row["new_ledger_violations"] for row in afresh["queues"]] == [0, 2]
 
 
 def test_days_of_the_options() -> None:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from freshq_pipeline.storage.state import State
 
 
-# What tells a violation of the ledger from all others. One task may have several problems.
-_VIOLATION: Final = ["queue", "task_id", "life"]
+# What tells a violation of the ledger from all others. One task may have several problems, and the number of
+# its life changes if an event of an earlier life comes late.
+_VIOLATION: Final = ["queue", "task_id", "created_us"]
 
 
 def figures(out: Folder, state: State) -> dict[str, Any]:
@@ -112,6 +113,6 @@ def _new_violations(out: Folder, state: State, before: State | None) -> Counter[
 
 def _violating(out: Folder, state: State, days: list[str], *, known: int) -> pa.Table:
     """Return the violations of some days, and whether they are known, in `known`."""
-    rows = read_totals(out, paths_of(state.tables, TOTAL), VIOLATIONS)
+    rows = read_totals(out, paths_of(state.tables, TOTAL), VIOLATIONS, [*_VIOLATION, "day"])
     rows = rows.filter(pc.field("day").isin(pa.array(days, pa.string()))).select(_VIOLATION)
     return rows.append_column("known", pa.repeat(known, len(rows)))

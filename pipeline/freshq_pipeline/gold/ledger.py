@@ -33,11 +33,16 @@ def ledger(counts: pa.Table) -> pa.Table:
 
 
 def violations(tasks: DataFrame) -> DataFrame:
-    """Return a row for each problem of a task.
+    """Return a row for each problem of a task, with the task's creation time in `created_us`.
 
     Args:
         tasks: The table `tasks`.
     """
     return tasks.where(F.size("problems") > 0).select(
-        "task_id", "life", "queue", day_of_creation().alias("day"), F.explode("problems").alias("problem")
+        "task_id",
+        "life",
+        "queue",
+        day_of_creation().alias("day"),
+        F.floor(F.col("created_ms") * 1000 + 0.5).alias("created_us"),
+        F.explode("problems").alias("problem"),
     )

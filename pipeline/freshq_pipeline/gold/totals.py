@@ -20,7 +20,7 @@ from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS
 from freshq_pipeline.storage.arrow_schema import arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -68,15 +68,16 @@ def count_open(out: Folder, paths: list[str]) -> int:
     return found
 
 
-def read_totals(out: Folder, paths: list[str], kind: str) -> pa.Table:
+def read_totals(out: Folder, paths: list[str], kind: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the totals of a kind, without those of `OPEN`.
 
     Args:
         out: The output folder.
         paths: Paths of files with totals.
         kind: One of the kinds.
+        columns: Which columns; None: those that the table or the figures over all days need.
     """
-    return _scanner(out, paths, kind).to_table()
+    return _scanner(out, paths, kind, columns or _READ[kind]).to_table()
 
 
 def scan_totals(out: Folder, paths: list[str], kind: str) -> Iterator[pa.RecordBatch]:
@@ -87,12 +88,12 @@ def scan_totals(out: Folder, paths: list[str], kind: str) -> Iterator[pa.RecordB
         paths: As above.
         kind: As above.
     """
-    batches: Iterator[pa.RecordBatch] = _scanner(out, paths, kind).to_batches()
+    batches: Iterator[pa.RecordBatch] = _scanner(out, paths, kind, _READ[kind]).to_batches()
     return batches
 
 
-def _scanner(out: Folder, paths: list[str], kind: str) -> Any:  # noqa: ANN401 - PyArrow has no types
-    return out.scan(paths, SCHEMA, _READ[kind], pc.field("kind") == kind)
+def _scanner(out: Folder, paths: list[str], kind: str, columns: Sequence[str]) -> Any:  # noqa: ANN401 - PyArrow has no types
+    return out.scan(paths, SCHEMA, columns, pc.field("kind") == kind)
 
 
 def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:

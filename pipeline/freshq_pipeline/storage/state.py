@@ -35,7 +35,7 @@ SUMMARY: Final = "summary.json"
 REPLAY: Final = "replay.json"
 # Durations of the parts of a run. Not in the tables: these are equal for equal input, durations are not.
 SECONDS: Final = "seconds.json"
-STATE_VERSION: Final = 8
+STATE_VERSION: Final = 9
 
 
 @dataclass(slots=True)
