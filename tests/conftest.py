@@ -57,7 +57,11 @@ DATABASES = ["sqlite", "postgres", "mariadb"]
 MISSING: Final = None if is_required() else what_is_missing()
 DYNAMODB: Final = "moto" if MISSING else "dynamodb_local"
 
-pytest_plugins = ["tests.support.browser_fixtures", "tests.support.database_fixtures"]
+pytest_plugins = [
+    "tests.support.browser_fixtures",
+    "tests.support.database_fixtures",
+    "tests.support.left_behind",
+]
 read_models_once()
 
 # Folders whose tests run one after the other, each folder in one process, and first, as they take longest:

@@ -9,7 +9,8 @@ from freshq import Outcome, Worker
 from freshq.policy.retry import Backoff
 from freshq.worker import claim_backoff, settle
 from tests.support.faults import counted, refused
-from tests.support.working import PATIENCE_SECONDS, wait_until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.working import wait_until
 
 if TYPE_CHECKING:
     import pytest

@@ -13,6 +13,7 @@ import pytest
 from freshq import Queue
 from freshq.cli.dashboard.app import Shown
 from freshq.cli.dashboard.server import Address, Dashboard
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ class Source:
             yield
         finally:
             self._ended.set()
-            thread.join(10)
+            thread.join(PATIENCE_SECONDS)
 
     def _run(self) -> None:
         began, put, claimed = time.monotonic(), 0, 0

@@ -28,6 +28,7 @@ from freshq.cli.main import app as command
 from freshq.feeds.schedules import Every, Schedule
 from freshq.model.palette import Colour
 from freshq.testing import FaultyStore
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -296,7 +297,7 @@ class TestLive:
             await first_events(live.events(), 3)
             watching = live._watching
             if watching is not None:
-                await asyncio.wait_for(watching, 10)
+                await asyncio.wait_for(watching, PATIENCE_SECONDS)
             return len(snapshots)
 
         assert asyncio.run(read_and_leave()) == len(snapshots) >= 2
@@ -339,7 +340,7 @@ class TestLive:
             await anext(events)
             queue.pause()
             live.refresh()
-            text = await asyncio.wait_for(anext(events), 10)
+            text = await asyncio.wait_for(anext(events), PATIENCE_SECONDS)
             live.close()
             assert [text async for text in events] == []
             snapshot: dict[str, Any] = json.loads(text.partition("data: ")[2])
@@ -431,7 +432,7 @@ class TestCommand:
                     lines = stream.iter_lines()
                     assert any(line == "event: snapshot" for line in lines)
                     process.send_signal(signal.SIGINT)
-                    assert process.wait(30) == 0
+                    assert process.wait(PATIENCE_SECONDS) == 0
             finally:
                 process.kill()
             _out, errors = process.communicate()

@@ -21,6 +21,7 @@ from local.history import read_changes, versions_by_task
 
 from freshq import Queue
 from tests.e2e.package import Package
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from local.history import Change
 
     from freshq import Task
-
-PATIENCE_SECONDS = 60.0
 
 
 def wait_until(condition: Callable[[], Any], patience_seconds: float = PATIENCE_SECONDS) -> Any:

@@ -16,6 +16,7 @@ from local.deploy import PROJECT
 from local.facts import CALM_GOODPUT_SHARE
 
 from tests.e2e.conftest import group, wait_until
+from tests.support.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.timeout(360), pytest.mark.usefixtures("template")]
 
@@ -78,6 +79,6 @@ def test_it_leaves_nothing_running_when_it_is_stopped(number: signal.Signals) ->
     process = start()
     below = wait_until(lambda: descendants(process.pid))
     os.kill(process.pid, number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == (130 if number is signal.SIGINT else 128 + number)
     assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []

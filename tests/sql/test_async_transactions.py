@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from freshq import AsyncQueue, Queue
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 2
 TASKS = 8
-PATIENCE_SECONDS = 60
 
 
 def test_those_that_wait_for_a_connection_do_not_keep_the_others_from_ending(

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import Queue
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ TABLE: Final = "planned"
 FINISHED: Final = 16_000
 # More than the driver and the server need to keep a plan.
 OFTEN: Final = 20
-PATIENCE_SECONDS: Final = 20
 FAR_US: Final = 2_000_000_000_000_000
 
 

@@ -25,6 +25,7 @@ from freshq.cli.process.ending import ControlChannel, ControlMessage, WorkStatus
 from freshq.feeds.relay import Relay
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, ids, known, payloads
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from freshq import Receipt
     from tests.conftest import Clock, StoreUnderTest
 
-PATIENCE_SECONDS = 10.0
 
 run = CliRunner().invoke
 
@@ -259,7 +259,7 @@ class TestRelay:
         relay = threading.Thread(target=Relay(source, target(store)).run, args=(stop,))
         relay.start()
         stop.set()
-        relay.join(10)
+        relay.join(PATIENCE_SECONDS)
         assert not relay.is_alive()
 
 

@@ -17,6 +17,7 @@ from freshq.errors import StoreError
 from freshq.stores.sql.connection_limits import ConnectionLimits
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.prepared import PreparedStatement
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ class Meeting:
     def hold(self) -> int:
         """Wait until the test has seen enough."""
         self.met.set()
-        assert self.left.wait(10)
+        assert self.left.wait(PATIENCE_SECONDS)
         return 1
 
 
@@ -104,7 +105,7 @@ def test_a_statement_that_hangs_does_not_hold_up_the_others_for_ever(
     with ThreadPoolExecutor(1) as threads:
         hangs = threads.submit(database.execute, statement(database, "hold"), {})
         try:
-            assert meeting.met.wait(10)
+            assert meeting.met.wait(PATIENCE_SECONDS)
             assert database.execute(statement(database, "meet"), {}).rows == [(1,)]
             assert not hangs.done()
         finally:
@@ -134,14 +135,14 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(
     with ThreadPoolExecutor(1) as threads:
         hangs = threads.submit(database.execute, statement(database, "hold"), {})
         try:
-            assert meeting.met.wait(10)
+            assert meeting.met.wait(PATIENCE_SECONDS)
             child = os.fork()
             if child == 0:
                 try:
                     os._exit(0 if database.execute(one, {}).rows == [(1,)] else 2)
                 finally:
                     os._exit(1)
-            assert exit_code(child, 20) == 0
+            assert exit_code(child, PATIENCE_SECONDS) == 0
         finally:
             meeting.left.set()
         assert hangs.result().rows == [(1,)]

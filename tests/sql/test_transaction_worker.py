@@ -12,7 +12,8 @@ import pytest
 from freshq import Busy, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
 from freshq.worker.report import WorkerState
 from tests.sql.conftest import write, written
-from tests.support.working import PATIENCE_SECONDS, Quiet, wait_until, work_off
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.working import Quiet, wait_until, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -11,13 +11,13 @@ import sqlalchemy as sa
 from freshq import Busy, PutOutcome, Queue, Reject, Retry, TaskStatus
 from freshq.policy.rules import CodelRule
 from tests.sql.conftest import write, written
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known, payloads, total
 
 if TYPE_CHECKING:
     from tests.conftest import StoreUnderTest
 
 # Far longer than a claim takes, and shorter than a database waits for a lock.
-PATIENCE_SECONDS: Final = 20
 
 
 class TestTransaction:

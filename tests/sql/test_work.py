@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq import Queue, TaskStatus
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.proxy import Fault, Proxy
 from tests.support.work import APP, Work, until
 
@@ -56,7 +57,7 @@ def test_the_first_signal_drains_and_nothing_is_lost(folder: Path, queue: Queue,
         until(lambda: work.check("/ready") == 503)
         assert work.check("/live") == 200
         (folder / "release").touch()
-        assert work.process.wait(30) == 0
+        assert work.process.wait(PATIENCE_SECONDS) == 0
     assert (queue.stats().success, queue.stats().pending) == (2, 1)
     (ended,) = work.all("ended")
     assert (ended["exit_status"], ended["outcomes"]["succeeded"], ended["unfinished"]) == (0, 2, [])

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from freshq import Outcome, Queue
 from freshq.stores.sql import SqlStore
-from tests.support.working import PATIENCE_SECONDS, work_off
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.working import work_off
 
 if TYPE_CHECKING:
     from freshq import Task

@@ -11,6 +11,7 @@ import pytest
 
 from freshq import Outcome, Queue, Worker
 from tests.support.databases import Postgres, Unavailable, is_required
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import within_seconds
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def test_a_worker_outlives_its_database(server: Postgres) -> None:
         during.set()
         after.set()
         worker.stop()
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
         queue.close()
     (report,) = reports
     assert report.outcomes[Outcome.SUCCEEDED] == TASKS

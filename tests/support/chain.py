@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import boto3
 import pytest
+from botocore.config import Config
 
 from freshq import Queue
 from freshq.aws import clients, observability
@@ -25,6 +26,7 @@ from tests.support.aws_stub import AwsStub
 from tests.support.dynamodb_local import create_without_stream
 from tests.support.faults import AFTER, BEFORE, Died
 from tests.support.functions import Context, load_function
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,9 +47,9 @@ ENVIRONMENT: Final = {
     "FRESHQ_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
     "FRESHQ_CONCURRENCY": "1",
 }
-# How long a test waits for a thread before it fails.
-PATIENCE_SECONDS: Final = 20.0
 
+# A thread of the stub that the machine stalls is no outage.
+PATIENT: Final = Config(connect_timeout=PATIENCE_SECONDS, read_timeout=PATIENCE_SECONDS)
 # Runs of each task: the effects that the world sees.
 RUNS: Final[Counter[str]] = Counter()
 
@@ -244,6 +246,8 @@ def chain_on(dynamodb: DynamoDBClient) -> Iterator[Chain]:
         }
         for name, value in {**ENVIRONMENT, **endpoints}.items():
             patch.setenv(name, value)
+        for name in ("CLIENT_CONFIG", "SMALL_CALL_CONFIG", "DELIVERY_CONFIG"):
+            patch.setattr(clients, name, getattr(clients, name).merge(PATIENT))
         # Its credentials, which are part of a table's address there, are those of now.
         clients._session.cache_clear()
         stack.callback(clients._session.cache_clear)

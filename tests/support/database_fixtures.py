@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -11,12 +12,20 @@ from freshq.stores.sql import ConnectionLimits, SqlStore
 from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.schema import schema
 from tests.support.databases import MariaDB, Postgres, Server, Unavailable, is_required
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     import sqlalchemy as sa
+
+# A thread or a server that the machine stalls is no outage.
+PATIENT: Final = ConnectionLimits(
+    connect_timeout_seconds=PATIENCE_SECONDS,
+    answer_timeout_seconds=PATIENCE_SECONDS,
+    lock_timeout_seconds=PATIENCE_SECONDS,
+)
 
 
 def _running(server: Server) -> Iterator[Server]:
@@ -42,7 +51,7 @@ def mariadb_server() -> Iterator[Server]:
 
 
 def _migrated(server: Server) -> Iterator[sa.Engine]:
-    engine = open_engine(server.url)
+    engine = open_engine(server.url, PATIENT)
     SqlStore(engine).create_table()
     yield engine
     engine.dispose()
@@ -100,6 +109,6 @@ def sqlite_url(_sqlite_template: Path, tmp_path: Path) -> str:
 def sqlite_engine(sqlite_url: str) -> Iterator[sa.Engine]:
     """Return an engine on empty tables."""
     # A test's file need not outlive a loss of power.
-    engine = open_engine(sqlite_url, ConnectionLimits(durable=False))
+    engine = open_engine(sqlite_url, replace(PATIENT, durable=False))
     yield engine
     engine.dispose()

@@ -44,6 +44,7 @@ import boto3
 from botocore.config import Config
 
 from freshq.stores.dynamodb.schema import table_definition
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -311,8 +312,8 @@ class DynamoDBLocal:
             aws_secret_access_key="local",  # noqa: S106 - the emulator checks no secret
             config=Config(
                 proxies={},
-                connect_timeout=5,
-                read_timeout=30,
+                connect_timeout=PATIENCE_SECONDS,
+                read_timeout=PATIENCE_SECONDS,
                 max_pool_connections=32,
                 retries={"total_max_attempts": 1, "mode": "standard"},
             ),

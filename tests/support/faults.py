@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from botocore.httpsession import URLLib3Session
 
 from freshq.stores.dynamodb.schema import create_table
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -264,6 +265,8 @@ def client_at(endpoint_url: str, attempts: int = 1) -> DynamoDBClient:
         region_name="us-east-1",
         aws_access_key_id="local",
         aws_secret_access_key="local",  # noqa: S106 - names no account
-        config=Config(connect_timeout=2, retries={"mode": "standard", "total_max_attempts": attempts}),
+        config=Config(
+            connect_timeout=PATIENCE_SECONDS, retries={"mode": "standard", "total_max_attempts": attempts}
+        ),
     )
     return client

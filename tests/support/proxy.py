@@ -10,6 +10,8 @@ import threading
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Self
 
+from tests.support.patience import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -53,7 +55,7 @@ class Proxy:
     def __enter__(self) -> Self:
         """Start to listen on a free port."""
         self._thread.start()
-        if not self._ready.wait(10):
+        if not self._ready.wait(PATIENCE_SECONDS):
             raise TimeoutError("the proxy did not start")
         return self
 
@@ -62,7 +64,7 @@ class Proxy:
     ) -> None:
         """Close every connection."""
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_SECONDS)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

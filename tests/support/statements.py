@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from freshq.stores.sql import SqlStore
 from freshq.stores.sql.schema import schema
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 # Instructions of SQLite's virtual machine between two counts.
 INSTRUCTIONS: Final = 20
-PATIENCE_SECONDS: Final = 20
 
 
 @contextmanager

@@ -12,11 +12,12 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from tests.support.patience import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-PATIENCE_SECONDS: Final = 30.0
 QUICK: Final = ("--poll-seconds", "0.02", "--status-seconds", "0")
 
 # What the runner of these tests does depends on the payload.
@@ -125,7 +126,7 @@ class Work:
         """Return the status of a health check."""
         port = self.first("started")["health_port"]
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             with error:

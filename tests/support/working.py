@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from freshq import Unreachable, Worker
 from freshq.stores.memory import MemoryStore
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from freshq.stores.base import Guard
     from freshq.stores.claim_request import ClaimRequest
     from tests.conftest import Clock
-
-PATIENCE_SECONDS: Final = 20.0
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -16,6 +16,7 @@ from freshq.queue.base import BaseQueue
 from freshq.queue.threads import Threads
 from freshq.stores.memory import MemoryStore
 from freshq.testing import FaultyStore
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, payloads
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 # What is no verb (tests/unit/test_public_names.py), and what is no coroutine.
 NOT_VERBS = {"uniform", "store", "lifecycle"}
 SAME_PROPERTIES = {"name", "order", "lease_seconds", "max_age_seconds", "codec", "telemetry"}
-LONG_SECONDS = 30
 
 
 def public(kind: type) -> set[str]:
@@ -47,13 +47,13 @@ class HeldStore(MemoryStore):
 
     def claim(self, request: ClaimRequest) -> list[Task]:
         self.claiming.set()
-        assert self.may_go_on.wait(LONG_SECONDS)
+        assert self.may_go_on.wait(PATIENCE_SECONDS)
         return super().claim(request)
 
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds."""
-    async with asyncio.timeout(LONG_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -120,7 +120,7 @@ class TestUse:
 
     def test_many_that_wait_leave_threads_for_the_others(self) -> None:
         async def wait_and_put() -> list[object]:
-            async with AsyncQueue(Queue.memory(), max_threads=1) as queue, asyncio.timeout(LONG_SECONDS):
+            async with AsyncQueue(Queue.memory(), max_threads=1) as queue, asyncio.timeout(PATIENCE_SECONDS):
                 polls = [asyncio.create_task(queue.poll(poll_seconds=0.05)) for _ in range(20)]
                 for number in range(20):
                     await queue.put(number)
@@ -132,10 +132,10 @@ class TestUse:
         async def poll_and_put() -> list[object]:
             async with AsyncQueue.sql(f"sqlite:///{tmp_path}/tasks.db") as queue:
                 await queue.create_table()
-                poll = asyncio.create_task(queue.poll(poll_seconds=LONG_SECONDS * 10))
+                poll = asyncio.create_task(queue.poll(poll_seconds=PATIENCE_SECONDS * 10))
                 await asyncio.sleep(0.05)
                 await queue.put("new")
-                async with asyncio.timeout(LONG_SECONDS):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     return payloads(await poll)
 
         assert asyncio.run(poll_and_put()) == ["new"]
@@ -247,7 +247,7 @@ class TestCancelling:
 
         def call() -> int:
             began.set()
-            assert may_go_on.wait(LONG_SECONDS)
+            assert may_go_on.wait(PATIENCE_SECONDS)
             return 1
 
         def undo(_answer: int) -> None:
@@ -363,7 +363,7 @@ class TestTransaction:
                     assert held is not None
                     await held.run(insert)
                     inside.set()
-                    await asyncio.sleep(LONG_SECONDS)
+                    await asyncio.sleep(PATIENCE_SECONDS)
 
             task = asyncio.create_task(hold())
             await inside.wait()
@@ -376,7 +376,7 @@ class TestTransaction:
 
         def slowly(connection: sa.Connection) -> None:
             writing.set()
-            assert may_go_on.wait(LONG_SECONDS)
+            assert may_go_on.wait(PATIENCE_SECONDS)
             insert(connection)
 
         async def work(queue: AsyncQueue) -> None:

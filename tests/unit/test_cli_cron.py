@@ -27,7 +27,7 @@ from freshq.cli.session import Session
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
 from tests.support.functions import PROJECT
-from tests.support.work import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path

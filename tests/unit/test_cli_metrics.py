@@ -22,6 +22,7 @@ from freshq.cli.commands.metrics.server import MetricsServer, prometheus_name
 from freshq.cli.main import app
 from freshq.queue.gauges import GAUGES, gauges
 from freshq.testing import FaultyStore
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +104,7 @@ def test_it_ends_when_told_to(sqlite_url: str, told: signal.Signals) -> None:
             url = json.loads(process.stdout.readline())["url"]
             assert "freshq_tasks_pending" in httpx.get(url).text
             process.send_signal(told)
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE_SECONDS) == 0
         finally:
             process.kill()
         _out, errors = process.communicate()

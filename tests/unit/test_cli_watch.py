@@ -34,14 +34,13 @@ from freshq.cli.commands.watch.snapshots import (
 )
 from freshq.cli.main import app
 from freshq.errors import Throttled
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from freshq.cli.commands.watch.snapshots import Snapshot
     from tests.conftest import Clock, StoreUnderTest
-
-DEADLINE_SECONDS = 30.0
 
 
 def filled(queue: Queue, clock: Clock) -> None:
@@ -260,7 +259,7 @@ class TestCommand:
             shown = _until(terminal, b"in time")
             process.send_signal(signal.SIGINT)
             _until(terminal, None)
-            assert process.wait(DEADLINE_SECONDS) == 0
+            assert process.wait(PATIENCE_SECONDS) == 0
         os.close(terminal)
         assert b"queue default" in shown
 
@@ -268,7 +267,7 @@ class TestCommand:
 def _until(terminal: int, sign: bytes | None) -> bytes:
     """Return the output of a terminal up to a sign; None for all of it until it is closed."""
     shown = b""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     with suppress(OSError):  # raised when the process of the terminal has ended
         while sign is None or sign not in shown:
             readable, _, _ = select.select([terminal], [], [], deadline - time.monotonic())

@@ -34,6 +34,7 @@ from freshq.cli.process.report import (
 )
 from freshq.worker.report import Outcome, WorkerState, WorkerStatus
 from tests.support.functions import PROJECT
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.work import until
 from tests.support.working import SlowClaims
 
@@ -261,7 +262,7 @@ def test_a_worker_that_waits_for_its_store_is_left_behind(monkeypatch: pytest.Mo
     worker = Worker(Queue(store), str)
 
     def interrupt_twice() -> None:
-        assert store.waits.wait(30)
+        assert store.waits.wait(PATIENCE_SECONDS)
         control.send(ControlMessage.SIGNAL)
         control.send(ControlMessage.SIGNAL)
 
@@ -271,7 +272,7 @@ def test_a_worker_that_waits_for_its_store_is_left_behind(monkeypatch: pytest.Mo
         status = process.WorkProcess(worker, JsonLines(stream, 60), control, None).run()
     finally:
         store.answer.set()
-        interrupter.join(30)
+        interrupter.join(PATIENCE_SECONDS)
     events = [json.loads(line) for line in stream.getvalue().splitlines()]
     names = [each["event"] for each in events if each["event"] != "status"]
     assert names == ["draining", "stopping", "ended"]
@@ -287,7 +288,7 @@ def test_after_drain_seconds_the_tasks_are_given_back() -> None:
         del task
         started.set()
         control.send(ControlMessage.DRAIN)
-        assert release.wait(30)
+        assert release.wait(PATIENCE_SECONDS)
 
     queue.put("work", task_id="a")
     try:

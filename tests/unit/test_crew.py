@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from freshq.worker.crew import Crew
-
-WAIT_SECONDS = 10.0
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class Watched:
@@ -30,7 +29,7 @@ class Watched:
     def settle(self, ended: list[Any]) -> None:
         self.happened.append(f"settle {len(ended)}")
         self.settling.set()
-        assert self.may_settle.wait(WAIT_SECONDS)
+        assert self.may_settle.wait(PATIENCE_SECONDS)
         for _ in ended:
             self.settled.release()
 
@@ -54,18 +53,18 @@ def run_of_task() -> Any:
 def test_freed_slots_are_reported_before_the_runs_are_settled(watched: Watched) -> None:
     watched.crew.start([run_of_task()])
     watched.crew.wake()
-    assert watched.settling.wait(WAIT_SECONDS)
+    assert watched.settling.wait(PATIENCE_SECONDS)
     assert watched.happened == ["run", "freed", "settle 1"]
 
 
 def test_a_slot_that_is_freed_while_a_call_settles_is_reported_at_once(watched: Watched) -> None:
     watched.crew.start([run_of_task()])
     watched.crew.wake()
-    assert watched.settling.wait(WAIT_SECONDS)
-    assert watched.freed.acquire(timeout=WAIT_SECONDS)
+    assert watched.settling.wait(PATIENCE_SECONDS)
+    assert watched.freed.acquire(timeout=PATIENCE_SECONDS)
     watched.crew.start([run_of_task()])
     watched.crew.wake()
-    assert watched.freed.acquire(timeout=WAIT_SECONDS)
+    assert watched.freed.acquire(timeout=PATIENCE_SECONDS)
     assert watched.happened == ["run", "freed", "settle 1", "run", "freed"]
 
 
@@ -74,6 +73,6 @@ def test_every_run_of_a_burst_is_settled(watched: Watched) -> None:
     watched.crew.start([run_of_task() for _ in range(200)])
     watched.crew.wake()
     for _ in range(200):
-        assert watched.settled.acquire(timeout=WAIT_SECONDS)
+        assert watched.settled.acquire(timeout=PATIENCE_SECONDS)
     assert watched.happened.count("run") == 200
-    assert watched.freed.acquire(timeout=WAIT_SECONDS)
+    assert watched.freed.acquire(timeout=PATIENCE_SECONDS)

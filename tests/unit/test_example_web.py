@@ -17,13 +17,13 @@ import pytest
 from freshq import Queue, TaskStatus
 from tests.support.databases import HOST, free_port
 from tests.support.functions import PROJECT
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, within_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PATIENCE_SECONDS = 60
 REQUESTS = 20
 # uvicorn ends by the signal that it was sent, once it has ended in good order.
 ENDED_BY_SIGTERM = {0, -signal.SIGTERM}

@@ -18,8 +18,9 @@ from freshq.model.telemetry import RunScope, Telemetry
 from freshq.policy.retry import Backoff
 from freshq.testing import FaultyStore, drain, make_task
 from freshq.worker.runs import in_thread
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
-from tests.support.working import PATIENCE_SECONDS, Quiet
+from tests.support.working import Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,6 +19,7 @@ from freshq.aws.archive import Archive
 from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import Clock
 from tests.support.functions import EVENTS, PROJECT, Context, load_event
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import within_seconds
 
 if TYPE_CHECKING:
@@ -350,7 +351,7 @@ class TestProcessTasks:
             HANGING.set()
             for thread in threading.enumerate():
                 if thread.name == "freshq-run":
-                    thread.join(20)
+                    thread.join(PATIENCE_SECONDS)
             observability.metrics.clear_metrics()
         assert application.queue.stats().pending == 1
 
@@ -603,7 +604,7 @@ HANGING: Final = threading.Event()
 
 def hang(task: Any) -> None:
     """Be a runner that does not end before the test does."""
-    assert HANGING.wait(60), task
+    assert HANGING.wait(PATIENCE_SECONDS), task
 
 
 def pull_the_switch(task: Any) -> str:

@@ -15,6 +15,7 @@ from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.keyspace import Keyspace
 from freshq.stores.dynamodb.lease_items import due_at, task_ids_of
 from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES, LeaseRecords
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 NOW = 1000.0
 LEASE_SECONDS = 60.0
 UNTIL = NOW + LEASE_SECONDS
-DEADLINE_SECONDS = 10.0
 
 
 @dataclass
@@ -158,7 +158,7 @@ class TestWriteInProgress:
 
         table.before_put = claim_meanwhile
         cover(leases, "c")
-        claimer.join(DEADLINE_SECONDS)
+        claimer.join(PATIENCE_SECONDS)
         assert table.named() >= {"a", "b", "c"}
 
     def test_settling_and_extending_do_not_wait_for_it(self, leases: LeaseRecords, table: FakeTable) -> None:
@@ -168,7 +168,7 @@ class TestWriteInProgress:
             for task in (changed("a", None), changed("b", UNTIL + 30)):
                 settler = threading.Thread(target=follow, args=(leases, task), daemon=True)
                 settler.start()
-                settler.join(DEADLINE_SECONDS)
+                settler.join(PATIENCE_SECONDS)
                 assert not settler.is_alive()
 
         table.before_put = settle_meanwhile
@@ -185,7 +185,7 @@ class TestWriteInProgress:
 
         table.before_put = claim_meanwhile
         cover(leases, "a", ahead=("b",))
-        claimer.join(DEADLINE_SECONDS)
+        claimer.join(PATIENCE_SECONDS)
         assert (table.writes, table.named()) == (1, {"a", "b"})
 
 

@@ -19,6 +19,7 @@ from freshq.model.checks import (
 from freshq.model.json_values import json_text
 from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES, NewTask, parse_new_task
 from freshq.model.outcomes import Busy, Reject, Retry
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -159,5 +160,5 @@ def test_concurrent_first_puts_build_the_validator_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(new_task, "NewTask", Unbuilt)
     with ThreadPoolExecutor(max_workers=1) as pool:
         assert parse_new_task({"payload": "first"}).payload == "first"
-        assert [put.result(timeout=10).payload for put in pending] == ["second"]
+        assert [put.result(PATIENCE_SECONDS).payload for put in pending] == ["second"]
     assert len(entries) == 1

@@ -40,6 +40,7 @@ from freshq import (
 from freshq.policy.retry import Backoff
 from freshq.testing import FaultyStore, ManualClock
 from tests.support.functions import PROJECT
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Quiet, wait_until, work_off
 
 if TYPE_CHECKING:
@@ -380,9 +381,9 @@ class TestAsync:
         worker = Worker(queue, handlers, poll_seconds=0.01)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        assert begun.wait(20)
+        assert begun.wait(PATIENCE_SECONDS)
         worker.stop_at_once()
-        thread.join(20)
+        thread.join(PATIENCE_SECONDS)
         wait_until(lambda: bool(told.spans("run")))
         assert failure(told.span("run"))[2] == "CancelledRun"
 

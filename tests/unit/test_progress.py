@@ -16,8 +16,9 @@ from freshq.model.progress import MAX_STEP_CHARS, Progress, checked_progress
 from freshq.stores.memory import MemoryStore
 from freshq.testing import drain, make_task
 from freshq.worker.runs import PROGRESS_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known
-from tests.support.working import PATIENCE_SECONDS, FailingStore, Hanging, Quiet, wait_until, work_off
+from tests.support.working import FailingStore, Hanging, Quiet, wait_until, work_off
 
 if TYPE_CHECKING:
     from freshq.stores.base import Guard

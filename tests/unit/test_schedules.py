@@ -15,6 +15,7 @@ from freshq import BacklogLimit, Queue, StoreError, WhenFull
 from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import payloads, total, within_seconds
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -370,5 +371,5 @@ class TestScheduler:
             assert within_seconds(10, lambda: total(queue) >= 3)
         finally:
             stop.set()
-            thread.join(10)
+            thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()

@@ -25,6 +25,7 @@ from freshq import (
 from freshq.testing import FaultyStore
 from freshq.worker import serving
 from freshq.worker.report import WorkerState
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known
 from tests.support.working import lease_of
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from freshq import RunReport
 
-PATIENCE_SECONDS = 30
 MANY = 500
 # For claims, renewals, upkeep and settlements, whatever the number of coroutines.
 MOST_THREADS = 30

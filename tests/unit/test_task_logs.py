@@ -14,6 +14,7 @@ from freshq import Busy, Handlers, Outcome, Queue, Reject, Retry, TaskLogFilter,
 from freshq.cli.process.report import JsonLines, ReportingHandler
 from freshq.policy.retry import Backoff
 from freshq.testing import FaultyStore, drain
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import work_off
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def test_a_drain_in_a_test_tells_the_same(kept: Kept) -> None:
 
 
 def test_two_runs_at_a_time_are_told_apart(kept: Kept) -> None:
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=PATIENCE_SECONDS)
 
     def run(task: Task) -> None:
         both.wait()

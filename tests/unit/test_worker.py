@@ -17,7 +17,8 @@ from freshq.policy.token_bucket import SharedBucket
 from freshq.stores.memory import MemoryStore
 from freshq.worker.report import LoggingObserver
 from freshq.worker.runner import load_runner
-from tests.support.working import PATIENCE_SECONDS, FailingStore, Quiet, wait_until, work_off
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.working import FailingStore, Quiet, wait_until, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable

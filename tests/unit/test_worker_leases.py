@@ -16,8 +16,8 @@ from freshq.worker import lease_renewal, loop
 from freshq.worker.lease_renewal import LeaseRenewal
 from freshq.worker.runs import TaskRuns
 from freshq.worker.settle import too_late_to_run
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import (
-    PATIENCE_SECONDS,
     FailingStore,
     Hanging,
     Quiet,

@@ -13,7 +13,8 @@ from freshq import DamagedTaskError, Outcome, Queue, StoreError, Unreachable, Wo
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.worker import claim_backoff, lease_renewal, settle
-from tests.support.working import PATIENCE_SECONDS, Outage, Quiet, lease_of, wait_until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.working import Outage, Quiet, lease_of, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,8 @@ from freshq.worker import settle
 from freshq.worker.lease_renewal import LeaseRenewal
 from freshq.worker.report import WorkerState
 from freshq.worker.runs import StartedCoroutine, TaskRun, TaskRuns
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import (
-    PATIENCE_SECONDS,
     FailingStore,
     Hanging,
     InThread,

@@ -10,7 +10,8 @@ import pytest
 from freshq import Busy, Outcome, Queue, StoreError, Task, Unreachable, Worker
 from freshq.stores.memory import MemoryStore
 from freshq.worker import crew
-from tests.support.working import PATIENCE_SECONDS, Quiet, wait_until, work_off
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.working import Quiet, wait_until, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,12 +12,12 @@ from freshq.queue.upkeep import LARGE_PORTION
 from freshq.stores.memory import MemoryStore
 from freshq.worker.upkeep import BackgroundUpkeep
 from tests.conftest import Clock
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.working import wait_until
 
 if TYPE_CHECKING:
     from freshq import Task
     from freshq.stores.base import Due
-
-DEADLINE_SECONDS = 20
 
 
 class FailingStore(MemoryStore):
@@ -41,26 +41,20 @@ def test_what_is_due_is_brought_in_while_every_slot_is_busy() -> None:
 
     def runner(_task: Task) -> None:
         running.set()
-        assert finish.wait(DEADLINE_SECONDS)
+        assert finish.wait(PATIENCE_SECONDS)
 
     worker = Worker(queue, runner, concurrency=1)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        assert running.wait(DEADLINE_SECONDS)
+        assert running.wait(PATIENCE_SECONDS)
         clock.advance(10)
-        brought_in = threading.Event()
-        for _ in range(DEADLINE_SECONDS * 20):
-            if queue.stats().delayed == 0:
-                brought_in.set()
-                break
-            brought_in.wait(0.05)
-        assert brought_in.is_set()
+        wait_until(lambda: queue.stats().delayed == 0)
         assert queue.store.get("delayed").status is TaskStatus.PENDING  # type: ignore[union-attr]
     finally:
         worker.stop()
         finish.set()
-        thread.join(DEADLINE_SECONDS)
+        thread.join(PATIENCE_SECONDS)
 
 
 def test_an_outage_is_logged_once_and_outlived(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from freshq import Outcome, Queue, Reject, Retry, RetryBudget, TableMissing, TaskStatus, Worker
+from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
+from freshq.worker import settle
 from freshq.worker.report import WorkerState
-from tests.support.working import PATIENCE_SECONDS, FailingStore, InThread, Quiet, wait_until, work_off
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off
 
 if TYPE_CHECKING:
     from freshq import Task
@@ -134,7 +137,10 @@ class TestStopAtOnce:
             assert status_of(work.queue, "a") is TaskStatus.SUCCESS
         assert (report.given_back, report.unfinished) == ([], ["a"])
 
-    def test_a_task_that_cannot_be_given_back_is_unfinished(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_task_that_cannot_be_given_back_is_unfinished(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.02, 0.05))
         store = FailingStore()
         with Blocked(Queue(store)) as work:
             store.changes_that_fail = 1000
@@ -142,6 +148,8 @@ class TestStopAtOnce:
             report = work.ended()
         assert (report.given_back, report.unfinished) == ([], ["a"])
         assert "task a stays TAKEN until its lease expires: no answer" in caplog.text
+        store.changes_that_fail = 0
+        wait_until(lambda: status_of(work.queue, "a") is TaskStatus.SUCCESS)  # the run is still settled
 
 
 class TestStatus:

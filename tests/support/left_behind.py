@@ -1,0 +1,62 @@
+"""Fails a test that leaves a thread of freshq behind, or during which a line of the log could not be written.
+
+Such a thread works, and logs, while other tests run: into streams that are closed by then.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from tests.support.patience import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The event loop of a `Handlers`, which has nothing to do between tasks, lives as long as the process.
+STAYS: Final = "freshq-handlers"
+_BEFORE: Final = pytest.StashKey[set[threading.Thread]]()
+_unwritten: Final[list[str]] = []
+
+
+def _not_written(_handler: logging.Handler, record: logging.LogRecord) -> None:
+    """Note an error of a handler, which only prints it as a rule."""
+    thread = threading.current_thread().name
+    _unwritten.append(f"{thread}: {record.msg!r} of {record.name}: {sys.exception()!r}")
+
+
+def is_of_freshq(thread: threading.Thread) -> bool:
+    """Return whether a thread runs code of the library, and is to end with what started it."""
+    module = getattr(getattr(thread, "_target", None), "__module__", None) or ""
+    return thread.name != STAYS and (thread.name.startswith("freshq") or module.startswith("freshq."))
+
+
+def pytest_configure() -> None:
+    """Learn of every line that a handler cannot write."""
+    logging.Handler.handleError = _not_written  # type: ignore[method-assign]  # pytest's own handler has another
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Remember what runs already."""
+    item.stash[_BEFORE] = set(threading.enumerate())
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[Any]:
+    """Wait for the threads that end by themselves, and fail if others do not."""
+    result = yield
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    left = [each for each in threading.enumerate() if is_of_freshq(each) and each not in item.stash[_BEFORE]]
+    for thread in left:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    names = [thread.name for thread in left if thread.is_alive()]
+    assert names == [], "it leaves threads behind"
+    unwritten, _unwritten[:] = list(_unwritten), []
+    assert unwritten == [], "lines of the log could not be written"
+    return result
