@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -16,6 +16,7 @@ from freshq.stores.sql import SqlStore
 from tests.conftest import StoreUnderTest
 from tests.contract.test_verbs import *  # noqa: F403 - every test of the verbs runs here too
 from tests.contract.test_wait import *  # noqa: F403 - and those of waiting
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +37,12 @@ class Blocking:
             return verb
         return self._waited(verb()) if name == "paused" else lambda *a, **k: self._waited(verb(*a, **k))
 
+    def end(self) -> None:
+        """End its threads."""
+        self._waited(self._async_queue.close())
+
     def _waited(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_SECONDS)
 
 
 @dataclass
@@ -45,10 +50,12 @@ class AsyncStoreUnderTest(StoreUnderTest):
     """A store with queues whose verbs are coroutines."""
 
     loop: asyncio.AbstractEventLoop | None = None
+    opened: list[Blocking] = field(default_factory=list)
 
     def queue(self, *, shards: int = 1, **options: Any) -> Queue:
         assert self.loop is not None
-        return cast("Queue", Blocking(super().queue(shards=shards, **options), self.loop))
+        self.opened.append(Blocking(super().queue(shards=shards, **options), self.loop))
+        return cast("Queue", self.opened[-1])
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +70,13 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, loop: asyncio.AbstractEventLoop) -> StoreUnderTest:
+def store(request: pytest.FixtureRequest, loop: asyncio.AbstractEventLoop) -> Iterator[StoreUnderTest]:
     if request.param == "memory":
         memory = MemoryStore()
-        return AsyncStoreUnderTest("memory", lambda _shards: memory, loop=loop)
-    engine = request.getfixturevalue("sqlite_engine")
-    return AsyncStoreUnderTest("sqlite", lambda _shards: SqlStore(engine), loop=loop)
+        store = AsyncStoreUnderTest("memory", lambda _shards: memory, loop=loop)
+    else:
+        engine = request.getfixturevalue("sqlite_engine")
+        store = AsyncStoreUnderTest("sqlite", lambda _shards: SqlStore(engine), loop=loop)
+    yield store
+    for queue in store.opened:
+        queue.end()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 THREADS: Final = 16
 CALLS: Final = 2
-DEADLINE_SECONDS: Final = 60.0
+DEADLINE_SECONDS: Final = 240.0
 SPANISH: Final = {"language": "Spanish"}
 ENGLISH: Final = {"language": "English"}
 

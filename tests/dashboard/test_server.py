@@ -371,7 +371,7 @@ class TestServing:
             assert httpx.get(root).status_code == 200
             headers = {"X-Freshq-Token": token}
             assert httpx.get(f"{root}api/queue", headers=headers).json()["name"] == "quotes"
-            with httpx.stream("GET", f"{root}api/live", headers=headers) as stream:
+            with httpx.stream("GET", f"{root}api/live", headers=headers, timeout=PATIENCE_SECONDS) as stream:
                 assert next(stream.iter_lines()) == "event: history"
         assert not any(thread.name == "freshq-dashboard" for thread in threading.enumerate())
         with pytest.raises(httpx.ConnectError):
@@ -428,7 +428,9 @@ class TestCommand:
                 url = json.loads(process.stdout.readline())["url"]
                 root, _, token = url.partition("#token=")
                 headers = {"X-Freshq-Token": token}
-                with httpx.stream("GET", f"{root}api/live", headers=headers) as stream:
+                with httpx.stream(
+                    "GET", f"{root}api/live", headers=headers, timeout=PATIENCE_SECONDS
+                ) as stream:
                     lines = stream.iter_lines()
                     assert any(line == "event: snapshot" for line in lines)
                     process.send_signal(signal.SIGINT)

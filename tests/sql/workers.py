@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from freshq import LeaseLost, Queue
 from freshq.feeds.relay import Relay
 from tests.sql.conftest import write
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +28,17 @@ LEASE_SECONDS: Final = 1.0
 CONTEXT: Final = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.sql.workers"])
 OPTIONS: Final[QueueOptions] = {"lease_seconds": LEASE_SECONDS, "max_attempts": 1000}
+# Such short leases would have short timeouts, which a busy machine exceeds; a worker would end by that.
+LIMITS: Final[Any] = {
+    "connect_timeout_seconds": PATIENCE_SECONDS,
+    "answer_timeout_seconds": PATIENCE_SECONDS,
+    "lock_timeout_seconds": PATIENCE_SECONDS,
+}
 
 
 def work_under_leases(url: str) -> None:
     """Claim in batches, and complete each task under its lease."""
-    queue = Queue.sql(url, **OPTIONS)
+    queue = Queue.sql(url, **LIMITS, **OPTIONS)
     while True:
         claims = queue.claim(limit=random.choice([1, 10]))
         for claim in claims:
@@ -45,7 +52,7 @@ def work_under_leases(url: str) -> None:
 
 def work_in_transactions(url: str) -> None:
     """Write an effect in the same transaction as the task's end."""
-    queue = Queue.sql(url, **OPTIONS)
+    queue = Queue.sql(url, **LIMITS, **OPTIONS)
     while True:
         with queue.transaction() as work:
             if work is not None:
@@ -57,8 +64,9 @@ def work_in_transactions(url: str) -> None:
 
 def relay(source: str, destination_table: str) -> None:
     """Relay from one table to another of the same database."""
-    destination = Queue.sql(source, destination_table)
-    Relay(Queue.sql(source, **OPTIONS), destination, batch=20, lease_seconds=LEASE_SECONDS).run(
+    destination = Queue.sql(source, destination_table, **LIMITS)
+    from_here = Queue.sql(source, **LIMITS, **OPTIONS)
+    Relay(from_here, destination, batch=20, lease_seconds=LEASE_SECONDS).run(
         threading.Event(), poll_seconds=0.02
     )
 

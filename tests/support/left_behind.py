@@ -38,7 +38,7 @@ def is_of_freshq(thread: threading.Thread) -> bool:
 
 def pytest_configure() -> None:
     """Learn of every line that a handler cannot write."""
-    logging.Handler.handleError = _not_written  # type: ignore[method-assign]  # pytest's own handler has another
+    logging.Handler.handleError = _not_written  # type: ignore[method-assign,assignment]  # for all handlers
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -32,11 +32,12 @@ from freshq.cli.process.report import (
     report_log,
     status_values,
 )
+from freshq.worker import lease_loop
 from freshq.worker.report import Outcome, WorkerState, WorkerStatus
 from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.work import until
-from tests.support.working import SlowClaims
+from tests.support.working import Quiet, SlowClaims
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -195,9 +196,9 @@ def test_the_end_of_a_supervisor_is_an_order_to_drain() -> None:
     reading, writing = os.pipe()
     control.follow(reading)
     os.write(writing, b"wake\n")
-    assert control.receive(10) is Stage.WORKING
+    assert control.receive(PATIENCE_SECONDS) is Stage.WORKING
     os.close(writing)
-    assert control.receive(10) is Stage.DRAINING
+    assert control.receive(PATIENCE_SECONDS) is Stage.DRAINING
     os.close(reading)
 
 
@@ -280,8 +281,11 @@ def test_a_worker_that_waits_for_its_store_is_left_behind(monkeypatch: pytest.Mo
     assert "did not stop within 0.05 s" in events[-1]["problem"]
 
 
-def test_after_drain_seconds_the_tasks_are_given_back() -> None:
+def test_after_drain_seconds_the_tasks_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STOP_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(lease_loop, "GIVE_BACK_SECONDS", PATIENCE_SECONDS)
     queue, control, stream = Queue.memory(), ControlChannel(), io.StringIO()
+    observer = Quiet()
     started, release = threading.Event(), threading.Event()
 
     def runner(task: Task) -> None:
@@ -292,11 +296,12 @@ def test_after_drain_seconds_the_tasks_are_given_back() -> None:
 
     queue.put("work", task_id="a")
     try:
-        worker = Worker(queue, runner, poll_seconds=0.01)
+        worker = Worker(queue, runner, poll_seconds=0.01, observer=observer)
         status = process.WorkProcess(worker, JsonLines(stream, 60), control, drain_seconds=0.05).run()
         assert [claim.task.task_id for claim in queue.claim()] == ["a"]
     finally:
         release.set()
+    until(lambda: observer.settlements == [("a", Outcome.LEASE_LOST, None)])  # the run ends, too late
     events = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert (status, events[-1]["given_back"], started.is_set()) == (4, ["a"], True)
 

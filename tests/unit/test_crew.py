@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from freshq.worker import crew
 from freshq.worker.crew import Crew
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -39,7 +40,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Any:
+def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(crew, "SLOW_CALL_SECONDS", PATIENCE_SECONDS)
     watched = Watched()
     yield watched
     watched.may_settle.set()

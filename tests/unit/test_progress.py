@@ -102,7 +102,7 @@ class TestReports:
         )
 
     def test_an_error_of_the_store_fails_no_run(self, clock: Clock) -> None:
-        queue = Queue(FailingStore(changes_that_fail=1), clock=clock, lease_seconds=600)
+        queue = Queue(FailingStore(changes_that_fail=1), clock=clock, lease_seconds=100_000)
         queue.put("work", task_id="a")
 
         def run(task: Task) -> None:
@@ -141,14 +141,15 @@ class TestReports:
 
 
 class TestCancelled:
-    def test_a_thread_sees_it_and_the_fate_is_cancelled(self) -> None:
-        queue, observer = Queue.memory(lease_seconds=0.2), Quiet()
+    def test_a_thread_sees_it_and_the_fate_is_cancelled(self, clock: Clock) -> None:
+        queue, observer = Queue.memory(clock=clock, lease_seconds=20), Quiet()
         queue.put("work", task_id="a")
         late: list[str] = []
 
         def run(task: Task) -> str:
             assert not task.cancelled
             queue.cancel("a", force=True)
+            clock.advance(15)
             wait_until(lambda: task.cancelled)
             with pytest.raises(LeaseLost, match="CANCELLED"):
                 task.progress(0.9)
@@ -181,8 +182,8 @@ class TestCancelled:
         queue.put("work", task_id="a")
 
         def run(task: Task) -> None:
-            queue.restore("a", force=True)
             queue.pause()
+            queue.restore("a", force=True)
             clock.advance(15)
             wait_until(lambda: task.cancelled)
             tries = len(store.reports)
@@ -192,13 +193,15 @@ class TestCancelled:
         assert work_off(queue, run).outcomes[Outcome.LEASE_LOST] == 1
 
     def test_a_coroutine_is_cancelled_and_the_downstream_is_not_blamed(
-        self, caplog: pytest.LogCaptureFixture
+        self, clock: Clock, caplog: pytest.LogCaptureFixture
     ) -> None:
-        handlers, queue, observer = Handlers(), Queue.memory(lease_seconds=0.2), Quiet()
+        queue = Queue.memory(clock=clock, lease_seconds=20)
+        handlers, observer = Handlers(), Quiet()
 
         @handlers.on("long")
         async def long(task: Task) -> None:
             queue.cancel(task.task_id, force=True)
+            clock.advance(15)
             await asyncio.sleep(PATIENCE_SECONDS)
 
         queue.put(None, task_id="a", kind="long")

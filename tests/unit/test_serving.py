@@ -23,8 +23,9 @@ from freshq import (
     Worker,
 )
 from freshq.testing import FaultyStore
-from freshq.worker import serving
+from freshq.worker import lease_loop, serving
 from freshq.worker.report import WorkerState
+from tests.conftest import START
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known
 from tests.support.working import lease_of
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from freshq import RunReport
+    from tests.conftest import Clock
 
 MANY = 500
 # For claims, renewals, upkeep and settlements, whatever the number of coroutines.
@@ -60,6 +62,11 @@ def quick(queue: Queue, handlers: Handlers, **options: object) -> Worker:
 def worked_off(queue: Queue, handlers: Handlers, **options: object) -> RunReport:
     """Run a worker until the queue is empty, its coroutines on a loop of their own."""
     return quick(queue, handlers, idle_exit_seconds=0.05, **options).run()
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_loop, "GIVE_BACK_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -90,25 +97,34 @@ class TestManyCoroutines:
         assert max(threads) <= MOST_THREADS
         assert {task.result for task in queue.list(limit=MANY).tasks} == {MANY}
 
-    def test_their_leases_are_extended(self, handlers: Handlers) -> None:
+    def test_their_leases_are_extended(self, handlers: Handlers, clock: Clock) -> None:
+        started: list[str] = []
+
         @handlers.on("long")
         async def long(task: Task) -> None:
-            claimed = task.lease_until or 0.0
-            await until(lambda: lease_of(queue, task.task_id) > claimed + 0.3)
+            started.append(task.task_id)
+            for times in (1, 2):
+                if len(started) == 20 * times:
+                    clock.advance(15)
+                await until(lambda times=times: lease_of(queue, task.task_id) == START + 20 + 15 * times)  # type: ignore[misc]
+                started.append(task.task_id)
 
-        queue = Queue.memory(lease_seconds=0.2)
+        queue = Queue.memory(clock=clock, lease_seconds=20)
         queue.put_many([{"payload": None, "kind": "long"} for _ in range(20)])
         report = worked_off(queue, handlers, concurrency=20)
         assert report.outcomes[Outcome.SUCCEEDED] == 20
         assert {task.attempts for task in queue.list().tasks} == {1}
 
-    def test_one_whose_task_is_cancelled_stops_at_the_next_renewal(self, handlers: Handlers) -> None:
-        queue = Queue.memory(lease_seconds=0.2)
+    def test_one_whose_task_is_cancelled_stops_at_the_next_renewal(
+        self, handlers: Handlers, clock: Clock
+    ) -> None:
+        queue = Queue.memory(clock=clock, lease_seconds=20)
         stopped: list[str] = []
 
         @handlers.on("long")
         async def long(task: Task) -> None:
             queue.cancel(task.task_id, force=True)
+            clock.advance(15)
             try:
                 await asyncio.sleep(PATIENCE_SECONDS)
             except asyncio.CancelledError:
@@ -123,11 +139,15 @@ class TestManyCoroutines:
     def test_no_more_run_than_the_worker_may_run(self, handlers: Handlers) -> None:
         running: set[str] = set()
         most: list[int] = []
+        four_at_once = asyncio.Event()
 
         @handlers.on("wait")
         async def wait(task: Task) -> None:
             running.add(task.task_id)
             most.append(len(running))
+            if len(running) == 4:
+                four_at_once.set()
+            await four_at_once.wait()
             await asyncio.sleep(0.01)
             running.remove(task.task_id)
 
@@ -154,7 +174,7 @@ class TestManyCoroutines:
 
         queue = Queue.memory()
         queue.put(None, task_id="a", kind="fails")
-        worker = quick(queue, handlers)
+        worker = quick(queue, handlers, concurrency=1)
         worker.run(until=lambda: settled(worker) == 1)
         assert worker.status().outcomes[outcome] == 1
         assert known(queue, "a").status is status
@@ -166,7 +186,7 @@ class TestManyCoroutines:
 
         queue = Queue.memory()
         queue.put(None, task_id="a", kind="busy")
-        worker = quick(queue, handlers)
+        worker = quick(queue, handlers, concurrency=1)
         worker.run(until=lambda: settled(worker) == 1)
         assert (known(queue, "a").status, known(queue, "a").attempts) == (TaskStatus.PENDING, 0)
 
@@ -240,10 +260,17 @@ class TestServing:
         async def application() -> None:
             queue = Queue.memory()
             queue.put(None, task_id="a", kind="wait")
-            async with quick(queue, handlers, concurrency=1).serving(drain_seconds=PATIENCE_SECONDS):
+            worker = quick(queue, handlers, concurrency=1)
+
+            async def end_once_it_drains() -> None:
+                await until(lambda: worker.status().state is WorkerState.DRAINING)
+                may_end.set()
+
+            async with worker.serving(drain_seconds=PATIENCE_SECONDS):
                 await started.wait()
                 queue.put(None, task_id="later", kind="wait")
-                asyncio.get_running_loop().call_later(0.1, may_end.set)
+                ending = asyncio.create_task(end_once_it_drains())
+            await ending
             assert known(queue, "a").result == "done"
             assert known(queue, "later").status is TaskStatus.PENDING
 

@@ -15,7 +15,7 @@ from freshq.policy.retry import Backoff
 from freshq.policy.retry_budget import RetryBudget
 from freshq.policy.token_bucket import SharedBucket
 from freshq.stores.memory import MemoryStore
-from freshq.worker.report import LoggingObserver
+from freshq.worker.report import LoggingObserver, WorkerState
 from freshq.worker.runner import load_runner
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import FailingStore, Quiet, wait_until, work_off
@@ -186,6 +186,7 @@ class TestEnd:
         thread.start()
         assert started.wait(PATIENCE_SECONDS)
         worker.stop()
+        wait_until(lambda: worker.status().state is WorkerState.DRAINING)
         release.set()
         thread.join(PATIENCE_SECONDS)
         stats = queue.stats()
@@ -268,6 +269,7 @@ class TestFailingStore:
         queue.put("work", task_id="a")
         report = work_off(queue, lambda task: task.payload, idle_exit_seconds=0.5)
         assert report.outcomes[Outcome.UNSETTLED] == report.claimed == 1
+        wait_until(lambda: queue.recover() == 1 or queue.stats().failure == 1)
         task = queue.get("a")
         assert task is not None
         assert (task.status, task.error) == (TaskStatus.FAILURE, "lease expired in attempt 1 of 1")

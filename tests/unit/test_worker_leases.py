@@ -167,7 +167,7 @@ class TestMaxRunSeconds:
             assert queue.recover() == 0
             queue.put("hangs", task_id="b")
             work.extend("b")  # all leases have been checked since
-            assert lease_of(queue) == lease_until
+            assert lease_of(queue) in (lease_until, 0.0)  # 0: it expired, and the upkeep noticed
 
     def test_the_task_returns_with_its_attempt_counted_and_the_run_cannot_settle_it(
         self, queue: Queue, clock: Clock

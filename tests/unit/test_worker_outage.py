@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from freshq import DamagedTaskError, Outcome, Queue, StoreError, Unreachable, Worker
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
-from freshq.worker import claim_backoff, lease_renewal, settle
+from freshq.worker import claim_backoff, lease_renewal, settle, upkeep
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Outage, Quiet, lease_of, wait_until
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim_backoff, "CLAIM_BACKOFF", Backoff(0.02, 0.05))
     monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.02, 0.05))
+    # Nobody else recovers the tasks whose leases expire here.
+    monkeypatch.setattr(upkeep, "PAUSE_SECONDS", PATIENCE_SECONDS)
 
 
 class Running:
@@ -151,11 +155,13 @@ class TestOutage:
             queue.put("other", task_id="other")
             wait_until(lambda: queue.stats().success == 1)
 
-    def test_it_ends_the_worker_after_give_up_seconds(self) -> None:
-        store = Outage()
+    def test_it_ends_the_worker_after_give_up_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store, moments = Outage(), count(0, 0.02)
         store.down.set()
+        # Time passes by looking at it.
+        monkeypatch.setattr(claim_backoff, "time", SimpleNamespace(monotonic=lambda: next(moments)))
         with pytest.raises(Unreachable):
-            Worker(Queue(store), lambda task: task, poll_seconds=0.01, give_up_seconds=0.3).run()
+            Worker(Queue(store), lambda task: task, poll_seconds=0.001, give_up_seconds=1).run()
         assert store.refused["claim"] >= 4
 
     def test_a_condition_that_asks_the_store_is_asked_again(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from freshq import Handlers, JsonCodec, LeaseLost, Outcome, Queue, Reject, Retry, TaskStatus, Worker
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
-from freshq.worker import settle
+from freshq.worker import lease_loop, settle
 from freshq.worker.lease_renewal import LeaseRenewal
 from freshq.worker.report import WorkerState
 from freshq.worker.runs import StartedCoroutine, TaskRun, TaskRuns
@@ -47,6 +47,11 @@ class LateSettlements(MemoryStore):
             self.waits.set()
             assert self.open.wait(PATIENCE_SECONDS)
         return super().settle_many(settled)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_loop, "GIVE_BACK_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -106,7 +111,7 @@ class TestStopAtOnce:
     def test_it_does_not_wait_for_ever_for_a_settlement(
         self, store: LateSettlements, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("freshq.worker.lease_loop.GIVE_BACK_SECONDS", 0.05)
+        monkeypatch.setattr(lease_loop, "GIVE_BACK_SECONDS", 0.05)
         queue = Queue(store)
         queue.put("work", task_id="done")
         with Ending(queue) as work:

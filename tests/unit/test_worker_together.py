@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from freshq import RunReport
     from freshq.errors import FreshqError
     from freshq.stores.base import Guard
+    from freshq.worker.settle import PendingSettlement
 
 
 class Gate(MemoryStore):
@@ -100,16 +101,24 @@ def test_a_run_that_ends_alone_is_settled_alone_and_at_once(
         wait_until(lambda number=number: queue.stats().success == number + 1)  # type: ignore[misc]
 
 
+@pytest.mark.usefixtures("working")
 @pytest.mark.parametrize("working", [8], indirect=True)
 def test_what_ends_during_a_call_is_settled_by_the_next_one(
-    working: Working, queue: Queue, store: Gate, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, store: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crew, "SLOW_CALL_SECONDS", PATIENCE_SECONDS)
+    ended, settle = list[object](), crew.Crew.settle
+
+    def noted(its_crew: crew.Crew, pending: PendingSettlement) -> None:
+        settle(its_crew, pending)
+        ended.append(pending)
+
+    monkeypatch.setattr(crew.Crew, "settle", noted)
     store.open.clear()
     put(queue, "first")
     wait_until(lambda: store.calls == [["first"]])
     put(queue, *"abcde")
-    wait_until(lambda: len(working.started) == 6)
+    wait_until(lambda: len(ended) == 6)
     assert store.calls == [["first"]]
     store.open.set()
     wait_until(lambda: queue.stats().success == 6)
@@ -160,10 +169,15 @@ def test_a_run_that_was_busy_keeps_its_slot_until_it_is_settled(
     put(queue, "a", payload="busy")
     wait_until(lambda: store.calls == [["a"]])
     put(queue, "b", "c")
+    seen: list[tuple[list[str], int]] = []
+
+    def settled(*_arguments: object) -> None:
+        seen.append(([*working.started], queue.stats().pending))
+
+    working.observer.settled = settled  # type: ignore[method-assign,assignment]  # called before the slot is free
     store.open.set()
-    wait_until(lambda: working.observer.settlements != [])
-    assert working.started == ["a"]
-    assert queue.stats().pending == 3
+    wait_until(lambda: seen != [])
+    assert seen[0] == (["a"], 3)
 
 
 def test_a_settlement_that_the_store_never_accepts_harms_no_other(queue: Queue, store: Gate) -> None:

@@ -12,7 +12,7 @@ import pytest
 from freshq import Outcome, Queue, Reject, Retry, RetryBudget, TableMissing, TaskStatus, Worker
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
-from freshq.worker import settle
+from freshq.worker import lease_loop, settle
 from freshq.worker.report import WorkerState
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off
@@ -20,6 +20,11 @@ from tests.support.working import FailingStore, InThread, Quiet, wait_until, wor
 if TYPE_CHECKING:
     from freshq import Task
     from freshq.stores.claim_request import ClaimRequest
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_loop, "GIVE_BACK_SECONDS", PATIENCE_SECONDS)
 
 
 def status_of(queue: Queue, task_id: str) -> TaskStatus:
@@ -62,7 +67,7 @@ class TestAtMostOnce:
         def acknowledges_only_after_the_lease(task: Task) -> None:
             raise AssertionError(task.task_id)
 
-        queue = Queue(FailingStore(changes_that_fail=1000), lease_seconds=0.05)
+        queue = Queue(FailingStore(changes_that_fail=1000), lease_seconds=0.05, max_attempts=1)
         queue.put("work", task_id="a")
         worker = Worker(queue, acknowledges_only_after_the_lease, at_most_once=True, poll_seconds=0.01)
         report = worker.run(until=lambda: worker.status().outcomes[Outcome.UNSETTLED] > 0)
