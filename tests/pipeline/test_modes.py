@@ -45,7 +45,7 @@ PATIENCE_SECONDS = 200
 def test_increments_equal_a_batch(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("freshq_pipeline.runs.batch.MAX_SILVER_PARTS", 1)
+    monkeypatch.setattr("freshq_pipeline.runs.new_files.MAX_SILVER_PARTS", 1)
     events = small().landed()
     write_lines(tmp_path / "in/1.json.gz", [*events[12:], "{broken"])
     pipeline(tmp_path / "in", tmp_path / "out", max_reject_ratio=0.5)

@@ -6,9 +6,8 @@ from collections import Counter
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.new_violations import without_new
 from freshq_pipeline.ingest.inputs import input_files
 from freshq_pipeline.runs.differences import (
@@ -22,7 +21,7 @@ from freshq_pipeline.runs.stopwatch import Stopwatch
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.spark.tuning import INFLATION, Tuning, tuning_for, uncompressed_bytes
 from freshq_pipeline.storage.addresses import normalized
-from freshq_pipeline.storage.days import DAY_US, Day, number
+from freshq_pipeline.storage.days import DAY_US
 from freshq_pipeline.storage.links import check_tables, has_links
 from freshq_pipeline.storage.one_run import only_run
 from freshq_pipeline.storage.partitions import MANIFEST, PUBLISHED
@@ -39,7 +38,6 @@ from freshq_pipeline.storage.state import (
     new_run_id,
     publish,
     published_runs,
-    silver_path,
 )
 
 if TYPE_CHECKING:
@@ -52,9 +50,6 @@ if TYPE_CHECKING:
     from freshq_pipeline.runs.request import RunRequest
     from freshq_pipeline.storage.folder import Folder
     from freshq_pipeline.storage.registration import Registry
-
-# With more silver parts of a day than this, a run rewrites the day as one.
-MAX_SILVER_PARTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +224,13 @@ def _work(
     from freshq_pipeline.gold.build import TableOptions, build  # noqa: PLC0415 - loads Spark
     from freshq_pipeline.gold.figures import with_new_violations  # noqa: PLC0415 - loads Spark
     from freshq_pipeline.runs import spark_catalog  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.runs.new_files import join_parts, read_new_files  # noqa: PLC0415 - loads Spark
 
     out, options = request.out, request.options
     spark_catalog.require(spark, options.iceberg)
     if todo.new:
         with watch.part("read"):
-            _ingest(spark, request, todo, state)
+            read_new_files(spark, request, {path: todo.files[path] for path in todo.new}, state)
     before = todo.before
     base = None if before is None or changed_options(before, options, todo.lag) else before
     if before is not None:
@@ -244,69 +240,9 @@ def _work(
     figures = with_new_violations(figures, out, state, before)
     if options.keep_silver_days is not None:
         state.forget(options.keep_silver_days)
-    _compact(spark, out, state)
+    join_parts(spark, out, state)
     out.write_json(f"runs/{state.run_id}/{SECONDS}", watch.seconds)
     return summarize(state, figures, out)
-
-
-def _ingest(spark: SparkSession, request: RunRequest, todo: RunPlan, state: State) -> None:
-    """Write the new files as a silver part, and add them to the state."""
-    from freshq_pipeline.gold.starts import earliest, starts_us  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.ingest.silver import ingest, most_frequent  # noqa: PLC0415 - loads Spark
-
-    form, ratio = request.options.form, request.options.max_reject_ratio
-    sizes_bytes = {path: todo.files[path][0] for path in todo.new}
-    found = ingest(spark, request.events, sizes_bytes, form, request.out, state.run_id, ratio)
-    names = ("records", "no_task", "accepted", "with_unknown_fields", "other_unknown_fields")
-    more = {name: getattr(found, name) for name in names}
-    more["too_late"] = _add_days(spark, request.out, state)
-    more["accepted"] -= more["too_late"]
-    if not state.days and not request.out.exists(f"silver/{state.run_id}"):
-        msg = f"events: {request.events.uri} has no readable file"
-        raise BadInput(msg)
-    state.starts_us = earliest(state.starts_us, starts_us(request.out, state.run_id))
-    if found.last_us is not None:
-        state.last_us = max(found.last_us, state.last_us or found.last_us)
-    fields = Counter(state.unknown_fields) + Counter(found.unknown_fields)
-    state.unknown_fields, others = most_frequent(fields)
-    more["other_unknown_fields"] += others
-    state.counts = dict(Counter(state.counts) + Counter(more))
-    state.reasons = dict(Counter(state.reasons) + Counter(found.reasons))
-    state.files |= {path: list(todo.files[path]) for path in todo.new}
-
-
-def _add_days(spark: SparkSession, out: Folder, state: State) -> int:
-    """Add the days of the new part of silver to the state; return how many events come too late."""
-    sizes_bytes = Counter[int]()
-    for file in out.files(f"silver/{state.run_id}"):
-        sizes_bytes[number(file.path.split("/")[-2].removeprefix("day="))] += file.size_bytes
-    too_late = 0
-    for day, size_bytes in sizes_bytes.items():
-        if state.is_final(day):
-            path = silver_path(state.run_id, day)
-            too_late += spark.read.parquet(out.at(path)).count()
-            out.delete(path)
-        else:
-            state.days.setdefault(day, Day()).silver[state.run_id] = size_bytes
-    return too_late
-
-
-def _compact(spark: SparkSession, out: Folder, state: State) -> None:
-    """Rewrite the days with many silver parts as one part."""
-    from freshq_pipeline.gold.silver_days import read_days  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.ingest.silver import write_silver  # noqa: PLC0415 - loads Spark
-
-    many = {day for day, known in state.days.items() if len(known.silver) > MAX_SILVER_PARTS}
-    if not many:
-        return
-    part = f"{state.run_id}-all"
-    indexed = all(one in state.indexed for day in many for one in state.days[day].silver)
-    write_silver(read_days(spark, out, state.days, many), out.at(f"silver/{part}"))
-    for day in many:
-        files = out.files(silver_path(part, day))
-        state.days[day].silver = {part: sum(file.size_bytes for file in files)}
-    if indexed:
-        state.indexed = [*state.indexed, part]
 
 
 def summarize(state: State, figures: dict[str, Any], out: Folder) -> dict[str, Any]:

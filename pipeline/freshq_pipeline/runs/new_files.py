@@ -1,0 +1,91 @@
+"""Silver of a run: the events of its new files as a part, and many parts of a day as one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.gold.silver_days import read_days
+from freshq_pipeline.gold.starts import earliest, starts_us
+from freshq_pipeline.ingest.silver import ingest, most_frequent, write_silver
+from freshq_pipeline.storage.days import Day, number
+from freshq_pipeline.storage.state import silver_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from freshq_pipeline.runs.request import RunRequest
+    from freshq_pipeline.storage.folder import Folder
+    from freshq_pipeline.storage.state import State
+
+# With more parts of silver than this, a day is rewritten as one.
+MAX_SILVER_PARTS: Final = 16
+
+
+def read_new_files(
+    spark: SparkSession, request: RunRequest, files: Mapping[str, tuple[int, int]], state: State
+) -> None:
+    """Write the events of new files as a part of silver, and add what is known of them to the state.
+
+    Args:
+        spark: The session.
+        request: Says where the files are and how to read them.
+        files: Size and time of each file, by path.
+        state: State of this run.
+
+    Raises:
+        BadInput: If the files cannot be read, or too many of their records are unusable.
+    """
+    form, ratio = request.options.form, request.options.max_reject_ratio
+    sizes_bytes = {path: size_bytes for path, (size_bytes, _time) in files.items()}
+    found = ingest(spark, request.events, sizes_bytes, form, request.out, state.run_id, ratio)
+    names = ("records", "no_task", "accepted", "with_unknown_fields", "other_unknown_fields")
+    more = {name: getattr(found, name) for name in names}
+    more["too_late"] = _add_days(spark, request.out, state)
+    more["accepted"] -= more["too_late"]
+    if not state.days and not request.out.exists(f"silver/{state.run_id}"):
+        msg = f"events: {request.events.uri} has no readable file"
+        raise BadInput(msg)
+    state.starts_us = earliest(state.starts_us, starts_us(request.out, state.run_id))
+    if found.last_us is not None:
+        state.last_us = max(found.last_us, state.last_us or found.last_us)
+    fields = Counter(state.unknown_fields) + Counter(found.unknown_fields)
+    state.unknown_fields, others = most_frequent(fields)
+    more["other_unknown_fields"] += others
+    state.counts = dict(Counter(state.counts) + Counter(more))
+    state.reasons = dict(Counter(state.reasons) + Counter(found.reasons))
+    state.files |= {path: list(seen) for path, seen in files.items()}
+
+
+def _add_days(spark: SparkSession, out: Folder, state: State) -> int:
+    """Add the days of the new part of silver to the state; return how many events come too late."""
+    sizes_bytes = Counter[int]()
+    for file in out.files(f"silver/{state.run_id}"):
+        sizes_bytes[number(file.path.split("/")[-2].removeprefix("day="))] += file.size_bytes
+    too_late = 0
+    for day, size_bytes in sizes_bytes.items():
+        if state.is_final(day):
+            path = silver_path(state.run_id, day)
+            too_late += spark.read.parquet(out.at(path)).count()
+            out.delete(path)
+        else:
+            state.days.setdefault(day, Day()).silver[state.run_id] = size_bytes
+    return too_late
+
+
+def join_parts(spark: SparkSession, out: Folder, state: State) -> None:
+    """Rewrite the days that have many parts of silver as one part."""
+    many = {day for day, known in state.days.items() if len(known.silver) > MAX_SILVER_PARTS}
+    if not many:
+        return
+    part = f"{state.run_id}-all"
+    indexed = all(one in state.indexed for day in many for one in state.days[day].silver)
+    write_silver(read_days(spark, out, state.days, many), out.at(f"silver/{part}"))
+    for day in many:
+        files = out.files(silver_path(part, day))
+        state.days[day].silver = {part: sum(file.size_bytes for file in files)}
+    if indexed:
+        state.indexed = [*state.indexed, part]
