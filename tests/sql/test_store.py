@@ -43,6 +43,18 @@ if TYPE_CHECKING:
 TABLE: Final = "some_tasks"
 
 
+def test_stores_on_the_same_tables_share_their_statements() -> None:
+    first, second = SqlStore("sqlite:///first.db"), SqlStore("sqlite:///second.db")
+    assert first.claim_sql is second.claim_sql
+    assert first.window.copy().sql is second.window.sql
+    assert first.claim_sql is not SqlStore("sqlite:///first.db", TABLE).claim_sql
+    # The version of a server decides about them, and two addresses may be of two servers.
+    engines = [open_engine("mariadb://localhost/tasks") for _ in range(2)]
+    here, also_here, there = (SqlStore(engines[number]) for number in (0, 0, 1))
+    assert here.claim_sql is also_here.claim_sql
+    assert here.claim_sql is not there.claim_sql
+
+
 def spoil(engine: sa.Engine, task_id: str) -> None:
     """Make a task's payload what no JSON decoder takes."""
     tasks = schema("tasks", engine.dialect.name).tasks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -52,8 +53,10 @@ def mariadb_server() -> Iterator[Server]:
 
 def _migrated(server: Server) -> Iterator[sa.Engine]:
     engine = open_engine(server.url, PATIENT)
-    SqlStore(engine).create_table()
-    yield engine
+    # While there is a store, others on its tables share its statements.
+    with closing(SqlStore(engine)) as store:
+        store.create_table()
+        yield engine
     engine.dispose()
 
 
@@ -89,12 +92,14 @@ def mariadb_engine(_mariadb_tables: sa.Engine) -> sa.Engine:
 
 
 @pytest.fixture(scope="session")
-def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("sqlite") / "template.db"
     store = SqlStore(f"sqlite:///{path}")
     store.create_table()
     store.close()
-    return path
+    # While there is a store, others on such tables share its statements.
+    with closing(store):
+        yield path
 
 
 @pytest.fixture

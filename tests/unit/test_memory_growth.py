@@ -235,7 +235,9 @@ def test_one_live_task_is_found_behind_a_backlog_that_is_stale() -> None:
 
 
 def test_a_store_that_is_used_no_more_takes_no_memory(sqlite_url: str) -> None:
-    queue = Queue.sql(sqlite_url)
+    # Stores of other tests share the statements of the usual tables.
+    queue = Queue.sql(sqlite_url, table="unused")
+    queue.create_table()
     queue.put_many([{"payload": None, "group": group} for group in ("red", "blue")])
     assert len(queue.claim(2)) == 2
     queue.close()

@@ -43,7 +43,7 @@ class ApproximateCounts(Waiting):
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
-        self.count_sql = CountStatements(schema, database.engine.dialect)
+        self.count_sql = CountStatements.shared(schema, database.engine.dialect)
 
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:

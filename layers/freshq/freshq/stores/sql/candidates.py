@@ -43,7 +43,7 @@ class Candidates(SettlePart):
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
-        self.claim_sql = ClaimStatements(schema, database.engine.dialect)
+        self.claim_sql = ClaimStatements.shared(schema, database.engine.dialect)
         self.window = LineWindow(schema, database.engine.dialect)
 
     def candidates(

@@ -114,7 +114,7 @@ class LineWindow:
     ) -> None:
         self._schema = schema
         self._dialect = dialect
-        self.sql = WindowStatements(schema, dialect)
+        self.sql = WindowStatements.shared(schema, dialect)
         self._monotonic = monotonic
         # By queue and level: the last line of the last window.
         self._cursors: dict[tuple[str, str], str] = {}

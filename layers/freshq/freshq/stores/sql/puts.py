@@ -98,7 +98,7 @@ class PutPart(Part):
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
-        self.put_sql = PutStatements(schema, database.engine.dialect)
+        self.put_sql = PutStatements.shared(schema, database.engine.dialect)
         self._put_signal = PutSignal()
 
     @override

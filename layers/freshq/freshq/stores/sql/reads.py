@@ -71,7 +71,7 @@ class ReadPart(Part):
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
-        self.read_sql = ReadStatements(schema, database.engine.dialect)
+        self.read_sql = ReadStatements.shared(schema, database.engine.dialect)
 
     @override
     def get(self, task_id: str) -> Task | None:

@@ -182,7 +182,7 @@ class SettlePart(ReadPart):
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
-        self.settle_sql = SettleStatements(schema, database.engine.dialect)
+        self.settle_sql = SettleStatements.shared(schema, database.engine.dialect)
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:

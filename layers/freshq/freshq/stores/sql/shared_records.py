@@ -99,7 +99,7 @@ class SharedRecords(Part):
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
-        self.record_sql = RecordStatements(schema, database.engine.dialect)
+        self.record_sql = RecordStatements.shared(schema, database.engine.dialect)
         # By queue: when to check again, and whether it was paused at the last check.
         self._pauses: dict[str, tuple[float, bool]] = {}
         self._pauses_lock = threading.Lock()

@@ -54,7 +54,7 @@ class StaleTasks:
 
     def __init__(self, database: Database, schema: Schema) -> None:
         self._database = database
-        self._sql = StaleStatements(schema, database.engine.dialect)
+        self._sql = StaleStatements.shared(schema, database.engine.dialect)
 
     def leave_lines(self, queue: str, now: float, limit: int) -> int:
         """Take up to `limit` stale tasks out of their lines; return how many.

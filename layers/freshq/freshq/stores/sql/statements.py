@@ -1,14 +1,16 @@
 """What the statements of all parts share: columns, conditions, and the differences between databases.
 
 Each part of the store has its statements in a class beside the code that runs them: one property per
-statement, built once. Parameters of conditions begin with `of_`, so that they do not clash with columns.
+statement, built once for all stores on the same tables. Parameters of conditions begin with `of_`, so that
+they do not clash with columns.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 
@@ -25,6 +27,7 @@ FAILURE: Final[sa.ColumnElement[str]] = sa.literal_column("'FAILURE'")
 # Dialects whose INSERT is that of another one.
 INSERT_OF: Final = {"mariadb": "mysql"}
 Conditions = tuple[sa.ColumnElement[bool], ...]
+_SHARED: Final[WeakValueDictionary[tuple[object, ...], Statements]] = WeakValueDictionary()
 
 
 class Statements:
@@ -42,6 +45,19 @@ class Statements:
         self.dialect = dialect
         # MariaDB does not return what an UPDATE changed.
         self.has_returning = dialect.name in ("sqlite", "postgresql")
+
+    @classmethod
+    def shared(cls, schema: Schema, dialect: sa.Dialect) -> Self:
+        """Return the statements that stores on the same tables share while one of them is in use.
+
+        Args:
+            schema: The tables.
+            dialect: As above. A server's version decides about the SQL, so each engine has statements of its
+                own; all files of a process have the same SQLite.
+        """
+        key = (cls, schema, type(dialect) if dialect.name == "sqlite" else dialect)
+        found = _SHARED.get(key)
+        return cast("Self", found or _SHARED.setdefault(key, cls(schema, dialect)))
 
     def prepared(self, statement: sa.Executable) -> PreparedStatement:
         """Return a statement compiled for the driver."""

@@ -96,7 +96,7 @@ class Upkeep(Part):
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
-        self.upkeep_sql = UpkeepStatements(schema, database.engine.dialect)
+        self.upkeep_sql = UpkeepStatements.shared(schema, database.engine.dialect)
         self._stale = StaleTasks(database, schema)
         self.history: SqlHistory = SqlHistory(database, schema)
 

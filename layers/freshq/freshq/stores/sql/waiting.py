@@ -113,8 +113,8 @@ class Waiting(Part):
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
-        self.waiting_sql = WaitingStatements(schema, database.engine.dialect)
-        self._line_sql = WindowStatements(schema, database.engine.dialect)
+        self.waiting_sql = WaitingStatements.shared(schema, database.engine.dialect)
+        self._line_sql = WindowStatements.shared(schema, database.engine.dialect)
 
     def waiting_lines(self, connection: sa.Connection, queue: str) -> list[Line] | None:
         """Return the lines of a queue that have a task; None if there are too many to ask each."""

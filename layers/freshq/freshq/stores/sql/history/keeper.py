@@ -64,7 +64,7 @@ class SqlHistory(History):
     def __init__(self, database: Database, schema: Schema) -> None:
         self._database = database
         self._schema = schema
-        self._sql = HistoryStatements(schema, database.engine.dialect)
+        self._sql = HistoryStatements.shared(schema, database.engine.dialect)
         # By queue: when to check for old events again, in seconds.
         self._check_at: dict[str, float] = {}
         self._told_of_rights = False
