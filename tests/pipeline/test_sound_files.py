@@ -144,9 +144,11 @@ def sizes_of(folder: Folder) -> dict[str, int]:
     return {file.path: file.size_bytes for file in folder.files()}
 
 
+@pytest.mark.parametrize("small_bytes", [0, 1 << 40])
 def test_files_that_are_not_sound_leave_nothing(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_bytes: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sound_files, "SMALL_BYTES", small_bytes)
     landed = small().landed()
     later = [event | {"created_ms": event["created_ms"] + 86_400_000.0} for event in landed]
     events, out = Folder(str(tmp_path / "in 100%2F+1")), Folder(str(tmp_path / "out"))
@@ -199,6 +201,7 @@ def test_a_run_is_the_same_without_arrow(
     (folder / "cut.json.gz").write_bytes((folder / "cut.json.gz").read_bytes()[:-40])
     found = {}
     monkeypatch.setattr("freshq_pipeline.ingest.silver.SCANNED_BYTES", 0)
+    monkeypatch.setattr(sound_files, "SMALL_BYTES", 0)
     for name, write in (("arrow", write_sound), ("spark", lambda *_: Sound())):
         monkeypatch.setattr("freshq_pipeline.ingest.silver.write_sound", write)
         out = tmp_path / name
@@ -233,6 +236,21 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(found.silver) > 4
     assert peak < 32 * MIB
     assert before.max_memory() < 192 * MIB
+
+
+def test_many_small_files_are_read_here(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landed = small().landed()
+    for number in range(7):
+        write_lines(tmp_path / f"in/{number}.json.gz", landed)
+    events, out = Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out"))
+    monkeypatch.setattr(sound_files, "FILES_HERE", 3)
+    found = write_sound(spark, events, sizes_of(events), out, "part")
+    assert sorted(found.paths) == [file.path for file in events.files()]
+    assert found.events == 7 * len(landed)
+    assert sorted(found.silver) == [file.path for file in out.files("silver")]
+    assert len(found.silver) == 3
 
 
 def test_groups_are_of_about_the_same_size() -> None:

@@ -108,7 +108,7 @@ def ingest(
             of Java's memory.
     """
     sound = Sound()
-    if form is Format.LANDED and uncompressed_bytes(sizes_bytes) > SCANNED_BYTES:
+    if form is Format.LANDED:
         sound = write_sound(spark, events, sizes_bytes, out, run_id)
     rest = {path: sizes_bytes[path] for path in sizes_bytes.keys() - set(sound.paths)}
     try:

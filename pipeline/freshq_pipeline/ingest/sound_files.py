@@ -1,4 +1,4 @@
-"""Sound files of landed events to silver by Arrow, in Python workers of Spark.
+"""Sound files of landed events to silver by Arrow: small inputs in this process, others in Spark's workers.
 
 A file is sound if Arrow makes all its events, see `sources.landed_blocks`. Nothing is kept of others: Spark
 reads it, which understands every line, and knows which are unusable.
@@ -7,6 +7,7 @@ reads it, which understands every line, and knows which are unusable.
 from __future__ import annotations
 
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapreplace
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 from freshq_pipeline.ingest.blocks import UnboundedError, blocks
 from freshq_pipeline.ingest.inflation import GZIP_SUFFIX
 from freshq_pipeline.ingest.sources.landed_blocks import SCHEMA, canonical_block
-from freshq_pipeline.spark.tuning import uncompressed_bytes
+from freshq_pipeline.spark.tuning import SMALL_BYTES, uncompressed_bytes
 from freshq_pipeline.storage.days import DAY_US
 from freshq_pipeline.storage.partitions import PARQUET
 from freshq_pipeline.storage.state import silver_path
@@ -36,6 +37,9 @@ HELD_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 17
 # With several for each core, none waits long for the last.
 GROUPS_PER_CORE: Final = 2
+# So many small files at a time are read here: in a bucket each is waited for.
+FILES_HERE: Final = 128
+_THREADS: Final = 8
 # Uncompressed input of one Spark task: at most half a minute of work.
 GROUP_BYTES: Final = 1 << 30
 # Of the columns whose values rarely repeat, dictionaries would take longer to write.
@@ -74,6 +78,8 @@ def write_sound(
 ) -> Sound:
     """Write the events of the sound ones of some files of landed events to a part of silver.
 
+    The start of a Python worker takes longer than reading a small input, so that is read in this process.
+
     Args:
         spark: The session.
         events: Folder with the files.
@@ -87,10 +93,14 @@ def write_sound(
     }
     if not chosen:
         return Sound()
-    groups = _groups(chosen, GROUPS_PER_CORE * spark.sparkContext.defaultParallelism)
     work = partial(_written, events, out, part)
-    written = spark.sparkContext.parallelize(groups, len(groups)).map(work).collect()
     every = Sound()
+    if uncompressed_bytes(chosen) <= SMALL_BYTES:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="files") as pool:
+            written = list(pool.map(work, _groups(chosen, ceil(len(chosen) / FILES_HERE))))
+    else:
+        groups = _groups(chosen, GROUPS_PER_CORE * spark.sparkContext.defaultParallelism)
+        written = spark.sparkContext.parallelize(groups, len(groups)).map(work).collect()
     for sound in written:
         every.add(sound)
     # Of an attempt that failed, files may be left that no other has replaced.
@@ -166,6 +176,7 @@ class _Silver:
         """
         self._out, self._part, self._name = out, part, name
         self._held: list[pa.Table] = []
+        self._held_bytes = 0
         self._files = 0
         self.sound = Sound()
 
@@ -180,15 +191,18 @@ class _Silver:
         self._hold(other._held)
 
     def _hold(self, events: Iterable[pa.Table]) -> None:
-        self._held += events
-        if sum(table.nbytes for table in self._held) > HELD_BYTES:
+        for table in events:
+            self._held.append(table)
+            self._held_bytes += table.nbytes
+        if self._held_bytes > HELD_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Write the events that are held."""
         if not self._held:
             return
-        held, self._held = pa.concat_tables(self._held), []
+        held = pa.concat_tables(self._held)
+        self._held, self._held_bytes = [], 0
         for day, events in _by_day(held):
             path = f"{silver_path(self._part, day)}/{self._name}-{self._files}{PARQUET}"
             batches = events.combine_chunks().to_batches(max_chunksize=ROW_GROUP_ROWS)
