@@ -127,8 +127,9 @@ class TestWrongClocks:
     ) -> None:
         behind = shared_store.queue(clock=ahead_by(-66), lease_seconds=60)
         behind.put("work")
+        before = time.time()
         (claim,) = behind.claim()
-        assert claim.lease_until > time.time() + 50
+        assert claim.lease_until > before + 50
         assert right(shared_store).recover() == 0
 
     def test_a_task_of_a_producer_behind_by_more_than_its_max_age_is_claimed(
@@ -162,7 +163,7 @@ class TestDate:
             queue.put("work")
 
         assert calls.operations == ["GetItem", "PutItem", "PutItem"]
-        assert known(queue, "a").created == pytest.approx(time.time() + 60 * minutes, abs=5)
+        assert known(queue, "a").created == pytest.approx(time.time() + 60 * minutes, abs=100)
 
     def test_a_claim_makes_no_call_for_the_time(
         self, table_store: StoreUnderTest, dynamodb_local: DynamoDBClient

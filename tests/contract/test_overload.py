@@ -18,6 +18,7 @@ from freshq.policy.rules import CodelRule
 from freshq.policy.token_bucket import SharedBucket
 from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 from tests.support.counting import counted_calls
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,7 +164,7 @@ class TestFairness:
         producer.put("first", group="one")
         producer.put("second", group="two")
         found: list[object] = []
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while len(found) < 2 and time.monotonic() < deadline:
             found += claimed(worker, 2)
         assert sorted(map(str, found)) == ["first", "second"]

@@ -14,6 +14,7 @@ from freshq.policy.retry import Backoff
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.dynamodb import control
 from freshq.stores.sql import shared_records
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, ids, known, payloads, total, within_seconds
 
 if TYPE_CHECKING:
@@ -391,7 +392,7 @@ class TestReprioritize:
             found.extend(worker.claim())
             return bool(found)
 
-        assert within_seconds(5, claim)
+        assert within_seconds(PATIENCE_SECONDS, claim)
         assert payloads(found) == ["old"]
 
 
@@ -618,10 +619,10 @@ class TestPause:
         there.put_many([{"payload": number} for number in range(2)])
         assert len(there.claim()) == 1  # and has cached that nothing is paused
         here.pause()
-        assert within_seconds(5, lambda: there.paused)
+        assert within_seconds(PATIENCE_SECONDS, lambda: there.paused)
         assert there.claim() == []
         here.resume()
-        assert within_seconds(5, lambda: not there.paused)
+        assert within_seconds(PATIENCE_SECONDS, lambda: not there.paused)
         assert len(there.claim()) == 1
 
     def test_only_the_queue_of_that_name(self, store: StoreUnderTest) -> None:

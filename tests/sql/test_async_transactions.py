@@ -32,9 +32,9 @@ def test_those_that_wait_for_a_connection_do_not_keep_the_others_from_ending(
     async def program() -> None:
         url = postgres_server.url
         queue = AsyncQueue(
-            Queue.sql(url, max_connections=CONNECTIONS, answer_timeout_seconds=PATIENCE_SECONDS), 2
+            Queue.sql(url, max_connections=CONNECTIONS, answer_timeout_seconds=4 * PATIENCE_SECONDS), 2
         )
-        async with queue, asyncio.timeout(PATIENCE_SECONDS / 2):
+        async with queue, asyncio.timeout(PATIENCE_SECONDS):
             await queue.put_many([{"payload": number} for number in range(TASKS)])
             answers = await asyncio.gather(*(work(queue) for _ in range(TASKS)))
             assert answers == [1] * TASKS

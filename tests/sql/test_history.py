@@ -13,6 +13,7 @@ from freshq.stores.sql import SqlStore
 from freshq.stores.sql.history import keeper
 from freshq.stores.sql.history.triggers import Triggers
 from tests.support.histories import KEPT_SECONDS, Life, changed, fates, keeping, pulled, versions
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.verbs import VERBS, prepared
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class TestEvents:
         queue.complete(queue.claim()[0])
         assert [event["ttl_removal"] for event in pulled(kept) if event["change"] == "REMOVE"] == [False]
         time_over = pulled(kept)[-1]["expires_s"]
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.time() <= time_over:  # the database's own time decides
             assert time.monotonic() < deadline
             time.sleep(0.05)

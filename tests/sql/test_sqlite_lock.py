@@ -59,7 +59,7 @@ def meeting() -> Meeting:
 
 @pytest.fixture
 def lock_timeout_seconds() -> float:
-    return 10.0
+    return PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Unreachable
-from freshq.stores.clocks import CONFIRM_SECONDS, ComparedClock, MachineClock, TimeRange, steady_seconds
+from freshq.stores.clocks import CONFIRM_SECONDS, ComparedClock, MachineClock, TimeRange
 from freshq.stores.dynamodb.server_time import ServerTime
 from tests.conftest import START
 
@@ -30,6 +29,17 @@ class Machine:
 
     def wall(self) -> float:
         return self.now + self.wrong_by
+
+
+class Ticking(Machine):
+    """A machine whose time goes on a little whenever it is read, and never otherwise."""
+
+    def steady(self) -> float:
+        self.now += 1e-5
+        return self.now
+
+    def wall(self) -> float:
+        return self.steady() + self.wrong_by
 
 
 def unasked() -> object:
@@ -67,68 +77,73 @@ class TestMachineClock:
 
 
 class TestComparedClock:
-    def exact(self) -> TimeRange:
-        return TimeRange.around(time.time(), 0.1)
+    @pytest.fixture
+    def machine(self) -> Machine:
+        return Ticking()
+
+    def exact(self, machine: Machine) -> Callable[[], TimeRange]:
+        return lambda: TimeRange.around(machine.wall(), 0.1)
 
     def refused(self) -> TimeRange:
         raise AssertionError("a simulated clock is not compared")
 
-    @pytest.mark.parametrize(
-        "clock", [lambda: START, lambda: START + 100 * steady_seconds()], ids=["stands still", "runs faster"]
-    )
-    def test_a_simulated_clock_is_left_alone(self, clock: Callable[[], float]) -> None:
-        assert ComparedClock(clock, self.refused)() == pytest.approx(clock(), abs=1)
+    @pytest.mark.parametrize("rate", [0, 100], ids=["stands still", "runs faster"])
+    def test_a_simulated_clock_is_left_alone(self, machine: Machine, rate: int) -> None:
+        def clock() -> float:
+            return START + rate * machine.steady()
 
-    def test_a_clock_that_says_that_it_is_simulated_is_left_alone(self) -> None:
+        assert ComparedClock(clock, self.refused, machine.steady)() == pytest.approx(clock(), abs=1)
+
+    def test_a_clock_that_says_that_it_is_simulated_is_left_alone(self, machine: Machine) -> None:
         class Fast:
             simulated = True
 
             def __call__(self) -> float:
-                return START + 1.01 * steady_seconds()
+                return START + 1.01 * machine.steady()
 
-        clock = ComparedClock(Fast(), self.refused)
+        clock = ComparedClock(Fast(), self.refused, machine.steady)
         assert clock() == pytest.approx(Fast()(), abs=1)
 
-    def test_a_clock_that_says_that_it_is_real_is_compared_even_if_it_jumps(self) -> None:
+    def test_a_clock_that_says_that_it_is_real_is_compared_even_if_it_jumps(self, machine: Machine) -> None:
         class Real:
             simulated = False
             skew = 0.0
 
             def __call__(self) -> float:
-                return time.time() + self.skew
+                return machine.wall() + self.skew
 
         real = Real()
-        clock = ComparedClock(real, self.exact)
+        clock = ComparedClock(real, self.exact(machine), machine.steady)
         clock()
         real.skew = 60.0
-        assert clock() == pytest.approx(time.time(), abs=0.2)
+        assert clock() == pytest.approx(machine.wall(), abs=0.2)
 
     @pytest.mark.parametrize("skew", [33.0, -33.0, 0.5])
     def test_a_wrong_clock_is_corrected_and_said_to_be_wrong_once(
-        self, skew: float, caplog: pytest.LogCaptureFixture
+        self, machine: Machine, skew: float, caplog: pytest.LogCaptureFixture
     ) -> None:
-        clock = ComparedClock(lambda: time.time() + skew, self.exact)
+        clock = ComparedClock(lambda: machine.wall() + skew, self.exact(machine), machine.steady)
         for _ in range(3):
-            assert clock() == pytest.approx(time.time(), abs=0.2)
+            assert clock() == pytest.approx(machine.wall(), abs=0.2)
         (message,) = caplog.messages
         assert f"{abs(skew)} s {'ahead of' if skew > 0 else 'behind'} the store's" in message
 
-    def test_a_right_clock_is_used_as_it_is(self) -> None:
+    def test_a_right_clock_is_used_as_it_is(self, machine: Machine) -> None:
         readings: list[float] = []
 
         def read() -> float:
-            readings.append(time.time())
+            readings.append(machine.wall())
             return readings[-1]
 
-        clock = ComparedClock(read, self.exact)
+        clock = ComparedClock(read, self.exact(machine), machine.steady)
         assert clock() == readings[-1]
 
-    def test_a_clock_that_jumps_is_simulated(self) -> None:
+    def test_a_clock_that_jumps_is_simulated(self, machine: Machine) -> None:
         skew = 0.0
-        clock = ComparedClock(lambda: time.time() + skew, self.exact)
+        clock = ComparedClock(lambda: machine.wall() + skew, self.exact(machine), machine.steady)
         clock()
         skew = 60.0
-        assert clock() == pytest.approx(time.time() + 60, abs=0.2)
+        assert clock() == pytest.approx(machine.wall() + 60, abs=0.2)
 
 
 class TestServerTime:
@@ -183,15 +198,16 @@ class TestServerTime:
         assert len(asked) == 2
 
     def test_an_error_of_the_server_has_a_date_too(self) -> None:
-        server = ServerTime()
+        machine = Ticking()
+        server = ServerTime(machine.steady, machine.wall)
 
         def ask() -> None:
             server.sending()
-            server.received({"headers": {"Date": formatdate(time.time(), usegmt=True)}})
+            server.received({"headers": {"Date": formatdate(machine.wall(), usegmt=True)}})
             raise Unreachable("access denied")
 
         found = server.now(ask)
-        assert found.earliest < time.time() < found.latest
+        assert found.earliest < machine.wall() < found.latest
 
     def test_without_an_answer_there_is_no_time(self) -> None:
         def ask() -> None:

@@ -346,7 +346,7 @@ class TestProcessTasks:
         try:
             answer = application.invoke("process_tasks", ring(), Context(remaining_seconds=4.0))
             assert (answer["claimed"], answer["unfinished"], answer["tail_call"]) == (1, ["a"], False)
-            assert within_seconds(10, lambda: application.queue.recover() == 1)
+            assert within_seconds(PATIENCE_SECONDS, lambda: application.queue.recover() == 1)
         finally:
             HANGING.set()
             for thread in threading.enumerate():

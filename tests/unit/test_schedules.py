@@ -368,7 +368,7 @@ class TestScheduler:
         thread = threading.Thread(target=node.run, args=(stop,))
         thread.start()
         try:
-            assert within_seconds(10, lambda: total(queue) >= 3)
+            assert within_seconds(PATIENCE_SECONDS, lambda: total(queue) >= 3)
         finally:
             stop.set()
             thread.join(PATIENCE_SECONDS)
