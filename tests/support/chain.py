@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import uuid
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,7 +20,7 @@ from botocore.config import Config
 
 from freshq import Queue
 from freshq.aws import clients, observability
-from freshq.stores.dynamodb import passes, table_store
+from tests.support.ahead import Ahead
 from tests.support.aws_stub import AwsStub
 from tests.support.dynamodb_local import create_without_stream
 from tests.support.faults import AFTER, BEFORE, Died
@@ -50,6 +49,9 @@ ENVIRONMENT: Final = {
 
 # A thread of the stub that the machine stalls is no outage.
 PATIENT: Final = Config(connect_timeout=PATIENCE_SECONDS, read_timeout=PATIENCE_SECONDS)
+PASS_SECONDS: Final = 60.0
+# The clock of the chain that there is.
+CLOCKS: Final[list[Ahead]] = []
 # Runs of each task: the effects that the world sees.
 RUNS: Final[Counter[str]] = Counter()
 
@@ -58,6 +60,13 @@ def run(task: Any) -> str:
     """Be a runner with an effect."""
     RUNS[task.task_id] += 1
     return "done"
+
+
+def outlast_the_pass(task: Any) -> str:
+    """Be a runner that takes as long as a pass by default, by the clock of its chain."""
+    (clock,) = CLOCKS
+    clock.seconds += PASS_SECONDS
+    return run(task)
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,7 @@ class Chain:
         client: A client of DynamoDB Local.
         table: The queue's table.
         patch: What changes the environment until the chain ends.
-        ahead_seconds: How far its clock is ahead.
+        ahead: Its clock.
     """
 
     stub: AwsStub
@@ -129,17 +138,13 @@ class Chain:
     client: DynamoDBClient
     table: str
     patch: pytest.MonkeyPatch
-    ahead_seconds: float = 0.0
+    ahead: Ahead
     _dead: list[tuple[Invocation, threading.Thread]] = field(default_factory=list)
     _delivered: int = 0
 
     def set(self, name: str, value: str) -> None:
         """Set a variable of the functions' environment, until the chain ends."""
         self.patch.setenv(name, value)
-
-    def now(self) -> float:
-        """Return the time of the functions and of the queue."""
-        return time.time() + self.ahead_seconds
 
     def invoke(self, function: str, event: Any, context: Context | None = None) -> Any:
         """Invoke a function that has just been started."""
@@ -253,17 +258,13 @@ def chain_on(dynamodb: DynamoDBClient) -> Iterator[Chain]:
         stack.callback(clients._session.cache_clear)
         client: DynamoDBClient = boto3.session.Session().client("dynamodb")
         create_without_stream(client, table)
-        chain: Chain
-
-        def clock() -> float:
-            return chain.now()
-
-        # Of the stores and the slots: they would correct a clock that is not DynamoDB Local's.
-        for module in (passes, table_store):
-            patch.setattr(module, "compared", lambda _range: clock)
+        ahead = Ahead()
+        ahead.lead(patch)
+        CLOCKS.append(ahead)
+        stack.callback(CLOCKS.clear)
         patch.setattr(threading, "excepthook", _unless_dead(threading.excepthook))
         queue = Queue.dynamodb(table, client, lease_seconds=LEASE_SECONDS)
-        chain = Chain(stub, queue, client, table, patch)
+        chain = Chain(stub, queue, client, table, patch, ahead)
         RUNS.clear()
         try:
             yield chain

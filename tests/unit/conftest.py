@@ -14,6 +14,7 @@ from moto.sns.models import sns_backends
 
 from freshq import AttachedQueue, Queue
 from tests.conftest import REGION
+from tests.support.ahead import Ahead
 from tests.support.functions import Context, load_function
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ def _logging_as_before() -> Iterator[None]:
     yield
     for logger, handlers in zip(loggers, before, strict=True):
         logger.handlers[:] = handlers
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> Ahead:
+    """Let a test move the time of the tables; take it before what opens one."""
+    ahead = Ahead()
+    ahead.lead(monkeypatch)
+    return ahead
 
 
 @pytest.fixture

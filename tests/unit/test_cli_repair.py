@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from freshq import TaskStatus
 from tests.support.readings import counts, known
-from tests.support.working import wait_until
 from tests.unit.test_cli_verbs import URL, answer, claimed, fails, freshq, queue
 
 if TYPE_CHECKING:
     import pytest
 
     from freshq import Queue
+    from tests.support.ahead import Ahead
 
 __all__ = ["queue"]  # the fixture
 
@@ -115,12 +115,11 @@ def test_stats_show_the_first_ids_of_each_state(queue: Queue) -> None:
     fails(2, "ids: only with exact counts", "stats", "--ids", "1", "--approximate")
 
 
-def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(queue: Queue) -> None:
+def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(ahead: Ahead, queue: Queue) -> None:
     put("fresh")
-    answer("put", "1", "--id", "stale", "--max-age-seconds", "0.5")
+    answer("put", "1", "--id", "stale", "--max-age-seconds", "600")
     answer("bury", "fresh", "stale", "--yes")
-    deadline = known(queue, "stale").deadline
-    wait_until(lambda: queue.now() > deadline)
+    ahead.seconds = 601
     redriven = freshq("dlq", "redrive").stdout
     assert redriven == (
         "1 redriven; those past their deadline stay: freshq dlq restore returns them as new\n"
@@ -133,13 +132,12 @@ def test_dead_letters_past_their_deadline_are_not_redriven_but_restored(queue: Q
 
 
 def test_dead_letters_older_than_the_max_age_of_the_address_are_not_redriven(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ahead: Ahead, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FRESHQ_QUEUE", f"{URL}?max_age_seconds=0.5")
+    monkeypatch.setenv("FRESHQ_QUEUE", f"{URL}?max_age_seconds=600")
     queue.put("work", task_id="old")
     queue.bury("old")
-    stale_at = known(queue, "old").created + 0.5
-    wait_until(lambda: queue.now() > stale_at)
+    ahead.seconds = 601
     assert freshq("dlq", "redrive").stdout.startswith("0 redriven; those past their deadline stay")
     assert queue.redrive() == 1
 

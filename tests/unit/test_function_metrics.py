@@ -141,7 +141,7 @@ def test_every_task_that_becomes_a_dead_letter_is_counted_once(
         chain.set("FRESHQ_DEMO_TASK_SECONDS", "0.001")
         chain.queue.put("orphan")
         chain.queue.claim()
-        chain.ahead_seconds += 2 * LEASE_SECONDS
+        chain.ahead.seconds += 2 * LEASE_SECONDS
         chain.queue.put("damaged", task_id="damaged")
         damaged: Any = {"TableName": chain.table, "Key": {"taskId": {"S": "damaged"}}}
         chain.client.update_item(**damaged, UpdateExpression="REMOVE payload")

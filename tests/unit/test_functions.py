@@ -20,11 +20,11 @@ from freshq.stores.dynamodb.passes import WorkerPasses
 from tests.conftest import Clock
 from tests.support.functions import EVENTS, PROJECT, Context, load_event
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.readings import within_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.support.ahead import Ahead
     from tests.unit.conftest import Application
 
 # Powertools warns if a handler raises before its first metric.
@@ -318,9 +318,17 @@ class TestProcessTasks:
         stats = application.queue.stats()
         assert (stats.success, stats.failure, stats.pending, stats.taken) == (10, 1, 0, 0)
 
+    @pytest.fixture(autouse=True)
+    def _clock(self, ahead: Ahead, request: pytest.FixtureRequest) -> Iterator[None]:
+        """Have the clock, before the application is made."""
+        CLOCKS.append(ahead)
+        request.getfixturevalue("application")
+        yield
+        CLOCKS.clear()
+
     def leave_work(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("FRESHQ_PASS_SECONDS", "0.4")
-        monkeypatch.setenv("FRESHQ_DEMO_TASK_SECONDS", "0.2")
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:outlast_the_pass")
+        monkeypatch.setenv("FRESHQ_LEASE_SECONDS", f"{3 * PASS_SECONDS}")
         application.queue.put_many([{"payload": number} for number in range(40)])
 
     def test_it_calls_its_successor_if_work_is_left(
@@ -341,12 +349,13 @@ class TestProcessTasks:
         application.queue.put("work", task_id="a")
         monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:hang")
         monkeypatch.setenv("FRESHQ_SETTLE_SECONDS", "2")
-        # A claim is worth nothing without nine tenths of its lease, and a busy machine takes its time.
-        monkeypatch.setenv("FRESHQ_LEASE_SECONDS", "3")
+        monkeypatch.setenv("FRESHQ_LEASE_SECONDS", f"{3 * PASS_SECONDS}")
+        (ahead,) = CLOCKS
         try:
-            answer = application.invoke("process_tasks", ring(), Context(remaining_seconds=4.0))
+            answer = application.invoke("process_tasks", ring())
             assert (answer["claimed"], answer["unfinished"], answer["tail_call"]) == (1, ["a"], False)
-            assert within_seconds(PATIENCE_SECONDS, lambda: application.queue.recover() == 1)
+            ahead.seconds += 2 * PASS_SECONDS
+            assert application.queue.recover() == 1
         finally:
             HANGING.set()
             for thread in threading.enumerate():
@@ -365,7 +374,7 @@ class TestProcessTasks:
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.leave_work(application, monkeypatch)
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:busy")
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:busy_to_the_end")
         answer = application.invoke("process_tasks", ring())
         assert (answer["tail_call"], answer["succeeded"]) == (False, 0)
         assert answer["released"] > 0
@@ -599,11 +608,27 @@ def busy(task: Any) -> None:
     raise Busy(task.task_id)
 
 
+def busy_to_the_end(task: Any) -> None:
+    """Be a runner without capacity until its pass is over."""
+    outlast_the_pass(task)
+    busy(task)
+
+
 HANGING: Final = threading.Event()
+# As long as a pass is by default.
+PASS_SECONDS: Final = 60.0
+CLOCKS: Final[list[Ahead]] = []
+
+
+def outlast_the_pass(_task: Any) -> None:
+    """Be a runner that ends when its pass is over, by the clock of the test."""
+    (ahead,) = CLOCKS
+    ahead.seconds = PASS_SECONDS
 
 
 def hang(task: Any) -> None:
     """Be a runner that does not end before the test does."""
+    outlast_the_pass(task)
     assert HANGING.wait(PATIENCE_SECONDS), task
 
 
@@ -612,6 +637,7 @@ def pull_the_switch(task: Any) -> str:
     import boto3  # noqa: PLC0415 - this function is loaded by its name
 
     boto3.client("ssm").put_parameter(Name="/freshq/switch", Value="stop", Type="String", Overwrite=True)
+    outlast_the_pass(task)
     if task.payload < 30:
         busy(task)
     return str(task.task_id)

@@ -30,9 +30,6 @@ FAULTS: Final = [THROTTLED, BROKEN]
 TRIES: Final = 3
 # As the standard mode of the SDK: at most 1 s before the second try, 2 s before the third.
 BACKOFF_SECONDS: Final = (0, 0, 1, 3)
-PASS_SECONDS: Final = 60
-# The chain of the test that runs.
-RUNNING: Final[list[Chain]] = []
 
 
 @pytest.fixture
@@ -40,9 +37,7 @@ def chain(dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> It
     """Return the functions, without pauses between the tries of the SDK."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)
     with chain_on(dynamodb_local) as chain:
-        RUNNING.append(chain)
         yield chain
-        RUNNING.clear()
 
 
 def metrics_in(capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
@@ -100,8 +95,7 @@ class TestDoorbell:
         capsys: pytest.CaptureFixture[str],
         fault: str,
     ) -> None:
-        chain.set("FRESHQ_PASS_SECONDS", str(PASS_SECONDS))
-        chain.set("FRESHQ_RUNNER", "tests.unit.test_service_faults:outlast_the_pass")
+        chain.set("FRESHQ_RUNNER", "tests.support.chain:outlast_the_pass")
         chain.queue.put_many([{"payload": 1} for _ in range(3)])
         chain.stub.fail("Publish", fault)
         with pytest.raises(ClientError, match="Publish"):
@@ -112,14 +106,6 @@ class TestDoorbell:
         chain.stub.heal()
         assert chain.sweep()["rang"]
         assert ended(chain) == (3, 0, 0)
-
-
-def outlast_the_pass(task: Any) -> str:
-    """Be a runner that takes as long as a pass, by the clock of its chain."""
-    RUNS[task.task_id] += 1
-    (chain,) = RUNNING
-    chain.ahead_seconds += PASS_SECONDS
-    return "done"
 
 
 class TestKillSwitch:
@@ -145,7 +131,7 @@ class TestKillSwitch:
     ) -> None:
         chain.queue.put("orphan")
         chain.queue.claim(lease_seconds=1)
-        chain.ahead_seconds += 2
+        chain.ahead.seconds += 2
         chain.stub.fail("GetParameter", fault)
         with pytest.raises(ClientError, match="GetParameter"):
             chain.invoke("sweep", {})

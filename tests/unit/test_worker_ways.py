@@ -13,6 +13,7 @@ from freshq import Outcome, Queue, Reject, Retry, RetryBudget, TableMissing, Tas
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.worker import lease_loop, settle
+from freshq.worker.lease_renewal import LeaseRenewal
 from freshq.worker.report import WorkerState
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off
@@ -20,6 +21,7 @@ from tests.support.working import FailingStore, InThread, Quiet, wait_until, wor
 if TYPE_CHECKING:
     from freshq import Task
     from freshq.stores.claim_request import ClaimRequest
+    from tests.conftest import Clock
 
 
 @pytest.fixture(autouse=True)
@@ -73,17 +75,25 @@ class TestAtMostOnce:
         report = worker.run(until=lambda: worker.status().outcomes[Outcome.UNSETTLED] > 0)
         assert report.outcomes[Outcome.UNSETTLED] == 1
 
-    def test_its_lease_is_not_extended(self) -> None:
+    def test_its_lease_is_not_extended(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         extended: list[str] = []
+        looks, renew = list[float](), LeaseRenewal.renew
+
+        def look(renewal: LeaseRenewal) -> None:
+            renew(renewal)
+            looks.append(clock.now)
+
+        monkeypatch.setattr(LeaseRenewal, "renew", look)
 
         class Watched(Queue):
             def extend(self, claim: Any, lease_seconds: float, **progress: Any) -> Any:
                 extended.append(claim.task.task_id)
                 return super().extend(claim, lease_seconds, **progress)
 
-        with Blocked(Watched.memory(lease_seconds=0.1), at_most_once=True) as work:
+        with Blocked(Watched.memory(clock=clock, lease_seconds=20), at_most_once=True) as work:
             work.queue.put("more", task_id="b")
-            threading.Event().wait(0.15)  # longer than the lease
+            clock.advance(15)
+            wait_until(lambda: looks.count(clock.now) > 2)
         assert extended == []
 
 
