@@ -6,9 +6,7 @@ Commands import what needs PySpark, PyArrow or boto3 when they run: `--help` wor
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +34,7 @@ from freshq_pipeline.report.ahead import load_ahead
 from freshq_pipeline.report.ending import finish, finish_replay, finish_submitted, postponed, report_on
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import Options, RunRequest
+from freshq_pipeline.runs.stopping import ended_by_signals
 from freshq_pipeline.schemas import Format
 
 if TYPE_CHECKING:
@@ -139,14 +138,14 @@ COMMAND_FLAGS: Final = {
 
 
 class OneLineErrors(TyperGroup):
-    """Prints each error in one line, wrong usage included, and exits with its status."""
+    """Prints each error in one line, wrong usage included, and exits with its status or that of a signal."""
 
     @override
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         """Run a command and exit with its status."""
         extra.pop("standalone_mode", None)
         try:
-            with needs(EXTRA):
+            with needs(EXTRA), ended_by_signals():
                 ended = super().main(args, standalone_mode=False, **extra)
         except _UsageProblem as error:
             # The message is empty if there is no command: the help has been printed.
@@ -165,13 +164,6 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-
-
-@app.callback()
-def main() -> None:
-    """Clean up also when the process is terminated."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 @app.command()
@@ -226,6 +218,7 @@ def stream(
         msg = f"every-seconds: must be greater than 0, got {every_seconds:g}"
         raise BadInput(msg)
     request = _requested(events, out, options)
+    request.check_beside_events("checkpoint", Folder(checkpoint))
     # A stream that goes on lives long enough for Java's best compiler.
     tuning = plan(request).tuning() if every_seconds is None else LARGE
     batches = Batches(request.out, reports=every_seconds is not None)

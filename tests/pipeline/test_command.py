@@ -59,6 +59,11 @@ if TYPE_CHECKING:
         (["run", "--events", "s3://bucket/in"], "events: embedded Spark cannot use s3://bucket/in"),
         (["run", "--events", "{tmp}"], "need folders beside each other"),
         (["run", "--events", "{tmp}/out/_in"], "need folders beside each other"),
+        (["run", "--events", "{tmp}/in", "--out", "{tmp}/in/a.json"], "in/a.json is a file; name a folder"),
+        (
+            ["stream", "--events", "{tmp}/in", "--checkpoint", "{tmp}/in/progress"],
+            "checkpoint: {tmp}/in/progress and the events in {tmp}/in need folders beside each other",
+        ),
         (["run"], "Missing option '--events'"),
         (["run", "--events", "{tmp}/in", "--files", "3"], "No such option: --files"),
         (
@@ -74,9 +79,9 @@ def test_bad_input(options: list[str], message: str, tmp_path: Path) -> None:
     write_lines(tmp_path / "in/a.json", small().landed())
     (tmp_path / "empty").mkdir()
     arguments = [option.replace("{tmp}", str(tmp_path)) for option in options]
-    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
+    result = CliRunner().invoke(app, [arguments[0], "--out", str(tmp_path / "out"), *arguments[1:]])
     assert result.exit_code == BAD_INPUT_STATUS
-    assert message in result.stderr
+    assert message.replace("{tmp}", str(tmp_path)) in result.stderr
     assert result.stderr.startswith("freshq-pipeline: ")
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()

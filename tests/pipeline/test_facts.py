@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from benchmarks.lives import write_events
 
+from freshq_pipeline.errors import BadInput
+from freshq_pipeline.gold.build import check_as_of
 from freshq_pipeline.gold.minutes import AGES_SECONDS, HISTOGRAM_BASE
 from freshq_pipeline.gold.percentiles import wait_percentiles
 from freshq_pipeline.ingest.sources.registry import canonical_files
 from freshq_pipeline.schemas import OUTCOMES as FATES
 from freshq_pipeline.schemas import TABLES, Format
+from freshq_pipeline.storage.state import State
 from tests.pipeline.conftest import Pipeline, Rows, table
 from tests.pipeline.oracle import make_tables, relations, rows_that_differ, write_tables
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small, write_lines
@@ -239,6 +242,18 @@ def test_outcomes_at_an_earlier_time(pipeline: Pipeline, tmp_path: Path) -> None
     whole = pipeline(tmp_path / "in", tmp_path / "out")
     assert (whole["events_after_as_of"], whole["events_duplicate"]) == (0, 2)
     assert whole["events_read"] == sum(whole[f"events_{name}"] for name in counts)
+
+
+def test_as_of_before_the_first_event_is_refused() -> None:
+    state = State("1", "in", "landed", starts_us={"a": START_SECONDS * 10**6, None: 2**60})
+    state.as_of_us = START_SECONDS * 1000  # in seconds, where milliseconds are needed
+    why = (
+        r"^as-of: 1767225600 ms is 1970-01-21 10:53, before the first event, 2026-01-01 00:00 UTC; give milli"
+    )
+    with pytest.raises(BadInput, match=why):
+        check_as_of(state)
+    state.as_of_us = START_SECONDS * 10**6
+    check_as_of(state)
 
 
 def test_equal_to_duckdb(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

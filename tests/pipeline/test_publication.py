@@ -198,6 +198,20 @@ def test_the_pointer_of_an_early_version_names_only_its_own_run(tmp_path: Path) 
     assert published_runs(Folder(str(tmp_path))) == ["2"]
 
 
+def test_a_damaged_pointer_is_named_and_replaced(tmp_path: Path) -> None:
+    out = Folder(str(tmp_path))
+    run(out, "1", DAYS)
+    out.write("_current.json", "{")
+    with pytest.raises(
+        BadInput, match=r"_current\.json is damaged \(.*\); restore it, or run once with --full"
+    ):
+        current(out)
+    state = State("2", "in", "landed", published=published_runs(out))
+    state.tables = {"tasks": write_draft(out, "2", DAYS)["tasks"]}
+    publish(out, state, {"run_id": "2"}, keep_runs=1)
+    assert seen(tmp_path) == {day: f"2 {day}" for day in DAYS}
+
+
 def test_files_of_a_run_in_progress_are_not_pruned(tmp_path: Path) -> None:
     out = Folder(str(tmp_path))
     run(out, "1", DAYS)

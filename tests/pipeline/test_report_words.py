@@ -61,10 +61,10 @@ def test_columns_and_figures_of_zeros_are_folded() -> None:
     shown = table(pd.DataFrame({"queue": ["a<b"], "shed": [1500], "cancelled": [0], "difference": [0]}))
     assert "<th class='text'>queue</th><th>shed</th><th>difference</th>" in shown
     assert "<td class='text'>a&lt;b</td><td>1,500</td><td>0</td>" in shown
-    assert "None: cancelled." in shown
+    assert "Zero: cancelled." in shown
     boxes = figures({"tasks": 3, "failure": 0, "wait_p50_seconds": None})
     assert boxes.count("<b>") == 2
-    assert "None: failure." in boxes
+    assert "Zero: failure." in boxes
 
 
 @pytest.mark.parametrize("shown", [[0.06], [0.06, 7.5], [0.0], [0.02, 400_000.0], [5.0, 5.0]])

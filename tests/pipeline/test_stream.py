@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from contextlib import ExitStack
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,9 @@ from freshq_pipeline.gold.new_violations import NEW
 from freshq_pipeline.report.batches import Batches
 from freshq_pipeline.runs import stream as stream_module
 from freshq_pipeline.runs.request import RunRequest
-from freshq_pipeline.runs.stopping import asked_to_stop
+from freshq_pipeline.runs.stopping import asked_to_stop, ended_by_signals
 from freshq_pipeline.runs.stream import stream
+from freshq_pipeline.spark.session import _same_interrupts
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import current
 from tests.pipeline.recording import small, write_lines
@@ -116,6 +118,34 @@ def test_the_first_signal_asks_and_the_second_ends(
             signal.raise_signal(number)
     assert ended.value.code == 128 + number
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_command_with_its_status_whatever_fails_on_the_way_out(
+    number: signal.Signals,
+) -> None:
+    before = signal.getsignal(number)
+    cleaning = ExitStack()
+    cleaning.callback([].pop)  # as a call to Java after one that was cut off
+    with pytest.raises(SystemExit) as ended, ended_by_signals(), cleaning:
+        signal.raise_signal(number)
+    assert ended.value.code == 128 + number
+    assert signal.getsignal(number) is before
+    with pytest.raises(IndexError), ended_by_signals():
+        [].pop()
+
+
+def test_ctrl_c_waits_until_spark_has_started_and_is_handled_as_before() -> None:
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: seen.append(number))
+    try:
+        with _same_interrupts():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # as PySpark sets its own
+            signal.raise_signal(signal.SIGINT)
+            assert seen == []
+        assert seen == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_each_batch_is_reported_and_the_new_violations_are_those_of_all(

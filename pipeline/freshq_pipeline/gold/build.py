@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
@@ -146,15 +147,26 @@ def build(
         timed: Measures the duration of a block, given its name.
 
     Raises:
-        BadInput: If there are no events.
+        BadInput: If there are no events, or none up to as-of.
     """
     as_of_ms = options.as_of_ms
     state.as_of_us = (state.last_us or 0) if as_of_ms is None else as_of_ms * 1000
+    check_as_of(state)
     with ExitStack() as held:
         run, steps = _opened(spark, out, state, before, options, timed, held)
         if steps is not None:
             _tables(run, steps, options, timed)
     return figures(out, state)
+
+
+def check_as_of(state: State) -> None:
+    """Raise BadInput if the first event is after as-of."""
+    first_us = min(state.starts_us.values(), default=0)
+    if state.as_of_us < first_us:
+        as_of, first = (datetime.fromtimestamp(us // 1_000_000, UTC) for us in (state.as_of_us, first_us))
+        msg = f"as-of: {state.as_of_us // 1000} ms is {as_of:%Y-%m-%d %H:%M}, before the first event, "
+        msg += f"{first:%Y-%m-%d %H:%M} UTC; give milliseconds since the Unix epoch"
+        raise BadInput(msg)
 
 
 def _opened(
@@ -198,7 +210,7 @@ def _note_figures(run: _Run, figures: list[dict[str, Any]]) -> None:
 def _check_events(run: _Run) -> None:
     """Raise BadInput if there are no events."""
     if not any(known.events for known in run.state.days.values()):
-        msg = f"events: {run.state.events} has no event of a task, or none up to as-of; is the format right?"
+        msg = f"events: {run.state.events} has no event of a task; is the format right?"
         raise BadInput(msg)
 
 

@@ -48,8 +48,8 @@ def exported_files(folder: Folder) -> dict[str, int]:
 def _object(folder: Folder, path: str) -> dict[str, Any]:
     try:
         value = folder.read_json(path)
-    except ValueError as error:
-        msg = f"{path}: not a manifest ({error})"
+    except BadInput as error:
+        msg = f"{path}: not a manifest ({error.__cause__})"
         raise BadInput(msg) from error
     if not isinstance(value, dict) or "manifestFilesS3Key" not in value:
         msg = f"{path}: not a manifest, manifestFilesS3Key is missing"

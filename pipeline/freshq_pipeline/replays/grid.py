@@ -56,8 +56,8 @@ class Grid:
         """
         found = list(names)
         if self.queue is not None and self.queue not in found:
-            known = ", ".join(sorted(map(str, found)))
-            msg = f"queue: the events have no queue {self.queue!r}, only {known}"
+            known = ", ".join(sorted(repr(name) for name in found if name is not None))
+            msg = f"queue: the events have no queue {self.queue!r}, only {known or 'events without a queue'}"
             raise BadInput(msg)
 
 

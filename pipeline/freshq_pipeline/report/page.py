@@ -19,8 +19,8 @@ from freshq_pipeline.report.replay import replay_section
 from freshq_pipeline.report.sections import Page, Section, figures
 from freshq_pipeline.report.shed import shed_section
 from freshq_pipeline.report.style import STYLE
-from freshq_pipeline.report.tables import MAX_DAYS, NO_NAME, Tables
-from freshq_pipeline.report.words import fates_of, heading, headline, moment
+from freshq_pipeline.report.tables import MAX_DAYS, Tables
+from freshq_pipeline.report.words import NO_NAME, fates_of, heading, headline, moment
 from freshq_pipeline.schemas import OUTCOMES
 from freshq_pipeline.spark.user_cache import cache_folder
 from freshq_pipeline.storage.state import SUMMARY
@@ -182,7 +182,7 @@ def _quality(summary: dict[str, Any]) -> Section:
     text += "Quarantined records are in quarantine/."
     zeros = [name for name, count in rows if not count]
     if zeros:
-        text += f" None: {', '.join(zeros)}."
+        text += f" Zero: {', '.join(zeros)}."
     found = [row for row in rows if row[1]]
     return Section("Data quality", text, table=pd.DataFrame(found, columns=["records", "count"]))
 

@@ -10,8 +10,7 @@ from freshq_pipeline.errors import BadInput
 from freshq_pipeline.report import axes, charts
 from freshq_pipeline.report.difference import difference
 from freshq_pipeline.report.sections import Section
-from freshq_pipeline.report.tables import NO_NAME
-from freshq_pipeline.report.words import conclusions, moment, replayed_days
+from freshq_pipeline.report.words import NO_NAME, conclusions, moment, replayed_days
 from freshq_pipeline.storage.addresses import normalized
 from freshq_pipeline.storage.last_replay import last_replay
 from freshq_pipeline.storage.state import current

@@ -94,7 +94,7 @@ def _is_zero(column: pd.Series[Any]) -> bool:
 
 def _all_zero(names: Iterable[str]) -> str:
     listed = ", ".join(names)
-    return f"<p class='muted'>None: {html.escape(listed)}.</p>" if listed else ""
+    return f"<p class='muted'>Zero: {html.escape(listed)}.</p>" if listed else ""
 
 
 def figures(values: Mapping[str, Any]) -> str:

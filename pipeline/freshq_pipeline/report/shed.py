@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from freshq_pipeline.report import axes, charts
 from freshq_pipeline.report.sections import Section
-from freshq_pipeline.report.tables import NO_NAME, Sums
+from freshq_pipeline.report.tables import Sums
+from freshq_pipeline.report.words import NO_NAME
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from freshq_pipeline.report.words import NO_NAME
 from freshq_pipeline.schemas import BY_DAY, TABLES
 from freshq_pipeline.storage.arrow_schema import arrow_schema
 from freshq_pipeline.storage.partitions import FOLDERS, newest_days, place, published_paths
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 # Most days in the charts: the newest ones.
 MAX_DAYS: Final = 31
-# Shown for tasks without a group, and for events without a queue.
-NO_NAME: Final = "(none)"
 # How many partial sums to hold before adding them up.
 _PARTS: Final = 64
 

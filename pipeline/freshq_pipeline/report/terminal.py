@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freshq_pipeline.report.words import cell, conclusions, duration, heading, replayed_days
+from freshq_pipeline.report.words import NO_NAME, cell, conclusions, duration, heading, replayed_days
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,7 @@ def _print_queues(console: Console, queues: list[dict[str, Any]]) -> None:
     """Print a table with a column for each of the queues with the most tasks."""
     shown = sorted(queues, key=lambda row: -row["tasks"])[:MAX_QUEUES]
     title = "by queue" if len(shown) == len(queues) else f"the {MAX_QUEUES} largest of {len(queues)} queues"
-    columns = {str(row["queue"]): {name: row[name] for name in row if name != "queue"} for row in shown}
+    columns = {row["queue"] or NO_NAME: {name: row[name] for name in row if name != "queue"} for row in shown}
     _print(console, title, columns)
 
 
@@ -58,7 +58,7 @@ def _print(console: Console, title: str, columns: Mapping[str, Mapping[str, Any]
         column.justify = "right"
     console.print(table)
     if zeros:
-        console.print(f"None: {', '.join(zeros)}.", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"Zero: {', '.join(zeros)}.", soft_wrap=True, markup=False, highlight=False)
 
 
 def show_replay(result: dict[str, Any]) -> None:

@@ -17,6 +17,8 @@ _TITLES: Final = {
     "difference_share": "difference",
     "events_no_task": "events not about a task",
 }
+# Shown for tasks without a group, and for events without a queue.
+NO_NAME: Final = "(none)"
 MINUTE: Final = 60
 HOUR: Final = 3600
 
@@ -119,7 +121,7 @@ def replayed_days(replay: Mapping[str, Any]) -> str:
 
 def _compared(queue: str | None, best: Mapping[str, Any], worst: Mapping[str, Any]) -> str:
     most, least = (share(row["served_in_time"], row["offered"]) for row in (best, worst))
-    begin = f"Queue {queue or '(none)'}, at its recorded capacity:"
+    begin = f"Queue {queue or NO_NAME}, at its recorded capacity:"
     if most == least:
         return f"{begin} all policies do {most} in time."
     return f"{begin} {best['policy']} does {most} in time, {worst['policy']} {least}."

@@ -144,13 +144,29 @@ class RunRequest:
         """Validate.
 
         Raises:
-            BadInput: If Spark would take an address for a pattern, or one folder is in the other.
+            BadInput: If Spark would take an address for a pattern, the output is a file, or one folder is in
+                the other.
         """
         check_no_pattern("events", self.events.uri)
         check_no_pattern("out", self.out.uri)
-        # The next run would read its own tables as events.
-        if _is_within(self.out, self.events) or _is_within(self.events, self.out):
-            msg = f"out: {self.out.uri} and the events in {self.events.uri} need folders beside each other, "
+        on_disk = self.out.on_disk("")
+        if on_disk is not None and on_disk.is_file():
+            msg = f"out: {on_disk} is a file; name a folder"
+            raise BadInput(msg)
+        self.check_beside_events("out", self.out)
+
+    def check_beside_events(self, name: str, folder: Folder) -> None:
+        """Check that a folder and the events are beside each other: files in it would be read as events.
+
+        Args:
+            name: What the option is called.
+            folder: The folder.
+
+        Raises:
+            BadInput: If one is in the other.
+        """
+        if _is_within(folder, self.events) or _is_within(self.events, folder):
+            msg = f"{name}: {folder.uri} and the events in {self.events.uri} need folders beside each other, "
             msg += "neither in the other"
             raise BadInput(msg)
 

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C, of which the first only asks to stop."""
+"""SIGTERM and Ctrl-C: they end a command with their status, or first only ask it to stop."""
 
 from __future__ import annotations
 
@@ -12,29 +12,60 @@ from typing import TYPE_CHECKING, Final
 from freshq_pipeline.errors import complain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end the block, with their status whatever fails on the way out.
+
+    A signal may end a call to Java halfway. What cleans up with further calls may then fail in any way.
+    """
+    ended_by: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        ended_by.append(number)
+        sys.exit(128 + number)
+
+    with _handled(end):
+        try:
+            yield
+        except BaseException:
+            if not ended_by:
+                raise
+            sys.exit(128 + ended_by[0])
+
+
+@contextmanager
 def asked_to_stop() -> Iterator[Event]:
     """Yield what is set by the first SIGTERM or Ctrl-C; the second ends the process at once."""
     asked = Event()
+    at_once = signal.getsignal(signal.SIGTERM)
 
-    def ask(number: int, _frame: FrameType | None) -> None:
+    def ask(number: int, frame: FrameType | None) -> None:
         if asked.is_set():
+            if callable(at_once):
+                at_once(number, frame)
             sys.exit(128 + number)
         asked.set()
         complain("ends after the batch in progress; once more to end at once")
 
+    with _handled(ask):
+        yield asked
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle both signals in the block, if this is the main thread: no other may."""
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield
         return
-    before = {number: signal.signal(number, ask) for number in SIGNALS}
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
     try:
-        yield asked
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

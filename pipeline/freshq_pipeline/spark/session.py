@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -120,11 +123,14 @@ def _embedded_session(
         archive = None if java is None else class_archive(java)
         options = tuning.java if archive is None else (*tuning.java, *archive.options)
         spark = _embedded(builder, scratch, master, memory, replace(tuning, java=options))
+        ended_well = False
         try:
             yield spark
         finally:
-            spark.stop()
-            ended_well = _end_java()
+            # A signal may have ended a call to Java halfway. Another thread has a connection of its own.
+            with ThreadPoolExecutor(1, thread_name_prefix="stop") as beside:
+                beside.submit(spark.stop).result()
+                ended_well = beside.submit(_end_java).result()
         if archive is not None:
             archive.keep(ended_well=ended_well)
     finally:
@@ -217,13 +223,29 @@ def _started(builder: SparkSession.Builder, log: Path) -> SparkSession:
     from freshq_pipeline.spark import failures  # noqa: PLC0415 - slow to load
 
     try:
-        with _output_to(log):
+        with _output_to(log), _same_interrupts():
             return builder.getOrCreate()
     except failures.SPARK_ERRORS as error:
         _end_java()
         reason = failures.start_failure(log.read_text(errors="replace")) or failures.innermost_cause(error)
         msg = f"Spark did not start: {reason}"
         raise PipelineError(msg) from None
+
+
+@contextmanager
+def _same_interrupts() -> Iterator[None]:
+    """Keep who handles Ctrl-C, and let it wait until Spark has started.
+
+    PySpark sets a handler that calls Java, which fails in the middle of another call.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 @contextmanager

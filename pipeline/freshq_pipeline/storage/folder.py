@@ -106,9 +106,17 @@ class Folder:
         return self._files.open_input_stream(self._path(path), compression=None)
 
     def read_json(self, path: str) -> Any:  # noqa: ANN401 - any JSON value
-        """Return the content of a JSON file."""
+        """Return the content of a JSON file.
+
+        Raises:
+            BadInput: If it is not JSON.
+        """
         with self.open(path) as file:
-            return json.loads(file.read())
+            try:
+                return json.loads(file.read())
+            except ValueError as error:
+                msg = f"{self.at(path)} is damaged ({error}); restore it, or run once with --full-refresh"
+                raise BadInput(msg) from error
 
     def dataset(self, paths: Sequence[str], below: str, folders: Sequence[str]) -> Any:  # noqa: ANN401 - PyArrow has no types
         """Return Parquet files as a PyArrow dataset.

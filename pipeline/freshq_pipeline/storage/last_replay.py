@@ -5,7 +5,6 @@ It outlives that run and this version of the pipeline, so readers check what the
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq_pipeline.errors import BadInput
@@ -39,7 +38,7 @@ def last_replay(out: Folder) -> dict[str, Any] | None:
         return None
     try:
         kept = out.read_json(REPLAY)
-    except json.JSONDecodeError:
+    except BadInput:
         kept = None
     return checked(kept, out.at(REPLAY))
 

@@ -59,7 +59,7 @@ def _recorded(events: Folder, path: str) -> tuple[str, float]:
     """Return the queue and the lag of a recording file."""
     try:
         found = events.read_json(path)
-    except ValueError:
+    except BadInput:
         found = None
     match found:
         case {"queue": str(queue), "index_lag_seconds": int(lag) | float(lag)} if 0 <= lag < float("inf"):

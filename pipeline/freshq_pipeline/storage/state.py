@@ -217,7 +217,10 @@ def check_current(out: Folder, published: list[str]) -> None:
 
 def published_runs(out: Folder) -> list[str]:
     """Return the ids of the newest runs that became the current one, also if they read other events."""
-    kept = out.read_json(POINTER) if out.exists(POINTER) else None
+    try:
+        kept = out.read_json(POINTER) if out.exists(POINTER) else None
+    except BadInput:
+        kept = None  # a full refresh replaces it, and nothing else gets here
     if not isinstance(kept, dict):
         return []
     # The pointer of an early version names no run but its own.
