@@ -6,6 +6,7 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +26,9 @@ from tests.pipeline.two_days import two_days
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Java of a test session runs longer than one of a small input: it collects garbage less often, and does not
+# look for compiled code to discard.
+LASTING_JAVA = ("-Xmn400m", "-XX:ReservedCodeCacheSize=240m")
 CACHE = str(Path(__file__).parents[2] / ".cache")
 Rows: TypeAlias = list[dict[str, Any]]
 Pipeline: TypeAlias = Callable[..., dict[str, Any]]
@@ -63,7 +67,9 @@ def _no_sockets_left(request: pytest.FixtureRequest) -> Iterator[None]:
 def spark() -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", CACHE)
-        with spark_session("local[2]", "1g", tuning_for(0)) as session:
+        tuning = tuning_for(0)
+        lasting = replace(tuning, java=(*tuning.java, *LASTING_JAVA))
+        with spark_session("local[2]", "1g", lasting) as session:
             # With one partition, rows that must meet would always do.
             session.conf.set("spark.sql.shuffle.partitions", "2")
             yield session

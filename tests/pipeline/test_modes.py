@@ -273,11 +273,14 @@ def test_the_headline_is_of_all_days_and_the_charts_of_the_newest(
 @pytest.mark.timeout(300)  # another start of Spark, on a machine that may be busy
 def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
     events = small().landed()
-    for number in range(2):
-        write_lines(tmp_path / f"in/{number}.json.gz", events[number::2] + events[:2])
+    request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
+    checkpoint = str(tmp_path / "checkpoint")
+    write_lines(tmp_path / "in/0.json.gz", events[::2] + events[:2])
+    stream(spark, request, checkpoint)
+    write_lines(tmp_path / "in/1.json.gz", events[1::2] + events[:2])
     command = [
         sys.executable, "-m", "freshq_pipeline", "stream", "--events", str(tmp_path / "in"), "--json",
-        "--out", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "checkpoint"),
+        "--out", str(tmp_path / "out"), "--checkpoint", checkpoint,
         "--files-per-batch", "1", "--master", "local[2]", "--memory", "1g",
     ]  # fmt: skip
     environment = os.environ | {"TMPDIR": str(tmp_path)}
@@ -291,8 +294,7 @@ def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeli
     assert killed.wait() == -signal.SIGKILL
     known = json.loads((tmp_path / "out/_current.json").read_text())
     assert len(known["files"]) == 1
-    request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))
-    stream(spark, request, str(tmp_path / "checkpoint"))
+    stream(spark, request, checkpoint)
     streamed = json.loads((tmp_path / "out/summary.json").read_text())
     batch = pipeline(tmp_path / "in", tmp_path / "batch", index_lag_seconds=None)
     assert without_names(streamed) == without_names(batch)
