@@ -233,7 +233,7 @@ def test_replay_and_report(
     assert [row["queue"] for row in result["scenarios"]] == ["default"] * 3 + ["mail"] * 3
     load = summary["queues"][0]["tasks"] - summary["cancelled"]
     assert [one["record"]["tasks"] for one in result["queues"]] == [load, 2]
-    with pytest.raises(BadInput, match=r"no queue 'post', only default, mail"):
+    with pytest.raises(BadInput, match=r"no queue 'post', only 'default', 'mail'"):
         replay_published(spark, out, Grid(queue="post"), DayRange())
     with monkeypatch.context() as patched:
         patched.setattr("freshq_pipeline.replays.published.MAX_TASKS", load - 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from freshq_pipeline.report.words import NO_NAME
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -19,7 +21,7 @@ def difference(check: Mapping[str, Any]) -> str:
     """
     recorded, replayed = check["served_in_time_recorded"], check["served_in_time_replayed"]
     return (
-        f"queue {check['queue']}: the replay of {check['policy']} differs from the recording by "
+        f"queue {check['queue'] or NO_NAME}: the replay of {check['policy']} differs from the recording by "
         f"{check['difference_ratio']:.1%}: {replayed:,} tasks in time, {recorded:,} in the recording. "
         f"{_reason(check, replayed - recorded)}"
     )
