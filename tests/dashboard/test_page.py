@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from freshq import Queue
+from freshq import Queue, RefusedError
 from freshq.cli.dashboard.app import Shown
 from freshq.cli.dashboard.server import Address, Dashboard
+from tests.support.browser_fixtures import patient
 from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Source:
 
 def until(page: Page, holds: Callable[[], bool], what: str) -> None:
     """Wait until something holds in the page."""
-    give_up_at = time.monotonic() + 30
+    give_up_at = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < give_up_at, what
         page.wait_for_timeout(50)
@@ -85,7 +86,7 @@ def queue() -> Queue:
 def opened(browser: Browser, queue: Queue) -> Iterator[tuple[Page, str, list[str]]]:
     """Yield a page on the dashboard, its address, and what went wrong in it."""
     wrong: list[str] = []
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = patient(browser, viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
@@ -133,6 +134,23 @@ def test_a_task_in_work_shows_its_progress_and_can_be_cancelled(
     assert wrong == []
 
 
+def frames_of_a_second(page: Page) -> int:
+    """Return how many frames a page draws within a second."""
+    frames: int = page.evaluate(
+        """() => new Promise((resolve) => {
+          let frames = 0;
+          const began = performance.now();
+          const count = () => {
+            frames++;
+            if (performance.now() - began < 1000) requestAnimationFrame(count);
+            else resolve(frames);
+          };
+          requestAnimationFrame(count);
+        })"""
+    )
+    return frames
+
+
 def test_a_thousand_changes_a_second(opened: tuple[Page, str, list[str]], queue: Queue) -> None:
     page, _url, wrong = opened
     source = Source(queue)
@@ -143,32 +161,25 @@ def test_a_thousand_changes_a_second(opened: tuple[Page, str, list[str]], queue:
         until(page, lambda: number(page, "#served") > CLAIMED_PER_SECOND / 4, "nothing is served")
         until(page, lambda: pixels(page, "#stack")["pending"] > 2000, "no marks are drawn")
         until(page, lambda: number(page, "#shed") >= 0, "what is not served is not told")
-        frames = page.evaluate(
-            """() => new Promise((resolve) => {
-              let frames = 0;
-              const began = performance.now();
-              const count = () => {
-                frames++;
-                if (performance.now() - began < 1000) requestAnimationFrame(count);
-                else resolve(frames);
-              };
-              requestAnimationFrame(count);
-            })"""
-        )
+        until(page, lambda: frames_of_a_second(page) > 1, "the page is frozen")
         until(
             page, lambda: "tasks wait" in str(page.get_attribute("#stack", "aria-label")), "the text is old"
         )
         assert page.inner_text("#group-rows").count("desk-") == 3
-    assert frames > 1, "the page is frozen"
     assert wrong == []
     assert SECRET_WORD not in page.content()
 
 
 def test_tasks_fall_over_the_line(opened: tuple[Page, str, list[str]], queue: Queue) -> None:
     page, _url, wrong = opened
-    queue.put_many([{"payload": n, "max_age_seconds": MAX_AGE_SECONDS} for n in range(200)])
     line = pixels(page, "#stack")["shed"]
-    until(page, lambda: pixels(page, "#stack")["pending"] > 1000, "no marks are drawn")
+
+    def drawn() -> bool:
+        if queue.stats().pending == 0:  # also if a busy machine did not draw the last ones in time
+            queue.put_many([{"payload": n} for n in range(200)])
+        return pixels(page, "#stack")["pending"] > 1000
+
+    until(page, drawn, "no marks are drawn")
     until(page, lambda: pixels(page, "#stack")["shed"] > line + 1000, "none falls")
     until(page, lambda: pixels(page, "#stack")["pending"] == 0, "marks stay after their deadline")
     until(page, lambda: "No task waits" in str(page.get_attribute("#stack", "aria-label")), "the text is old")
@@ -193,6 +204,16 @@ def test_text_of_tasks_is_never_markup(opened: tuple[Page, str, list[str]], queu
     assert page.locator("main img, dialog img").count() == 0
     assert page.title() == "freshq: quotes"
     assert wrong == []
+
+
+def buried_in_time(queue: Queue, task_id: str) -> bool:
+    """Put a task that is soon past its deadline, and bury it; return whether it was before that."""
+    queue.put("work", task_id, max_age_seconds=0.5)
+    try:
+        queue.bury(task_id)
+    except RefusedError:
+        return False
+    return True
 
 
 def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
@@ -220,8 +241,7 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
     page.click("#ask-yes")
     until(page, lambda: queue.get("two") is None, "not deleted")
     until(page, lambda: "was deleted" in page.inner_text("#said"), "it is not said")
-    queue.put("work", "late", max_age_seconds=0.5)
-    queue.bury("late")
+    until(page, lambda: buried_in_time(queue, "late"), "it is not buried")
     page.wait_for_selector("button[aria-label='Restore late']")
     page.focus("button[aria-label='Restore late']")
     page.keyboard.press("Enter")
@@ -233,7 +253,7 @@ def test_an_operator_pauses_redrives_and_deletes_by_keyboard(
 
 
 def test_without_the_token_nothing_is_shown(browser: Browser, queue: Queue) -> None:
-    context = browser.new_context()
+    context = patient(browser)
     page = context.new_page()
     with Dashboard(Shown(queue), Address()).beside() as url:
         page.goto(url.partition("#")[0])
@@ -259,7 +279,7 @@ def test_the_token_leaves_the_address_and_stays_for_a_reload(opened: tuple[Page,
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1280])
 def test_it_fits_any_width_in_light_and_dark(browser: Browser, queue: Queue, scheme: Any, width: int) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    context = patient(browser, viewport={"width": width, "height": 800}, color_scheme=scheme)
     page = context.new_page()
     queue.put("work", "an-id-" + "x" * 120, group="a group of a long name " * 3)
     queue.fail(queue.claim()[0], "an-error-without-blanks-" * 20)
@@ -291,7 +311,7 @@ def test_headings_labels_and_landmarks(opened: tuple[Page, str, list[str]]) -> N
 
 
 def test_a_lost_connection_is_told(browser: Browser, queue: Queue) -> None:
-    context = browser.new_context()
+    context = patient(browser)
     page = context.new_page()
     with Dashboard(Shown(queue, every_seconds=0.2), Address()).beside() as url:
         page.goto(url)

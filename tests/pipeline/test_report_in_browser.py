@@ -11,6 +11,7 @@ from freshq_pipeline.report import axes, by_second, charts
 from freshq_pipeline.report.page import _each, page
 from freshq_pipeline.report.sections import Section
 from freshq_pipeline.schemas import OUTCOMES
+from tests.support.browser_fixtures import patient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +75,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("width", [400, 1100])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_report_is_readable(browser: Browser, report: Path, width: int, scheme: Any) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    context = patient(browser, viewport={"width": width, "height": 800}, color_scheme=scheme)
     try:
         shown = context.new_page()
         shown.goto(report.as_uri())

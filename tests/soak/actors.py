@@ -42,6 +42,34 @@ FORCED: Final = 0.5
 LONG_DELAY_SECONDS: Final = 20.0
 
 
+class Watch:
+    """The clock of a queue, which knows whether it was looked at after the store had answered a claim."""
+
+    def __init__(self) -> None:
+        self._read = self._answered = 0.0
+
+    def __call__(self) -> float:
+        self._read = time.time()
+        return self._read
+
+    def note_answers(self, queue: Queue | AttachedQueue) -> None:
+        """Note when the store of a queue answers a claim."""
+        store: Any = queue.store
+        claim = store.claim
+
+        def noted(request: Any) -> Any:
+            answer = claim(request)
+            self._answered = time.time()
+            return answer
+
+        store.claim = noted
+
+    @property
+    def checked(self) -> float | None:
+        """When the queue last looked at the time, if that was after the answer; None if it was not."""
+        return self._read if self._read >= self._answered else None
+
+
 @dataclass(frozen=True)
 class Place:
     """Where the queue is, in words that another process can open.
@@ -58,13 +86,13 @@ class Place:
     answer_seconds: float = ANSWER_SECONDS
     key: str | None = None
 
-    def open(self) -> Queue | AttachedQueue:
+    def open(self, clock: Callable[[], float] = time.time) -> Queue | AttachedQueue:
         """Return the queue, as a process of its own has it."""
         options: Any = {
             "lease_seconds": LEASE_SECONDS,
             "max_age_seconds": MAX_AGE_SECONDS,
             "max_attempts": 1000,
-            "clock": time.time,
+            "clock": clock,
         }
         if self.table is not None:
             if self.key is not None:
@@ -99,9 +127,12 @@ def _client(endpoint_url: str, answer_seconds: float) -> DynamoDBClient:
 class Actor:
     """Does random things to a queue."""
 
-    def __init__(self, queue: Queue | AttachedQueue, journal: Journal, rng: random.Random) -> None:
+    def __init__(
+        self, queue: Queue | AttachedQueue, journal: Journal, rng: random.Random, watch: Watch | None = None
+    ) -> None:
         """Hold nothing yet."""
         self._queue = queue
+        self._watch = watch
         self._journal = journal
         self._rng = rng
         self._puts = 0
@@ -198,6 +229,7 @@ class Actor:
                     "lease_until": claim.lease_until,
                     "deadline": claim.task.deadline,
                     "lease_seconds": self._queue.lease_seconds,
+                    "checked": None if self._watch is None else self._watch.checked,
                 }
                 for claim in claims
             ]
@@ -241,16 +273,19 @@ class Actor:
                 self._queue.touch(task_id)
 
 
-def opened(place: Place) -> Queue | AttachedQueue:
+def opened(place: Place, watch: Watch) -> Queue | AttachedQueue:
     """Return the queue once its store answers: to open an attached table reads how it was attached."""
     while True:
         with contextlib.suppress(StoreError):
-            return place.open()
+            queue = place.open(watch)
+            watch.note_answers(queue)
+            return queue
 
 
 def play(place: Place, journal: Path, seed: int, opening: Sequence[str]) -> None:
     """Act until killed, after an opening if it has verbs."""
-    actor = Actor(opened(place), Journal(journal, journal.stem), random.Random(seed))
+    watch = Watch()
+    actor = Actor(opened(place, watch), Journal(journal, journal.stem), random.Random(seed), watch)
     if opening:
         actor.open(opening)
     while True:

@@ -47,8 +47,6 @@ SETTLING: Final = frozenset({"complete", "fail", "retry", "release"})
 CLOCK_SLACK_SECONDS: Final = 0.002
 # The part of its lease that a claim has left when it returns, at least.
 MIN_PART_LEFT: Final = 0.9
-# Between the return of a claim and the line about it a busy machine may let others run.
-STALL_SLACK_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,7 @@ class Event:
         lease_until: Until when the claim holds the task, by a claim or an extension.
         deadline: The task's deadline, where the call returned the task.
         lease_seconds: Length of the leases that a claim asked for.
+        checked: When the queue last looked at its clock before a claim returned, once the store had answered.
     """
 
     process: str
@@ -78,6 +77,7 @@ class Event:
     lease_until: float | None = None
     deadline: float | None = None
     lease_seconds: float | None = None
+    checked: float | None = None
 
 
 @dataclass(frozen=True)
@@ -254,8 +254,9 @@ def _used_up_leases(events: Sequence[Event], stops: Sequence[Stop]) -> Iterator[
             continue
         assert claim.lease_until is not None
         assert claim.lease_seconds is not None
-        left_seconds = claim.lease_until - claim.ended
-        short = left_seconds < MIN_PART_LEFT * claim.lease_seconds - STALL_SLACK_SECONDS
+        # Between that and the line about it a busy machine may let others run.
+        left_seconds = claim.lease_until - (claim.checked or claim.ended)
+        short = left_seconds < MIN_PART_LEFT * claim.lease_seconds - CLOCK_SLACK_SECONDS
         if short and not any(stop.overlaps(claim) for stop in stops):
             what = f"{claim.process} got {left_seconds:.3f} s of {claim.lease_seconds} s"
             yield Violation("used-up lease", claim.task_id, what)

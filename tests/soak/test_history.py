@@ -12,7 +12,7 @@ from freshq import Queue, Task, TaskStatus
 from freshq.queue import claiming
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
-from tests.soak.actors import Actor
+from tests.soak.actors import Actor, Watch
 from tests.soak.history import OK, REFUSED, UNKNOWN, Event, Journal, Stop, balance, check, read
 
 if TYPE_CHECKING:
@@ -154,6 +154,14 @@ def test_a_claim_whose_lease_is_used_up(left_seconds: float, broken: list[str]) 
     assert rules([event("put", 0), returned], left(TaskStatus.TAKEN)) == broken
 
 
+def test_what_happens_after_the_queue_has_looked_at_its_clock_is_not_its_fault() -> None:
+    returned = replace(claim(1, "a"), ended=9, lease_seconds=LEASE_SECONDS)
+
+    assert rules([event("put", 0), replace(returned, checked=1.9)], left(TaskStatus.TAKEN)) == []
+    late = [event("put", 0), replace(returned, checked=2.1)]
+    assert rules(late, left(TaskStatus.TAKEN)) == ["used-up lease"]
+
+
 @pytest.mark.parametrize(("process", "broken"), [("p", []), ("another", ["used-up lease"])])
 def test_a_process_that_was_stopped_may_find_its_lease_used_up(process: str, broken: list[str]) -> None:
     returned = replace(claim(1, "a"), ended=9, lease_seconds=LEASE_SECONDS)
@@ -286,9 +294,11 @@ def rules_broken_on(
     store: MemoryStore, folder: Path, lease_seconds: float = 0.05, rounds: int = 700
 ) -> set[str]:
     """Let three actors act in turns, and return the rules that their history breaks."""
-    queue = Queue(store, lease_seconds=lease_seconds, max_age_seconds=30, max_attempts=1000)
+    watch = Watch()
+    queue = Queue(store, clock=watch, lease_seconds=lease_seconds, max_age_seconds=30, max_attempts=1000)
+    watch.note_answers(queue)
     cast = [
-        Actor(queue, Journal(folder / f"{number}.jsonl", str(number)), random.Random(number))
+        Actor(queue, Journal(folder / f"{number}.jsonl", str(number)), random.Random(number), watch)
         for number in range(3)
     ]
     for _ in range(rounds):

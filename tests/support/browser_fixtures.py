@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, BrowserContext
 
 # Debian's name, and that of other systems.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def patient(browser: Browser, **options: Any) -> BrowserContext:
+    """Return a new context, in which a page may take as long as anything else in a test."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(1000 * PATIENCE_SECONDS)
+    return context
 
 
 @pytest.fixture(scope="module")
