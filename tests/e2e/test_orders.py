@@ -1,4 +1,8 @@
-"""What the simulator predicts, the deployed application does: each order at three times the capacity."""
+"""What the simulator predicts, the deployed application does: each order at three times the capacity.
+
+A busy machine stalls workers for seconds, which no prediction knows. Whatever it does, the application serves
+what the library's queue serves by the same arrivals and claims. Without such stalls the simulator is right.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ import pytest
 from local.facts import Life, lives_of
 from local.forecast import served_in_time
 
-from freshq import Order, Task, TaskStatus
+from freshq import Order, Queue, Task, TaskStatus
+from tests.conftest import Clock
 from tests.e2e.conftest import Deployment, wait_until
 
 if TYPE_CHECKING:
@@ -65,16 +70,50 @@ def offer(applications: Sequence[Deployment]) -> None:
     """Put the same tasks into every queue at the same time."""
     queues = [application.queue for application in applications]
     rng = random.Random(11)
-    began = time.monotonic()
-    for number in range(round(LOAD_SECONDS * RATE_PER_SECOND)):
+    due = time.monotonic()
+    for _ in range(round(LOAD_SECONDS * RATE_PER_SECOND)):
         priority = 9 if rng.random() < URGENT / 10 else 0
-        time.sleep(max(0.0, began + number / RATE_PER_SECOND - time.monotonic()))
+        time.sleep(max(0.0, due - time.monotonic()))
+        due = max(due, time.monotonic()) + 1 / RATE_PER_SECOND  # what a stall delayed comes not all at once
         for queue in queues:
             queue.put("work", priority=priority)
 
 
 def in_time(life: Life) -> bool:
     return life.fate is TaskStatus.SUCCESS and life.ended is not None and life.ended <= life.deadline
+
+
+def served(lives: Sequence[Life]) -> list[Life]:
+    return [life for life in lives if life.fate is TaskStatus.SUCCESS]
+
+
+def no_worker_was_stalled(lives: Sequence[Life]) -> bool:
+    """Return whether every run, and every gap until the next one, took about as long as it should."""
+    done = [(life.claims[-1].taken, life.ended or 0.0) for life in served(lives)]
+    taken, ended = sorted(start for start, _end in done), sorted(end for _start, end in done)
+    gaps = [start - end for start, end in zip(taken[SERVERS:], ended, strict=False)]
+    runs = [end - start for start, end in done]
+    return max(runs) < 1.5 * TASK_SECONDS and max(gaps) < TASK_SECONDS
+
+
+def replayed(lives: Sequence[Life], priorities: Sequence[int], order: Order) -> tuple[int, int]:
+    """Return how many tasks, and how many urgent ones, the library serves in time by the recorded claims."""
+    clock = Clock()
+    queue = Queue.memory(order=order, clock=clock, max_age_seconds=DEADLINE_SECONDS, lease_seconds=3600)
+    puts = [(life.created, 0, priority) for life, priority in zip(lives, priorities, strict=True)]
+    claims = [(life.claims[-1].taken, life.ended or 0.0) for life in served(lives)]
+    events = [*puts, *((taken, 1, ended - taken) for taken, ended in claims)]
+    found = [0, 0]
+    for moment, is_claim, value in sorted(events):
+        clock.now = moment
+        if not is_claim:
+            queue.put("work", priority=int(value))
+            continue
+        for claim in queue.claim():
+            ends_in_time = moment + value <= claim.task.deadline
+            found[0] += ends_in_time
+            found[1] += ends_in_time and claim.task.priority > 0
+    return found[0], found[1]
 
 
 def test_goodput_is_what_the_simulator_predicts(stacks: dict[Order, Deployment]) -> None:
@@ -86,12 +125,17 @@ def test_goodput_is_what_the_simulator_predicts(stacks: dict[Order, Deployment])
         versions = application.versions()
         lives = [life for life in lives_of(versions, time.time()) if is_load(versions[life.task_id])]
         priorities = [versions[life.task_id][0].priority for life in lives]
-        forecast = served_in_time(lives, SERVERS, LOAD_SECONDS, order, priorities)
-        assert forecast > SERVERS * DEADLINE_SECONDS / TASK_SECONDS, order
-        assert sum(map(in_time, lives)) == pytest.approx(forecast, rel=0.1), order
-        # All levels are drained from high to low, so the urgent ones do well under every order.
         urgent = [life for life, priority in zip(lives, priorities, strict=True) if priority]
-        assert sum(map(in_time, urgent)) >= 0.95 * len(urgent), order
+        goodput, of_urgent = sum(map(in_time, lives)), sum(map(in_time, urgent))
+        by_claims, urgent_by_claims = replayed(lives, priorities, order)
+        assert goodput == pytest.approx(by_claims, rel=0.1, abs=2), order
+        assert of_urgent == pytest.approx(urgent_by_claims, rel=0.1, abs=2), order
+        if no_worker_was_stalled(lives):
+            forecast = served_in_time(lives, SERVERS, LOAD_SECONDS, order, priorities)
+            assert forecast > SERVERS * DEADLINE_SECONDS / TASK_SECONDS, order
+            assert goodput == pytest.approx(forecast, rel=0.1), order
+            # All levels are drained from high to low, so the urgent ones do well under every order.
+            assert of_urgent >= 0.95 * len(urgent), order
 
 
 def is_load(versions: Sequence[Task]) -> bool:

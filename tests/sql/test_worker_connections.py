@@ -3,35 +3,50 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from freshq import Outcome, Queue
 from freshq.stores.sql import SqlStore
+from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import work_off
 
 if TYPE_CHECKING:
-    from freshq import Task
+    import pytest
+
+    from freshq import Claim, Task
     from tests.support.databases import Server
 
 SLOTS = 256
 MAX_CONNECTIONS = 10
 
 
-def test_256_slots_share_ten_connections(postgres_server: Server, postgres_engine: sa.Engine) -> None:
+def test_256_slots_share_ten_connections(
+    postgres_server: Server, postgres_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with postgres_engine.begin() as connection:
         connection.execute(sa.text("DELETE FROM tasks"))
-    queue = Queue.sql(postgres_server.url, lease_seconds=4)  # extended while they run
+    clock = Clock()
+    queue = Queue.sql(postgres_server.url, lease_seconds=20, clock=clock)
     assert isinstance(queue.store, SqlStore)
     opened: list[object] = []
     sa.event.listen(queue.store.database.engine, "connect", lambda *connection: opened.append(connection))
     queue.put_many([{"payload": number} for number in range(2 * SLOTS)])
-    together = threading.Barrier(SLOTS, timeout=PATIENCE_SECONDS)
+    extended, extend = {number: threading.Event() for number in range(2 * SLOTS)}, queue.extend
 
-    def runner(_task: Task) -> None:
+    def noted(claim: Claim, lease_seconds: float, **progress: Any) -> Claim:
+        answer = extend(claim, lease_seconds, **progress)
+        extended[claim.task.payload].set()
+        return answer
+
+    monkeypatch.setattr(queue, "extend", noted)
+    together = threading.Barrier(SLOTS, action=lambda: clock.advance(15), timeout=PATIENCE_SECONDS)
+
+    def runner(task: Task) -> None:
         together.wait()
+        assert extended[task.payload].wait(PATIENCE_SECONDS)
 
     report = work_off(queue, runner, concurrency=SLOTS)
     assert report.outcomes[Outcome.SUCCEEDED] == 2 * SLOTS
