@@ -11,7 +11,16 @@ from rich.console import Console
 from freshq_pipeline.runs.batch import RunPlan, execute
 from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import RunRequest
-from freshq_pipeline.spark.tuning import INFLATION, LARGE, SMALL, SMALL_BYTES, tuning_for, uncompressed_bytes
+from freshq_pipeline.spark.tuning import (
+    INFLATION,
+    INTERPRETED_BYTES,
+    LARGE,
+    MEDIUM,
+    SMALL,
+    SMALL_BYTES,
+    tuning_for,
+    uncompressed_bytes,
+)
 from freshq_pipeline.storage.days import DAY_US, Day
 from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.state import State
@@ -26,7 +35,14 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     ("input_bytes", "chosen"),
-    [(0, SMALL), (SMALL_BYTES, SMALL), (SMALL_BYTES + 1, LARGE), (1 << 40, LARGE)],
+    [
+        (0, SMALL),
+        (INTERPRETED_BYTES, SMALL),
+        (INTERPRETED_BYTES + 1, MEDIUM),
+        (SMALL_BYTES, MEDIUM),
+        (SMALL_BYTES + 1, LARGE),
+        (1 << 40, LARGE),
+    ],
 )
 def test_settings_by_size(input_bytes: int, chosen: Tuning) -> None:
     assert tuning_for(input_bytes) is chosen
