@@ -1,10 +1,11 @@
 """The emulator's process, which `Emulator` starts: `python ministack_process.py SOCKET`.
 
-It differs from ministack's own command in four ways. It serves a socket that its parent has bound, so that
+It differs from ministack's own command in five ways. It serves a socket that its parent has bound, so that
 no other process can take the port in between. It kills itself and every function process when its standard
 input closes, so that nothing outlives the parent. And it waits for the batching windows of streams, as Lambda
 does and ministack does not, so that functions are invoked as often as in an account. In the filters of
 streams, what is not there does not exist, however many levels above it are missing; ministack wants those.
+And it unpacks a layer once, not for each process of a function, which would double the work of a start.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ import asyncio
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -90,6 +96,29 @@ def mend_filters(mappings: Any) -> None:  # noqa: ANN401 - a module without type
     mappings._match_esm_filter = matches_with_parents  # noqa: SLF001 - as above
 
 
+def unpack_once(runtime: Any, folder: Path) -> None:  # noqa: ANN401 - a module without types
+    """Have the emulator unpack a package once for all processes of functions, which only read it.
+
+    Args:
+        runtime: The emulator's module that starts the processes.
+        folder: Where packages are kept; a process has links to them.
+    """
+    one_at_a_time = threading.Lock()
+
+    class Package(zipfile.ZipFile):
+        def extractall(self, path: Any = None, *_options: Any) -> None:  # noqa: ANN401 - as the emulator calls it
+            content = sorted((part.filename, part.CRC) for part in self.infolist())
+            kept = folder / sha256(repr(content).encode()).hexdigest()
+            with one_at_a_time:
+                if not kept.exists():
+                    super().extractall(kept.with_suffix(".part"))
+                    kept.with_suffix(".part").rename(kept)
+            for part in kept.iterdir():
+                (Path(path) / part.name).symlink_to(part)
+
+    runtime.zipfile = SimpleNamespace(**{**vars(zipfile), "ZipFile": Package})
+
+
 def _end_with_parent() -> None:
     sys.stdin.buffer.read()
     os.killpg(os.getpgid(0), signal.SIGKILL)
@@ -99,11 +128,13 @@ def _main(descriptor: int) -> None:
     from hypercorn.asyncio import serve  # noqa: PLC0415 - tests of the windows do without the emulator
     from hypercorn.config import Config  # noqa: PLC0415 - as above
     from ministack.app import app  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
+    from ministack.core import lambda_runtime  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
     from ministack.services import dynamodb, lambda_svc  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     BatchingWindows(lambda_svc, dynamodb)
     mend_filters(lambda_svc)
+    unpack_once(lambda_runtime, Path(tempfile.mkdtemp()))
     config = Config()
     config.bind = [f"fd://{descriptor}"]
     config.backlog = 1024

@@ -28,7 +28,7 @@ from tests.support.dynamodb_local import (
     is_required,
     what_is_missing,
 )
-from tests.support.made_once import make_keys_once, read_models_once
+from tests.support.made_once import clean_names_once, make_keys_once, read_models_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,6 +63,7 @@ pytest_plugins = [
     "tests.support.left_behind",
 ]
 read_models_once()
+clean_names_once()
 
 # Folders whose tests run one after the other, each folder in one process, and first, as they take longest:
 # there should be only one emulator and one Spark session at a time.

@@ -1,15 +1,19 @@
-"""What the emulator's process changes: batching windows, and filters of what is missing."""
+"""What the emulator's process changes: batching windows, filters of what is missing, unpacked layers."""
 
 from __future__ import annotations
 
 import threading
+import zipfile
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from local.ministack_process import BatchingWindows, mend_filters
+from local.ministack_process import BatchingWindows, mend_filters, unpack_once
 
 from freshq.testing import ManualClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Emulator:
@@ -99,3 +103,29 @@ def test_what_is_not_there_does_not_exist_whatever_else_is_missing(
     mend_filters(mappings)
     pattern = {"old": {"status": {"S": [{"exists": False}]}}, "new": {"status": {"S": ["PENDING"]}}}
     assert mappings._match_esm_filter(record, pattern) is matches
+
+
+def test_a_package_is_unpacked_once_for_all_processes(tmp_path: Path) -> None:
+    runtime = SimpleNamespace()
+    (tmp_path / "kept").mkdir()
+    unpack_once(runtime, tmp_path / "kept")
+
+    def unpack(text: str, name: str) -> Path:
+        with zipfile.ZipFile(tmp_path / "layer.zip", "w") as layer:
+            layer.writestr("python/module/a.py", text)
+            layer.writestr("b.py", "b")
+        process = tmp_path / name
+        process.mkdir()
+        with runtime.zipfile.ZipFile(tmp_path / "layer.zip") as layer:
+            layer.extractall(process)
+        assert (process / "python/module/a.py").read_text() == text
+        assert (process / "b.py").read_text() == "b"
+        return (process / "python").resolve()
+
+    first, second, changed = unpack("1", "first"), unpack("1", "second"), unpack("2", "changed")
+    assert first == second
+    assert changed != first
+    assert {path.parent.parent for path in (first, changed)} == {tmp_path / "kept"}
+    (tmp_path / "broken.zip").write_text("no package")
+    with pytest.raises(runtime.zipfile.BadZipFile):
+        runtime.zipfile.ZipFile(tmp_path / "broken.zip")
