@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshq_pipeline.gold.new_violations import without_new
 from freshq_pipeline.ingest.inputs import input_files
-from freshq_pipeline.runs.differences import (
+from freshq_pipeline.runs.refusals import (
     changed_options,
     check_deleted,
     check_recorded,
