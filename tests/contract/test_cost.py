@@ -142,9 +142,12 @@ def test_the_figures_are_written(
 ) -> None:
     costs = capacity.races(dynamodb_local)
     monkeypatch.setattr(capacity, "all_costs", lambda _client: costs)
+    monkeypatch.setattr(capacity, "STALE", (30, 60))
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
     capacity.main()
     written = figures.figures_of("capacity")
     assert [entry["step"] for entry in written["steps"]] == [cost.step for cost in costs]
     matches = [each for each in written["matching"] if each["step"] == "match"]
     assert [each["write_units"] for each in matches] == [6, 10, 14]  # of an agent with 1 to 3 languages
+    behind = [(each["stale"], each["found"]) for each in written["behind_stale"]]
+    assert behind == [(30, 10), (60, 10)]
