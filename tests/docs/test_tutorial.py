@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STALE_SECONDS = 0.5
 
 
-@pytest.mark.timeout(300)  # two dozen processes, one after the other, on a machine that may be busy
+@pytest.mark.timeout(600)  # two dozen processes, one after the other, on a machine that may be busy
 def test_the_tutorial(tmp_path: Path, postgres_engine: sa.Engine, dynamodb_local: DynamoDBClient) -> None:
     url = postgres_engine.url.render_as_string(hide_password=False)
     reader = Reader(

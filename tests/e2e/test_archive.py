@@ -12,7 +12,7 @@ from tests.e2e.conftest import Deployment, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 def archived(application: Deployment) -> list[dict[str, Any]]:

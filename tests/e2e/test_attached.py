@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from freshq import AttachedQueue
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 TABLE: Final = "Shipments"
 STACK: Final = "freshq-attached"

@@ -18,7 +18,7 @@ from local.facts import CALM_GOODPUT_SHARE
 from tests.e2e.conftest import group, wait_until
 from tests.support.patience import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.timeout(360), pytest.mark.usefixtures("template")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("template")]
 
 COMMAND = [sys.executable, "-m", "local.demo"]
 
@@ -45,7 +45,7 @@ def descendants(pid: int) -> list[int]:
 
 def test_it_accounts_for_every_task_and_serves_the_newest() -> None:
     process = start()
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=500)
     assert process.returncode == 0, output
     assert group(process.pid) == []
     summary: dict[str, Any] = json.loads((FOLDER / "summary.json").read_text("utf-8"))

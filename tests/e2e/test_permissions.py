@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.e2e.conftest import Deployment
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @contextmanager

@@ -203,7 +203,7 @@ def test_a_java_that_does_not_start(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(tmp_path / "in"),
          "--out", str(tmp_path / "out"), "--memory", "1k", "--json"],
-        capture_output=True, text=True, check=False, timeout=250,
+        capture_output=True, text=True, check=False, timeout=500,
     )  # fmt: skip
     assert done.returncode == FAILED_STATUS
     assert done.stderr.startswith("freshq-pipeline: Spark did not start: Error")
@@ -238,7 +238,7 @@ def test_bundled_java_through_its_launcher(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(300)  # another start of Spark, on a machine that may be busy
+@pytest.mark.timeout(600)  # another start of Spark, on a machine that may be busy
 def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
     write_lines(tmp_path / "in/a.json", small().landed())
     bare = tmp_path / "bin"
@@ -251,7 +251,7 @@ def test_run_without_a_java_of_the_system(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(tmp_path / "in"),
          "--out", str(tmp_path / "out"), "--master", "local[2]", "--memory", "1g"],
-        capture_output=True, text=True, check=False, timeout=250, env=environment,
+        capture_output=True, text=True, check=False, timeout=500, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/report.html").exists()

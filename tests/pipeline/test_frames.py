@@ -18,7 +18,7 @@ from tests.support.snippets import Reader, snippets
 PAGE = Path(__file__).parents[2] / "docs/reference/pipeline.md"
 
 
-@pytest.mark.timeout(300)  # two runs on Spark, on a machine that may be busy
+@pytest.mark.timeout(600)  # two runs on Spark, on a machine that may be busy
 def test_the_session_of_the_caller(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_session_that_cannot_be_used(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.timeout(300)  # a run on Spark, on a machine that may be busy
+@pytest.mark.timeout(600)  # a run on Spark, on a machine that may be busy
 def test_the_page_does_what_it_says(
     spark: SparkSession, two_days_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,7 +120,7 @@ def as_duckdb_makes_them(out: Path, events: Path) -> Seen:
     return seen(out)
 
 
-@pytest.mark.timeout(300)  # three runs on Spark, on a machine that may be busy
+@pytest.mark.timeout(600)  # three runs on Spark, on a machine that may be busy
 def test_tables_of_a_killed_night_and_of_the_next_run_equal_duckdb(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

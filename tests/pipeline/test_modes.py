@@ -270,7 +270,7 @@ def test_the_headline_is_of_all_days_and_the_charts_of_the_newest(
     assert "on the newest 1 of 2 days" in (two_days_folder / "out/report.html").read_text()
 
 
-@pytest.mark.timeout(300)  # another start of Spark, on a machine that may be busy
+@pytest.mark.timeout(600)  # another start of Spark, on a machine that may be busy
 def test_a_killed_stream_ends_like_a_batch(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
     events = small().landed()
     request = RunRequest(Folder(str(tmp_path / "in")), Folder(str(tmp_path / "out")))

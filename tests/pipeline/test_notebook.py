@@ -30,7 +30,7 @@ def small_queue(file: Path) -> str:
     return url
 
 
-@pytest.mark.timeout(300)  # a run and a replay on Spark, on a machine that may be busy
+@pytest.mark.timeout(600)  # a run and a replay on Spark, on a machine that may be busy
 def test_the_notebook_picks_a_max_age(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,7 +39,7 @@ def as_text(value: object) -> str:
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-@pytest.mark.timeout(300)  # a run on Spark, on a machine that may be busy
+@pytest.mark.timeout(600)  # a run on Spark, on a machine that may be busy
 def test_the_answers_are_those_of_the_page(
     spark: SparkSession, two_days_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

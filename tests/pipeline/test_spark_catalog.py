@@ -190,7 +190,7 @@ def test_a_catalog_that_fails_leaves_the_tables_published(fake: Any, tmp_path: P
         copy(fake, Folder(str(tmp_path)), state("1"), "lake.freshq")
 
 
-@pytest.mark.timeout(300)  # another start of Spark, on a machine that may be busy
+@pytest.mark.timeout(600)  # another start of Spark, on a machine that may be busy
 def test_tables_in_a_real_catalog(tmp_path: Path) -> None:
     jar = os.environ.get(JAR)
     if jar is None or not Path(jar).is_file():
@@ -206,7 +206,7 @@ def test_tables_in_a_real_catalog(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "freshq_pipeline", "run", "--iceberg", "lake.freshq", "--json"]
     command += ["--events", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--master", "local[2]"]
     ended = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=250,
+        command, capture_output=True, text=True, check=False, timeout=500,
         env=os.environ | {"SPARK_CONF_DIR": str(tmp_path / "conf")},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr

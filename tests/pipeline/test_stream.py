@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.pipeline.conftest import Pipeline
 
 
-@pytest.mark.timeout(200)  # several runs of Spark, on a machine that may be busy
+@pytest.mark.timeout(600)  # several runs of Spark, on a machine that may be busy
 def test_files_that_only_the_checkpoint_knows_are_read(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -58,7 +58,7 @@ def test_files_that_only_the_checkpoint_knows_are_read(
     assert follow("restored") == []
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_stream_says_why_it_failed_as_a_run_does(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +81,7 @@ def test_a_stream_says_why_it_failed_as_a_run_does(
         stream(spark, request, str(tmp_path / "checkpoint"), stop=stop)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_stream_that_is_to_stop_ends_after_its_batch(spark: SparkSession, tmp_path: Path) -> None:
     events = small().landed()
     write_lines(tmp_path / "in/0.json", events[:12])

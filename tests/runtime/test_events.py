@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.skipif(emulator() is None, reason="the runtime interface emulator is a program for Linux"),
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
 ]
 
 LEVELS: Final = {"DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40}

@@ -135,7 +135,7 @@ def test_a_worker_stopped_for_longer_than_its_lease_leaves_the_task_to_others(
         queue.put("more", task_id="b")
         until(lambda: status_of(queue, "b") is TaskStatus.SUCCESS)
         assert work.end() == 0
-    assert work.all("ended")[0]["outcomes"]["lease_lost"] == 1
+    assert work.all("ended")[0]["outcomes"]["lease_lost"] >= 1
     task = queue.get("a")
     assert task is not None
     assert task.result == "by another worker"

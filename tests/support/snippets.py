@@ -40,7 +40,7 @@ _DATA: Final[dict[str, Callable[[str], object]]] = {
 }
 RUN: Final = {"console", "python", "sh"}
 LANGUAGES: Final = {"text", *RUN, *_DATA}
-COMMAND_SECONDS: Final = 60
+COMMAND_SECONDS: Final = 120
 _SAME: Final = doctest.ELLIPSIS
 
 

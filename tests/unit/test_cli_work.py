@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from freshq import Queue, Worker
 from freshq.cli.addresses import open_queue, with_connections
-from freshq.cli.commands.work import process
+from freshq.cli.commands.work import process, supervisor
 from freshq.cli.commands.work.health import HealthServer, LoopLimits, is_live, is_ready
 from freshq.cli.commands.work.supervisor import Child, Supervisor, exit_status_of
 from freshq.cli.errors import OneLineLog
@@ -223,7 +223,8 @@ def test_a_line_of_another_program_is_output(line: str, monkeypatch: pytest.Monk
     assert (event["event"], event["process"], event["text"]) == ("output", 1, line)
 
 
-def test_the_last_lines_of_a_process_are_there_once_it_has_ended() -> None:
+def test_the_last_lines_of_a_process_are_there_once_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "LAST_LINES_SECONDS", PATIENCE_SECONDS)
     child = Child(1, [sys.executable, "-S", "-c", "for each in range(5000): print(each)"])
     child.start()
     assert until(lambda: child.ended() is not None)

@@ -70,7 +70,7 @@ fuzz = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 pytestmark = [
-    pytest.mark.timeout(120 + IN_ALL / 10),
+    pytest.mark.timeout(300 + IN_ALL / 10),
     pytest.mark.filterwarnings("ignore:No application metrics to publish"),
 ]
 

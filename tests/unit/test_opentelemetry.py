@@ -592,7 +592,9 @@ class TestMetrics:
     def test_count_runs_that_exceed_their_time(self, told: Told) -> None:
         queue, end = Queue.memory(telemetry=told.telemetry), threading.Event()
         queue.put(SECRET)
-        worker = Worker(queue, lambda _task: end.wait(20) and None, max_run_seconds=0.05, poll_seconds=0.01)
+        worker = Worker(
+            queue, lambda _task: end.wait(PATIENCE_SECONDS) and None, max_run_seconds=0.05, poll_seconds=0.01
+        )
         worker.run(until=lambda: told.counted().get("freshq.tasks_overran") == 1)
         end.set()
         assert told.counted()["freshq.tasks_overran"] == 1

@@ -67,6 +67,7 @@ def worked_off(queue: Queue, handlers: Handlers, **options: object) -> RunReport
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_loop, "GIVE_BACK_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(serving, "START_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from freshq.policy.retry import Backoff
 from freshq.policy.retry_budget import RetryBudget
 from freshq.policy.token_bucket import SharedBucket
 from freshq.stores.memory import MemoryStore
+from freshq.worker import settle
 from freshq.worker.report import LoggingObserver, WorkerState
 from freshq.worker.runner import load_runner
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import FailingStore, Quiet, wait_until, work_off
+from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -264,12 +265,20 @@ class TestFailingStore:
         report = work_off(queue, lambda task: task.payload)
         assert report.outcomes[Outcome.SUCCEEDED] == 1
 
-    def test_a_task_that_cannot_be_settled_stays_taken_until_its_lease_expires(self) -> None:
-        queue = Queue(FailingStore(changes_that_fail=1000), lease_seconds=0.3, max_attempts=1)
+    def test_a_task_that_cannot_be_settled_stays_taken_until_its_lease_expires(
+        self, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.02, 0.05))
+        store = FailingStore(changes_that_fail=100_000)
+        queue = Queue(store, clock=clock, lease_seconds=20, max_attempts=1)
         queue.put("work", task_id="a")
-        report = work_off(queue, lambda task: task.payload, idle_exit_seconds=0.5)
+        with InThread(Worker(queue, lambda task: task.payload, poll_seconds=0.01)) as work:
+            wait_until(lambda: store.changes_that_fail <= 100_000 - 3)
+            assert queue.stats().taken == 1
+            clock.advance(30)
+            wait_until(lambda: queue.stats().failure == 1)
+        report = work.ended()
         assert report.outcomes[Outcome.UNSETTLED] == report.claimed == 1
-        wait_until(lambda: queue.recover() == 1 or queue.stats().failure == 1)
         task = queue.get("a")
         assert task is not None
         assert (task.status, task.error) == (TaskStatus.FAILURE, "lease expired in attempt 1 of 1")

@@ -162,8 +162,9 @@ class WorkLoop(ABC):
 
     def _serve(self, ended: Callable[[], bool]) -> None:
         while not self._has_ended(ended) and not self._too_many_overrunning():
+            asked_at = time.monotonic()
             self._start_what_fits()
-            if self._is_idle():
+            if self._is_idle(asked_at):
                 self.report.idle = True
                 return
             self._wait(self._wait_seconds())
@@ -235,18 +236,21 @@ class WorkLoop(ABC):
             elif outcome is Outcome.SUCCEEDED:
                 self._backoff.run_succeeded()
 
-    def _is_idle(self) -> bool:
+    def _is_idle(self, asked_at: float) -> bool:
         """Return whether there was nothing to claim or to run for `idle_exit_seconds`.
 
-        A worker that could not claim, because of the store or its rate, is not idle.
+        A worker that could not claim, because of the store or its rate, is not idle. Nor is one whose last
+        claim took long, or that was stalled since: what has come meanwhile, it has not asked for.
+
+        Args:
+            asked_at: When it last began to claim, by the monotonic clock.
         """
-        now = time.monotonic()
         held_up = self._backoff.active or self._backoff.failed_claims or self._limits.awaits_token
         if self._has_work() or held_up:
-            self._last_work = now
+            self._last_work = time.monotonic()
             return False
         limit_seconds = self._config.idle_exit_seconds
-        return limit_seconds is not None and now - self._last_work >= limit_seconds
+        return limit_seconds is not None and asked_at - self._last_work >= limit_seconds
 
     def _drain(self) -> None:
         """Wait for the running tasks, and report those that did not end in time."""
