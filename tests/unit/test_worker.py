@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,7 @@ from freshq.policy.retry import Backoff
 from freshq.policy.retry_budget import RetryBudget
 from freshq.policy.token_bucket import SharedBucket
 from freshq.stores.memory import MemoryStore
-from freshq.worker import settle
+from freshq.worker import loop, settle
 from freshq.worker.report import LoggingObserver, WorkerState
 from freshq.worker.runner import load_runner
 from tests.support.patience import PATIENCE_SECONDS
@@ -172,6 +173,27 @@ class TestSlots:
 class TestEnd:
     def test_idle(self) -> None:
         assert work_off(Queue.memory(), lambda task: task).idle
+
+    def test_after_a_slow_claim_it_asks_once_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What came meanwhile, it would not have seen."""
+        now = [0.0]
+
+        class Slow(MemoryStore):
+            claims = 0
+
+            def claim(self, request: ClaimRequest) -> list[Task]:
+                tasks = super().claim(request)
+                self.claims += 1
+                if self.claims == 1:
+                    queue.put("late")
+                    now[0] += 10
+                now[0] += 1
+                return tasks
+
+        queue = Queue(Slow())
+        monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        report = work_off(queue, lambda _task: None, idle_exit_seconds=5)
+        assert (report.outcomes[Outcome.SUCCEEDED], report.idle) == (1, True)
 
     def test_stop_settles_running_tasks_and_claims_no_more(self) -> None:
         queue = Queue.memory()
