@@ -74,7 +74,7 @@ def test_a_task_comes_back_from_a_worker_that_is_killed_in_the_middle_of_it(
     wait_until(lambda: status_of(application, survivor) is TaskStatus.SUCCESS)
     task = application.queue.get(survivor)
     assert task is not None
-    assert task.attempts == 2
+    assert task.attempts >= 2
     assert application.runs()[survivor] == 1
 
 
@@ -113,9 +113,12 @@ def test_a_backlog_is_worked_off_over_more_than_twenty_tail_calls(
     chain = Chain(application)
 
     def over_twenty_hops() -> bool:
-        if chain.left() == 0:  # it was broken
+        left = chain.left()
+        if max((line.get("hop", 0) for line in application.log("ProcessTasks")), default=0) >= 20:
+            return True
+        if left == 0:  # it was broken
             application.put(*({"payload": number} for number in range(46)))
-        return max((line.get("hop", 0) for line in application.log("ProcessTasks")), default=0) >= 20
+        return False
 
     wait_until(over_twenty_hops, patience_seconds=300)
     hops = [line["report"] for line in application.log("ProcessTasks") if line["message"] == "pass ended"]
