@@ -14,7 +14,7 @@ import pytest
 from freshq import DamagedTaskError, Outcome, Queue, StoreError, Unreachable, Worker
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
-from freshq.worker import claim_backoff, lease_renewal, settle, upkeep
+from freshq.worker import claim_backoff, lease_renewal, settle
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import Outage, Quiet, lease_of, wait_until
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim_backoff, "CLAIM_BACKOFF", Backoff(0.02, 0.05))
     monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.02, 0.05))
-    # Nobody else recovers the tasks whose leases expire here.
-    monkeypatch.setattr(upkeep, "PAUSE_SECONDS", PATIENCE_SECONDS)
 
 
 class Running:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from freshq import Queue, StoreError, TaskStatus, Worker
+from freshq.policy.retry import Backoff
 from freshq.queue.upkeep import LARGE_PORTION
 from freshq.stores.memory import MemoryStore
+from freshq.worker import settle
+from freshq.worker import upkeep as worker_upkeep
 from freshq.worker.upkeep import BackgroundUpkeep
 from tests.conftest import Clock
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.working import wait_until
+from tests.support.working import Outage, wait_until
 
 if TYPE_CHECKING:
     from freshq import Task
@@ -62,7 +66,7 @@ def test_an_outage_is_logged_once_and_outlived(caplog: pytest.LogCaptureFixture)
     queue = Queue(store, clock=clock)
     queue.put("delayed", delay_seconds=10)
     clock.advance(10)
-    upkeep = BackgroundUpkeep(queue)
+    upkeep = BackgroundUpkeep(queue, is_held_back=lambda: False)
     store.fails = True
 
     assert [upkeep.portion(), upkeep.portion()] == [False, False]
@@ -77,7 +81,7 @@ def test_portions_follow_at_once_while_more_is_due() -> None:
     queue = Queue(MemoryStore(), clock=clock)
     queue.put_many([{"payload": n, "delay_seconds": 10} for n in range(LARGE_PORTION + 1)])
     clock.advance(10)
-    upkeep = BackgroundUpkeep(queue)
+    upkeep = BackgroundUpkeep(queue, is_held_back=lambda: False)
 
     assert [upkeep.portion(), upkeep.portion()] == [True, False]
     assert queue.stats().pending == LARGE_PORTION + 1
@@ -87,7 +91,7 @@ def test_portions_follow_at_once_while_more_is_stale(monkeypatch: pytest.MonkeyP
     store = MemoryStore()
     stale = [LARGE_PORTION, 1]
     monkeypatch.setattr(store, "tidy", lambda _queue, _now, _limit: stale.pop(0))
-    upkeep = BackgroundUpkeep(Queue(store))
+    upkeep = BackgroundUpkeep(Queue(store), is_held_back=lambda: False)
 
     assert [upkeep.portion(), upkeep.portion()] == [True, False]
 
@@ -101,3 +105,44 @@ def test_an_error_in_the_thread_ends_the_worker(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(queue, "upkeep", broken)
     with pytest.raises(RuntimeError, match="broken upkeep"):
         Worker(queue, lambda task: task.payload, poll_seconds=0.05).run()
+
+
+def test_tasks_that_are_done_here_are_not_recovered_before_they_are_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, store, starts = Clock(), Outage(), Counter[str]()
+    queue = Queue(store, clock=clock, lease_seconds=20)
+    queue.put("work", task_id="a")
+    portion, portions, between = BackgroundUpkeep.portion, list[bool](), threading.Lock()
+
+    def counted(upkeep: BackgroundUpkeep) -> bool:
+        with between:
+            portions.append(portion(upkeep))
+            return portions[-1]
+
+    # After the outage the upkeep is the first to ask the store.
+    monkeypatch.setattr(worker_upkeep, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.5, 0.5))
+    monkeypatch.setattr(BackgroundUpkeep, "portion", counted)
+
+    def runner(task: Task) -> None:
+        starts[task.task_id] += 1
+        if starts.total() == 1:
+            store.down.set()
+
+    worker = Worker(queue, runner, poll_seconds=1)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        wait_until(lambda: store.refused["replace"] >= 1)
+        with between:
+            clock.advance(30)
+            seen = len(portions)
+        wait_until(lambda: len(portions) >= seen + 3)
+        store.down.clear()
+        wait_until(lambda: queue.stats().success == 1)
+    finally:
+        store.down.clear()
+        worker.stop()
+        thread.join(PATIENCE_SECONDS)
+    assert starts == {"a": 1}

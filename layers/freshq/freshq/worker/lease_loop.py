@@ -157,8 +157,8 @@ class LeaseLoop(WorkLoop):
             for switch in self._queue.take_order_switches():
                 self._observer.switched(switch)
 
+    @override
     def _settles_late(self) -> bool:
-        """Return whether a claim could take a task that is done here, but not settled since an outage."""
         runs = [run for run in self._runs.running if run.unsettled]
         return any(run.claim.lease_until <= self._queue.now() for run in runs)
 

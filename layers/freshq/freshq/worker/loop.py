@@ -88,7 +88,7 @@ class WorkLoop(ABC):
         self._end_request = end_request
         self._observer = config.observer_beside(queue.telemetry)
         self._backoff = ClaimBackoff(queue.uniform)
-        self._upkeep = BackgroundUpkeep(queue)
+        self._upkeep = BackgroundUpkeep(queue, is_held_back=self._settles_late)
         self._last_work = self._turned_at = time.monotonic()
         self._draining = threading.Event()
         self._answered = False
@@ -151,6 +151,10 @@ class WorkLoop(ABC):
     def _has_work(self) -> bool:
         """Return whether the worker is not idle."""
         return self._in_flight() > 0
+
+    def _settles_late(self) -> bool:
+        """Return whether others could take a task that is done here, but not settled since an outage."""
+        return False
 
     def _overrunning(self) -> int:
         """Return how many runs are past their time limit and still run."""

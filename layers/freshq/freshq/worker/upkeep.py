@@ -11,6 +11,7 @@ from freshq.errors import StoreError
 from freshq.worker.runs import in_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
     from typing import Self
 
@@ -31,8 +32,15 @@ class BackgroundUpkeep:
         failing: Whether the store did not answer the last portion.
     """
 
-    def __init__(self, queue: BaseQueue) -> None:
+    def __init__(self, queue: BaseQueue, is_held_back: Callable[[], bool]) -> None:
+        """Start nothing yet.
+
+        Args:
+            queue: The queue.
+            is_held_back: Returns whether no portion may run now.
+        """
         self._queue = queue
+        self._is_held_back = is_held_back
         self._stopped = threading.Event()
         self.failing = False
         self._thread: Future[None] | None = None
@@ -57,7 +65,9 @@ class BackgroundUpkeep:
                 pass
 
     def portion(self) -> bool:
-        """Run one portion; return whether there is more to do."""
+        """Run one portion, unless it is held back; return whether another can follow at once."""
+        if self._is_held_back():
+            return False
         try:
             more = self._queue.upkeep().more
         except StoreError as error:
