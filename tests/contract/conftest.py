@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from freshq.stores.dynamodb import control, line_listing
 from tests.conftest import DATABASES, DYNAMODB, StoreUnderTest, on_table
 from tests.support.attached import Shipments
 from tests.support.matching import Desk, emptied_resources
@@ -55,3 +56,10 @@ def table_desk(dynamodb_local: DynamoDBClient) -> Desk:
     desk = Desk(client=dynamodb_local)
     desk.queue().create_table()
     return desk
+
+
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a process read the control record and the list of lines once, however slow this machine is."""
+    monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 3600.0)
+    monkeypatch.setattr(line_listing, "LIST_SECONDS", 3600.0)

@@ -377,6 +377,7 @@ def test_attaching_finds_the_types(client: DynamoDBClient, case: str) -> None:
     assert ids(table.queue().claim()) == [name]
 
 
+@pytest.mark.usefixtures("read_once")
 def test_capacity_stays(dynamodb_local: DynamoDBClient) -> None:
     """Put 2, and a life of at most 5.5 write units at claims of ten, whatever the key."""
     table = Shipments(dynamodb_local, key=pair("N", "S"))

@@ -267,6 +267,7 @@ def test_attaching_by_an_attribute(client: DynamoDBClient) -> None:
     assert set(table.own("A")) == {"freshq_version", "freshq_requestToken"}
 
 
+@pytest.mark.usefixtures("read_once")
 def test_capacity_stays(dynamodb_local: DynamoDBClient) -> None:
     """Put 2, and a life of at most 5.5 write units at claims of ten."""
     names = {f"r{number:02}": str(number) for number in range(50)}

@@ -84,6 +84,7 @@ def completed(claims: list[Claim]) -> list[Settlement]:
 
 
 class TestCalls:
+    @pytest.mark.usefixtures("read_once")
     def test_thirty_tasks_take_two_calls_a_step(self, queue: Queue, client: DynamoDBClient) -> None:
         queue.claim()  # reads what a process reads once
         with counted(client) as calls:
@@ -97,6 +98,7 @@ class TestCalls:
             assert "UpdateItem" not in calls.operations
         assert counts(queue.stats()) == {"success": 30}
 
+    @pytest.mark.usefixtures("read_once")
     def test_a_task_alone_is_written_as_ever(self, queue: Queue, client: DynamoDBClient) -> None:
         with counted(client) as calls:
             (claim,) = held(queue, 1)
@@ -133,6 +135,7 @@ def items_after_a_life(table: StoreUnderTest, client: DynamoDBClient) -> list[di
 
 
 class TestOneWriteOfABatch:
+    @pytest.mark.usefixtures("read_once")
     def test_ids_that_are_taken_cost_one_read(self, queue: Queue, client: DynamoDBClient) -> None:
         put(queue, 4)
         with counted(client) as calls:
@@ -258,6 +261,7 @@ class TestLostReplies:
             queue.settle_many(completed(claims))
         assert counts(queue.stats()) == {"success": 4}
 
+    @pytest.mark.usefixtures("read_once")
     def test_once_a_batch_is_never_answered_no_other_begins(
         self, queue: Queue, client: DynamoDBClient
     ) -> None:

@@ -115,6 +115,7 @@ def test_approximate_stats_cost_the_same_calls_whatever_the_backlog(dynamodb_loc
     assert many.read_units <= 128 + few.calls  # a page is 1 MB: 128 units where it is full
 
 
+@pytest.mark.usefixtures("read_once")
 def test_the_meter_counts_what_is_refused(dynamodb_local: DynamoDBClient) -> None:
     queue = Bench(dynamodb_local).queue()
     queue.put("work", task_id="a")

@@ -120,6 +120,7 @@ class TestAll:
         queue.discard(limit=1)
         assert listed(queue, 10) == ["a"]
 
+    @pytest.mark.usefixtures("read_once")
     def test_it_costs_what_is_dead_whatever_else_is_in_the_table(self, table_store: StoreUnderTest) -> None:
         queue = table_store.queue()
         queue.put_many([{"payload": number} for number in range(300)])

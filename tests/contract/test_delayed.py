@@ -254,6 +254,7 @@ class TestPutOver:
         assert (known(queue, "5000").payload, known(queue, "5000").first_due) == ("new", None)
 
 
+@pytest.mark.usefixtures("read_once")
 def test_a_delayed_put_costs_what_another_costs(table: StoreUnderTest, client: DynamoDBClient) -> None:
     queue = table.queue()
     queue.put("other")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import StoreError
-from freshq.stores.dynamodb import control, line_listing, line_records
+from freshq.stores.dynamodb import line_listing, line_records
 from freshq.stores.dynamodb.calls import TableCalls
 from freshq.stores.dynamodb.items import encode
 from freshq.stores.dynamodb.keyspace import Keyspace
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 MAX_EMPTY_CALLS = 10
 # After this time a closing is overdue whatever the clocks say.
 LONG_SECONDS = 120.0
-
-
-@pytest.fixture
-def _read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a process read the control record and the list of lines once, however slow this machine is."""
-    monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 3600.0)
-    monkeypatch.setattr(line_listing, "LIST_SECONDS", 3600.0)
 
 
 @pytest.fixture
@@ -89,7 +82,7 @@ def calls_of_claims(table: StoreUnderTest) -> tuple[int, int]:
     return len(small), len(large)
 
 
-@pytest.mark.usefixtures("_read_once")
+@pytest.mark.usefixtures("read_once")
 def test_claims_beside_many_groups_cost_twice_the_calls_of_one_and_a_query_for_each_group(
     table_store: StoreUnderTest, dynamodb_local: DynamoDBClient
 ) -> None:

@@ -115,6 +115,7 @@ def put_many(queue: Queue, number: int) -> None:
     queue.put_many([{"payload": n, "group": GROUPS[n % 3]} for n in range(number)])
 
 
+@pytest.mark.usefixtures("read_once")
 def test_on_dynamodb_a_look_reads_as_much_however_much_waits(table_store: StoreUnderTest) -> None:
     assert table_store.client is not None
     queue = table_store.queue()

@@ -112,6 +112,7 @@ class TestAtTheEnd:
 
 
 class TestOnDynamoDB:
+    @pytest.mark.usefixtures("read_once")
     def test_progress_costs_no_more_than_the_renewal(self, table_store: StoreUnderTest) -> None:
         queue = table_store.queue()
         queue.put("work", task_id="a")

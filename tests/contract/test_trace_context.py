@@ -99,6 +99,7 @@ def test_records_carry_it_while_they_are_queued(shipments: Shipments) -> None:
     shipments.assert_untouched("A")
 
 
+@pytest.mark.usefixtures("read_once")
 def test_it_costs_no_write_unit_of_a_task_of_usual_size(dynamodb_local: DynamoDBClient) -> None:
     """A put of two units, a claim of two besides its lease record, and a settlement of one."""
 
