@@ -148,6 +148,9 @@ def prepare(folder: Path, rooms: list[str]) -> None:
             "no:cacheprovider",
             "-p",
             "no:unraisableexception",
+            # mutmut calls pytest several times in a process: loggers keep the closed streams of the first.
+            "-p",
+            "no:tests.support.left_behind",
         ],
         "pytest_add_cli_args_test_selection": tests,
     }
