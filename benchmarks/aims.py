@@ -167,12 +167,12 @@ def _of_pipeline() -> Iterator[Finding]:
     what = "pipeline, 2 million events, warm: time / DuckDB's"
     found = figures_of("pipeline")
     bound = _DUCKDB.format(pipeline_page.warm_tables_ratio(found))
-    yield Finding(what, pipeline_page.warm_ratio(found), AT_MOST, 3.0, "{:.1f}", bound)
+    yield Finding(what, pipeline_page.warm_ratio(found), AT_MOST, 3.0, bound=bound)
     if is_measured("pipeline_large"):
         what = "pipeline, 20 million events, started cold: time / DuckDB's"
         found = figures_of("pipeline_large")
         bound = _DUCKDB.format(pipeline_page.cold_tables_ratio(found))
-        yield Finding(what, pipeline_page.cold_ratio(found), AT_MOST, 1.5, "{:.1f}", bound)
+        yield Finding(what, pipeline_page.cold_ratio(found), AT_MOST, 1.5, bound=bound)
     rounds = figures_of("pipeline_nights")["night_over_run"]["processor_seconds"]
     what = "pipeline, 2 million events: processor time of a nightly run (1 new file of 62) / of a full run"
     yield of_rounds(what, rounds, AT_MOST, 0.15, _NIGHT)
