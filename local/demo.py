@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from rich.table import Table
 from freshq import Order, Queue
 from freshq.aws.wakeup import Ring
 from local.demo_dashboard import dashboard_beside
-from local.deploy import DeployError, build, deploy
+from local.deploy import PROJECT, DeployError, build, deploy
 from local.emulator import Emulator, EmulatorError, stop_on_signals
 from local.facts import (
     busy_machine_sentence,
@@ -52,7 +53,9 @@ if TYPE_CHECKING:
     from local.forecast import Service
     from local.history import Change
 
-FOLDER: Final = Path(__file__).resolve().parent.parent / "build" / "demo"
+# What it makes goes elsewhere if this variable says so; tests leave alone what a user has made.
+FOLDER_VARIABLE: Final = "FRESHQ_DEMO_FOLDER"
+FOLDER: Final = Path(os.environ.get(FOLDER_VARIABLE) or PROJECT / "build" / "demo")
 EVENTS: Final = FOLDER / "events"
 TABLES: Final = FOLDER / "pipeline"
 LOAD_SECONDS: Final = 30
@@ -143,7 +146,7 @@ def main() -> int:
 def _demonstrate(console: Console) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with console.status("building the application (sam build)"):
-        template = build(FOLDER.parent / "local")
+        template = build(PROJECT / "build" / "local")
     with Emulator(FOLDER / "emulator.log") as emulator:
         with console.status("deploying template.yaml to the embedded emulator (sam deploy)"):
             outputs = deploy(emulator, template, PARAMETERS)

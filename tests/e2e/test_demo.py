@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local.demo import FOLDER, LOAD_SECONDS, OVERLOAD, TABLES
+from local.demo import FOLDER_VARIABLE, LOAD_SECONDS, OVERLOAD
 from local.deploy import PROJECT
 from local.facts import CALM_GOODPUT_SHARE
 
@@ -23,10 +23,11 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("template")]
 COMMAND = [sys.executable, "-m", "local.demo"]
 
 
-def start() -> subprocess.Popen[str]:
+def start(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(  # noqa: S603 - this interpreter, this project's module
         COMMAND,
         cwd=PROJECT,
+        env=os.environ | {FOLDER_VARIABLE: str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -43,12 +44,12 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def test_it_accounts_for_every_task_and_serves_the_newest() -> None:
-    process = start()
+def test_it_accounts_for_every_task_and_serves_the_newest(tmp_path: Path) -> None:
+    process = start(tmp_path)
     output, _ = process.communicate(timeout=500)
     assert process.returncode == 0, output
     assert group(process.pid) == []
-    summary: dict[str, Any] = json.loads((FOLDER / "summary.json").read_text("utf-8"))
+    summary: dict[str, Any] = json.loads((tmp_path / "summary.json").read_text("utf-8"))
     fates = ("success", "failure", "cancelled", "shed", "pending", "taken")
     assert sum(summary[fate] for fate in fates) == summary["created"] > 0
     assert (summary["pending"], summary["taken"], summary["duplicates_run"]) == (0, 0, 0)
@@ -56,10 +57,10 @@ def test_it_accounts_for_every_task_and_serves_the_newest() -> None:
         OVERLOAD * LOAD_SECONDS * summary["capacity_per_second"], rel=0.01
     )
     # The data pipeline, from what was archived, comes to the same.
-    facts: dict[str, Any] = json.loads((TABLES / "summary.json").read_text("utf-8"))
+    facts: dict[str, Any] = json.loads((tmp_path / "pipeline" / "summary.json").read_text("utf-8"))
     assert {fate: facts[fate] for fate in fates} == {fate: summary[fate] for fate in fates}
     assert (facts["ledger_violations"], facts["events_quarantined"]) == (0, 0)
-    assert (TABLES / "report.html").stat().st_size > 100_000
+    assert (tmp_path / "pipeline" / "report.html").stat().st_size > 100_000
     assert summary["shed"] > summary["success"] > 0
     assert summary["newest_first_ratio"] >= 0.95
     assert summary["wait_p50_seconds"] < summary["max_age_seconds"] / 2
@@ -69,14 +70,14 @@ def test_it_accounts_for_every_task_and_serves_the_newest() -> None:
     assert ("too busy" in output) == (not calm)
     assert f"freshq did {summary['done_in_time']} tasks in time" in output
     assert 0 < summary["done_in_time_fifo_simulated"] < summary["created"] / 2
-    assert (FOLDER / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert "summary.json" in output
     assert "dashboard, while tasks are left: http://127.0.0.1:" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_leaves_nothing_running_when_it_is_stopped(number: signal.Signals) -> None:
-    process = start()
+def test_it_leaves_nothing_running_when_it_is_stopped(number: signal.Signals, tmp_path: Path) -> None:
+    process = start(tmp_path)
     below = wait_until(lambda: descendants(process.pid))
     os.kill(process.pid, number)
     process.communicate(timeout=PATIENCE_SECONDS)
