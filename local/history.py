@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 Image = dict[str, Any]
 
 UNIT_BYTES: Final = 1024  # a write unit covers an item of up to 1 KB (DynamoDB, service pricing)
-# After so many empty pages a shard has nothing more.
-MAX_EMPTY_PAGES: Final = 10
-EMPTY_PAGE_PAUSE_SECONDS: Final = 0.05
 INDEXES: Final = (("pendingShard", "taskCreated"), ("dueShard", "dueAt"))
 
 
@@ -73,13 +69,10 @@ def _read_shard(client: DynamoDBStreamsClient, stream_arn: str, shard_id: str) -
     iterator = client.get_shard_iterator(
         StreamArn=stream_arn, ShardId=shard_id, ShardIteratorType="TRIM_HORIZON"
     )["ShardIterator"]
-    empty_pages = 0
-    # An open shard never says that this was all, and a page may be empty although more follow.
-    while iterator and empty_pages < MAX_EMPTY_PAGES:
+    while iterator:
         page = client.get_records(ShardIterator=iterator)
         if not page["Records"]:
-            empty_pages += 1
-            time.sleep(EMPTY_PAGE_PAUSE_SECONDS)
+            return
         for record in page["Records"]:
             images = record["dynamodb"]
             yield Change(_image(images.get("OldImage")), _image(images.get("NewImage")))

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class BatchingWindows:
     """Holds a stream's records back until a batch is full, or its first record has waited for the window.
 
-    The emulator's thread goes through the mappings, and reads the stream of each in turn.
+    The emulator's thread goes through the mappings, and reads the stream of each in turn. What others read
+    meanwhile, such as the records that a client asks for, is not held back.
     """
 
     def __init__(self, mappings: Any, streams: Any, clock: Callable[[], float] = time.monotonic) -> None:  # noqa: ANN401 - modules without types
@@ -45,7 +46,8 @@ class BatchingWindows:
         self._each_mapping = mappings._iter_all_esms  # noqa: SLF001 - as above
         self._records_since = streams.stream_records_since
         self._clock = clock
-        self._mapping: dict[str, Any] = {}
+        # In each thread the mapping that it reads for, in `mapping`.
+        self._reading = threading.local()
         # Where the next batch begins, and when its first record was seen, by mapping.
         self._first_seen: dict[str, tuple[int, float]] = {}
         mappings._iter_all_esms = self._iterate  # noqa: SLF001 - as above
@@ -53,16 +55,17 @@ class BatchingWindows:
 
     def _iterate(self) -> Iterator[tuple[Any, ...]]:
         for found in self._each_mapping():
-            self._mapping = found[-1]
+            self._reading.mapping = found[-1]
             yield found
-        self._mapping = {}
+        self._reading.mapping = {}
 
     def _full_or_due(self, table: str, position: int, limit: int, **place: Any) -> list[Any]:  # noqa: ANN401 - ministack's
         records: list[Any] = self._records_since(table, position, limit, **place)
-        window_seconds = float(self._mapping.get("MaximumBatchingWindowInSeconds") or 0)
+        reader: dict[str, Any] = getattr(self._reading, "mapping", {})
+        window_seconds = float(reader.get("MaximumBatchingWindowInSeconds") or 0)
         if not records or len(records) >= limit or not window_seconds:
             return records
-        mapping, now = str(self._mapping["UUID"]), self._clock()
+        mapping, now = str(reader["UUID"]), self._clock()
         begins, seen = self._first_seen.get(mapping, (-1, now))
         if begins != position:
             self._first_seen[mapping], seen = (position, now), now

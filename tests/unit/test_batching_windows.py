@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 from local.ministack_process import BatchingWindows, mend_filters, unpack_once
 
 from freshq.testing import ManualClock
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +84,16 @@ def test_the_emulator_is_woken_when_a_window_ends(monkeypatch: pytest.MonkeyPatc
     ((seconds, action),) = started
     action()
     assert (seconds, emulator.mappings._esm_wake.is_set()) == (5.0, True)
+
+
+def test_what_a_client_reads_meanwhile_is_not_held_back() -> None:
+    emulator = Emulator({"UUID": "slow", "MaximumBatchingWindowInSeconds": 5})
+    emulator.records = [1, 2]
+    with ThreadPoolExecutor(1) as client:
+        for _mapping in emulator.mappings._iter_all_esms():
+            assert emulator.streams.stream_records_since("table", 0, 10) == []
+            asked = client.submit(emulator.streams.stream_records_since, "table", 0, 10)
+            assert asked.result(PATIENCE_SECONDS) == [1, 2]
 
 
 @pytest.mark.parametrize(
