@@ -138,7 +138,7 @@ def main() -> int:
         console.print("stopped; no process is left running")
         return INTERRUPTED_STATUS
     except (DemoError, DeployError, EmulatorError, PipelineRunError) as error:
-        console.print(f"[red]demo failed:[/red] {error}", highlight=False)
+        console.out(f"demo failed: {error}", style="red", highlight=False)
         return 1
     return 0
 
@@ -150,7 +150,7 @@ def _demonstrate(console: Console) -> None:
     with Emulator(FOLDER / "emulator.log") as emulator:
         with console.status("deploying template.yaml to the embedded emulator (sam deploy)"):
             outputs = deploy(emulator, template, PARAMETERS)
-        console.print(
+        console.out(
             f"offering {RATE_PER_SECOND:g} tasks a second for {LOAD_SECONDS} s to a downstream that can do "
             f"{CAPACITY_PER_SECOND:g} a second; tasks are stale after {MAX_AGE_SECONDS} s"
         )
@@ -163,7 +163,7 @@ def _demonstrate(console: Console) -> None:
         load = OfferedLoad(emulator, outputs["CreateTasksFunctionName"])
         with dashboard_beside(queue) as address:
             if address is not None:
-                console.print(f"dashboard, while tasks are left: {address}", highlight=False, soft_wrap=True)
+                console.out(f"dashboard, while tasks are left: {address}", highlight=False)
             _watch(console, queue, load)
         ended = time.time()
         changes = list(
@@ -175,7 +175,7 @@ def _demonstrate(console: Console) -> None:
     summary = _report(console, load, changes, ended, invocations)
     with console.status("running the data pipeline over the archived events (Spark)"):
         facts = run_pipeline(EVENTS, TABLES, as_of_ms=round(ended * 1000))
-    console.print(f"{TABLES / 'report.html'}", highlight=False)
+    console.out(TABLES / "report.html", highlight=False)
     compare_with_pipeline(summary, facts)
 
 
@@ -279,16 +279,16 @@ def _report(
     draw(Demonstration(lives, fifo, LOAD_SECONDS, MAX_AGE_SECONDS, CAPACITY_PER_SECOND), subtitle, picture)
     console.print()
     console.print(_table(summary))
-    console.print(
+    console.out(
         f"freshq did {summary['done_in_time']} tasks in time; first in, first out would have done "
         f"{summary['done_in_time_fifo_simulated']}.",
         highlight=False,
     )
     sentence = busy_machine_sentence(summary["goodput_per_second"], CAPACITY_PER_SECOND)
     if sentence is not None:
-        console.print(f"[yellow]{sentence}[/yellow]", highlight=False)
+        console.out(sentence, style="yellow", highlight=False)
     for file in (picture, FOLDER / "summary.json"):
-        console.print(f"{file}", highlight=False)
+        console.out(file, highlight=False)
     _check(summary, lives)
     return summary
 

@@ -13,9 +13,9 @@ from freshq_pipeline.runs.progress import RunProgress
 from freshq_pipeline.runs.request import RunRequest
 from freshq_pipeline.spark.tuning import (
     INFLATION,
-    INTERPRETED_BYTES,
     LARGE,
     MEDIUM,
+    MEDIUM_BYTES,
     SMALL,
     SMALL_BYTES,
     tuning_for,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     ("input_bytes", "chosen"),
     [
         (0, SMALL),
-        (INTERPRETED_BYTES, SMALL),
-        (INTERPRETED_BYTES + 1, MEDIUM),
-        (SMALL_BYTES, MEDIUM),
-        (SMALL_BYTES + 1, LARGE),
+        (SMALL_BYTES, SMALL),
+        (SMALL_BYTES + 1, MEDIUM),
+        (MEDIUM_BYTES, MEDIUM),
+        (MEDIUM_BYTES + 1, LARGE),
         (1 << 40, LARGE),
     ],
 )
@@ -54,9 +54,9 @@ def test_compressed_files_count_as_what_they_inflate_to() -> None:
 
 
 def test_open_days_of_earlier_runs_count() -> None:
-    days = {0: Day({"1": SMALL_BYTES // INFLATION}, last_us=DAY_US), 1: Day({"1": 1}, last_us=3 * DAY_US)}
-    before = State("1", "in", "landed", files={"old": [SMALL_BYTES, 0]}, days=days, as_of_us=2 * DAY_US)
-    files = {"old": (SMALL_BYTES, 0), "new": (100, 0)}
+    days = {0: Day({"1": MEDIUM_BYTES // INFLATION}, last_us=DAY_US), 1: Day({"1": 1}, last_us=3 * DAY_US)}
+    before = State("1", "in", "landed", files={"old": [MEDIUM_BYTES, 0]}, days=days, as_of_us=2 * DAY_US)
+    files = {"old": (MEDIUM_BYTES, 0), "new": (100, 0)}
     assert RunPlan(None, files, ["new"]).tuning() is SMALL
     assert RunPlan(None, files, ["new", "old"]).tuning() is LARGE
     # Both days in silver are open; later the first one is over, unless all days may be computed.
@@ -66,7 +66,7 @@ def test_open_days_of_earlier_runs_count() -> None:
     assert RunPlan(before, files, ["new"], again=True).tuning() is LARGE
 
 
-@pytest.mark.parametrize(("size_bytes", "chosen"), [(2, SMALL), (SMALL_BYTES + 1, LARGE)])
+@pytest.mark.parametrize(("size_bytes", "chosen"), [(2, SMALL), (MEDIUM_BYTES + 1, LARGE)])
 def test_a_run_starts_spark_with_them_and_says_so(size_bytes: int, chosen: Tuning, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with (tmp_path / "in/a.json").open("wb") as file:

@@ -20,7 +20,7 @@ from freshq_pipeline.ingest.sources.problems import FUTURE, NO_TASK
 from freshq_pipeline.ingest.sources.registry import canonical, canonical_files
 from freshq_pipeline.schemas import EVENT, Format
 from freshq_pipeline.spark.failures import SPARK_ERRORS
-from freshq_pipeline.spark.tuning import SMALL_BYTES, uncompressed_bytes
+from freshq_pipeline.spark.tuning import MEDIUM_BYTES, uncompressed_bytes
 from freshq_pipeline.storage.addresses import normalized
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ SALVAGE: Final = "salvage"
 SPARK_FILE: Final = "/part-"
 OUT_OF_MEMORY: Final = "OutOfMemoryError"
 # The lines of smaller inputs are all split: that takes less time than to look which ones need it.
-SCANNED_BYTES: Final = SMALL_BYTES
+SCANNED_BYTES: Final = MEDIUM_BYTES
 # Most names of unknown fields that are counted: a record may have a name of its own in each event.
 MAX_UNKNOWN_FIELDS: Final = 100
 OVERSIZED: Final = f"gzip inflates more than {MAX_INFLATION} times"

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from freshq_pipeline.ingest.blocks import UnboundedError, blocks
 from freshq_pipeline.ingest.inflation import GZIP_SUFFIX
 from freshq_pipeline.ingest.sources.landed_blocks import SCHEMA, canonical_block
-from freshq_pipeline.spark.tuning import SMALL_BYTES, uncompressed_bytes
+from freshq_pipeline.spark.tuning import MEDIUM_BYTES, uncompressed_bytes
 from freshq_pipeline.storage.days import DAY_US
 from freshq_pipeline.storage.partitions import PARQUET
 from freshq_pipeline.storage.state import silver_path
@@ -95,7 +95,7 @@ def write_sound(
         return Sound()
     work = partial(_written, events, out, part)
     every = Sound()
-    if uncompressed_bytes(chosen) <= SMALL_BYTES:
+    if uncompressed_bytes(chosen) <= MEDIUM_BYTES:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="files") as pool:
             written = list(pool.map(work, _groups(chosen, ceil(len(chosen) / FILES_HERE))))
     else:

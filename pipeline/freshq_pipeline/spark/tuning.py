@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Up to this size of uncompressed records, an input is small.
-SMALL_BYTES: Final = 32 << 20
-# Up to this size, Spark interprets the plans of small inputs.
-INTERPRETED_BYTES: Final = 12 << 20
+# Up to this size of uncompressed records, an input is small: code that Spark generates would not pay.
+SMALL_BYTES: Final = 12 << 20
+# Up to this size it is medium: Java's best compiler and several partitions would not pay.
+MEDIUM_BYTES: Final = 32 << 20
 # Recorded events inflate about eleven times.
 COMPRESSED_SUFFIXES: Final = (".gz",)
 INFLATION: Final = 11
@@ -81,9 +81,9 @@ def tuning_for(input_bytes: int) -> Tuning:
     Args:
         input_bytes: Size of its records, uncompressed.
     """
-    if input_bytes <= INTERPRETED_BYTES:
+    if input_bytes <= SMALL_BYTES:
         return SMALL
-    return MEDIUM if input_bytes <= SMALL_BYTES else LARGE
+    return MEDIUM if input_bytes <= MEDIUM_BYTES else LARGE
 
 
 def uncompressed_bytes(sizes_bytes: Mapping[str, int]) -> int:
