@@ -16,7 +16,8 @@ from freshq_pipeline.gold.steps import distinct_steps
 from freshq_pipeline.gold.tasks import lives, tasks
 from freshq_pipeline.gold.workers import worked
 from freshq_pipeline.ingest.sources.registry import canonical_files
-from freshq_pipeline.schemas import EVENT, TABLES, Format, ddl
+from freshq_pipeline.schemas import EVENT, Format, ddl
+from freshq_pipeline.storage.partitions import columns_with_day
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +46,7 @@ def steps(spark: SparkSession, tmp_path: Path) -> DataFrame:
 @pytest.fixture
 def written(spark: SparkSession, tmp_path: Path) -> DataFrame:
     """The table `tasks` as the other tables read it."""
-    return spark.read.schema(ddl(TABLES["tasks"])).json(str(tmp_path / "a.json"))
+    return spark.read.schema(ddl(columns_with_day("tasks"))).json(str(tmp_path / "a.json"))
 
 
 def test_one_shuffle_by_task(steps: DataFrame) -> None:

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from freshq_pipeline.errors import BadInput
-from freshq_pipeline.gold.fates import day_of_creation
 from freshq_pipeline.gold.figures import figures
 from freshq_pipeline.gold.groups import groups
 from freshq_pipeline.gold.id_index import index_ids
@@ -36,6 +35,7 @@ from freshq_pipeline.gold.totals import (
     scan_totals,
     totals,
 )
+from freshq_pipeline.gold.touched import date_of
 from freshq_pipeline.gold.workers import workers
 from freshq_pipeline.schemas import EVENT, TABLES, TOTALS, ddl
 from freshq_pipeline.storage.arrow_schema import arrow_schema
@@ -237,7 +237,7 @@ def _tables(
         inverted = _inverted(run, on_clock, index_lag_us(options.index_lag))
         since_us = start_us(run.state.starts_us)
         made = tasks(lives(steps), inverted, run.as_of_us, since_us, options.other_order)
-        by_day = made.withColumn("day", day_of_creation())
+        by_day = made.withColumn("day", date_of(F.col("created_ms") * 1000))
         every = run.write("tasks", by_day, columns_with_day("tasks"), *FOLDERS)
     with timed("minutes and others"):
         _others(run, steps, on_clock, every)
@@ -271,8 +271,7 @@ def _inverted(run: _Run, steps: DataFrame, lag_us: Column) -> DataFrame | None:
             rows = found.filter(pc.field("day") == day).select(list(CLAIM))
             run.out.write_parquet(f"{draft}/day={iso(day)}/0{PARQUET}", rows.to_batches(), rows.schema)
     else:
-        day = F.date_format(F.timestamp_seconds(F.col("day").cast("bigint") * 86_400), "yyyy-MM-dd")
-        by_day = inversions(steps, *of_steps).withColumn("day", day)
+        by_day = inversions(steps, *of_steps).withColumn("day", F.date_from_unix_date("day"))
         run.write(INVERSIONS, by_day, CLAIM | {"day": "string"}, "day")
     paths = [*(file.path for file in run.out.files(draft)), *_inverted_elsewhere(run)]
     if not paths:
@@ -305,8 +304,8 @@ def _inverted_elsewhere(run: _Run) -> list[str]:
 
 def _others(run: _Run, steps: DataFrame, on_clock: DataFrame, every: DataFrame) -> None:
     """Write all tables except `tasks`."""
-    minute_day = F.date_format(F.timestamp_millis("minute_ms"), "yyyy-MM-dd")
-    by_minute = minutes(on_clock, every, run.as_of_us, run.opened.clock).withColumn("day", minute_day)
+    by_minute = minutes(on_clock, every, run.as_of_us, run.opened.clock)
+    by_minute = by_minute.withColumn("day", date_of(F.col("minute_ms") * 1000))
     counts, computed = totals(steps, every), run.names()
     if computed is not None:
         counts = counts.where(F.col("day").isin(*computed))

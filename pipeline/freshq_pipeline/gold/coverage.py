@@ -53,8 +53,8 @@ def blocks(intervals: DataFrame, kept: Sequence[str]) -> DataFrame:
     fits = F.col("low") < F.col("high")
     left = F.when(fits & (F.col("low") % 2 == 1), F.col("low"))
     right = F.when(fits & (F.col("high") % 2 == 1), F.col("high") - 1)
-    both = F.array_compact(F.array(left, right))
-    return rows.select(*kept, "level", F.explode(both).alias("block"))
+    both = F.explode(F.array(left, right)).alias("block")
+    return rows.select(*kept, "level", both).where("block is not null")
 
 
 def spread(blocks: DataFrame) -> DataFrame:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from freshq_pipeline.schemas import OUTCOMES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 # The violation of a task whose put was not recorded.
 NOT_CREATED: Final = "no creation recorded"
@@ -22,7 +22,7 @@ def fates(tasks: DataFrame) -> DataFrame:
     """Return `tasks`, `created`, outcomes, `in_time`, `violations` and `inversions` per queue, day and group.
 
     Args:
-        tasks: The table `tasks`.
+        tasks: The table `tasks`, with `day`.
     """
     conditions = {
         "created": ~F.array_contains("problems", NOT_CREATED),
@@ -33,11 +33,4 @@ def fates(tasks: DataFrame) -> DataFrame:
     counts = [F.count_if(condition).alias(name) for name, condition in conditions.items()]
     # Null if it is null for all of them.
     counts.append(F.sum(F.col("inverted").cast("bigint")).alias("inversions"))
-    return tasks.groupBy("queue", day_of_creation().alias("day"), "task_group").agg(
-        F.count(F.lit(1)).alias("tasks"), *counts
-    )
-
-
-def day_of_creation() -> Column:
-    """Return the UTC day of creation as text."""
-    return F.date_format(F.timestamp_millis(F.col("created_ms").cast("bigint")), "yyyy-MM-dd")
+    return tasks.groupBy("queue", "day", "task_group").agg(F.count(F.lit(1)).alias("tasks"), *counts)

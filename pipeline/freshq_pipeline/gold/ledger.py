@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from freshq_pipeline.gold.fates import day_of_creation
 from freshq_pipeline.gold.sums import summed
 from freshq_pipeline.schemas import OUTCOMES
 
@@ -36,13 +35,13 @@ def violations(tasks: DataFrame) -> DataFrame:
     """Return a row for each problem of a task, with the task's creation time in `created_us`.
 
     Args:
-        tasks: The table `tasks`.
+        tasks: The table `tasks`, with `day`.
     """
     return tasks.where(F.size("problems") > 0).select(
         "task_id",
         "life",
         "queue",
-        day_of_creation().alias("day"),
+        "day",
         F.floor(F.col("created_ms") * 1000 + 0.5).alias("created_us"),
         F.explode("problems").alias("problem"),
     )

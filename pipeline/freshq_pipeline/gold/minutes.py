@@ -49,7 +49,8 @@ def minutes(
         *_OWNER,
         wait_us().alias("us"),
     )
-    parts = (_flows(steps, tasks, as_of_us), _percentiles(waits), _histogram(waits), _stocks(steps, as_of_us))
+    flows = (_actions(steps), *_offers_and_ends(tasks, as_of_us))
+    parts = (*flows, _percentiles(waits), _histogram(waits), _stocks(steps, as_of_us))
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
     summed = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (*_FLOWS, "backlog", "in_flight")]
     copied = ("percentiles", "wait_histogram", "backlog_by_age", "oldest_us", "newest_us")
@@ -89,16 +90,8 @@ def _one(condition: Column) -> Column:
     return condition.cast("bigint")
 
 
-def _flows(steps: DataFrame, tasks: DataFrame, as_of_us: int) -> DataFrame:
-    """Return the sums of what happened in each minute, and the greatest age at a claim."""
-    parts = (_actions(steps), *_offers_and_ends(tasks, as_of_us))
-    found = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
-    sums = (F.sum(name).alias(name) for name in _FLOWS)
-    return found.groupBy(*KEY).agg(*sums, F.max("horizon_us").alias("horizon_us"))
-
-
 def _actions(steps: DataFrame) -> DataFrame:
-    """Return what each step was, as one of each of `_FLOWS` that it counts for, and the age at a claim."""
+    """Return how many steps of each minute were which of `_FLOWS`, and the greatest age at a claim."""
     left = F.col("left") & ~F.col("removed")
     buried = F.expr("not removed and status = 'FAILURE' and coalesce(previous_status = 'PENDING', false)")
     done = left & (F.col("status") == "SUCCESS")
@@ -112,25 +105,25 @@ def _actions(steps: DataFrame) -> DataFrame:
         "lease_losses": _one(F.col("lease_lost")),
         "goodput": _one(timely),
         "wasted_us": F.when(F.col("left") & ~timely, F.col("held_us")),
-        "horizon_us": F.when(F.col("claimed"), F.col("changed_us") - F.col("created_us")),
     }
-    named = (amount.alias(name) for name, amount in amounts.items())
+    horizon = F.max(F.when(F.col("claimed"), F.col("changed_us") - F.col("created_us")))
     acted = F.col("claimed") | F.col("left") | buried
-    return steps.where(acted).select(_minute(F.col("changed_us")), *_OWNER, *named)
+    by_minute = steps.where(acted).groupBy(_minute(F.col("changed_us")), *_OWNER)
+    return by_minute.agg(*_sums(amounts), horizon.alias("horizon_us"))
+
+
+def _sums(amounts: dict[str, Column]) -> list[Column]:
+    return [F.sum(amount).alias(name) for name, amount in amounts.items()]
 
 
 def _offers_and_ends(tasks: DataFrame, as_of_us: int) -> tuple[DataFrame, DataFrame]:
-    """Return a row for each task that entered its line, and one for each that was cancelled or shed."""
+    """Return how many tasks entered their line in each minute, and how many were cancelled or shed."""
     # A delayed put is offered when it is due. Clocks differ, so others may seem to be created after the end.
     not_due = (F.col("created_ms") > F.col("put_ms")) & (_us("created_ms") > as_of_us)
-    one = F.lit(1).cast("bigint")
-    put = tasks.where(~not_due).select(_minute(_us("created_ms")), *_OWNER, one.alias("offered"))
-    gone = tasks.where("outcome in ('cancelled', 'shed')").select(
-        _minute(_us("finished_ms")),
-        *_OWNER,
-        *(_one(F.col("outcome") == name).alias(name) for name in ("cancelled", "shed")),
-    )
-    return put, gone
+    put = tasks.where(~not_due).groupBy(_minute(_us("created_ms")), *_OWNER)
+    gone = tasks.where("outcome in ('cancelled', 'shed')").groupBy(_minute(_us("finished_ms")), *_OWNER)
+    ends = {name: _one(F.col("outcome") == name) for name in ("cancelled", "shed")}
+    return put.agg(F.count(F.lit(1)).alias("offered")), gone.agg(*_sums(ends))
 
 
 def _percentiles(waits: DataFrame) -> DataFrame:

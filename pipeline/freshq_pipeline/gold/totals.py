@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from freshq_pipeline.gold.fates import fates
 from freshq_pipeline.gold.ledger import violations
 from freshq_pipeline.gold.minutes import histogram_class, wait_us
-from freshq_pipeline.gold.touched import is_open
+from freshq_pipeline.gold.touched import date_of, is_open
 from freshq_pipeline.gold.workers import worked
 from freshq_pipeline.schemas import OUTCOMES, TABLES, TOTALS
 from freshq_pipeline.storage.arrow_schema import arrow_schema
@@ -103,14 +103,13 @@ def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:
         steps: From `distinct_steps`.
         tasks: The table `tasks`, with `day`.
     """
-    day = F.date_format(F.timestamp_micros("created_us"), "yyyy-MM-dd")
     waited = tasks.where("wait_seconds is not null")
     waits = waited.groupBy("day", "queue", histogram_class(wait_us()).alias("class")).agg(
         F.count(F.lit(1)).alias("count"),
         F.min(wait_us()).alias("shortest_us"),
         F.max(wait_us()).alias("longest_us"),
     )
-    steps = steps.withColumn("day", day)
+    steps = steps.withColumn("day", date_of(F.col("created_us")))
     parts = {
         FATES: fates(tasks),
         WAITS: waits,
@@ -118,6 +117,7 @@ def totals(steps: DataFrame, tasks: DataFrame) -> DataFrame:
         VIOLATIONS: violations(tasks),
         OPEN: steps.where(is_open()).select("day", *_OF_OPEN),
     }
-    named = (rows.withColumn("kind", F.lit(kind)) for kind, rows in parts.items())
+    text = F.col("day").cast("string")
+    named = (rows.withColumns({"kind": F.lit(kind), "day": text}) for kind, rows in parts.items())
     found = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), named)
     return found.select(*(F.col(name).cast(kind).alias(name) for name, kind in TOTALS.items()))

@@ -24,6 +24,11 @@ def day_of(moment_us: Column) -> Column:
     return F.floor(moment_us / DAY_US).cast("int")
 
 
+def date_of(moment_us: Column) -> Column:
+    """Return the UTC day of a time as a date, which takes much less time to make than its text."""
+    return F.date_from_unix_date(day_of(moment_us))
+
+
 def until_us() -> Column:
     """Return until when the task waits or is in progress after a step, null if that is open."""
     return F.least("next_us", F.when(F.col("status") == "PENDING", F.col("deadline_us")))

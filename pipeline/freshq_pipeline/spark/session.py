@@ -41,6 +41,8 @@ _ALWAYS: Final = {
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # Rows that are partitioned by task are not shuffled again for a join by task and life.
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    # Otherwise Spark adds up the size of a batch after each row. The number of rows is limited, too.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # Object aggregates hash up to 128 groups and sort beyond that. Nearly all of ours are larger.
     "spark.sql.execution.useObjectHashAggregateExec": "false",
     # Only statuses change case. Before it changes the first one, ICU lists the cases of all characters, which
