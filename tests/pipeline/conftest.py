@@ -17,7 +17,7 @@ from freshq_pipeline.runs.batch import execute
 from freshq_pipeline.runs.request import Options, RunRequest
 from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.session import spark_session
-from freshq_pipeline.spark.tuning import Tuning, tuning_for
+from freshq_pipeline.spark.tuning import LARGE, SMALL, Tuning, tuning_for
 from freshq_pipeline.storage.folder import Folder
 from tests.pipeline.oracle import relations
 from tests.pipeline.recording import write_lines
@@ -73,6 +73,26 @@ def spark() -> Iterator[SparkSession]:
             # With one partition, rows that must meet would always do.
             session.conf.set("spark.sql.shuffle.partitions", "2")
             yield session
+
+
+@contextmanager
+def tuned(spark: SparkSession, tuning: Tuning) -> Iterator[None]:
+    """Give a session Spark's settings for inputs of another size, but as many partitions as it has."""
+    names = (SMALL.spark.keys() | LARGE.spark.keys()) - {"spark.sql.shuffle.partitions"}
+    before = {name: spark.conf.get(name, None) for name in names}
+    try:
+        _set(spark, {name: tuning.spark.get(name) for name in names})
+        yield
+    finally:
+        _set(spark, before)
+
+
+def _set(spark: SparkSession, settings: dict[str, str | None]) -> None:
+    for name, value in settings.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="session")

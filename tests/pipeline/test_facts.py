@@ -18,8 +18,9 @@ from freshq_pipeline.gold.percentiles import wait_percentiles
 from freshq_pipeline.ingest.sources.registry import canonical_files
 from freshq_pipeline.schemas import OUTCOMES as FATES
 from freshq_pipeline.schemas import TABLES, Format
+from freshq_pipeline.spark.tuning import LARGE, MEDIUM
 from freshq_pipeline.storage.state import State
-from tests.pipeline.conftest import Pipeline, Rows, table
+from tests.pipeline.conftest import Pipeline, Rows, table, tuned
 from tests.pipeline.oracle import make_tables, relations, rows_that_differ, write_tables
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small, write_lines
 from tests.pipeline.wandering import wandering
@@ -92,7 +93,9 @@ def test_a_record_that_changes_its_queue_is_put_there(
     ]  # fmt: skip
 
 
-def test_queues_apart_inversions_violations_and_an_id_used_again(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_queues_apart_inversions_violations_and_an_id_used_again(
+    pipeline: Pipeline, spark: SparkSession, tmp_path: Path
+) -> None:
     tape = Recording()
     for at, task in enumerate("abc"):
         tape.put(at, task)
@@ -121,7 +124,8 @@ def test_queues_apart_inversions_violations_and_an_id_used_again(pipeline: Pipel
     missing = (("lost", "INSERT"), ("put before", "INSERT"))
     events = [event for event in tape.landed() if (event["task_id"], event["change"]) not in missing]
     write_lines(tmp_path / "in/a.json", events)
-    summary = pipeline(tmp_path / "in", tmp_path / "out")
+    with tuned(spark, MEDIUM):
+        summary = pipeline(tmp_path / "in", tmp_path / "out")
     rows = table(summary, "tasks", "task_id, life")
     lives = [(row["life"], row["outcome"], row["wait_seconds"]) for row in rows if row["task_id"] == "again"]
     assert lives == [(1, "shed", None), (2, "success", 0.5)]
@@ -256,14 +260,17 @@ def test_as_of_before_the_first_event_is_refused() -> None:
     check_as_of(state)
 
 
-def test_equal_to_duckdb(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As with large inputs: executors read the files and compare the claims.
+def test_large_inputs_are_equal_to_duckdb(
+    pipeline: Pipeline, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Executors read the files and compare the claims.
     monkeypatch.setattr("freshq_pipeline.ingest.sound_files.MEDIUM_BYTES", 0)
     monkeypatch.setattr("freshq_pipeline.gold.build.FEW_STEPS", 0)
     count = write_events(tmp_path / "in", 8000, files=3, seed=5)
     strays = [event | {"event_id": f"w{event['event_id']}"} for event in wandering(300, seed=5).landed()]
     write_lines(tmp_path / "in/wandering.json.gz", strays)
-    summary = pipeline(tmp_path / "in", tmp_path / "out")
+    with tuned(spark, LARGE):
+        summary = pipeline(tmp_path / "in", tmp_path / "out")
     assert summary["events_distinct"] == count + len(strays)
     for figure in ("events_duplicate", "inversions", *FATES, "ledger_violations"):
         assert summary[figure] > 0
