@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 # What it makes goes elsewhere if this variable says so; tests leave alone what a user has made.
 FOLDER_VARIABLE: Final = "FRESHQ_DEMO_FOLDER"
-FOLDER: Final = Path(os.environ.get(FOLDER_VARIABLE) or PROJECT / "build" / "demo")
+FOLDER: Final = Path(os.environ.get(FOLDER_VARIABLE) or PROJECT / "build" / "demo").absolute()
 EVENTS: Final = FOLDER / "events"
 TABLES: Final = FOLDER / "pipeline"
 LOAD_SECONDS: Final = 30
