@@ -30,10 +30,10 @@ from benchmarks.costs_page import ALONE
 from benchmarks.dead_letters import dead_letters
 from benchmarks.match_capacity import matching
 from freshq import Queue, Settlement
-from freshq.aws.worker_settings import WorkerSettings
+from freshq.aws.worker_pass import WorkerSettings
 from freshq.stores.dynamodb.batches import Batches
-from freshq.stores.dynamodb.lease_items import LATE_CLAIM_SECONDS
-from freshq.stores.dynamodb.passes import WorkerPasses
+from freshq.stores.dynamodb.claim import WorkerPasses
+from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from freshq.worker.options import WorkerConfig
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from benchmarks.capacity_bench import Bench, Cost
     from freshq import Claim, Receipt
-    from freshq.stores.conflicts import OnConflict
+    from freshq.stores.base import OnConflict
 
 # How often a task comes where each has a pass for itself: as in benchmarks.invocations.
 EVERY_SECONDS: Final = 4.0

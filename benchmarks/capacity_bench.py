@@ -15,7 +15,7 @@ from tests.support.dynamodb_local import create_without_stream
 from benchmarks.metering import metered
 from freshq import Queue
 from freshq.stores import clocks
-from freshq.stores.dynamodb import control, line_records
+from freshq.stores.dynamodb import lines, shared_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,6 +100,6 @@ def new_bench(client: DynamoDBClient) -> Iterator[Bench]:
     bench = Bench(client)
     machine = SimpleNamespace(time=bench.clock, monotonic=bench.clock)
     with ExitStack() as patches:
-        for module in (clocks, control, line_records):
+        for module in (clocks, shared_records, lines):
             patches.enter_context(patch.object(module, "time", machine))
         yield bench

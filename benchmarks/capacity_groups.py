@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.capacity_bench import LEASE_SECONDS, PAYLOAD, new_bench
-from freshq.stores.dynamodb.line_rules import RULES
+from freshq.stores.dynamodb.lines import RULES
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

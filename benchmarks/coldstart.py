@@ -114,7 +114,7 @@ def started(
     layer = variant.application / "FreshqLayer" / "python"
     # Lambda's order: the function, the layer, the runtime's own packages.
     paths = [variant.application / logical_id, layer, packages]
-    at_init = (layer / "freshq/aws/environment.py").exists()
+    at_init = (layer / "freshq/aws/settings.py").exists()
     arguments = [json.dumps([str(path) for path in paths]), FUNCTIONS[function], json.dumps(at_init)]
     tracing = {"PATH": os.environ["PATH"], "POWERTOOLS_TRACE_DISABLED": variant.untraced}
     return subprocess.run(  # noqa: S603 - this interpreter, without its site-packages

@@ -43,8 +43,8 @@ from freshq.simulate import (
     simulate_load,
     summarize,
 )
-from freshq.simulate.fates import Fates
-from freshq.simulate.load_sweep import LOADS as SWEPT_LOADS
+from freshq.simulate.backlog import Fates
+from freshq.simulate.sweep import LOADS as SWEPT_LOADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

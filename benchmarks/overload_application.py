@@ -30,7 +30,7 @@ from benchmarks.overload_setting import (
 from freshq import Order, Queue, TaskStatus
 from freshq.policy.rules import OverloadRules
 from freshq.simulate import Load, simulate_load
-from freshq.simulate.fates import Fates
+from freshq.simulate.backlog import Fates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

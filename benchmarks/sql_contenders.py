@@ -18,9 +18,9 @@ import sqlalchemy as sa
 
 from freshq import Queue
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.candidates import in_time, taken_parameters
+from freshq.stores.sql.claim import in_time, taken_parameters
 from freshq.stores.sql.engine import open_engine
-from freshq.stores.sql.line_window import Window
+from freshq.stores.sql.lines import Window
 from freshq.stores.sql.rows import end
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ REASONS: Final = PROJECT / "tests" / "mutation_reasons.toml"
 LEAST_KILLED_RATIO: Final = 0.85
 UNKNOWN: Final = "No test notices it yet."
 # They run on DynamoDB only.
-NOT_MUTATED: Final = ("freshq/queue/attached.py", "freshq/queue/records.py")
+NOT_MUTATED: Final = ("freshq/queue/attached.py",)
 # Beside the code itself, what the tests import.
 COPIED: Final = ("tests", "benchmarks", "local", "functions")
 _UNIT: Final = tuple(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import altair as alt
 
 from freshq import TaskStatus
-from freshq.model.palette import Colour
+from freshq.cli.dashboard.palette import Colour
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,11 +6,16 @@ from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from freshq.aws.clients import dynamodb_client
-from freshq.aws.environment import connect_at_init
-from freshq.aws.gauges import emit_gauges
-from freshq.aws.observability import count, count_dead_letters, fields, logger, metrics, traced_handler
-from freshq.aws.settings import DoorbellSettings
+from freshq.aws.observability import (
+    count,
+    count_dead_letters,
+    emit_gauges,
+    fields,
+    logger,
+    metrics,
+    traced_handler,
+)
+from freshq.aws.settings import DoorbellSettings, connect_at_init, dynamodb_client
 from freshq.aws.wakeup import PASSES_UNDER_WAY, SWITCHED_OFF, Ring, WakeUp
 from freshq.errors import StoreError
 

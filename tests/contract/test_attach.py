@@ -26,16 +26,11 @@ from freshq import (
     Unreachable,
 )
 from freshq.policy.order import Order
-from freshq.stores.dynamodb import control
-from freshq.stores.dynamodb.lease_items import LATE_CLAIM_SECONDS
-from freshq.stores.dynamodb.tables import changes as table_changes
-from freshq.stores.dynamodb.tables.attachment import (
-    Attachment,
-    open_attachment,
-    plan_attachment,
-)
-from freshq.stores.dynamodb.tables.changes import TableChanges
-from freshq.stores.dynamodb.tables.streams import enable_stream
+from freshq.stores.dynamodb import shared_records
+from freshq.stores.dynamodb import table as table_changes
+from freshq.stores.dynamodb.attached.attach import Attachment, open_attachment, plan_attachment
+from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
+from freshq.stores.dynamodb.table import TableChanges, enable_stream
 from tests.contract.test_concurrency import at_once
 from tests.support.attached import ID, Shipments
 from tests.support.faults import client_at, failing, meanwhile, refused, replies_lost
@@ -547,7 +542,9 @@ class TestCost:
     def test_a_whole_life_at_claims_of_one(
         self, shipments: Shipments, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 3600.0)  # read once, however slow this is
+        monkeypatch.setattr(
+            shared_records, "MAX_STALENESS_SECONDS", 3600.0
+        )  # read once, however slow this is
         with metered(shipments.client) as meter:
             consumer = shipments.queue()
             for number in range(100):

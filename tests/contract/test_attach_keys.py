@@ -10,9 +10,9 @@ import pytest
 from benchmarks.metering import metered
 
 from freshq import AlreadyQueued, AttachedQueue, Queue, TaskNotFound, TaskStatus
-from freshq.stores.dynamodb.lease_items import LATE_CLAIM_SECONDS
-from freshq.stores.dynamodb.table_key import KeyPart, TableKey, own_number
-from freshq.stores.dynamodb.tables.attachment import described_key
+from freshq.stores.dynamodb.attached.attach import described_key
+from freshq.stores.dynamodb.key import KeyPart, TableKey, own_number
+from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from tests.support.attached import DATA, Shipments
 from tests.support.faults import client_at
 from tests.support.readings import counts, ids

@@ -11,8 +11,8 @@ from freshq import AttachedQueue, LeaseLost, NoPosition, PutIncomplete, Queue, T
 from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.order import Order
 from freshq.policy.rules import CodelRule
-from freshq.stores.dynamodb.table_key import KeyPart
-from freshq.stores.dynamodb.tables.attachment import Attachment, open_attachment, plan_attachment
+from freshq.stores.dynamodb.attached.attach import Attachment, open_attachment, plan_attachment
+from freshq.stores.dynamodb.key import KeyPart
 from tests.support.attached import ID, Shipments
 from tests.support.faults import client_at
 from tests.support.readings import counts, ids

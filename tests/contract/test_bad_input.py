@@ -12,7 +12,7 @@ import pytest
 from freshq import Queue, TableMissing
 from freshq.model.checks import checked_result
 from freshq.model.new_task import MAX_PAYLOAD_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
-from freshq.model.trace_context import MAX_TRACESTATE_BYTES
+from freshq.model.task import MAX_TRACESTATE_BYTES
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore

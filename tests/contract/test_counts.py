@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Order, Queue
-from freshq.cli.commands.watch.frame import frame
-from freshq.cli.commands.watch.snapshots import Watcher
+from freshq.cli.commands.watch import Watcher, frame
 from freshq.cli.output import Output
 from freshq.stores.base import Stats
 from freshq.stores.tally import SLACK_IDS

@@ -14,7 +14,7 @@ from botocore.retries.standard import ExponentialBackoff
 from freshq import LeaseLost, PutIncomplete, PutOutcome, Queue, StoreError, TaskStatus, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb import calls
-from freshq.stores.dynamodb.puts import PUT_THREADS
+from freshq.stores.dynamodb.put import PUT_THREADS
 from tests.conftest import on_table
 from tests.support.bulk import load
 from tests.support.faults import (

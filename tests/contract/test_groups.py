@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import StoreError
-from freshq.stores.dynamodb import line_listing, line_records
+from freshq.stores.dynamodb import lines
 from freshq.stores.dynamodb.calls import TableCalls
 from freshq.stores.dynamodb.items import encode
 from freshq.stores.dynamodb.keyspace import Keyspace
-from freshq.stores.dynamodb.line_items import LINE_PREFIX, line_record
-from freshq.stores.dynamodb.line_rules import LineRules
+from freshq.stores.dynamodb.lines import LINE_PREFIX, LineRules, line_record
 from tests.conftest import on_table
 from tests.support.faults import counted, meanwhile
 
@@ -31,7 +30,7 @@ LONG_SECONDS = 120.0
 @pytest.fixture
 def _list_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each claim read which lines were announced."""
-    monkeypatch.setattr(line_listing, "LIST_SECONDS", 0.0)
+    monkeypatch.setattr(lines, "LIST_SECONDS", 0.0)
 
 
 def write(table: StoreUnderTest, items: list[Any]) -> None:
@@ -163,7 +162,7 @@ class TestNothingIsForgotten:
         self, table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         forever = LineRules(trust_seconds=3600, send_seconds=1, landing_seconds=3600, index_lag_seconds=1)
-        monkeypatch.setattr(line_records, "RULES", forever)
+        monkeypatch.setattr(lines, "RULES", forever)
         producer, worker = table_store.queue(), table_store.queue()
         producer.put("first", group="g")
         table_store.clock.advance(10)
@@ -180,7 +179,7 @@ class TestNothingIsForgotten:
         self, table_store: StoreUnderTest, dynamodb_local: DynamoDBClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         at_once = LineRules(trust_seconds=3600, send_seconds=1, landing_seconds=-3600, index_lag_seconds=1)
-        monkeypatch.setattr(line_records, "RULES", at_once)
+        monkeypatch.setattr(lines, "RULES", at_once)
         producer = table_store.queue()
         producer.put("first", group="g")
         (record,) = line_items(table_store)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq.cli.dashboard.snapshots import Watcher
-from freshq.cli.texts import json_text
-from freshq.stores.memory_lines import MAX_GROUPS
+from freshq.cli.output import json_text
+from freshq.stores.memory import MAX_GROUPS
 
 if TYPE_CHECKING:
     from freshq import Queue

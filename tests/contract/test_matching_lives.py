@@ -10,12 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import MatchQueue, TableMissing, WrongResourceState
-from freshq.aws.match_landing import match_events
-from freshq.matching.lives import caller_events, numbered, queues_of, resource_events
+from freshq.aws.landing import match_events
+from freshq.matching.history import caller_events, numbered, queues_of, resource_events
 from freshq.matching.resource import ResourceStatus
 from freshq.matching.stores.base import Change, ChangedError
-from freshq.matching.stores.sql import SqlMatchStore
-from freshq.matching.stores.sql_history import MatchHistory
+from freshq.matching.stores.sql import MatchHistory, SqlMatchStore
 from tests.conftest import DATABASES
 from tests.support.histories import KEPT_SECONDS
 from tests.support.matching import Desk, emptied_resources, join, names, one

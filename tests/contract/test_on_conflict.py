@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ConnectionClosedError
 
 from freshq import LeaseLost, LostRace, PutIncomplete, PutOutcome, Queue, TaskStatus, Throttled
-from freshq.stores.dynamodb import puts
+from freshq.stores.dynamodb import put as puts
 from tests.contract.test_concurrency import at_once
 from tests.support.faults import AFTER, hooked, meanwhile, refused
 from tests.support.readings import counts, ids, known, payloads, total

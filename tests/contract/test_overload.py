@@ -11,11 +11,9 @@ import pytest
 from freshq import Overloaded, PutIncomplete, PutOutcome, Queue, Receipt, TaskStatus
 from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.codel import MAX_SHED_BEHIND
-from freshq.policy.concurrency_limit import ConcurrencyLimit
+from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.pressure import Door
-from freshq.policy.retry_budget import RetryBudget
 from freshq.policy.rules import CodelRule
-from freshq.policy.token_bucket import SharedBucket
 from freshq.queue.shared.limits import SharedRetries, SharedSlots, SharedTokens
 from tests.support.counting import counted_calls
 from tests.support.patience import PATIENCE_SECONDS

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.metering import metered
 
 from freshq import LeaseLost, Queue, TaskStatus
-from freshq.model.progress import MAX_STEP_CHARS
+from freshq.model.task import MAX_STEP_CHARS
 from tests.support.attached import Shipments  # noqa: TC001 - pytest reads the fixture's type
 from tests.support.readings import counts, known
 

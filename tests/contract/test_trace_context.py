@@ -9,7 +9,7 @@ from benchmarks.capacity_bench import PAYLOAD, Bench
 from benchmarks.metering import metered
 
 from freshq import Queue, Relay
-from freshq.model.trace_context import MAX_TRACE_CONTEXT_BYTES, MAX_TRACESTATE_BYTES, joined
+from freshq.model.task import MAX_TRACE_CONTEXT_BYTES, MAX_TRACESTATE_BYTES, joined
 from tests.support.readings import known
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from freshq import IllegalTransition, PutOutcome, TaskStatus
 from tests.support.readings import counts, ids, known
 
 if TYPE_CHECKING:
-    from freshq.stores.conflicts import OnConflict
+    from freshq.stores.base import OnConflict
     from tests.conftest import StoreUnderTest
 
 

@@ -12,8 +12,8 @@ from freshq import IllegalTransition, LeaseLost, Order, PutOutcome, TaskNotFound
 from freshq.model.lifecycle import MAX_ERROR_CHARS
 from freshq.policy.retry import Backoff
 from freshq.stores.base import ConflictError, Guard
-from freshq.stores.dynamodb import control
-from freshq.stores.sql import shared_records
+from freshq.stores.dynamodb import shared_records as control
+from freshq.stores.sql import records
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, ids, known, payloads, total, within_seconds
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def quick_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the time after which a process notices what others changed."""
     monkeypatch.setattr(control, "MAX_STALENESS_SECONDS", 0.05)
-    monkeypatch.setattr(shared_records, "PAUSE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(records, "PAUSE_CHECK_SECONDS", 0.05)
 
 
 class Dice(random.Random):

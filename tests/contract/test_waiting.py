@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from freshq.stores.oldest_request import OldestRequest
+from freshq.stores.base import OldestRequest
 
 if TYPE_CHECKING:
     from tests.conftest import StoreUnderTest

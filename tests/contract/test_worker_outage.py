@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from freshq import Outcome, Worker
 from freshq.policy.retry import Backoff
-from freshq.worker import claim_backoff, settle
+from freshq.worker import loop, settle
 from tests.support.faults import counted, refused
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import wait_until
@@ -23,7 +23,7 @@ def test_a_worker_outlives_an_outage_of_its_table(
     table_store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It claims, renews and settles again once the table answers."""
-    monkeypatch.setattr(claim_backoff, "CLAIM_BACKOFF", Backoff(0.02, 0.05))
+    monkeypatch.setattr(loop, "CLAIM_BACKOFF", Backoff(0.02, 0.05))
     monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.02, 0.05))
     queue, client = table_store.queue(lease_seconds=60), table_store.client
     assert client is not None

@@ -19,14 +19,13 @@ from typer.testing import CliRunner
 
 from freshq import Queue
 from freshq.cli.dashboard import live as live_module
-from freshq.cli.dashboard.access import Access
-from freshq.cli.dashboard.app import STATIC, Shown, application
+from freshq.cli.dashboard.app import STATIC, Access, Shown, application
 from freshq.cli.dashboard.live import Live
+from freshq.cli.dashboard.palette import Colour
 from freshq.cli.dashboard.server import Address, Dashboard
 from freshq.cli.dashboard.snapshots import Snapshot, Watcher
 from freshq.cli.main import app as command
 from freshq.feeds.schedules import Every, Schedule
-from freshq.model.palette import Colour
 from freshq.testing import FaultyStore
 from tests.support.patience import PATIENCE_SECONDS
 

@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq import Queue
-from freshq.cli.dashboard import survey
-from freshq.cli.dashboard.marks import MAX_MARKS, marks_of
-from freshq.cli.dashboard.rates import ShedRate, WaitSamples, nearest_rank
-from freshq.cli.dashboard.schedule_rows import schedule_rows
-from freshq.cli.dashboard.snapshots import Watcher, has_deadline, horizon
-from freshq.cli.dashboard.survey import Surveyor
-from freshq.cli.dashboard.task_views import details, listed_row
+from freshq.cli.dashboard import snapshots as survey
+from freshq.cli.dashboard.snapshots import (
+    MAX_MARKS,
+    ShedRate,
+    Surveyor,
+    WaitSamples,
+    Watcher,
+    details,
+    has_deadline,
+    horizon,
+    listed_row,
+    marks_of,
+    nearest_rank,
+    schedule_rows,
+)
 from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
 from freshq.policy.pressure import Pressure
 from freshq.stores.base import Stats

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from freshq.cli.addresses import open_queue
-from freshq.cli.commands.match.opening import open_match_queue
+from freshq.cli.commands.match import open_match_queue
 from freshq.cli.main import app
 from tests.support.attached import Shipments
 

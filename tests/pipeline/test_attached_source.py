@@ -10,7 +10,7 @@ import pytest
 from moto import mock_aws
 
 from freshq.aws.landing import landed_event
-from freshq.stores.dynamodb.table_key import KeyPart, TableKey
+from freshq.stores.dynamodb.key import KeyPart, TableKey
 from freshq_pipeline.cluster.pull import pull
 from tests.conftest import REGION
 from tests.pipeline.conftest import table

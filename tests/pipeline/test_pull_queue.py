@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from freshq import MatchQueue, Queue
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.history import keeper
+from freshq.stores.sql import history as keeper
 from freshq_pipeline.cli import app
 from freshq_pipeline.cluster import pull_queue as module
 from freshq_pipeline.cluster.pull_queue import pull_queue

@@ -14,7 +14,7 @@ from benchmarks.lives import write_events
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules
 from freshq.simulate import Burst, Source, simulate_load
-from freshq.simulate.fates import Fates
+from freshq.simulate.backlog import Fates
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.replays.check import TOLERANCE, check
 from freshq_pipeline.replays.days import DayRange

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Queue, Task, TaskStatus
-from freshq.queue import claiming
+from freshq.queue import claim as claiming
 from freshq.stores.base import Guard
 from freshq.stores.memory import MemoryStore
 from tests.soak.actors import Actor, Watch

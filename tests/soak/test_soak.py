@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import Task, TaskStatus
-from freshq.stores.dynamodb.table_key import TableKey
+from freshq.stores.dynamodb.key import TableKey
 from tests.soak.actors import LEASE_SECONDS, OPENING, Place
 from tests.soak.cast import DOWN_SECONDS, Cast, Network
 from tests.soak.history import OK, balance, check, read

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from freshq import Busy, Handlers, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
-from freshq.worker import claim_backoff, crew, settle
+from freshq.worker import crew, loop, settle
 from tests.support.working import InThread, wait_until
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ class Play:
 
 def test_every_task_is_done_once_or_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle, "SETTLE_BACKOFF", Backoff(0.005, 0.02))
-    monkeypatch.setattr(claim_backoff, "CLAIM_BACKOFF", Backoff(0.005, 0.02))
-    monkeypatch.setattr(claim_backoff, "BUSY_BACKOFF", Backoff(0.002, 0.005))
+    monkeypatch.setattr(loop, "CLAIM_BACKOFF", Backoff(0.005, 0.02))
+    monkeypatch.setattr(loop, "BUSY_BACKOFF", Backoff(0.002, 0.005))
     monkeypatch.setattr(crew, "SLOW_CALL_SECONDS", 0.01)
     end, seed = time.monotonic() + SOAK_SECONDS, SEED
     while seed == SEED or time.monotonic() < end:

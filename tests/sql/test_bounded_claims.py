@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from freshq import Order, Queue
-from freshq.stores.oldest_request import OldestRequest
+from freshq.stores.base import OldestRequest
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.candidates import LOOKED_ROWS
-from freshq.stores.sql.claims import STALE_ROWS
-from freshq.stores.sql.line_window import WINDOW_LINES
-from freshq.stores.sql.waiting import COUNTED_ROWS
+from freshq.stores.sql.claim import LOOKED_ROWS, STALE_ROWS
+from freshq.stores.sql.counts import COUNTED_ROWS
+from freshq.stores.sql.lines import WINDOW_LINES
 from tests.conftest import Clock
 from tests.support.readings import counts, payloads
 from tests.support.statements import multiply, rows_read, sent, sqlite_work, vacuum

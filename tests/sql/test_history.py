@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import BacklogLimit, Queue, Reject, Retry, Settlement, TableMissing
-from freshq.stores.sql import SqlStore
-from freshq.stores.sql.history import keeper
-from freshq.stores.sql.history.triggers import Triggers
+from freshq.stores.sql import SqlStore, history
+from freshq.stores.sql.history import Triggers
 from tests.support.histories import KEPT_SECONDS, Life, changed, fates, keeping, pulled, versions
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.verbs import VERBS, prepared
@@ -295,8 +294,8 @@ class TestSwitch:
 class TestRetention:
     @pytest.fixture(autouse=True)
     def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(keeper, "BATCH_EVENTS", 10)
-        monkeypatch.setattr(keeper, "STATEMENT_EVENTS", 3)
+        monkeypatch.setattr(history, "BATCH_EVENTS", 10)
+        monkeypatch.setattr(history, "STATEMENT_EVENTS", 3)
 
     def test_old_events_are_deleted_in_portions(self, kept: SqlStore) -> None:
         now = time.time()
@@ -344,7 +343,7 @@ def kept_batches(store: SqlStore) -> range:
 def test_the_events_of_a_random_life_say_what_stats_say(
     seed: int, kept: SqlStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "BATCH_EVENTS", 50)
+    monkeypatch.setattr(history, "BATCH_EVENTS", 50)
     queue = Queue(
         kept, clock=clock, max_age_seconds=60, max_attempts=2, lease_seconds=15, retention_seconds=1e6
     )

@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from freshq import MatchQueue
-from freshq.matching.stores.sql import SqlMatchStore
-from freshq.matching.stores.sql_tables import tables_of
+from freshq.matching.stores.sql import SqlMatchStore, tables_of
 from freshq.stores.sql.database import Database
 from tests.support.matching import emptied_resources, join, names
 

@@ -21,7 +21,7 @@ from freshq import (
 )
 from freshq.cli.commands import relay
 from freshq.cli.main import app
-from freshq.cli.process.ending import ControlChannel, ControlMessage, WorkStatus
+from freshq.cli.process import ControlChannel, ControlMessage, WorkStatus
 from freshq.feeds.relay import Relay
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from freshq import Queue, StoreError, TableMissing
-from freshq.stores.sql import SqlStore
+from freshq.stores.sql import SqlStore, history
 from freshq.stores.sql.engine import open_engine
-from freshq.stores.sql.history import keeper
 from tests.support.histories import KEPT_SECONDS, keeping, pulled
 
 if TYPE_CHECKING:
@@ -73,9 +72,9 @@ def test_a_task_lives_without_rights_to_the_tables_of_histories(
     for _ in range(2):
         assert queue.claim() == []
         queue.recover()
-        clock.advance(2 * keeper.CHECK_INTERVAL_SECONDS)
+        clock.advance(2 * history.CHECK_INTERVAL_SECONDS)
     assert queue.stats().success == 1
-    told = [record for record in caplog.records if record.name == keeper.__name__]
+    told = [record for record in caplog.records if record.name == history.__name__]
     assert len(told) == 1
     assert "docs/sql.md" in told[0].getMessage()
 

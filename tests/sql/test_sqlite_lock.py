@@ -14,9 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from freshq.errors import StoreError
-from freshq.stores.sql.connection_limits import ConnectionLimits
-from freshq.stores.sql.database import Database
-from freshq.stores.sql.prepared import PreparedStatement
+from freshq.stores.sql.database import Database, PreparedStatement
+from freshq.stores.sql.engine import ConnectionLimits
 from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:

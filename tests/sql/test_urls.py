@@ -11,9 +11,7 @@ from typer.testing import CliRunner
 from freshq import MatchQueue, Queue, TableMissing, Unreachable
 from freshq.cli.addresses import open_queue
 from freshq.cli.main import app
-from freshq.stores.sql.connection_limits import ConnectionLimits
-from freshq.stores.sql.engine import open_engine
-from freshq.stores.sql.url_options import check_url_options
+from freshq.stores.sql.engine import ConnectionLimits, check_url_options, open_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +167,7 @@ def test_a_path_that_cannot_be_looked_up_is_unreachable(
     def deny(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("freshq.stores.sql.place.Path.stat", deny)
+    monkeypatch.setattr("freshq.stores.sql.engine.Path.stat", deny)
     for opened in (Queue.sql, open_queue):
         with pytest.raises(Unreachable, match="unable to open"):
             opened(f"sqlite:///{tmp_path}/none/a.db").put(1)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from freshq import AttachedQueue, Queue
-from freshq.stores.dynamodb.names import Names
-from freshq.stores.dynamodb.table_key import TableKey
-from freshq.stores.dynamodb.tables.attachment import (
+from freshq.stores.dynamodb.attached.attach import (
     Attachment,
     attach_table,
     index_definitions,
     own_definitions,
 )
+from freshq.stores.dynamodb.key import TableKey
+from freshq.stores.dynamodb.keyspace import Names
 from tests.conftest import Clock
 
 if TYPE_CHECKING:

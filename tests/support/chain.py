@@ -19,7 +19,7 @@ import pytest
 from botocore.config import Config
 
 from freshq import Queue
-from freshq.aws import clients, observability
+from freshq.aws import observability, settings
 from tests.support.ahead import Ahead
 from tests.support.aws_stub import AwsStub
 from tests.support.dynamodb_local import create_without_stream
@@ -170,7 +170,7 @@ class Chain:
     def _session_of(self, invocation: Invocation) -> Iterator[None]:
         """Have the clients that are made meanwhile belong to an invocation."""
         hooks = {f"{BEFORE}.*.*": invocation.before, f"{AFTER}.*.*": invocation.after}
-        session = clients._session()
+        session = settings._session()
         for name, hook in hooks.items():
             session.register(name, cast("Any", hook))
         try:
@@ -252,10 +252,10 @@ def chain_on(dynamodb: DynamoDBClient) -> Iterator[Chain]:
         for name, value in {**ENVIRONMENT, **endpoints}.items():
             patch.setenv(name, value)
         for name in ("CLIENT_CONFIG", "SMALL_CALL_CONFIG", "DELIVERY_CONFIG"):
-            patch.setattr(clients, name, getattr(clients, name).merge(PATIENT))
+            patch.setattr(settings, name, getattr(settings, name).merge(PATIENT))
         # Its credentials, which are part of a table's address there, are those of now.
-        clients._session.cache_clear()
-        stack.callback(clients._session.cache_clear)
+        settings._session.cache_clear()
+        stack.callback(settings._session.cache_clear)
         client: DynamoDBClient = boto3.session.Session().client("dynamodb")
         create_without_stream(client, table)
         ahead = Ahead()

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Final, Self
 import boto3
 from botocore.config import Config
 
-from freshq.stores.dynamodb.schema import table_definition
+from freshq.stores.dynamodb.keyspace import table_definition
 from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshq import MatchQueue
 from freshq.matching.stores.memory import MemoryMatchStore
-from freshq.matching.stores.sql import SqlMatchStore
-from freshq.matching.stores.sql_tables import tables_of
+from freshq.matching.stores.sql import SqlMatchStore, tables_of
 from tests.conftest import Clock
 
 if TYPE_CHECKING:

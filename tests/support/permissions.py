@@ -17,8 +17,8 @@ from ministack.core.iam_evaluator import (  # type: ignore[import-untyped]
     parse_policy_document,
 )
 
-from freshq.stores.dynamodb.names import KEY
-from freshq.stores.dynamodb.table_key import KeyPart, TableKey
+from freshq.stores.dynamodb.key import KeyPart, TableKey
+from freshq.stores.dynamodb.keyspace import KEY
 from tests.template.test_template import statements
 
 if TYPE_CHECKING:

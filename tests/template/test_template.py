@@ -19,14 +19,13 @@ from samtranslator.yaml_helper import yaml_parse
 
 from freshq.aws.archive import ArchiveSettings
 from freshq.aws.settings import DoorbellSettings, QueueSettings
-from freshq.aws.worker_settings import WorkerSettings
+from freshq.aws.worker_pass import WorkerSettings
 from freshq.matching.resource import Resource, ResourceStatus
-from freshq.matching.stores.caller_items import caller_key
-from freshq.matching.stores.items import encode_resource
+from freshq.matching.stores.dynamodb import caller_key, encode_resource
 from freshq.model.task import TaskStatus
-from freshq.stores.dynamodb.schema import TTL_ATTRIBUTE, table_definition
-from freshq.stores.dynamodb.table_key import KeyPart, TableKey
-from freshq.stores.dynamodb.tables.attachment import Attachment
+from freshq.stores.dynamodb.attached.attach import Attachment
+from freshq.stores.dynamodb.key import KeyPart, TableKey
+from freshq.stores.dynamodb.keyspace import TTL_ATTRIBUTE, table_definition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

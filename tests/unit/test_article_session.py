@@ -13,7 +13,7 @@ import pytest
 from freshq import LeaseLost, Queue, TaskStatus
 from freshq.cli.output import Output
 from freshq.cli.session import Session
-from freshq.cli.shell.shell import Shell
+from freshq.cli.shell import Shell
 from tests.support.attached import Shipments
 from tests.support.readings import counts, ids
 

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from freshq import AsyncAttachedQueue, AsyncQueue, AttachedQueue, Busy, Queue, TaskStatus
+from freshq.queue.asyncio import Threads
 from freshq.queue.base import BaseQueue
-from freshq.queue.threads import Threads
 from freshq.stores.memory import MemoryStore
 from freshq.testing import FaultyStore
 from tests.support.patience import PATIENCE_SECONDS

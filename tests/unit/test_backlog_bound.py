@@ -8,7 +8,7 @@ import pytest
 
 from freshq import BacklogLimit, Overloaded, PutIncomplete, Queue, StoreError, WhenFull
 from freshq.policy.rules import OverloadRules
-from freshq.queue.shared.flow import FlowMeter
+from freshq.queue.shared.measures import FlowMeter
 from freshq.stores.memory import MemoryStore
 
 if TYPE_CHECKING:

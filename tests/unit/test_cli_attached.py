@@ -8,8 +8,8 @@ import pytest
 
 from freshq import AttachedQueue, TaskStatus
 from freshq.cli.addresses import open_queue
-from freshq.stores.dynamodb.table_key import KeyPart, TableKey
-from freshq.stores.dynamodb.tables import attachment
+from freshq.stores.dynamodb.attached import attach
+from freshq.stores.dynamodb.key import KeyPart, TableKey
 from tests.contract.test_attach import dead, in_work
 from tests.support.attached import Shipments
 from tests.support.readings import ids
@@ -26,7 +26,7 @@ def shipments(moto_client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> S
     table.create_attached()
     table.add("A", "B", "C")
     monkeypatch.setenv("FRESHQ_QUEUE", f"dynamodb://{table.table}?key=id")
-    monkeypatch.setattr(attachment, "default_client", lambda: moto_client)
+    monkeypatch.setattr(attach, "default_client", lambda: moto_client)
     return table
 
 
@@ -96,7 +96,7 @@ class TestIds:
         table.create_attached()
         table.add("7/a%2Fb", "-7/100%25")
         monkeypatch.setenv("FRESHQ_QUEUE", f"dynamodb://{table.table}?key=customer")
-        monkeypatch.setattr(attachment, "default_client", lambda: moto_client)
+        monkeypatch.setattr(attach, "default_client", lambda: moto_client)
         return table
 
     def test_a_pair_is_put_claimed_listed_and_done(self, orders: Shipments) -> None:

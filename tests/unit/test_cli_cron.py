@@ -16,13 +16,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from freshq import AttachedQueue, Cron, Every, Queue, RefusedError, Schedule, Scheduler
-from freshq.cli.commands.cron.job import _fire_until_told, fire_once, show_next
-from freshq.cli.commands.cron.loading import load_schedules
+from freshq.cli.commands.cron import _fire_until_told, fire_once, load_schedules, show_next
 from freshq.cli.main import app
 from freshq.cli.output import Output
-from freshq.cli.process.display import Lines
-from freshq.cli.process.ending import ControlChannel, ControlMessage, WorkStatus
-from freshq.cli.process.report import JsonLines
+from freshq.cli.process import ControlChannel, ControlMessage, JsonLines, Lines, WorkStatus
 from freshq.cli.session import Session
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock

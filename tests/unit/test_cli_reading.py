@@ -11,10 +11,8 @@ import typer
 
 from freshq import Queue
 from freshq.cli.commands import table
-from freshq.cli.facts import fields, task_facts
 from freshq.cli.main import COMMANDS
-from freshq.cli.output import Output
-from freshq.cli.texts import json_text
+from freshq.cli.output import Output, fields, json_text, task_facts
 from tests.unit.test_cli_verbs import answer, fails, freshq
 
 if TYPE_CHECKING:

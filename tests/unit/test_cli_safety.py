@@ -14,7 +14,7 @@ from typing_extensions import override
 from freshq import Queue
 from freshq.cli.addresses import Address
 from freshq.cli.main import app
-from freshq.cli.texts import compact_json
+from freshq.cli.output import compact_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from freshq import Queue
 from freshq.cli.main import app
 from freshq.cli.output import Output
+from freshq.cli.prompt import Prompt, ShellCompleter, prompt_text
 from freshq.cli.session import Session
-from freshq.cli.shell.prompt import Prompt, ShellCompleter, prompt_text
-from freshq.cli.shell.shell import ALIASES, Shell, split
+from freshq.cli.shell import ALIASES, Shell, split
 from freshq.stores.dynamodb import calls
 
 if TYPE_CHECKING:

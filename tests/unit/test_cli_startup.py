@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from freshq import Queue
-from freshq.cli.commands.verbs import VERBS
+from freshq.cli.listing import VERBS
 from freshq.cli.main import COMMANDS
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_help_loads_no_command() -> None:
     assert sorted(modules & (CLOUD | {"sqlalchemy", "freshq.queue", "freshq.stores", "prompt_toolkit"})) == []
     # The list of the verbs is what help shows; no command is in it.
     commands = {name for name in modules if name.startswith("freshq.cli.commands.")}
-    assert commands == {"freshq.cli.commands.verbs"}
+    assert commands == {"freshq.cli.listing"}
 
 
 @pytest.mark.parametrize("arguments", [("put", "1"), ("claim",), ("done", "held", "--token", HELD)])

@@ -13,11 +13,11 @@ from botocore.stub import Stubber
 from typer.testing import CliRunner
 
 from freshq import Queue, TaskStatus
+from freshq.cli import addresses as stacks_module
 from freshq.cli import command
-from freshq.cli import stacks as stacks_module
 from freshq.cli.errors import printable
 from freshq.cli.main import app
-from freshq.cli.texts import span
+from freshq.cli.output import span
 from freshq.stores.dynamodb import calls, store
 
 if TYPE_CHECKING:

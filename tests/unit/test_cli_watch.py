@@ -23,14 +23,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from freshq import Queue
-from freshq.cli.commands.watch.command import draw
-from freshq.cli.commands.watch.frame import frame
-from freshq.cli.commands.watch.snapshots import (
+from freshq.cli.commands.watch import (
     AGES_SECONDS,
     MAX_DEAD_LETTERS,
     TASKS_EVERY_SECONDS,
     Watcher,
     bands,
+    draw,
+    frame,
 )
 from freshq.cli.main import app
 from freshq.errors import Throttled
@@ -39,7 +39,7 @@ from tests.support.patience import PATIENCE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from freshq.cli.commands.watch.snapshots import Snapshot
+    from freshq.cli.commands.watch import Snapshot
     from tests.conftest import Clock, StoreUnderTest
 
 
@@ -233,7 +233,7 @@ class TestCommand:
             shown.append(arguments[3])
             return "a picture"
 
-        monkeypatch.setattr("freshq.cli.commands.watch.command.frame", picture)
+        monkeypatch.setattr("freshq.cli.commands.watch.frame", picture)
         console = Console(force_terminal=True, width=80, height=24, file=sys.stdout)
         with pytest.raises(KeyboardInterrupt):
             draw(console, Watcher(queue), every_seconds=0.001)

@@ -18,17 +18,20 @@ from typer.testing import CliRunner
 
 from freshq import Queue, Worker
 from freshq.cli.addresses import open_queue, with_connections
-from freshq.cli.commands.work import process, supervisor
-from freshq.cli.commands.work.health import HealthServer, LoopLimits, is_live, is_ready
-from freshq.cli.commands.work.supervisor import Child, Supervisor, exit_status_of
+from freshq.cli.commands import supervisor
+from freshq.cli.commands import supervisor as process
+from freshq.cli.commands.supervisor import Child, Supervisor, exit_status_of
+from freshq.cli.commands.work import HealthServer, LoopLimits, is_live, is_ready
 from freshq.cli.errors import OneLineLog
 from freshq.cli.main import app
-from freshq.cli.process.display import Display
-from freshq.cli.process.ending import ControlChannel, ControlMessage, Stage
-from freshq.cli.process.report import (
+from freshq.cli.process import (
+    ControlChannel,
+    ControlMessage,
+    Display,
     JsonLines,
     ProcessStatus,
     ReportingHandler,
+    Stage,
     report_log,
     status_values,
 )

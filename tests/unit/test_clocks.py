@@ -10,7 +10,7 @@ import pytest
 
 from freshq import Unreachable
 from freshq.stores.clocks import CONFIRM_SECONDS, ComparedClock, MachineClock, TimeRange
-from freshq.stores.dynamodb.server_time import ServerTime
+from freshq.stores.dynamodb.clock import ServerTime
 from tests.conftest import START
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 from pydantic import Field, TypeAdapter
 
 from freshq import AsyncQueue, Handlers, JsonCodec, Outcome, PutIncomplete, Queue, Task, TaskStatus, Worker
-from freshq.aws import worker_runs
+from freshq.aws import worker_pass
 from freshq.errors import FreshqError
 from freshq.model.codec import DoesNotFitError
 from freshq.testing import drain
@@ -103,10 +103,10 @@ class TestStored:
     ) -> None:
         tracer = mock.Mock()
         tracer.provider.in_subsegment.return_value = nullcontext()
-        monkeypatch.setattr(worker_runs, "tracer", tracer)
+        monkeypatch.setattr(worker_pass, "tracer", tracer)
         queue = Queue.memory()
         queue.put(codec.encode(Quote("ABC")), task_id="a", kind="quote")
-        Worker(queue, worker_runs.traced(handlers), idle_exit_seconds=0.05).run()
+        Worker(queue, worker_pass.traced(handlers), idle_exit_seconds=0.05).run()
         assert known(queue, "a").result == codec.encode(Quote("abc", Decimal(2)))
         tracer.provider.in_subsegment.assert_called_once_with(name="## runner")
 

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from freshq.cli.commands.demo.contest import Plan, Standing
-from freshq.cli.commands.demo.frame import frame, verdict
+from freshq.cli.commands.demo import Plan, Standing, frame, verdict
 from freshq.cli.main import app
 
 PLAN = Plan(total_seconds=20.0)

@@ -10,8 +10,7 @@ from typing import Final
 import pytest
 
 from freshq import Overloaded, Queue
-from freshq.policy.flow import group_counts
-from freshq.policy.pressure import Door
+from freshq.policy.pressure import Door, group_counts
 
 DEADLINE_SECONDS: Final = 10.0
 SERVED_PER_SECOND: Final = 20

@@ -13,9 +13,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from freshq import MatchQueue
-from freshq.cli.commands.example import command as example
-from freshq.cli.commands.example.call_center import Clock, Floor, jain_index, report
-from freshq.cli.commands.example.people import LEASE_SECONDS, Agent, Caller, agents, callers
+from freshq.cli.commands import example
+from freshq.cli.commands.example import Clock, Floor, jain_index, report
+from freshq.cli.commands.match import LEASE_SECONDS, Agent, MadeUpCaller, made_up_agents, made_up_callers
 from freshq.cli.main import app
 from freshq.matching.stores import dynamodb as match_store
 from tests.support.faults import client_at
@@ -36,11 +36,11 @@ def result_of(*arguments: str, env: dict[str, str] | None = None) -> dict[str, A
     return found
 
 
-def calling(name: str, called: float, language: str = "English", *, lost: bool = False) -> Caller:
-    return Caller(name, language, {"language": [language]}, called, call_seconds=100, lost=lost)
+def calling(name: str, called: float, language: str = "English", *, lost: bool = False) -> MadeUpCaller:
+    return MadeUpCaller(name, language, {"language": [language]}, called, call_seconds=100, lost=lost)
 
 
-def floor_of(people: list[Caller], *speakers: str) -> Floor:
+def floor_of(people: list[MadeUpCaller], *speakers: str) -> Floor:
     clock = Clock(start=1_700_000_000)
     queue = MatchQueue.memory(lease_seconds=LEASE_SECONDS, clock=clock)
     staff = [Agent(f"{number}", {"language": {language}}) for number, language in enumerate(speakers)]
@@ -147,10 +147,10 @@ def test_the_agent_of_a_lost_connection_is_recovered_when_the_lease_expires() ->
 
 
 def test_made_up_people() -> None:
-    staff = agents(200, random.Random(1))
+    staff = made_up_agents(200, random.Random(1))
     assert len({agent.agent_id for agent in staff}) == 200
     assert {len(agent.attributes["language"]) for agent in staff} == {1, 2, 3}
-    people = callers(500, 50, random.Random(1))
+    people = made_up_callers(500, 50, random.Random(1))
     assert [caller.called for caller in people] == sorted(caller.called for caller in people)
     spoken = Counter(caller.language for caller in people)
     assert spoken["English"] > spoken["Spanish"] > spoken["French"] > 0

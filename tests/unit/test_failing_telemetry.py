@@ -13,11 +13,10 @@ from opentelemetry.sdk.trace.sampling import Sampler
 from typing_extensions import override
 
 from freshq import Busy, Handlers, Observer, OpenTelemetry, Outcome, Queue, Reject, Retry, Unreachable, Worker
-from freshq.model.guarded_telemetry import guarded
-from freshq.model.telemetry import RunScope, Telemetry
+from freshq.model.telemetry import RunScope, Telemetry, guarded
 from freshq.policy.retry import Backoff
 from freshq.testing import FaultyStore, drain, make_task
-from freshq.worker.runs import in_thread
+from freshq.worker.run import in_thread
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import known
 from tests.support.working import Quiet

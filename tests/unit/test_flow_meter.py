@@ -6,7 +6,7 @@ import pytest
 
 from freshq import Door, Queue
 from freshq.policy.rules import OverloadRules
-from freshq.queue.shared.flow import KEPT_SECONDS, FlowMeter
+from freshq.queue.shared.measures import KEPT_SECONDS, FlowMeter
 from freshq.stores.memory import MemoryStore
 
 # Windows of a minute begin at whole minutes; counts are written every 5 s.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TRACE = "1-5759e988-bd862e3fe1be46a994272793"
 PROGRAM = """
 from freshq import Queue, Worker, Reject
-from freshq.aws.worker_runs import traced
+from freshq.aws.worker_pass import traced
 
 def run(task):
     if task.payload == "bad":

@@ -25,21 +25,21 @@ from freshq.aws.archive import Archive, ArchiveSettings
 from freshq.aws.landing import landed_event
 from freshq.aws.settings import DoorbellSettings, QueueSettings
 from freshq.aws.wakeup import KillSwitch, WakeUp, parse_ring
-from freshq.aws.worker_settings import WorkerSettings
+from freshq.aws.worker_pass import WorkerSettings
 from freshq.cli.addresses import Address, database_of, open_queue
-from freshq.cli.commands.arguments import parsed
-from freshq.cli.commands.simulate.options import parse_level, parse_shares
+from freshq.cli.command import parsed
+from freshq.cli.commands.simulate import parse_level, parse_shares
 from freshq.cli.errors import ExitStatus
 from freshq.cli.main import app
-from freshq.cli.texts import span
+from freshq.cli.output import span
 from freshq.feeds.schedules import Schedule
-from freshq.matching.criteria import parse_criteria
 from freshq.matching.places import parse_attributes, places_of
+from freshq.matching.resource import parse_criteria
 from freshq.model.checks import checked_count, checked_id, checked_priority, checked_seconds, checked_status
 from freshq.model.new_task import parse_new_task
 from freshq.model.options import parse_options
 from freshq.policy.rules import ReserveRule
-from freshq.stores.dynamodb.tables.description import read_description
+from freshq.stores.dynamodb.table import read_description
 from freshq.worker.report import RunReport
 from tests.support import faults
 from tests.support.functions import EVENTS, PROJECT, Context, load_event, load_function
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.aws.environment import EnvironmentSettings
+    from freshq.aws.settings import EnvironmentSettings
     from freshq.queue.base import BaseQueue
 
 IN_ALL: Final = int(os.environ.get("FRESHQ_FUZZ_EXAMPLES", "0"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from freshq.model.landed import holder
+from freshq.model.codec import holder
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from freshq.model.json_values import MAX_JSON_DEPTH, json_copy, json_text
+from freshq.model.validation import MAX_JSON_DEPTH, json_copy, json_text
 
 
 @dataclass

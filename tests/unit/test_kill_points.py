@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from freshq import TaskStatus
-from freshq.stores.dynamodb.passes import SLOT_LEASE_SECONDS
+from freshq.stores.dynamodb.claim import SLOT_LEASE_SECONDS
 from tests.support.chain import LEASE_SECONDS, RUNS, Chain, Seam, chain_on, ring_event
 from tests.support.faults import AFTER, BEFORE
 from tests.support.functions import PROJECT, Context, load_event

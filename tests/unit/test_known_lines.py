@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from freshq.stores.dynamodb.known_lines import (
+from freshq.stores.dynamodb.lines import (
     EMPTY_CHECK_SECONDS,
     EMPTY_IN_WINDOW,
     OUTDATED_SECONDS,
+    QUIET_SECONDS,
     WINDOW,
     KnownLines,
 )
-from freshq.stores.dynamodb.line_rules import QUIET_SECONDS
 
 A, B = (0, "a"), (0, "b")
 

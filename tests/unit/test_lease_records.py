@@ -13,8 +13,7 @@ from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import Guard
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.keyspace import Keyspace
-from freshq.stores.dynamodb.lease_items import due_at, task_ids_of
-from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES, LeaseRecords
+from freshq.stores.dynamodb.leases import MAX_NAMED_BYTES, LeaseRecords, due_at, task_ids_of
 from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from freshq import MatchQueue, ResourceStatus
 from freshq.matching import line
-from freshq.matching.criteria import parse_criteria
+from freshq.matching.match import Walk
 from freshq.matching.places import entries_of, fits, parse_attributes, places_of
+from freshq.matching.resource import parse_criteria
 from freshq.matching.stores.memory import MemoryMatchStore
-from freshq.matching.walk import Walk
 from tests.conftest import Clock
 
 NAMES: Final = ("gender", "language", "z")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CHANGE = "--- a\n+++ a\n@@ -1,2 +1,2 @@\n def f():\n-    return 1\n+    return 2"
 
 
-def mutant(status: str, name: str = "freshq.policy.flow.x_f__mutmut_1") -> Mutant:
+def mutant(status: str, name: str = "freshq.policy.pressure.x_f__mutmut_1") -> Mutant:
     return Mutant("policy", name, status, CHANGE)
 
 
@@ -36,13 +36,13 @@ def test_the_page_lists_survivors_with_their_reasons() -> None:
     known = Reasons(
         """
         [[survivor]]
-        function = "freshq.policy.flow.f"
+        function = "freshq.policy.pressure.f"
         removed = "return 1"
         added = "return 2"
         reason = "The same."
         """
     )
-    method = mutant("survived", "freshq.policy.flow.xǁFlowǁ__init____mutmut_3")
+    method = mutant("survived", "freshq.policy.pressure.xǁFlowǁ__init____mutmut_3")
     page = report(run_of(mutant("killed"), mutant("survived"), method), known)
     assert "| policy | 9 | 3 | 1 | 0 | 2 | 0 | 33.3 |" in page
     assert "a random sample, seed 14." in page
@@ -59,7 +59,7 @@ def test_a_reason_may_hold_for_a_change_wherever_it_is_made() -> None:
         reason = "Any number will do."
         """
     )
-    other = Mutant("policy", "freshq.policy.flow.x_f__mutmut_1", "survived", CHANGE.replace("2", "4"))
+    other = Mutant("policy", "freshq.policy.pressure.x_f__mutmut_1", "survived", CHANGE.replace("2", "4"))
     assert known.of(mutant("survived")) == "Any number will do."
     assert known.of(other) is None
 
@@ -77,10 +77,10 @@ def test_a_room_with_too_many_survivors_fails(
 
 
 def test_functions_that_no_test_calls_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = {"uncalled": ["freshq.model.landed.x_holder", "freshq.queue.upkeep.xǁUpkeepǁtake_exhausted"]}
+    found = {"uncalled": ["freshq.model.codec.x_holder", "freshq.queue.upkeep.xǁUpkeepǁtake_exhausted"]}
     (tmp_path / "results.json").write_text(json.dumps(found))
     monkeypatch.setattr("subprocess.run", lambda *_arguments, **_named: SimpleNamespace(returncode=0))
-    message = "no test calls freshq.model.landed.holder, freshq.queue.upkeep.Upkeep.take_exhausted; add one"
+    message = "no test calls freshq.model.codec.holder, freshq.queue.upkeep.Upkeep.take_exhausted; add one"
     with pytest.raises(SystemExit, match=message):
         mutation.run(tmp_path, 0, 1)
 

@@ -11,14 +11,14 @@ import pytest
 
 from freshq import Queue
 from freshq.model import new_task
+from freshq.model.answers import Busy, Reject, Retry
 from freshq.model.checks import (
     checked_id,
     checked_result,
     without_password,
 )
-from freshq.model.json_values import json_text
 from freshq.model.new_task import MAX_RESULT_AND_PAYLOAD_BYTES, NewTask, parse_new_task
-from freshq.model.outcomes import Busy, Reject, Retry
+from freshq.model.validation import json_text
 from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from freshq import Queue
 from freshq.policy.rules import OverloadRules
-from freshq.queue.shared.flow import FlowMeter
+from freshq.queue.shared.measures import FlowMeter
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
 from tests.support.readings import ids, known

@@ -17,9 +17,9 @@ import boto3
 import pytest
 
 from freshq import AttachedQueue, Busy, Queue, Reject, Retry
-from freshq.aws import clients
+from freshq.aws import settings
 from freshq.aws.settings import QueueSettings
-from freshq.stores.dynamodb import candidates, known_lines
+from freshq.stores.dynamodb import claim, lines
 from tests.support.attached import Shipments
 from tests.support.aws_stub import AwsStub
 from tests.support.dynamodb_local import create_without_stream
@@ -248,12 +248,12 @@ def recording_client(dynamodb_local: DynamoDBClient) -> Iterator[DynamoDBClient]
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Record the calls of the functions' clients."""
-    clients._session.cache_clear()
-    clients._session().register("before-call.*.*", cast("Any", recorder.record))
+    settings._session.cache_clear()
+    settings._session().register("before-call.*.*", cast("Any", recorder.record))
     try:
         yield
     finally:
-        clients._session.cache_clear()
+        settings._session.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +281,7 @@ def made(recording_client: DynamoDBClient) -> dict[bool, Made]:
 def lines_close_at_once() -> Iterator[None]:
     """Let a worker close a line as soon as it is empty, which otherwise needs a pass of two seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (candidates, known_lines):
+        for module in (claim, lines):
             patch.setattr(module, "QUIET_SECONDS", 0.0)
         yield
 

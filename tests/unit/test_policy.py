@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshq import Queue
+from freshq.policy.limits import TokenBucket
 from freshq.policy.retry import Backoff
-from freshq.policy.token_bucket import TokenBucket
 
 
 class TestBackoff:

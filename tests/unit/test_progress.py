@@ -12,10 +12,10 @@ import pytest
 
 from freshq import Handlers, LeaseLost, Outcome, Queue, Reject, Task, TaskStatus
 from freshq.errors import RefusedError
-from freshq.model.progress import MAX_STEP_CHARS, Progress, checked_progress
+from freshq.model.task import MAX_STEP_CHARS, Progress, checked_progress
 from freshq.stores.memory import MemoryStore
 from freshq.testing import drain, make_task
-from freshq.worker.runs import PROGRESS_SECONDS
+from freshq.worker.run import PROGRESS_SECONDS
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known
 from tests.support.working import FailingStore, Hanging, Quiet, wait_until, work_off

@@ -27,8 +27,7 @@ from freshq.policy.codel import MAX_SHED_BEHIND
 from freshq.policy.rules import OverloadRules, ReserveRule
 from freshq.queue.core import MAX_READ_WRITE_TRIES
 from freshq.queue.shared.limits import SharedRetries, SharedSlots
-from freshq.queue.shared.reserve import SharedReserve
-from freshq.queue.shared.shared_records import MAX_TRIES, change_record
+from freshq.queue.shared.measures import MAX_TRIES, SharedReserve, change_record
 from freshq.stores.memory import MemoryStore
 from tests.conftest import START, Clock
 from tests.support.readings import known, payloads

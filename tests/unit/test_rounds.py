@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from freshq.model.rounds import rounds
+from freshq.model.settlement import rounds
 
 
 @pytest.mark.parametrize(

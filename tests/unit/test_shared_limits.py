@@ -8,7 +8,7 @@ import pytest
 from typing_extensions import override
 
 from freshq import ConcurrencyLimit
-from freshq.policy.token_bucket import SharedBucket
+from freshq.policy.limits import SharedBucket
 from freshq.queue.shared.limits import SharedSlots, SharedTokens
 from freshq.stores.memory import MemoryStore
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from freshq import ConcurrencyLimit
-from freshq.policy.retry_budget import RetryBudget
-from freshq.policy.token_bucket import SharedBucket
+from freshq.policy.limits import RetryBudget, SharedBucket
 from freshq.queue.shared import limits
 from freshq.queue.shared.limits import DEPOSIT_EVERY, SharedRetries, SharedSlots, SharedTokens
 from freshq.stores.memory import MemoryStore

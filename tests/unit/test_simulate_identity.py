@@ -29,7 +29,7 @@ from freshq.policy.order import Order
 from freshq.policy.pressure import Door
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 from freshq.simulate import Load, simulate_load
-from freshq.simulate.fates import Fates
+from freshq.simulate.backlog import Fates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from freshq.policy.backlog_limit import BacklogLimit, WhenFull
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules, ReserveRule
 from freshq.simulate import Result, ServiceDistribution, Source, simulate_load, summarize, waits_in_time
-from freshq.simulate.fates import Fates
+from freshq.simulate.backlog import Fates
 from tests.support.queueing import (
     assert_agrees,
     erlang_c,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from freshq import NoPosition, Queue
 from freshq.cli.main import app
-from freshq.stores.dynamodb.tables.description import read_description
+from freshq.stores.dynamodb.table import read_description
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Busy, Handlers, Outcome, Queue, Reject, Retry, TaskLogFilter, Worker
-from freshq.cli.process.report import JsonLines, ReportingHandler
+from freshq.cli.process import JsonLines, ReportingHandler
 from freshq.policy.retry import Backoff
 from freshq.testing import FaultyStore, drain
 from tests.support.patience import PATIENCE_SECONDS

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from freshq import Claim, IllegalTransition, LeaseLost, PutOutcome, Queue
-from freshq.model.lifecycle import MAX_ERROR_CHARS
-from freshq.model.stamps import Stamps
+from freshq.model.lifecycle import MAX_ERROR_CHARS, Stamps
 from freshq.model.task import MAX_SECONDS, Task, TaskStatus, Verb, advance
 from tests.conftest import START, Clock
 from tests.support.readings import known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from freshq.model.trace_context import MAX_TRACESTATE_BYTES, headers, joined, trace_id_of
+from freshq.model.task import MAX_TRACESTATE_BYTES, headers, joined, trace_id_of
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 LONGEST = "v=" + "x" * (MAX_TRACESTATE_BYTES - 2)

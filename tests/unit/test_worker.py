@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from freshq import Busy, Outcome, Queue, Reject, Retry, TaskStatus, Unreachable, Worker
-from freshq.policy.concurrency_limit import ConcurrencyLimit
+from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
 from freshq.policy.retry import Backoff
-from freshq.policy.retry_budget import RetryBudget
-from freshq.policy.token_bucket import SharedBucket
 from freshq.stores.memory import MemoryStore
 from freshq.worker import loop, settle
 from freshq.worker.report import LoggingObserver, WorkerState
-from freshq.worker.runner import load_runner
+from freshq.worker.run import load_runner
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import FailingStore, InThread, Quiet, wait_until, work_off
 

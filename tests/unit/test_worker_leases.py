@@ -12,9 +12,9 @@ import pytest
 from freshq import LeaseLost, Outcome, Queue, Worker
 from freshq.model.task import handle_of
 from freshq.stores.memory import MemoryStore
-from freshq.worker import lease_renewal, loop
-from freshq.worker.lease_renewal import LeaseRenewal
-from freshq.worker.runs import TaskRuns
+from freshq.worker import leases, loop
+from freshq.worker.leases import LeaseRenewal
+from freshq.worker.run import TaskRuns
 from freshq.worker.settle import too_late_to_run
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import (
@@ -68,7 +68,7 @@ class TestLeases:
             return extend(claim, seconds, **progress)
 
         monkeypatch.setattr(queue, "extend", noted)
-        monkeypatch.setattr(lease_renewal, "MAX_EXTENSIONS", 1)
+        monkeypatch.setattr(leases, "MAX_EXTENSIONS", 1)
         renewal = LeaseRenewal(queue, runs, 1.0, None, lambda *_: None)
         renewal.renew()
         renewal.wait()

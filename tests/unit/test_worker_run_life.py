@@ -13,9 +13,9 @@ from freshq import Handlers, JsonCodec, LeaseLost, Outcome, Queue, Reject, Retry
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.worker import lease_loop, settle
-from freshq.worker.lease_renewal import LeaseRenewal
+from freshq.worker.leases import LeaseRenewal
 from freshq.worker.report import WorkerState
-from freshq.worker.runs import StartedCoroutine, TaskRun, TaskRuns
+from freshq.worker.run import StartedCoroutine, TaskRun, TaskRuns
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import (
     FailingStore,

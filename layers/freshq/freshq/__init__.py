@@ -34,30 +34,25 @@ if TYPE_CHECKING:
     )
     from freshq.feeds.relay import Relay
     from freshq.feeds.schedules import Cron, Every, Schedule, Scheduler
-    from freshq.matching.callers import Caller
     from freshq.matching.match import Match
     from freshq.matching.queue import MatchQueue
-    from freshq.matching.resource import Resource, ResourceStatus
-    from freshq.model.answers import Claim, Page, PutOutcome, Receipt, Waiting, WaitsFor
+    from freshq.matching.resource import Caller, Resource, ResourceStatus
+    from freshq.model.answers import Busy, Claim, Page, PutOutcome, Receipt, Reject, Retry, Waiting, WaitsFor
     from freshq.model.codec import Codec, JsonCodec
-    from freshq.model.outcomes import Busy, Reject, Retry
     from freshq.model.settlement import Settlement
     from freshq.model.task import Task, TaskStatus
     from freshq.policy.backlog_limit import BacklogLimit, WhenFull
-    from freshq.policy.concurrency_limit import ConcurrencyLimit
+    from freshq.policy.limits import ConcurrencyLimit, RetryBudget, SharedBucket
     from freshq.policy.order import Order
     from freshq.policy.pressure import Door
-    from freshq.policy.retry_budget import RetryBudget
     from freshq.policy.rules import CodelRule, ReserveRule
-    from freshq.policy.token_bucket import SharedBucket
-    from freshq.queue.async_queue import AsyncAttachedQueue, AsyncQueue
+    from freshq.queue.asyncio import AsyncAttachedQueue, AsyncQueue
     from freshq.queue.attached import AttachedQueue
     from freshq.queue.queue import Queue
     from freshq.stores.base import Stats
     from freshq.worker.handlers import Handlers
-    from freshq.worker.log_fields import TaskLogFilter
-    from freshq.worker.otel.telemetry import OpenTelemetry
-    from freshq.worker.report import Observer, Outcome, RunReport
+    from freshq.worker.otel import OpenTelemetry
+    from freshq.worker.report import Observer, Outcome, RunReport, TaskLogFilter
     from freshq.worker.worker import Worker
 
 __all__ = [
@@ -131,16 +126,16 @@ __all__ = [
 
 _MODULES: Final = {
     "AlreadyQueued": "freshq.errors",
-    "AsyncAttachedQueue": "freshq.queue.async_queue",
-    "AsyncQueue": "freshq.queue.async_queue",
+    "AsyncAttachedQueue": "freshq.queue.asyncio",
+    "AsyncQueue": "freshq.queue.asyncio",
     "AttachedQueue": "freshq.queue.attached",
     "BacklogLimit": "freshq.policy.backlog_limit",
-    "Busy": "freshq.model.outcomes",
-    "Caller": "freshq.matching.callers",
+    "Busy": "freshq.model.answers",
+    "Caller": "freshq.matching.resource",
     "Claim": "freshq.model.answers",
     "Codec": "freshq.model.codec",
     "CodelRule": "freshq.policy.rules",
-    "ConcurrencyLimit": "freshq.policy.concurrency_limit",
+    "ConcurrencyLimit": "freshq.policy.limits",
     "Cron": "freshq.feeds.schedules",
     "DamagedTaskError": "freshq.errors",
     "Door": "freshq.policy.pressure",
@@ -158,7 +153,7 @@ _MODULES: Final = {
     "NoPosition": "freshq.errors",
     "NotReady": "freshq.errors",
     "Observer": "freshq.worker.report",
-    "OpenTelemetry": "freshq.worker.otel.telemetry",
+    "OpenTelemetry": "freshq.worker.otel",
     "Order": "freshq.policy.order",
     "Outcome": "freshq.worker.report",
     "Overloaded": "freshq.errors",
@@ -168,24 +163,24 @@ _MODULES: Final = {
     "Queue": "freshq.queue.queue",
     "Receipt": "freshq.model.answers",
     "RefusedError": "freshq.errors",
-    "Reject": "freshq.model.outcomes",
+    "Reject": "freshq.model.answers",
     "Relay": "freshq.feeds.relay",
     "ReserveRule": "freshq.policy.rules",
     "Resource": "freshq.matching.resource",
     "ResourceNotFound": "freshq.errors",
     "ResourceStatus": "freshq.matching.resource",
-    "Retry": "freshq.model.outcomes",
-    "RetryBudget": "freshq.policy.retry_budget",
+    "Retry": "freshq.model.answers",
+    "RetryBudget": "freshq.policy.limits",
     "RunReport": "freshq.worker.report",
     "Schedule": "freshq.feeds.schedules",
     "Scheduler": "freshq.feeds.schedules",
     "Settlement": "freshq.model.settlement",
-    "SharedBucket": "freshq.policy.token_bucket",
+    "SharedBucket": "freshq.policy.limits",
     "Stats": "freshq.stores.base",
     "StoreError": "freshq.errors",
     "TableMissing": "freshq.errors",
     "Task": "freshq.model.task",
-    "TaskLogFilter": "freshq.worker.log_fields",
+    "TaskLogFilter": "freshq.worker.report",
     "TaskNotFound": "freshq.errors",
     "TaskStatus": "freshq.model.task",
     "Throttled": "freshq.errors",

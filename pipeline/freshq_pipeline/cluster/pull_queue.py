@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.cli.addresses import Address, open_queue
-from freshq.cli.commands.match.opening import open_match_queue
+from freshq.cli.commands.match import open_match_queue
 from freshq.errors import FreshqError, MissingExtra, TableMissing
 from freshq_pipeline.errors import BadInput, PipelineError
 from freshq_pipeline.storage.recording import HISTORY_FOLDER, RECORDING, recording_of_history
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from freshq.queue.base import BaseQueue
-    from freshq.stores.history import History, Kept
+    from freshq.stores.base import History, Kept
 
 SUFFIX: Final = ".jsonl.gz"
 # Batches are files that sort by name in the order of their numbers.

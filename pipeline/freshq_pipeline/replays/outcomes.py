@@ -13,7 +13,7 @@ import numpy as np
 
 from freshq.policy.shedding import ShedReason
 from freshq.simulate import summarize
-from freshq.simulate.fates import Fates
+from freshq.simulate.backlog import Fates
 from freshq_pipeline.replays.counts import Counts, Ending
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.concurrency_limit import ConcurrencyLimit, LimitState, Signals
+from freshq.policy.limits import ConcurrencyLimit, LimitState, Signals
 
 AIMD = ConcurrencyLimit(1, 100)
 GOOD = Signals(succeeded=50, peak_in_flight=10)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from freshq.policy.backlog_limit import BacklogLimit, Eviction, Victim, WhenFull
-from freshq.policy.evictions import CountedBacklog
+from freshq.policy.backlog_limit import BacklogLimit, CountedBacklog, Eviction, Victim, WhenFull
 from freshq.policy.shedding import ShedReason
 
 OVERFLOW = Eviction(ShedReason.OVERFLOW, Victim.OLDEST)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.flow import Flow, FlowCounter, flow_between, flow_window_seconds
+from freshq.policy.pressure import Flow, FlowCounter, flow_between, flow_window_seconds
 
 
 def test_the_window_is_the_deadline_or_a_minute() -> None:

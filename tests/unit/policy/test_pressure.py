@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.flow import Flow, group_counts
-from freshq.policy.pressure import Door, DoorControl, assess
+from freshq.policy.pressure import Door, DoorControl, Flow, assess, group_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

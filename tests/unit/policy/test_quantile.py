@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.quantile import GAMMA, QuantileSketch
+from freshq.policy.reserve import GAMMA, QuantileSketch
 
 values = st.lists(st.floats(min_value=1e-5, max_value=1e6), min_size=1, max_size=200)
 shares = st.floats(min_value=0.01, max_value=1)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshq.policy.order import Order
-from freshq.policy.quantile import QuantileSketch
 from freshq.policy.reserve import (
     MOST_KEPT,
     MOST_SPANS,
     FixedReserve,
     LearnedReserve,
     QuantileReserve,
+    QuantileSketch,
     ReserveSpans,
     SkippedTasks,
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.retry_budget import RetryBudget
+from freshq.policy.limits import RetryBudget
 
 
 @given(st.lists(st.booleans(), max_size=500), st.floats(0.01, 1), st.integers(0, 20))

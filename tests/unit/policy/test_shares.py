@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.shares import Share, WorkerShares
+from freshq.policy.backlog_limit import Share, WorkerShares
 
 NEW = Share(until=100.0, slots=0, peak=0)
 

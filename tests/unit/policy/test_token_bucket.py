@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshq.policy.token_bucket import SharedBucket, TokenBucket
+from freshq.policy.limits import SharedBucket, TokenBucket
 
 steps = st.lists(st.tuples(st.floats(0, 3), st.integers(1, 20)), max_size=100)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from freshq.aws.environment import EnvironmentSettings
-from freshq.model.outcomes import Busy, Reject
+from freshq.aws.settings import EnvironmentSettings
+from freshq.model.answers import Busy, Reject
 
 if TYPE_CHECKING:
     from freshq.model.task import Task

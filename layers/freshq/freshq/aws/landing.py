@@ -1,8 +1,4 @@
-"""The landed event: one change of a task, in the archive's format.
-
-It is flat and has no secrets, which a data lake would keep for longer than the table. Payload, result and
-error are left out. Of the lease token, which allows its holder to settle the task, there is only a digest.
-"""
+"""Turn stream records into events for the archive."""
 
 from __future__ import annotations
 
@@ -10,28 +6,29 @@ import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from freshq.aws.events import part_of, text_of
+from freshq.aws.wakeup import part_of, text_of
 from freshq.errors import quoted
-from freshq.model.landed import SCHEMA_VERSION, holder
-from freshq.stores.dynamodb.names import ATTACHED_PREFIX
-from freshq.stores.dynamodb.table_key import BINARY, NUMBER, TEXT, KeyPart, TableKey
+from freshq.matching.history import caller_events, numbered, queues_of, resource_events
+from freshq.matching.stores.dynamodb import CHANGED_AT, decode_caller, decode_resource, is_caller, is_resource
+from freshq.model.codec import SCHEMA_VERSION, holder
+from freshq.stores.dynamodb.key import BINARY, NUMBER, TEXT, KeyPart, TableKey
+from freshq.stores.dynamodb.keyspace import ATTACHED_PREFIX, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from freshq.stores.dynamodb.table_key import KeyValue
+    from freshq.stores.dynamodb.key import KeyValue
 
     Image = Mapping[str, Any]
+    from collections.abc import Iterator, Mapping
 
 T = TypeVar("T")
-
 # Types of attributes that can be keys, and how many a table has at most: a hash key and a range key.
 ATTRIBUTE_TYPES: Final = frozenset({TEXT, NUMBER, BINARY})
 MAX_KEY_PARTS: Final = 2
 TTL_PRINCIPAL: Final = "dynamodb.amazonaws.com"
 # The first instant that `datetime` does not have, as in `model.new_task`, which the archive need not load.
 MAX_EPOCH_SECONDS: Final = 253_402_300_800
-
 # Fields of the event that copy an attribute of the item, with their types.
 _ATTRIBUTES: Final[Mapping[str, tuple[str, type[str | float | int]]]] = {
     "queue": ("taskQueue", str),
@@ -179,3 +176,41 @@ def _removed_by_ttl(record: Mapping[str, Any]) -> bool:
     principal = identity.get("principalId") or identity.get("PrincipalId")
     identity_type = identity.get("type") or identity.get("Type")
     return bool(identity_type == "Service" and principal == TTL_PRINCIPAL)
+
+
+def match_events(record: Mapping[str, Any], table: str) -> list[dict[str, Any]]:
+    """Return the events of a stream record; none if it is not about a resource or a caller.
+
+    Args:
+        record: The record as Lambda or GetRecords returns it.
+        table: Name of the table of resources.
+
+    Raises:
+        ValueError: If keys, ids or times are missing, or a part of the record is malformed.
+    """
+    change = part_of(record, "dynamodb")
+    partition = text_of(part_of(part_of(change, "Keys"), "pk"), "S") or ""
+    if not (is_resource(partition) or is_caller(partition)):
+        return []
+    event_id = required(text_of(record, "eventID"), "eventID")
+    sequence = required(text_of(change, "SequenceNumber"), "SequenceNumber")
+    try:
+        queue, events = _events(change, table, of_resource=is_resource(partition))
+        return [event | {"queue": queue} for event in numbered(events, event_id, sequence)]
+    except (KeyError, TypeError, AttributeError) as error:
+        msg = f"record: the image of a resource or a caller is malformed ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+
+
+def _events(change: Image, table: str, *, of_resource: bool) -> tuple[str, Iterator[dict[str, Any]]]:
+    """Return the name of the queue, and the events that a change is for it."""
+    before, after = (dict(part_of(change, name)) or None for name in ("OldImage", "NewImage"))
+    at = stream_ms(change.get("ApproximateCreationDateTime")) / 1000
+    if after is not None and CHANGED_AT in after:
+        at = seconds(after[CHANGED_AT])
+    resources, callers = queues_of(table)
+    if of_resource:
+        was, now = (None if one is None else decode_resource(one) for one in (before, after))
+        return resources, resource_events(was, now, at)
+    waited, waits = (None if one is None else decode_caller(one) for one in (before, after))
+    return callers, caller_events(waited, waits, at)

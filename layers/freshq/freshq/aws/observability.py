@@ -1,10 +1,4 @@
-"""Logs, traces and metrics of every function: the only module that imports Powertools.
-
-Metrics are EMF lines in the log, which CloudWatch turns into metrics. POWERTOOLS_SERVICE_NAME and
-POWERTOOLS_METRICS_NAMESPACE set service and namespace, POWERTOOLS_LOG_LEVEL the log level, FRESHQ_STACK and
-FRESHQ_QUEUE_NAME the dimensions of every metric besides the service, and FRESHQ_LOG_SAMPLE_RATIO the share of
-tasks whose transitions are logged at INFO. With POWERTOOLS_TRACE_DISABLED the tracing SDK is not even loaded.
-"""
+"""Logs, metrics and traces of the functions."""
 
 from __future__ import annotations
 
@@ -20,18 +14,35 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.shared.functions import strtobool
 from typing_extensions import override
 
+from freshq.queue.admin import gauges
+from freshq.worker.report import METRIC_OF_OUTCOME
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from freshq.policy.pressure import Pressure
     from freshq.queue.base import BaseQueue
+    from freshq.stores.base import Stats
 
 Handler = TypeVar("Handler", bound="Callable[..., Any]")
-
 # At DEBUG they log requests and responses: payloads, and the credentials that sign the requests.
 SDK_LOGGERS: Final = ("boto3", "botocore", "s3transfer", "urllib3", "aws_xray_sdk", "aws_lambda_powertools")
 LOG_LEVEL_VARIABLE: Final = "POWERTOOLS_LOG_LEVEL"
 SAMPLE_VARIABLE: Final = "FRESHQ_LOG_SAMPLE_RATIO"
 TRACE_VARIABLE: Final = "POWERTOOLS_TRACE_DISABLED"
+# Under this name the fields of a line come to its record.
+FIELDS: Final = "_freshq_fields"
+# Lambda reads the level of a line only if its time is as in RFC 3339.
+logger: Final = Logger(use_rfc3339=True)
+# A tracer that is disabled would load its SDK all the same. A runner may use more libraries: `worker_runs`.
+tracer: Final = (
+    None if strtobool(os.environ.get(TRACE_VARIABLE, "off")) else Tracer(patch_modules=("botocore",))
+)
+metrics: Final = Metrics()
+# The threads of a worker share the metrics, which are not thread-safe.
+_lock: Final = threading.Lock()
+# Alarms compare these. CloudWatch cannot fill in a metric that has no value at all.
+COUNTED_EVERY_MINUTE: Final = ("TasksClaimed", *METRIC_OF_OUTCOME.values())
 
 
 def set_log_levels(level: str | None) -> None:
@@ -49,10 +60,6 @@ def set_log_levels(level: str | None) -> None:
         logging.getLogger().setLevel(level)
     for name in SDK_LOGGERS:
         logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
-
-
-# Under this name the fields of a line come to its record.
-FIELDS: Final = "_freshq_fields"
 
 
 def fields(**values: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON values
@@ -73,24 +80,19 @@ class _Unpacking(logging.Filter):
         return True
 
 
-# Lambda reads the level of a line only if its time is as in RFC 3339.
-logger: Final = Logger(use_rfc3339=True)
 logger.addFilter(_Unpacking())
+
+
 set_log_levels(os.environ.get(LOG_LEVEL_VARIABLE))
-# A tracer that is disabled would load its SDK all the same. A runner may use more libraries: `worker_runs`.
-tracer: Final = (
-    None if strtobool(os.environ.get(TRACE_VARIABLE, "off")) else Tracer(patch_modules=("botocore",))
-)
-metrics: Final = Metrics()
+
+
 metrics.set_default_dimensions(
     stack=os.environ.get("FRESHQ_STACK", "none"), queue=os.environ.get("FRESHQ_QUEUE_NAME", "default")
 )
 
+
 # A handler that fails before its first metric reports the error; the warning adds nothing.
 warnings.filterwarnings("ignore", "No application metrics to publish")
-
-# The threads of a worker share the metrics, which are not thread-safe.
-_lock: Final = threading.Lock()
 
 
 def count(name: str, value: float = 1) -> None:
@@ -137,3 +139,17 @@ def traced_handler(handler: Handler) -> Handler:
     if tracer is None:
         return handler
     return cast("Handler", tracer.capture_lambda_handler(handler, capture_response=False))
+
+
+def emit_gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> None:
+    """Emit the state of the queue; no ages while nothing is pending.
+
+    Args:
+        stats: Its counts.
+        pressure: Its rates. The share of new tasks that will not be served in time is the `ShedRatio`.
+        paused: Whether claims are suspended.
+    """
+    for name, value in gauges(stats, pressure, paused=paused).items():
+        (measure_seconds if name.endswith("PendingSeconds") else count)(name, value)
+    for name in COUNTED_EVERY_MINUTE:
+        count(name, 0)

@@ -1,17 +1,14 @@
-"""Opens the queue of an address such as ``dynamodb://TABLE?order=fifo`` or ``sqlite:///tasks.db#TABLE``.
-
-An address is ``SCHEME://LOCATION?NAME=VALUE&...#TABLE``. `SCHEMES` says what each
-scheme requires and allows.
-"""
+"""Open the queue that an address names."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, urlencode
 
-from freshq.errors import Unreachable, needs, quoted
+from freshq.errors import RefusedError, Unreachable, needs, quoted
 from freshq.model.checks import without_password
 from freshq.queue.queue import Queue
 
@@ -24,8 +21,75 @@ if TYPE_CHECKING:
     from freshq.queue.base import BaseQueue
 
 Converters = dict[str, "Callable[[str], object]"]
-
 TELEMETRY: Final = "opentelemetry"
+DYNAMODB_OPTIONS: Final[Converters] = {"shards": int, "key": str, "region": str, "profile": str}
+# How an address writes whether something is on.
+SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False}
+DEFAULT_TABLE: Final = "tasks"
+FORMS: Final = (
+    "dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/NAME or mariadb://USER@HOST/NAME; "
+    f"#TABLE at the end of a SQL address names another table than {DEFAULT_TABLE}"
+)
+
+
+def stack_queue(stack: str, name: str | None = None) -> BaseQueue:
+    """Return the queue of a deployed stack, with the options it was deployed with.
+
+    Args:
+        stack: Name of the CloudFormation stack.
+        name: Name of the queue; None for the stack's own.
+
+    Raises:
+        RefusedError: If there is no such stack, or it has no queue.
+        Unreachable: If CloudFormation did not answer.
+        MissingExtra: If the extra `aws` is not installed.
+    """
+    with needs("aws"):
+        from freshq.aws.settings import QueueSettings  # noqa: PLC0415 - an extra
+    description = _description(stack)
+    outputs = {entry["OutputKey"]: entry["OutputValue"] for entry in description.get("Outputs", [])}
+    if "QueueTableName" not in outputs:
+        msg = f"stack {stack!r}: has no output QueueTableName ({description['StackStatus']})"
+        raise RefusedError(msg)
+    parameters = {
+        _snake_case(entry["ParameterKey"]): entry["ParameterValue"]
+        for entry in description.get("Parameters", [])
+    }
+    options = {key: value for key, value in parameters.items() if key in QueueSettings.model_fields}
+    options["table"] = outputs["QueueTableName"]
+    options["queue_name"] = name or outputs.get("QueueName") or parameters.get("queue_name", "default")
+    return QueueSettings(**options).queue()
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def cloudformation() -> Any:  # noqa: ANN401 - boto3 and its types do not agree on the name of this client
+    """Return a client from the environment."""
+    with needs("aws"):
+        import boto3  # noqa: PLC0415 - an extra
+
+    return boto3.client("cloudformation")
+
+
+def _description(stack: str) -> dict[str, Any]:
+    with needs("aws"):
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
+        from botocore.parsers import ResponseParserError  # noqa: PLC0415 - an extra
+    try:
+        found = cloudformation().describe_stacks(StackName=stack)["Stacks"]
+    except ClientError as error:
+        problem = error.response["Error"]
+        msg = f"stack {stack!r}: {problem.get('Message', problem['Code'])}"
+        raise (RefusedError if problem["Code"] == "ValidationError" else Unreachable)(msg) from error
+    except BotoCoreError as error:
+        msg = f"stack {stack!r}: CloudFormation did not answer ({error}); check network, region, credentials"
+        raise Unreachable(msg) from error
+    except (ResponseParserError, KeyError) as error:
+        msg = f"stack {stack!r}: the answer is not CloudFormation's; check the endpoint (AWS_ENDPOINT_URL)"
+        raise Unreachable(msg) from error
+    return dict(found[0])
 
 
 def telemetry_named(name: str) -> Telemetry:
@@ -38,7 +102,7 @@ def telemetry_named(name: str) -> Telemetry:
     if name != TELEMETRY:
         msg = f"must be {TELEMETRY}, got {quoted(name)}"
         raise ValueError(msg)
-    from freshq.worker.otel.telemetry import OpenTelemetry  # noqa: PLC0415 - an extra
+    from freshq.worker.otel import OpenTelemetry  # noqa: PLC0415 - an extra
 
     return OpenTelemetry()
 
@@ -54,9 +118,6 @@ QUEUE_OPTIONS: Final[Converters] = {
     "reserve": str,
     "telemetry": telemetry_named,
 }
-DYNAMODB_OPTIONS: Final[Converters] = {"shards": int, "key": str, "region": str, "profile": str}
-# How an address writes whether something is on.
-SWITCH: Final[Mapping[str, bool]] = {"on": True, "off": False}
 
 
 def _switch(text: str) -> bool | str:
@@ -65,18 +126,17 @@ def _switch(text: str) -> bool | str:
 
 
 HISTORY_OPTIONS: Final[Converters] = {"history": _switch, "history_seconds": float}
+
+
 TIMEOUTS: Final = tuple(f"{name}_timeout_seconds" for name in ("connect", "answer", "lock"))
+
+
 SQL_OPTIONS: Final[Converters] = {
     "max_connections": int,
     "durable": _switch,
     **dict.fromkeys(TIMEOUTS, float),
     **HISTORY_OPTIONS,
 }
-DEFAULT_TABLE: Final = "tasks"
-FORMS: Final = (
-    "dynamodb://TABLE, sqlite:///FILE, postgresql://USER@HOST/NAME or mariadb://USER@HOST/NAME; "
-    f"#TABLE at the end of a SQL address names another table than {DEFAULT_TABLE}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +367,8 @@ def _sql(address: Address, options: dict[str, Any]) -> BaseQueue:
 
 
 SQL: Final = Scheme(_sql, SQL_OPTIONS, None, has_table=True, passes_options=True)
+
+
 SCHEMES: Final[Mapping[str, Scheme]] = {
     "dynamodb": Scheme(_dynamodb, DYNAMODB_OPTIONS, "required"),
     "memory": Scheme(_memory, {}, "forbidden"),

@@ -1,12 +1,15 @@
-"""How Typer runs the commands: one-line errors, and the options that every command on a queue takes."""
+"""The arguments that commands share, and how a command ends."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, cast
 
 import typer
@@ -16,7 +19,7 @@ from typing_extensions import override
 from freshq.cli.errors import ExitStatus, exit_status, print_error
 from freshq.cli.output import Output
 from freshq.cli.session import Session, is_interactive
-from freshq.errors import FreshqError
+from freshq.errors import FreshqError, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,9 +27,72 @@ if TYPE_CHECKING:
 
     from freshq.queue.base import BaseQueue
 
+TaskId = Annotated[
+    str | None, typer.Argument(metavar="TASK_ID", help="The task; in the shell, the current one by default.")
+]
+TaskIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[TASK_ID]...", help="Only these tasks; by default all.")
+]
+Token = Annotated[
+    str | None,
+    typer.Option(help="The token that claim printed; the shell remembers its own claims."),
+]
+Reason = Annotated[str | None, typer.Option("--error", help="Why it failed; stored with the task.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", help="Maximum number of tasks.")]
+Cursor = Annotated[str | None, typer.Option(help="Continue where the previous list ended.")]
+LeaseSeconds = Annotated[
+    float | None, typer.Option(help="Seconds until the lease expires; by default the queue's.")
+]
 # Typer exports only one subclass of its usage errors, not their base class.
 UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
 QUEUE_PANEL: Final = "Queue"
+
+
+def parsed(argument: str, text: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the JSON value that a string is.
+
+    Raises:
+        ValueError: If it is not JSON; names the argument.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        msg = f"{argument}: must be JSON ({error}), got {quoted(text)}; quote a string, or use --text"
+        raise ValueError(msg) from error
+
+
+def instant(argument: str, text: str) -> datetime:
+    """Return the instant that a string is.
+
+    Raises:
+        ValueError: If it is not an ISO 8601 time with a time zone; names the argument.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        msg = f"{argument}: must be a time such as 2026-12-01T08:00Z, got {text:.60}"
+        raise ValueError(msg) from None
+    if moment.tzinfo is None:
+        msg = f"{argument}: needs a time zone, got {text:.60}; append Z for UTC, or an offset such as +01:00"
+        raise ValueError(msg)
+    return moment
+
+
+@contextmanager
+def application_imports() -> Iterator[str]:
+    """Let modules of the current folder be imported inside this block.
+
+    What they print goes to standard error, so that each line of standard output is one of the command's.
+
+    Yields:
+        What to do if there is no such module, for the error.
+    """
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    with redirect_stdout(sys.stderr):
+        yield f"run the command in its folder (this is {folder}), or set PYTHONPATH"
 
 
 class PlainFlags:
@@ -217,8 +283,8 @@ class QueueCommand(SessionCommand):
 
 def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
     with quick_imports():
+        from freshq.cli.addresses import stack_queue  # noqa: PLC0415 - help needs none
         from freshq.cli.configuration import open_configured  # noqa: PLC0415 - help needs none
-        from freshq.cli.stacks import stack_queue  # noqa: PLC0415 - help needs none
     if options.stack is not None:
         if is_given(context, "queue"):
             raise ValueError("stack: give either --queue or --stack")

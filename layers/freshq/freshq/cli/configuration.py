@@ -9,7 +9,7 @@ from freshq.cli.errors import print_error
 from freshq.errors import RefusedError, TableMissing, quoted
 from freshq.model.checks import checked_count
 from freshq.model.options import parse_options
-from freshq.queue.shared.shared_records import change_record
+from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,7 +119,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """
     shards = options.get(SHARDS)
     if shards is not None:
-        from freshq.stores.dynamodb.table_store import MAX_SHARDS  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.store import MAX_SHARDS  # noqa: PLC0415 - an extra
 
         checked_count(SHARDS, shards, MAX_SHARDS)
     known: Any = {option: value for option, value in options.items() if option != SHARDS}

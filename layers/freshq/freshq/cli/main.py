@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import logging
+from importlib.metadata import version as installed
 from typing import Annotated, Any, Final
 
 import typer
 
 from freshq.cli.command import OneLineErrors
-from freshq.cli.commands.verbs import VERBS
 from freshq.cli.errors import OneLineLog
-from freshq.cli.listing import Listed, lazy_commands
+from freshq.cli.listing import VERBS, Listed, lazy_commands
 
 COMMANDS: Final[tuple[Listed, ...]] = (
     *VERBS,
     Listed(
         "work",
         "Work",
-        "commands.work.command:work",
+        "commands.work:work",
         "Work the queue until SIGTERM or Ctrl-C: one lets running tasks finish, a second gives them back.",
         on_queue=True,
     ),
     Listed(
         "cron",
         "Work",
-        "commands.cron.command:cron",
+        "commands.cron:cron",
         "Put a task for each tick of schedules, until SIGTERM or Ctrl-C. Several nodes may run it.",
         on_queue=True,
     ),
     Listed(
         "watch",
         "Queue",
-        "commands.watch.command:watch",
+        "commands.watch:watch",
         "Watch a queue: rates, backlog by age, claimed tasks, latest dead letters. Ctrl-C ends it.",
         on_queue=True,
     ),
@@ -45,21 +45,21 @@ COMMANDS: Final[tuple[Listed, ...]] = (
     Listed(
         "metrics",
         "Queue",
-        "commands.metrics.command:metrics",
+        "commands.metrics:metrics",
         "Serve the gauges of the queue for Prometheus, until SIGTERM or Ctrl-C.",
         on_queue=True,
     ),
     Listed(
         "shell",
         "Queue",
-        "shell.command:shell",
+        "shell:shell",
         "Work on a queue interactively, or run commands from a pipe. Exits with the worst status of them.",
         on_queue=True,
     ),
     Listed(
         "configure",
         "Queue",
-        "commands.configure:configure",
+        "commands.table:configure",
         "Store options with a queue, so that addresses need not repeat them; without any, show them.",
         on_queue=True,
     ),
@@ -78,7 +78,7 @@ COMMANDS: Final[tuple[Listed, ...]] = (
     Listed(
         "match",
         "Matching",
-        "commands.match.command:app",
+        "commands.match:app",
         "Match callers to resources, such as the agents of a call center.",
     ),
     Listed("sql", "Tables", "commands.sql:app", "Tables in a SQL database."),
@@ -86,18 +86,23 @@ COMMANDS: Final[tuple[Listed, ...]] = (
     Listed(
         "simulate",
         "Other",
-        "commands.simulate.command:app",
+        "commands.simulate:app",
         "Simulate a queue under a load, and measure what is completed in time.",
     ),
     Listed(
         "demo",
         "Other",
-        "commands.demo.command:demo",
+        "commands.demo:demo",
         "Overload two queues in memory alike: newest first beside first in, first out. Needs nothing else.",
     ),
-    Listed("example", "Other", "commands.example.command:app", "Example programs with made-up data."),
-    Listed("version", "Other", "commands.version:version", "Print the version."),
+    Listed("example", "Other", "commands.example:app", "Example programs with made-up data."),
+    Listed("version", "Other", "main:version", "Print the version."),
 )
+
+
+def version() -> None:
+    """Print the version."""
+    typer.echo(installed("freshq"))
 
 
 class Freshq(OneLineErrors):
@@ -121,8 +126,6 @@ app = typer.Typer(
 def print_version(wanted: bool) -> None:
     """Print the version and exit, if it is wanted."""
     if wanted:
-        from freshq.cli.commands.version import version  # noqa: PLC0415 - help loads no command
-
         version()
         raise typer.Exit
 

@@ -1,19 +1,20 @@
-"""What commands print: tables for people, JSON for programs."""
+"""Print tasks, tables and JSON."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import typer
 
 from freshq.cli.errors import printable
-from freshq.cli.facts import claim_facts, claim_fields, fields, percent, task_facts, times
-from freshq.cli.texts import compact_json, excerpt, json_text, span
 from freshq.errors import needs
 from freshq.model.answers import WaitsFor
 from freshq.model.task import TaskStatus
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import Stats
 
+# Units of time: seconds in each, its name, seconds in the next smaller one, and the name of that.
+UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
+# Not printed: the store's bookkeeping, and the token, which only its holder may know.
+INTERNAL: Final = ("expires", "request_token", "lease_token")
 MIN_EXCERPT_CHARS: Final = 8
 MIN_ID_CHARS: Final = 12
 # The width of what is not a terminal: longer lines than any task makes, so that nothing is wrapped.
 PIPE_CHARS: Final = 10_000_000
 NUMBERS: Final = ("prio", "tries", "age")
-
 # How a listing shows what tasks wait for.
 STATES: Final = {
     None: "PENDING",
@@ -41,8 +45,205 @@ STATES: Final = {
     WaitsFor.RESUME: "paused",
     WaitsFor.TURN: "waits for its turn",
 }
-
 Answer: TypeAlias = "str | Mapping[str, str] | RenderableType | Callable[[], RenderableType]"
+
+
+def span(seconds: float | None) -> str:
+    """Return a duration in at most two units; "-" for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 0:
+        return f"-{span(-seconds)}"
+    for size, unit, smaller_size, smaller in UNITS:
+        if seconds >= size:
+            rest = int(seconds % size // smaller_size)
+            return f"{int(seconds // size)} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004 - one digit or two
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 task" and "2 tasks"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def excerpt(text: str, chars: int) -> str:
+    """Return the beginning of a string on one line, at most `chars` characters."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= chars else line[: chars - 1] + "…"
+
+
+def compact_json(value: object) -> str:
+    """Return a value as JSON for people: letters of every script as they are, control characters escaped."""
+    return printable(json.dumps(value, ensure_ascii=False))
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON for programs. Infinity and NaN, which JSON has not, become null."""
+    return json.dumps(_finite(value), allow_nan=False, indent=indent)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def fields(task: Task, now: float) -> dict[str, Any]:
+    """Return a task as JSON has it.
+
+    Args:
+        task: The task.
+        now: Current time in seconds since the epoch, which decides whether the task is SHED.
+    """
+    known = {key: value for key, value in asdict(task).items() if key not in INTERNAL}
+    return known | {"status": task.status_at(now).value}
+
+
+def claim_fields(claim: Claim) -> dict[str, Any]:
+    """Return a claim as JSON has it: the task, and the token to settle it with."""
+    return {
+        **fields(claim.task, claim.task.updated),
+        "token": claim.token,
+        "lease_until": claim.lease_until,
+    }
+
+
+def times(task: Task, now: float) -> dict[str, str | None]:
+    """Return when a task entered each state, as ISO 8601 strings; None for a state that it never entered."""
+    moments = {
+        "put": task.put_at,
+        "due": task.first_due,
+        "first_claim": task.first_claim_at,
+        "last_claim": task.last_claim_at,
+        "end": task.ended_at(now),
+        "dead": task.dead_at,
+    }
+    return {name: None if moment is None else instant(moment) for name, moment in moments.items()}
+
+
+def instant(moment: float) -> str:
+    """Return a time as ISO 8601 in UTC, to the millisecond."""
+    at = datetime.fromtimestamp(round(moment, 3), UTC)
+    text = at.isoformat(timespec="milliseconds" if at.microsecond else "seconds")
+    return text.replace("+00:00", "Z")
+
+
+def claim_facts(claim: Claim) -> dict[str, str]:
+    """Return a claim for people, its token in full."""
+    return {
+        "task": printable(claim.task.task_id),
+        "token": claim.token,
+        "held for": span(claim.lease_until - claim.task.updated),
+        "attempt": str(claim.task.attempts),
+        **_unusual(claim.task),
+        "payload": compact_json(claim.task.payload),
+    }
+
+
+def _unusual(task: Task) -> dict[str, str]:
+    """Return the facts that only some tasks have."""
+    facts = {}
+    if task.priority:
+        facts["priority"] = str(task.priority)
+    if task.group is not None:
+        facts["group"] = printable(task.group)
+    if task.kind is not None:
+        facts["kind"] = printable(task.kind)
+    if task.error is not None:
+        facts["last error"] = printable(task.error)
+    if task.trace_id is not None:
+        facts["trace"] = task.trace_id
+    return facts
+
+
+def state(task: Task, now: float) -> dict[str, str]:
+    """Return the state of a task for people.
+
+    Args:
+        task: The task.
+        now: Current time in seconds since the epoch.
+    """
+    if task.status is TaskStatus.READY:
+        return {"status": "READY, in no queue"}  # without times or attempts
+    facts = {
+        "status": task.status_at(now).value,
+        **_beginnings(task, now),
+        **_changes(task, now),
+        "attempts": str(task.attempts),
+        **_unusual(task),
+    }
+    if task.status is TaskStatus.PENDING:
+        facts["stale"] = _when(task.deadline, now)
+    if task.not_before is not None:
+        facts["claimable"] = _when(task.not_before, now)
+    if task.lease_until is not None:
+        facts["lease ends"] = _when(task.lease_until, now)
+    if task.progress_fraction is not None:
+        facts["progress"] = progress(task)
+    if task.shed_reason is not None:
+        facts["shed for"] = task.shed_reason.value
+    return facts
+
+
+def progress(task: Task) -> str:
+    """Return how far the last run of a task was, such as ``40 %, loading``."""
+    done = percent(task)
+    return done if task.progress_step is None else f"{done}, {printable(task.progress_step)}"
+
+
+def percent(task: Task) -> str:
+    """Return how much of its work the last run of a task had done, such as ``40 %``; empty if not known."""
+    if task.progress_fraction is None:
+        return ""
+    # Millionths are exact: 0.29 is 29 %, not 28.999. Rounded down: only what is done is 100 %.
+    return f"{round(task.progress_fraction * 1_000_000) // 10_000} %"
+
+
+def _beginnings(task: Task, now: float) -> dict[str, str]:
+    """Return when a task was put, was due first and was created; what follows from the others is left out."""
+    facts = {}
+    if task.put_at is not None and task.created - task.put_at >= 1:  # delayed, or touched
+        facts["put"] = _at(task.put_at, now)
+    if task.first_due is not None:
+        facts["due"] = _at(task.first_due, now)
+    if task.first_due is None or task.created - task.first_due >= 1:
+        facts["created"] = _at(task.created, now)
+    return facts
+
+
+def _changes(task: Task, now: float) -> dict[str, str]:
+    """Return when a task was claimed, died, ended or else changed last."""
+    facts = {}
+    if task.first_claim_at is not None and task.last_claim_at is not None:
+        once = task.first_claim_at == task.last_claim_at
+        facts["claimed" if once else "first claim"] = _at(task.first_claim_at, now)
+        if not once:
+            facts["last claim"] = _at(task.last_claim_at, now)
+    if task.dead_at is not None and task.status is not TaskStatus.FAILURE:
+        facts["was dead"] = _at(task.dead_at, now)
+    ended = task.ended_at(now)
+    name = "changed" if ended is None else "dead" if task.status is TaskStatus.FAILURE else "ended"
+    facts[name] = _at(task.updated if ended is None else ended, now)
+    return facts
+
+
+def _at(moment: float, now: float) -> str:
+    """Return a time, and how far it is."""
+    return f"{instant(moment)}, {_when(moment, now)}"
+
+
+def _when(moment: float, now: float) -> str:
+    return f"in {span(moment - now)}" if moment >= now else f"{span(now - moment)} ago"
+
+
+def task_facts(task: Task, now: float) -> dict[str, str]:
+    """Return everything about a task for people."""
+    facts = {"task": printable(task.task_id), **state(task, now), "payload": compact_json(task.payload)}
+    if task.result is not None:
+        facts["result"] = compact_json(task.result)
+    return facts
 
 
 class Output:

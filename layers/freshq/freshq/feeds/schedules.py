@@ -1,4 +1,4 @@
-"""Recurring tasks: one for each tick of a schedule."""
+"""Put tasks at the ticks of schedules."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import hashlib
 import logging
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from freshq.errors import StoreError, quoted
-from freshq.feeds.high_water_marks import HighWaterMarks, Retries
-from freshq.feeds.ticks import Cron, Every
-from freshq.model.checks import checked_count
+from freshq.errors import StoreError, needs, quoted
+from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.new_task import parse_new_task
 from freshq.policy.retry import Backoff
+from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from freshq.feeds.high_water_marks import ScheduleState
     from freshq.model.answers import Receipt
     from freshq.queue.base import BaseQueue
 
+# Fields of an expression that Debian's cron knows; with one more, the first is the second.
+FIELDS: Final = 5
+# Between checks for a change of a zone's offset: no zone changes twice within it.
+SEARCH_SECONDS: Final = 12 * 3600
 logger = logging.getLogger(__name__)
-
 # Number of missed ticks that fire late; older ones are skipped and logged.
 DEFAULT_CATCH_UP: Final = 1
 # Maximum number of missed ticks to process at a time.
@@ -37,8 +39,247 @@ RETRY_BACKOFF: Final = Backoff(base_seconds=1.0, cap_seconds=LONGEST_SLEEP_SECON
 # The arguments of put that may be the same for each tick. `on_conflict` is not: it would free the id of a
 # tick whose task is over, and another node would fire the tick again.
 ARGUMENTS: Final = ("delay_seconds", "group", "kind", "max_age_seconds", "priority")
-
 __all__ = ["Cron", "Every", "Schedule", "Scheduler"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleState:
+    """The state of a schedule: how far it got.
+
+    Attributes:
+        last: Its high-water mark: ticks up to here were fired or skipped, but for those that failed.
+        failed: Ticks up to there that are to be tried again, in order.
+    """
+
+    last: float
+    failed: tuple[float, ...] = ()
+
+
+class HighWaterMarks:
+    """Keeps the states of schedules in shared records of a queue."""
+
+    def __init__(self, queue: BaseQueue) -> None:
+        self._queue = queue
+
+    def read(self, record_name: str) -> ScheduleState | None:
+        """Return the state of a schedule; None if it has not started.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        record = self._queue.store.read_record(self._queue.name, record_name)
+        return None if record is None else _state(record.values)
+
+    def passed(self, record_name: str, ticks: Collection[float]) -> None:
+        """Note that ticks were fired or skipped.
+
+        Raises:
+            StoreError: If the store did not answer, or others changed the record at each try.
+        """
+
+        def change(current: ScheduleState) -> ScheduleState:
+            left = tuple(tick for tick in current.failed if tick not in ticks)
+            return ScheduleState(max(current.last, *ticks), left)
+
+        self._change(record_name, change)
+
+    def failed(self, record_name: str, tick: float) -> None:
+        """Note that a tick failed, unless another node got past it.
+
+        Raises:
+            StoreError: If the store did not answer, or others changed the record at each try.
+        """
+
+        def change(current: ScheduleState) -> ScheduleState:
+            return ScheduleState(tick, (*current.failed, tick)) if tick > current.last else current
+
+        self._change(record_name, change)
+
+    def _change(self, record_name: str, change: Callable[[ScheduleState], ScheduleState]) -> None:
+        def changed(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
+            before = _state(values)
+            after = change(before)
+            return None if after == before else {"last": after.last, "failed": [*after.failed]}
+
+        if not change_record(self._queue.store, self._queue.name, record_name, changed):
+            msg = f"the high-water mark of {record_name!r} changed at each try to write it"
+            raise StoreError(msg)
+
+
+def _state(values: Mapping[str, Any]) -> ScheduleState:
+    return ScheduleState(float(values.get("last", -math.inf)), tuple(map(float, values.get("failed", ()))))
+
+
+class Retries:
+    """When this node tries the failed ticks of a schedule again, each with its own backoff."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        # By tick, how often it failed, and when to try it next.
+        self._failures: dict[float, tuple[int, float]] = {}
+
+    @property
+    def next_at(self) -> float:
+        """When to try the next one, in seconds since the epoch; infinite if there is none."""
+        return min((next_at for _failures, next_at in self._failures.values()), default=math.inf)
+
+    def is_due(self, tick: float, now: float) -> bool:
+        """Return whether to try a tick now."""
+        return tick not in self._failures or self._failures[tick][1] <= now
+
+    def failed(self, tick: float, now: float) -> bool:
+        """Note that a tick failed; return whether for the first time."""
+        failures = self._failures.get(tick, (0, 0.0))[0] + 1
+        self._failures[tick] = failures, now + self._backoff.delay_seconds(failures, 1.0)
+        return failures == 1
+
+    def forget(self, tick: float) -> None:
+        """Note that a tick was fired."""
+        self._failures.pop(tick, None)
+
+    def keep(self, ticks: Collection[float]) -> None:
+        """Forget all but these ticks."""
+        self._failures = {tick: entry for tick, entry in self._failures.items() if tick in ticks}
+
+
+@dataclass(frozen=True)
+class Cron:
+    """Fires at the times of a cron expression in a time zone.
+
+    A time that is skipped in spring fires right after the change; one that is repeated in autumn fires once.
+    Expressions with `*` in the hour or the minute follow real time.
+
+    Attributes:
+        expression: Five fields, as in Debian's crontab(5).
+        zone: Name of the time zone, such as "Europe/Berlin".
+    """
+
+    expression: str
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            ValueError: If one is wrong.
+            MissingExtra: If the extra `cron` is not installed.
+        """
+        self._tzinfo()
+        self._moments(datetime.now(UTC))
+
+    def _tzinfo(self) -> tzinfo:
+        try:
+            return ZoneInfo(self.zone)
+        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
+            msg = f"zone: {self.zone!r:.60} is not a time zone; use a name such as Europe/Berlin"
+            raise ValueError(msg) from error
+
+    def _moments(self, start: datetime) -> Iterator[datetime]:
+        """Return the moments of the expression after `start`.
+
+        Raises:
+            ValueError: If it is not a cron expression.
+            MissingExtra: If the package that reads it is not installed.
+        """
+        with needs("cron"):
+            from cronsim import CronSim, CronSimError  # noqa: PLC0415 - an extra
+        try:
+            moments: Iterator[datetime] = CronSim(self.expression, start)
+        except (CronSimError, AttributeError, TypeError) as error:
+            msg = f"expression: {quoted(self.expression)} is not a cron expression ({error})"
+            raise ValueError(msg) from error
+        return moments
+
+    def ticks(self, after: float) -> Iterator[float]:
+        """Yield the ticks after a time, in order, in seconds since the epoch."""
+        last = after
+        for instant in self._real_time(after) if self._follows_real_time else self._local_time(after):
+            if instant > last:
+                yield instant
+                last = instant
+
+    @property
+    def _follows_real_time(self) -> bool:
+        """Whether the hour or the minute begins with `*`: Debian's rule, for five fields."""
+        fields = self.expression.split()
+        return len(fields) != FIELDS or any(field.startswith("*") for field in fields[:2])
+
+    def _local_time(self, after: float) -> Iterator[float]:
+        """Yield ticks at the local times of the expression, moved out of the hour that is skipped."""
+        for moment in self._moments(datetime.fromtimestamp(after, self._tzinfo())):
+            yield moment.timestamp()
+
+    def _real_time(self, after: float) -> Iterator[float]:
+        """Yield ticks whenever the local clocks match the expression.
+
+        Between two changes of its offset from UTC, a zone needs no rules: the expression is evaluated in
+        naive local time, and anew from each change on. The offset may change by less than an hour.
+        """
+        zone = self._tzinfo()
+        start = known = after
+        offset = _offset(zone, after)
+        while True:
+            local = datetime.fromtimestamp(start, UTC).replace(tzinfo=None) + offset
+            for moment in self._moments(local):
+                instant = (moment - offset).replace(tzinfo=UTC).timestamp()
+                change = _first_change(zone, known, instant)
+                if change is not None:
+                    # One second earlier, because the change itself may be a tick.
+                    start, known, offset = change - 1, change, _offset(zone, change)
+                    break
+                yield instant
+                known = instant
+            else:
+                return
+
+
+def _offset(zone: tzinfo, instant: float) -> timedelta:
+    return datetime.fromtimestamp(instant, zone).utcoffset() or timedelta()
+
+
+def _first_change(zone: tzinfo, start: float, end: float) -> float | None:
+    """Return the first second in (start, end] with another offset from UTC than at `start`; None if none."""
+    low, offset = math.floor(start), _offset(zone, start)
+    while low < end:
+        high = min(low + SEARCH_SECONDS, math.ceil(end))
+        if _offset(zone, high) != offset:
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if _offset(zone, middle) == offset else (low, middle)
+            return high
+        low = high
+    return None
+
+
+@dataclass(frozen=True)
+class Every:
+    """Fires at the multiples of an interval since the epoch, which are the same on every machine.
+
+    Attributes:
+        seconds: The interval.
+    """
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Check the interval.
+
+        Raises:
+            ValueError: If it is less than a millisecond.
+        """
+        checked_seconds("seconds", self.seconds, above_zero=True)
+        if self.seconds < 1e-3:  # noqa: PLR2004 - said in the message
+            msg = f"seconds: must be 0.001 or more, got {quoted(self.seconds)}"
+            raise ValueError(msg)
+
+    def ticks(self, after: float) -> Iterator[float]:
+        """Yield the ticks after a time, in order, in seconds since the epoch."""
+        number = math.floor(after / self.seconds)
+        while True:
+            number += 1
+            instant = round(number * self.seconds, 6)
+            if instant > after:
+                yield instant
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,29 @@
-"""The changes of a resource: which verb is allowed in which state, and the next version. Pure."""
+"""Compute and store the next version of a resource under each verb."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from freshq.errors import ResourceNotFound, WrongResourceState
-from freshq.matching.resource import Resource, ResourceStatus
-from freshq.model.lifecycle import new_token
+from freshq.errors import ResourceNotFound, Throttled, WrongResourceState, quoted
+from freshq.matching.resource import Resource, ResourceStatus, caller_of
+from freshq.matching.stores.base import Change, ChangedError
+from freshq.model.checks import checked_seconds
+from freshq.model.lifecycle import Stamps, new_token
+from freshq.policy.retry import until_committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from freshq.matching.places import Attributes
+    from freshq.matching.stores.base import MatchStore
+
+T = TypeVar("T")
+AfterT = TypeVar("AfterT", bound=Resource | None)
+# Tries of a verb that reads a resource before it changes it.
+MAX_COMMIT_TRIES: Final = 10
+# Minimum time between two recoveries that callers make, as a part of a lease.
+MIN_RECOVERY_INTERVAL: Final = 0.1
 
 
 def registered(resource_id: str, attributes: Attributes, before: Resource | None) -> Resource:
@@ -111,3 +123,150 @@ def _known(resource_id: str, resource: Resource | None) -> Resource:
     if resource is None:
         raise ResourceNotFound(resource_id)
     return resource
+
+
+class Changes:
+    """The changes of the resources of a store. Thread-safe.
+
+    Attributes:
+        clock: Returns the time in seconds since the epoch.
+        stamp: Returns the time at which a wait begins, never the same twice.
+    """
+
+    def __init__(self, store: MatchStore, clock: Callable[[], float], lease_seconds: float) -> None:
+        """Use a store.
+
+        Args:
+            store: Where the resources are.
+            clock: Returns the time in seconds since the epoch.
+            lease_seconds: How long a match holds its resource unless extended.
+        """
+        self._store = store
+        self.clock = clock
+        self._lease_seconds = lease_seconds
+        self._next_recovery = 0.0
+        self.stamp = Stamps(clock).next
+
+    def stored(self, resource_id: str) -> Resource | None:
+        """Return the stored version of a resource; None if there is none of this id."""
+        return self._store.get(resource_id)
+
+    def may_recover(self) -> bool:
+        """Return whether a lease can have expired, and the last recovery is long enough ago."""
+        return self.clock() >= self._next_recovery
+
+    def recover(self, serve: Callable[[Resource], object]) -> int:
+        """Return resources whose callers' leases have expired to their old positions.
+
+        Reads every registered resource.
+
+        Args:
+            serve: Called with each resource that was recovered, now queued.
+
+        Returns:
+            How many were recovered.
+        """
+        now = self.clock()
+        lease_ends = [now + self._lease_seconds]
+        recovered = 0
+        for resource in self._store.resources():
+            if resource.expired(now):
+                back = queued(resource, self.stamp)
+                if self.committed(resource, back):
+                    recovered += 1
+                    serve(back)
+            elif resource.status is ResourceStatus.MATCHED and resource.lease_until is not None:
+                lease_ends.append(resource.lease_until)
+        self._next_recovery = max(min(lease_ends), now + MIN_RECOVERY_INTERVAL * self._lease_seconds)
+        return recovered
+
+    def change(self, resource_id: str, change: Callable[[Resource | None], AfterT]) -> AfterT:
+        """Read a resource, compute its next version and commit it, again if it changed in between.
+
+        Args:
+            resource_id: Its id.
+            change: Returns the next version: None to delete it, its argument to leave it alone.
+        """
+
+        def attempt() -> AfterT:
+            before = self._store.get(resource_id)
+            after = change(before)
+            if after is not before:
+                self.commit(before, after)
+            return after
+
+        return repeated(f"resource {quoted(resource_id)}", attempt)
+
+    def leave(self, resource_id: str) -> Resource:
+        """Stop a resource from waiting.
+
+        A resource whose caller's lease has expired is queued first: its history has the lost lease then, and
+        no success.
+
+        Raises:
+            ResourceNotFound: If it is not registered.
+            WrongResourceState: If it is matched.
+        """
+
+        def attempt() -> Resource:
+            before = self._store.get(resource_id)
+            if before is not None and before.expired(self.clock()):
+                back = queued(before, self.stamp)
+                self.commit(before, back)
+                before = back
+            after = left(resource_id, before)
+            if after is not before:
+                self.commit(before, after)
+            return after
+
+        return repeated(f"resource {quoted(resource_id)}", attempt)
+
+    def committed(self, before: Resource, after: Resource) -> bool:
+        """Commit a change; return False if the resource is no longer as it was before."""
+        try:
+            self.commit(before, after)
+        except ChangedError:
+            return False
+        return True
+
+    def commit(self, before: Resource | None, after: Resource | None) -> None:
+        """Commit a change. The caller of a match goes with it.
+
+        Raises:
+            ChangedError: If the resource is no longer as it was before.
+        """
+        is_queued = after is not None and after.status is ResourceStatus.QUEUED
+        caller = None if before is None else caller_of(before)
+        if before is not None and after is not None and before.token == after.token:  # extended
+            caller = None
+        # Read after the stamp was taken: a resource with a greater name is queued later.
+        last_name = self._store.last_name() if is_queued else ""
+        self.write(Change(before, after, last_name, caller_before=caller))
+
+    def write(self, change: Change) -> None:
+        """Commit a change, with the time of now.
+
+        Raises:
+            ChangedError: If something is no longer as in `change`.
+        """
+        self._store.commit(replace(change, at=self.clock()))
+
+    def lease_end(self, lease_seconds: float | None = None) -> float:
+        """Return when a lease that starts now ends; None for one of the queue's length."""
+        if lease_seconds is None:
+            lease_seconds = self._lease_seconds
+        checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+        return round(self.clock() + lease_seconds, 6)
+
+
+def repeated(what: str, attempt: Callable[[], T]) -> T:
+    """Read, change and commit, again if another writer came first.
+
+    Raises:
+        Throttled: If one came first each time; names what changed.
+    """
+    try:
+        return until_committed(attempt, ChangedError, MAX_COMMIT_TRIES)
+    except ChangedError:
+        msg = f"{what}: changed at each of {MAX_COMMIT_TRIES} tries; try again"
+        raise Throttled(msg) from None

@@ -13,24 +13,20 @@ from typing import TYPE_CHECKING, Final
 
 from freshq.errors import RefusedError, quoted
 from freshq.matching import lifecycle
-from freshq.matching.callers import CallerStatus, caller_id_of, waiting_caller
-from freshq.matching.changes import repeated
-from freshq.matching.match import held_match
+from freshq.matching.lifecycle import repeated
+from freshq.matching.match import held_match, taken
 from freshq.matching.places import questions_of
+from freshq.matching.resource import CallerStatus, caller_id_of, waiting_caller
 from freshq.matching.stores.base import Change, ChangedError
-from freshq.matching.walk import taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from freshq.matching.callers import Caller
-    from freshq.matching.changes import Changes
-    from freshq.matching.criteria import Ask
-    from freshq.matching.match import Match
+    from freshq.matching.lifecycle import Changes
+    from freshq.matching.match import Match, Walk
     from freshq.matching.places import Attributes
-    from freshq.matching.resource import Entry, Resource
+    from freshq.matching.resource import Ask, Caller, Entry, Resource
     from freshq.matching.stores.base import MatchStore
-    from freshq.matching.walk import Walk
 
     Ranks = tuple[tuple[Ask, ...], ...]
 

@@ -1,16 +1,38 @@
-"""The answer to a caller: a resource held under a lease."""
+"""Find the best resource for a caller."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from heapq import merge
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Final
 
+from freshq.errors import MatchLost
+from freshq.matching.places import (
+    BEFORE_GROUP,
+    GREATEST_KEY,
+    LEAST_KEY,
+    PAST_GROUP,
+    Place,
+    group_of,
+    lookup_of,
+)
 from freshq.matching.resource import Resource, ResourceStatus
+from freshq.matching.stores.base import Span
+from freshq.model.lifecycle import new_token
 
 if TYPE_CHECKING:
-    from freshq.matching.callers import Caller
-    from freshq.matching.criteria import Ask
-    from freshq.matching.places import Attributes
+    from collections.abc import Callable, Iterator, Sequence
+
+    from freshq.matching.lifecycle import Changes
+    from freshq.matching.places import Attributes, Lookup
+    from freshq.matching.resource import Ask, Caller, Entry
+    from freshq.matching.stores.base import MatchStore
+
+# An entry has about 300 bytes: ten cost as much as one, a strongly consistent read of up to 4 KB.
+PAGE_ENTRIES: Final = 10
+WAITING_PAGE_ENTRIES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +89,187 @@ def held_match(resource: Resource, caller: Caller | None = None) -> Match:
         lease_until=resource.lease_until or 0.0,
         caller_id=resource.caller_id,
     )
+
+
+class Walk:
+    """Reads the partitions of a store a page at a time, only as far as its user iterates."""
+
+    def __init__(self, store: MatchStore, *, newest_first: bool, page_entries: int = PAGE_ENTRIES) -> None:
+        """Use a store.
+
+        Args:
+            store: Where the entries are.
+            newest_first: Whether resources that came last are first.
+            page_entries: Number of entries to read at a time.
+        """
+        self._store = store
+        self._newest_first = newest_first
+        self._page_entries = page_entries
+
+    def waiting(self) -> dict[str, Resource]:
+        """Return all waiting resources by id: each has an entry in the partition without pairs."""
+        found: dict[str, Resource] = {}
+        start_after = None
+        while True:
+            span = Span("", LEAST_KEY, GREATEST_KEY, self._newest_first, WAITING_PAGE_ENTRIES, start_after)
+            page = self._store.page(span)
+            found.update((entry.resource.resource_id, entry.resource) for entry in page)
+            if len(page) < WAITING_PAGE_ENTRIES:
+                return found
+            start_after = page[-1].sort_key
+
+    def fitting(self, asks: Sequence[Ask]) -> Iterator[tuple[Entry, Ask]]:
+        """Yield the entries that answer any of the asks, in order, each with the ask.
+
+        A resource that answers several asks is yielded for each.
+        """
+        streams = [((entry, ask) for entry in self._answers(lookup_of(ask))) for ask in asks]
+        return merge(*streams, key=lambda found: self._position(found[0]))
+
+    def _position(self, entry: Entry) -> tuple[float, str]:
+        """Return the position of an entry in the order; no two resources have the same."""
+        return (-entry.since if self._newest_first else entry.since, entry.resource.resource_id)
+
+    def _merged(self, *streams: Iterator[Entry]) -> Iterator[Entry]:
+        return merge(*streams, key=self._position)
+
+    def _answers(self, lookup: Lookup) -> Iterator[Entry]:
+        """Yield the entries that answer one ask, from the one or two partitions that may have them.
+
+        The far partition is for resources with a greater attribute name than those asked for. An entry
+        has the greatest name at the time when it was queued. If that is not greater than those asked for,
+        all entries of the far partition were queued later, and oldest first they need not be read yet.
+        """
+        near = iter(()) if lookup.near is None else self._group(lookup.near)
+        if self._newest_first:
+            yield from self._merged(near, self._all_groups(lookup.far))
+            return
+        for entry in near:
+            if entry.last_name > lookup.last_name:
+                near = chain([entry], near)
+                break
+            yield entry
+        yield from self._merged(near, self._all_groups(lookup.far))
+
+    def _group(self, place: Place, start_after: str | None = None) -> Iterator[Entry]:
+        """Yield one group of a partition."""
+        while True:
+            low, high = place.bounds
+            page = self._page(place.partition, low, high, start_after)
+            yield from page
+            if len(page) < self._page_entries:
+                return
+            start_after = page[-1].sort_key
+
+    def _all_groups(self, partition: str) -> Iterator[Entry]:
+        """Yield a whole partition, its groups merged.
+
+        Reads the head of each group and skips from there to the next, since no list of the groups is kept.
+        A partition of less than a page takes one query.
+        """
+        streams: list[Iterator[Entry]] = []
+        low, high = LEAST_KEY, GREATEST_KEY
+        while True:
+            page = self._page(partition, low, high)
+            groups = [list(entries) for _, entries in groupby(page, lambda entry: group_of(entry.sort_key))]
+            if len(page) < self._page_entries:
+                return self._merged(*streams, *map(iter, groups))
+            streams += map(iter, groups[:-1])
+            last = groups[-1][-1].sort_key
+            group = group_of(last)
+            streams.append(chain(groups[-1], self._group(Place(partition, group), last)))
+            if self._newest_first:
+                high = group + BEFORE_GROUP
+            else:
+                low = group + PAST_GROUP
+
+    def _page(self, partition: str, low: str, high: str, start_after: str | None = None) -> list[Entry]:
+        span = Span(partition, low, high, self._newest_first, self._page_entries, start_after)
+        return self._store.page(span)
+
+
+def taken(
+    walk: Walk, ranks: Sequence[Sequence[Ask]], take: Callable[[Entry, Ask, int], Match | None]
+) -> Iterator[Match]:
+    """Yield matches until no candidate is left.
+
+    After one lost race, the next candidate is tried. More losses mean that several callers walk in step:
+    then a random number of candidates, fewer than the losses, is passed over, and tried at the end if they
+    are still there. With at most one competitor at a time, a caller takes resources strictly in order.
+
+    Args:
+        walk: Finds the candidates.
+        ranks: The asks by rank, best first.
+        take: Matches an entry for an ask of a rank; returns None if another caller was first.
+    """
+    tried: set[str] = set()
+    losses = skip = 0
+    for rank, asks in enumerate(ranks):
+        passed_over: list[tuple[Entry, Ask]] = []
+        for entry, ask in chain(walk.fitting(asks), passed_over):
+            if entry.resource.token in tried:
+                continue
+            if skip:
+                skip -= 1
+                passed_over.append((entry, ask))
+                continue
+            tried.add(entry.resource.token)
+            match = take(entry, ask, rank)
+            if match is not None:
+                yield match
+                continue
+            losses += 1
+            skip = int(random.random() * losses)  # noqa: S311 - spreads callers, keeps no secret
+
+
+class Matches:
+    """The matches of the resources of a store."""
+
+    def __init__(self, walk: Walk, changes: Changes, recover: Callable[[], int]) -> None:
+        """Use a store.
+
+        Args:
+            walk: Finds queued resources.
+            changes: Changes them.
+            recover: Returns resources whose leases have expired to the queue; returns how many.
+        """
+        self._walk = walk
+        self._changes = changes
+        self._recover = recover
+
+    def taken(self, ranks: Sequence[Sequence[Ask]]) -> Iterator[Match]:
+        """Yield matches, best first, until no resource is left that fits, or can be recovered."""
+        yield from taken(self._walk, ranks, self._take)
+        if self._changes.may_recover() and self._recover():
+            yield from taken(self._walk, ranks, self._take)
+
+    def _take(self, entry: Entry, ask: Ask, rank: int) -> Match | None:
+        """Match one resource; None if another caller was first."""
+        match = Match(
+            resource_id=entry.resource.resource_id,
+            token=new_token(),
+            attributes=entry.resource.attributes,
+            criteria=ask,
+            rank=rank,
+            since=entry.since,
+            lease_until=self._changes.lease_end(),
+        )
+        return match if self._changes.committed(entry.resource, match.held()) else None
+
+    def settle(self, match: Match, after: Resource) -> None:
+        """Replace a match by the next version of its resource.
+
+        Raises:
+            MatchLost: If the match no longer holds it.
+        """
+        if not self._changes.committed(match.held(), after):
+            raise MatchLost(match.resource_id, holder(self._changes.stored(match.resource_id)))
+
+
+def holder(resource: Resource | None) -> str:
+    """Return why a match no longer holds a resource."""
+    if resource is None:
+        return "it is no longer registered"
+    if resource.status is ResourceStatus.MATCHED:
+        return "it is matched to another caller now"
+    return f"it is {resource.status} now"

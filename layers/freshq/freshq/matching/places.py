@@ -23,7 +23,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from freshq.errors import plain, quoted
-from freshq.model.stamps import MICROSECONDS
+from freshq.model.lifecycle import MICROSECONDS
 
 Attributes = Mapping[str, tuple[str, ...]]
 

@@ -1,15 +1,110 @@
-"""A resource that waits to be matched, such as an agent of a call center, and its states."""
+"""Resources, their attributes, and the callers who ask for one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import quoted
+from freshq.errors import plain, quoted
+from freshq.matching.places import (
+    END_OF_GROUP,
+    MAX_ACTIONS,
+    checked_name,
+    checked_value,
+    fits,
+    lookup_of,
+    question_of,
+)
+from freshq.model.lifecycle import MICROSECONDS, new_token
 
 if TYPE_CHECKING:
     from freshq.matching.places import Attributes
+
+Ask = Mapping[str, str]
+# Each costs at least one query if the asks before it find nothing. A caller joins the line in one
+# transaction, which writes the caller, its place in the line, and one item for each.
+MAX_ASKS: Final = MAX_ACTIONS - 2
+# Values of the same rank; None stands for any.
+_Level = tuple[str | None, ...]
+
+"""One exact question: each name has this value. Other names do not matter."""
+
+
+def parse_criteria(criteria: Any) -> list[list[Ask]]:  # noqa: ANN401 - whatever a caller gave
+    """Return the asks by rank, best first.
+
+    A value is a string; a set of strings, any of which will do; or a list of strings, sets and None in order
+    of preference, where None is any value or none. Names left out do not matter. If several names have lists,
+    the first name has the greatest weight. A list of such mappings is a list of preferences, too.
+
+    Raises:
+        ValueError: If the criteria have another form, or make more than `MAX_ASKS` asks.
+    """
+    alternatives = criteria if isinstance(criteria, list | tuple) else [criteria]
+    if not alternatives:
+        raise ValueError("criteria: an empty list asks for nothing; use {} for any resource")
+    ranks: list[list[Ask]] = []
+    asked = 0
+    for alternative in alternatives:
+        levels = _levels(alternative)
+        asked += _asks(levels)
+        if asked > MAX_ASKS:
+            msg = f"criteria: make {asked} asks or more, {MAX_ASKS} are allowed; use fewer preferences"
+            raise ValueError(msg)
+        ranks += _ranks(levels)
+    for rank in ranks:
+        for ask in rank:
+            lookup_of(ask)
+    return ranks
+
+
+def _levels(criteria: Any) -> dict[str, list[_Level]]:  # noqa: ANN401 - whatever a caller gave
+    if not isinstance(criteria, Mapping):
+        msg = f"criteria: must be a mapping from names to values, got {type(criteria).__name__}"
+        raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+    return {checked_name("criteria", name): _preferences(name, given) for name, given in criteria.items()}
+
+
+def _preferences(name: str, given: Any) -> list[_Level]:  # noqa: ANN401 - whatever a caller gave
+    where = f"criteria.{plain(name)}"
+    preferences: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
+    if not preferences:
+        msg = f"{where}: an empty list allows no value; leave the name out to allow any"
+        raise ValueError(msg)
+    return [_level(where, preference) for preference in preferences]
+
+
+def _level(where: str, given: Any) -> _Level:  # noqa: ANN401 - whatever a caller gave
+    if given is None:
+        return (None,)
+    if not isinstance(given, AbstractSet):
+        return (checked_value(where, given),)
+    if not given:
+        msg = f"{where}: an empty set allows no value; leave the name out to allow any"
+        raise ValueError(msg)
+    return tuple(sorted(checked_value(where, value) for value in given))
+
+
+def _asks(levels: Mapping[str, list[_Level]]) -> int:
+    """Return the number of asks without making them."""
+    asks = 1
+    for preferences in levels.values():
+        asks *= sum(map(len, preferences))
+    return asks
+
+
+def _ranks(levels: Mapping[str, list[_Level]]) -> list[list[Ask]]:
+    return [
+        [
+            {name: value for name, value in zip(levels, values, strict=True) if value is not None}
+            for values in product(*choice)
+        ]
+        for choice in product(*levels.values())
+    ]
 
 
 class ResourceStatus(StrEnum):
@@ -83,3 +178,86 @@ class Entry:
     def since(self) -> float:
         """When the resource started to wait."""
         return self.resource.since or 0.0
+
+
+class CallerStatus(StrEnum):
+    """The state of a caller.
+
+    WAITING: in line, with an entry in it. SERVED: a resource is matched to the caller.
+    """
+
+    WAITING = "WAITING"
+    SERVED = "SERVED"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One version of a caller.
+
+    Attributes:
+        caller_id: The caller's own id.
+        status: Its state.
+        token: New with every change of status; of a served caller, that of the match.
+        ranks: What it asks, by rank, best first.
+        since: When it came, in seconds since the epoch.
+        resource_id: The resource that serves it.
+        rank: Rank of the ask that the resource answers.
+        criteria: That ask.
+    """
+
+    caller_id: str
+    status: CallerStatus
+    token: str
+    ranks: tuple[tuple[Ask, ...], ...] = ()
+    since: float = 0.0
+    resource_id: str | None = None
+    rank: int = 0
+    criteria: Ask | None = None
+
+    @property
+    def sort_key(self) -> str:
+        """The key within the line: time, then id, so that no two are equal."""
+        return f"{round(self.since * MICROSECONDS):016d}{END_OF_GROUP}{self.caller_id}"
+
+    @property
+    def questions(self) -> list[str]:
+        """The asks as strings, without each that another ask is part of: who answers it answers that."""
+        asks = {frozenset(ask.items()) for rank in self.ranks for ask in rank}
+        least = (ask for ask in asks if not any(other < ask for other in asks))
+        return sorted(question_of(dict(ask)) for ask in least)
+
+    def preference(self, attributes: Attributes) -> tuple[Ask, int] | None:
+        """Return the best ask that a resource with these attributes answers, and its rank; None if none."""
+        for rank, asks in enumerate(self.ranks):
+            for ask in asks:
+                if fits(ask, attributes):
+                    return ask, rank
+        return None
+
+    def served(self, resource: Resource, ask: Ask, rank: int) -> Caller:
+        """Return the version that a matched resource serves."""
+        return replace(
+            self,
+            status=CallerStatus.SERVED,
+            token=resource.token,
+            resource_id=resource.resource_id,
+            rank=rank,
+            criteria=ask,
+        )
+
+
+def caller_id_of(sort_key: str) -> str:
+    """Return the id in a key within the line."""
+    return sort_key.partition(END_OF_GROUP)[2]
+
+
+def waiting_caller(caller_id: str, ranks: tuple[tuple[Ask, ...], ...], since: float) -> Caller:
+    """Return a caller at the end of the line."""
+    return Caller(caller_id, CallerStatus.WAITING, new_token(), ranks, since)
+
+
+def caller_of(resource: Resource) -> Caller | None:
+    """Return the served caller of a resource, as recorded in the resource; None if it has none."""
+    if resource.caller_id is None:
+        return None
+    return Caller(resource.caller_id, CallerStatus.SERVED, resource.token, resource_id=resource.resource_id)

@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import quoted
-from freshq.model.json_values import json_copy, json_text
 from freshq.model.new_task import MAX_ID_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, TaskStatus
+from freshq.model.validation import json_copy, json_text
 
 if TYPE_CHECKING:
     from typing import Any

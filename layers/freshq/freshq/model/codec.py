@@ -1,20 +1,25 @@
-"""Payloads and results of any type as JSON values, and back: by a codec, which is a parameter."""
+"""Encode payloads and results as JSON values, and decode them into types."""
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from pydantic import TypeAdapter, ValidationError
 
 from freshq.errors import plain
-from freshq.model.json_values import json_copy, json_text
-from freshq.model.validation import problem_of
+from freshq.model.validation import json_copy, json_text, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # The only message of pydantic that quotes the value.
 UNION_TAG_INVALID: Final = "union_tag_invalid"
+SCHEMA_VERSION: Final = 1
+# Hexadecimal digits of a lease digest: enough to distinguish the leases of one task.
+LEASE_DIGITS: Final = 16
+# In a lease token, the text before this is the name of the worker.
+WORKER_SEPARATOR: Final = ":"
 
 
 @runtime_checkable
@@ -155,3 +160,16 @@ def _first_problem(error: ValidationError) -> DoesNotFitError:
     if problem.error_type == UNION_TAG_INVALID:
         return DoesNotFitError(problem.path, f"the tag must be one of {problem.context['expected_tags']}")
     return DoesNotFitError(problem.path, problem.continued)
+
+
+def holder(lease_token: str | None) -> dict[str, str]:
+    """Return the fields of a landed event that say who holds a task.
+
+    They are a digest of the lease token, because who has the token can settle the task, and the name of the
+    worker if the token has one.
+    """
+    if lease_token is None:
+        return {}
+    worker, separator, _ = lease_token.rpartition(WORKER_SEPARATOR)
+    lease = {"lease": sha256(lease_token.encode(errors="replace")).hexdigest()[:LEASE_DIGITS]}
+    return lease | ({"worker": worker} if separator and worker else {})

@@ -1,12 +1,9 @@
-"""The next version of a task under each verb.
-
-Time and random numbers come in as arguments; only ids and tokens are made here. A store writes the new
-version if its guard still holds.
-"""
+"""Compute the next version of a task under each verb."""
 
 from __future__ import annotations
 
 import secrets
+import threading
 import uuid
 from dataclasses import dataclass
 from math import ceil
@@ -16,9 +13,11 @@ from freshq.errors import IllegalTransition
 from freshq.model.task import MAX_SECONDS, Task, TaskStatus, Verb, advance
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
-    from freshq.model.progress import Progress
+    from freshq.model.task import Progress
     from freshq.policy.shedding import ShedReason
 
 # Longer strings are truncated: an error must always fit beside the largest payload.
@@ -26,6 +25,9 @@ MAX_ERROR_CHARS: Final = 500
 UNHELD: Final = {"lease_token": None, "lease_until": None}
 # Progress belongs to one run: a task that is to run again has none.
 NO_PROGRESS: Final = {"progress_fraction": None, "progress_step": None}
+MICROSECONDS: Final = 1_000_000
+# A clock that is set back by less than this is waited for, so that times stay in order.
+MAX_AHEAD_US: Final = 1 * MICROSECONDS
 
 
 def new_token() -> str:
@@ -315,3 +317,33 @@ def truncated(error: str | None) -> str | None:
     if error is None or len(error) <= MAX_ERROR_CHARS:
         return error
     return error[: MAX_ERROR_CHARS - 1] + "…"
+
+
+class Stamps:
+    """Gives out times, each at least a microsecond later than the one before. Thread-safe.
+
+    When the clock goes back by more than a second, the times go back with it: after one wrong reading, an
+    hour ahead, they do not stay there.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Use a clock.
+
+        Args:
+            clock: Returns the time in seconds since the epoch.
+        """
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._latest_reading_us = self._last_us = 0
+
+    def next(self) -> float:
+        """Return the time in seconds since the epoch, later than any before unless the clock went back."""
+        with self._lock:
+            # Read under the lock: a thread that waited for it would take an old reading for a jump back.
+            reading_us = round(self._clock() * MICROSECONDS)
+            if reading_us < self._latest_reading_us - MAX_AHEAD_US:
+                self._latest_reading_us = self._last_us = reading_us
+            else:
+                self._latest_reading_us = max(self._latest_reading_us, reading_us)
+                self._last_us = max(reading_us, self._last_us + 1)
+            return self._last_us / MICROSECONDS

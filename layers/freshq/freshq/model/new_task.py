@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from freshq.model.json_values import json_copy, json_text
-from freshq.model.task import MAX_PRIORITY, MAX_SECONDS
-from freshq.model.trace_context import checked_trace_context
-from freshq.model.validation import first_problem
+from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, checked_trace_context
+from freshq.model.validation import first_problem, json_copy, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

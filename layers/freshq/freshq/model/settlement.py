@@ -1,4 +1,4 @@
-"""The end of a claim as data, so that several can be settled together."""
+"""Settle several claims in one call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from freshq.model.lifecycle import new_token
 from freshq.model.task import Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
@@ -145,3 +145,12 @@ def checked_settlements(settlements: Sequence[object]) -> list[Settlement]:
             raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
         found.append(each)
     return found
+
+
+def rounds(task_ids: Sequence[str]) -> Iterator[list[int]]:
+    """Yield the places of ids in rounds, none of which has an id twice; the same id comes in its order."""
+    left = list(range(len(task_ids)))
+    while left:
+        first = {task_ids[place]: place for place in reversed(left)}
+        yield sorted(first.values())
+        left = [place for place in left if first[task_ids[place]] != place]

@@ -1,26 +1,130 @@
-"""Tasks, their statuses, and the table of transitions between them.
-
-Times are seconds since the Unix epoch, rounded to the microsecond as in the stores.
-"""
+"""Define tasks, their statuses, and the table of transitions between them."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.errors import IllegalTransition, RefusedError
-from freshq.model.progress import RunHandle, checked_progress
-from freshq.model.trace_context import headers, trace_id_of
+from freshq.errors import IllegalTransition, RefusedError, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from freshq.errors import LeaseLost
     from freshq.policy.shedding import ShedReason
 
+# Version, trace id, id of the span, flags. Ids of only zeros are invalid; version 00 has no more parts.
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT_BYTES: Final = 55
+# What W3C Trace Context asks everybody to pass on; vendors may drop what is longer.
+MAX_TRACESTATE_BYTES: Final = 512
+MAX_TRACE_CONTEXT_BYTES: Final = _TRACEPARENT_BYTES + 1 + MAX_TRACESTATE_BYTES
+_TRACE_ID: Final = slice(3, 35)
+# Longer strings are truncated: progress must always fit beside the largest payload.
+MAX_STEP_CHARS: Final = 200
+# Stores keep the fraction in whole millionths, so that it is the same in all of them.
+FRACTION_DIGITS: Final = 6
 MAX_PRIORITY: Final = 9
 # A century. Longer spans are mistakes, and may not fit into a store's numbers.
 MAX_SECONDS: Final = 100 * 365 * 86_400.0
+
+
+def joined(traceparent: str, tracestate: str = "") -> str:
+    """Return the text of two headers; a tracestate that is too long is left out."""
+    keeps = 0 < len(tracestate) <= MAX_TRACESTATE_BYTES
+    return f"{traceparent} {tracestate}" if keeps else traceparent
+
+
+def headers(trace_context: str) -> dict[str, str]:
+    """Return the headers of a string, by name."""
+    traceparent, _, tracestate = trace_context.partition(" ")
+    return {"traceparent": traceparent} | ({"tracestate": tracestate} if tracestate else {})
+
+
+def trace_id_of(trace_context: str) -> str:
+    """Return the trace id in a string: 32 hexadecimal digits."""
+    return trace_context[_TRACE_ID]
+
+
+def checked_trace_context(trace_context: str) -> str:
+    """Return a string that has the right form.
+
+    Raises:
+        ValueError: If it has not.
+    """
+    traceparent, _, tracestate = trace_context.partition(" ")
+    if not _TRACEPARENT.fullmatch(traceparent):
+        raise ValueError("must begin with a W3C traceparent, such as 00-<32 hex digits>-<16 hex digits>-01")
+    if len(tracestate) > MAX_TRACESTATE_BYTES or not (tracestate.isascii() and tracestate.isprintable()):
+        msg = (
+            f"the tracestate must be at most {MAX_TRACESTATE_BYTES} printable ASCII characters; leave it out"
+        )
+        raise ValueError(msg)
+    return trace_context
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a run.
+
+    Attributes:
+        fraction: The part of its work that is done, from 0 to 1, to the millionth.
+        step: What it does now; None if it does not say.
+    """
+
+    fraction: float
+    step: str | None = None
+
+
+def checked_progress(fraction: object, step: object = None) -> Progress:
+    """Return what a run reports; a step of more than `MAX_STEP_CHARS` characters is truncated.
+
+    Raises:
+        ValueError: If the fraction is not a number from 0 to 1, or the step is not a string.
+    """
+    # A bool is an int, but says nothing about a part.
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+        msg = f"progress: must be a number from 0 to 1, got {quoted(fraction)}; divide percent by 100"
+        raise ValueError(msg)
+    if step is not None and not isinstance(step, str):
+        msg = f"step: must be a string or None, got {type(step).__name__}"
+        raise ValueError(msg)
+    return Progress(round(float(fraction), FRACTION_DIGITS), None if step is None else _storable(step))
+
+
+def _storable(step: str) -> str:
+    """Return a step as every store accepts it."""
+    text = step.replace("\0", "\\0").encode(errors="replace").decode()
+    return text if len(text) <= MAX_STEP_CHARS else f"{text[: MAX_STEP_CHARS - 1]}…"
+
+
+class RunHandle:
+    """State shared by the function that runs a task and its worker. Both may use it at any time.
+
+    Attributes:
+        reported: The last report; None if there is none.
+        why_cancelled: Why the run should stop; None while it should go on.
+        lost: Why its claim no longer holds the task; None while it does, as far as is known.
+    """
+
+    __slots__ = ("lost", "reported", "why_cancelled")
+
+    def __init__(self) -> None:
+        self.reported: Progress | None = None
+        self.why_cancelled: str | None = None
+        self.lost: LeaseLost | None = None
+
+    def report(self, progress: Progress) -> None:
+        """Note the progress of the run.
+
+        Raises:
+            LeaseLost: If it is known that the claim no longer holds the task.
+        """
+        if self.lost is not None:
+            raise self.lost
+        self.reported = progress
 
 
 class TaskStatus(StrEnum):
@@ -45,6 +149,8 @@ class TaskStatus(StrEnum):
 
 # A PENDING task is live only before its deadline: compare what `status_at` returns.
 LIVE: Final = (TaskStatus.PENDING, TaskStatus.TAKEN)
+
+
 OVER: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE, TaskStatus.CANCELLED, TaskStatus.SHED)
 
 
@@ -74,6 +180,7 @@ class Verb(StrEnum):
 
 
 _RESTORABLE: Final = (TaskStatus.PENDING, TaskStatus.FAILURE)
+
 
 # The statuses that each verb needs, and those that it may set.
 TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskStatus]]]] = {

@@ -1,13 +1,146 @@
-"""The first problem that pydantic found in a validation, in one line."""
+"""Validate JSON values and structured arguments; name the first wrong field in one line."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import json
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from pydantic import BaseModel
 
 from freshq.errors import MAX_QUOTED_CHARS, plain
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from collections.abc import Iterator
+
+    from pydantic import ValidationError
+
+# JSON readers have different recursion limits. All of them can read this depth.
+MAX_JSON_DEPTH: Final = 100
+_TEXTS: Final = (UUID, Decimal)
+_TIMES: Final = (datetime, date, time)
+_KNOWN: Final = (str, int, float, bool, type(None), BaseModel, *_TEXTS, *_TIMES)
+
+
+def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    """Return the JSON text of a value.
+
+    Besides JSON's own values it takes pydantic models and dataclasses, as objects, and dates, times, UUID
+    and Decimal, as strings, also inside others.
+
+    Raises:
+        ValueError: If it is not such a value (another type, NaN, infinity or a lone surrogate), or is
+            nested too deeply.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_json)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        where = _place_of_problem(value)
+        at = f", at {where}" if where else ""
+        msg = (
+            f"not a JSON value ({error}{at}); use dict, list, str, int, float, bool and None, "
+            "pydantic models, dataclasses, dates, UUID and Decimal"
+        )
+        raise ValueError(msg) from error
+    # Counting brackets is cheap, and nearly always enough.
+    if text.count("[") + text.count("{") > MAX_JSON_DEPTH and not _nested_within(
+        json.loads(text), MAX_JSON_DEPTH
+    ):
+        msg = f"nested more than {MAX_JSON_DEPTH} levels deep; flatten it"
+        raise ValueError(msg)
+    return text
+
+
+def json_copy(text: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return what a store gives back for a value.
+
+    Args:
+        text: Its `json_text`.
+        value: The value.
+
+    Raises:
+        ValueError: If JSON would silently change it: a key of a dict that is not a string becomes one.
+    """
+    copy = json.loads(text)
+    # Comparing is fast; only what differs is looked through.
+    if copy != value and (found := next(_changed_keys(value, ""), None)) is not None:
+        where, type_name = found
+        at = f" at {where}" if where else ""
+        msg = f"a key{at} is of type {type_name}, and JSON would make it a string; use strings as keys"
+        raise ValueError(msg)
+    return copy
+
+
+def _as_json(value: Any) -> Any:  # noqa: ANN401 - whatever JSON does not have
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if _is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, _TIMES):
+        return value.isoformat()
+    if isinstance(value, _TEXTS):
+        return str(value)
+    msg = f"Object of type {type(value).__name__} is not JSON serializable"
+    raise TypeError(msg)
+
+
+def _nested_within(value: Any, levels: int) -> bool:  # noqa: ANN401 - any JSON value
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return True
+    return levels > 0 and all(_nested_within(inner, levels - 1) for inner in value)
+
+
+def _place_of_problem(value: Any) -> str:  # noqa: ANN401 - any value
+    """Return where in a value something is that JSON does not have, such as ``legs[0].price``."""
+    try:
+        return next(_unknown(value, ""), "")
+    except RecursionError:  # it contains itself, which the error says
+        return ""
+
+
+def _unknown(value: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - any value
+    """Yield the paths of the innermost values that JSON does not have."""
+    if isinstance(value, float) and not isfinite(value):
+        yield path
+    elif isinstance(value, dict | list | tuple) or _is_dataclass(value):
+        for inner, place in _inside(value, path):
+            yield from _unknown(inner, place)
+    elif not isinstance(value, _KNOWN):
+        yield path
+
+
+def _changed_keys(value: Any, path: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any value that JSON took
+    """Yield where a key is not a string, and its type. A pydantic model says itself how it is written."""
+    if isinstance(value, dict):
+        yield from ((path, type(key).__name__) for key in value if not isinstance(key, str))
+    for inner, place in _inside(value, path):
+        yield from _changed_keys(inner, place)
+
+
+def _inside(value: Any, path: str) -> Iterator[tuple[Any, str]]:  # noqa: ANN401 - any value
+    """Yield what a value contains, with its path."""
+    if isinstance(value, dict):
+        yield from ((inner, _joined(path, key)) for key, inner in value.items())
+    elif isinstance(value, list | tuple):
+        yield from ((inner, f"{path}[{place}]") for place, inner in enumerate(value))
+    elif _is_dataclass(value):
+        names = (field.name for field in fields(value))
+        yield from ((getattr(value, name), _joined(path, name)) for name in names)
+
+
+def _joined(path: str, name: object) -> str:
+    return f"{path}.{name}" if path else f"{name}"
+
+
+def _is_dataclass(value: Any) -> bool:  # noqa: ANN401 - any value
+    return is_dataclass(value) and not isinstance(value, type)
 
 
 class Problem(NamedTuple):

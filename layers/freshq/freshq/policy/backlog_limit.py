@@ -1,15 +1,16 @@
-"""A bound on the number of waiting tasks, and which one is shed when it is reached."""
+"""Bound the backlog: the share of each group, and the tasks to evict when a put exceeds the limit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Self
 
 
 class WhenFull(StrEnum):
@@ -82,3 +83,128 @@ class BacklogLimit:
                 return Eviction(ShedReason.GROUP, Victim.OLDEST_OF_GROUP, noisiest)
         drops = self.when_full is WhenFull.DROP_OLDEST
         return Eviction(ShedReason.OVERFLOW, Victim.OLDEST if drops else Victim.NEWCOMER)
+
+
+class CountedBacklog:
+    """The number of waiting tasks, kept up to date while tasks are admitted and shed."""
+
+    def __init__(
+        self, limit: BacklogLimit, by_group: Mapping[str | None, int], of_any_group: int = 0
+    ) -> None:
+        """Start from a count.
+
+        Args:
+            limit: The bound.
+            by_group: Number of waiting tasks of each group.
+            of_any_group: Number of waiting tasks whose group is unknown.
+        """
+        self._limit = limit
+        self._by_group = dict(by_group)
+        # Without the tasks that were admitted, which are not stored yet.
+        self._stored_by_group = dict(by_group)
+        self._waiting = sum(by_group.values()) + of_any_group
+
+    @property
+    def room(self) -> int:
+        """How many more tasks fit within the bound."""
+        return max(0, self._limit.max_waiting - self._waiting)
+
+    def admit(self, group: str | None) -> Eviction | None:
+        """Add a task of a group; return which task to shed for it, None if it fits.
+
+        If the noisiest group has no stored task to evict, the new task is shed.
+        """
+        self._waiting += 1
+        self._by_group[group] = self._by_group.get(group, 0) + 1
+        eviction = self._limit.eviction(self._waiting, self._by_group)
+        if eviction is None:
+            return None
+        if eviction.victim is Victim.OLDEST_OF_GROUP and not self._stored_by_group.get(eviction.group):
+            eviction = Eviction(eviction.reason, Victim.NEWCOMER)
+        self._count_out(eviction, group)
+        return eviction
+
+    def excess(self) -> Iterator[Eviction]:
+        """Yield what to shed until the backlog is within its bound."""
+        while (eviction := self._limit.eviction(self._waiting, self._by_group)) is not None:
+            self._count_out(eviction)
+            yield eviction
+
+    def _count_out(self, eviction: Eviction, newcomers_group: str | None = None) -> None:
+        self._waiting -= 1
+        if eviction.victim is Victim.NEWCOMER:
+            self._by_group[newcomers_group] -= 1
+        elif eviction.victim is Victim.OLDEST_OF_GROUP:
+            self._by_group[eviction.group] -= 1
+            self._stored_by_group[eviction.group] -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of one worker.
+
+    Attributes:
+        until: When it expires, in seconds, unless the worker renews it.
+        slots: Tasks that the worker may have in work.
+        peak: Most tasks that it had in work in its last window.
+    """
+
+    until: float
+    slots: int
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerShares:
+    """The shares of all live workers.
+
+    Attributes:
+        shares: By worker.
+    """
+
+    shares: Mapping[str, Share]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Sequence[float]], now: float) -> Self:
+        """Return the shares that have not expired, from what `values` returned."""
+        shares = {
+            worker: Share(until, int(slots), int(peak)) for worker, (until, slots, peak) in values.items()
+        }
+        return cls({worker: share for worker, share in shares.items() if share.until > now})
+
+    def values(self) -> dict[str, list[float]]:
+        """Return the shares as JSON values."""
+        return {worker: list(astuple(share)) for worker, share in self.shares.items()}
+
+    def peak_of_others(self, worker: str) -> int:
+        """Return the sum of the other workers' peaks."""
+        return sum(share.peak for other, share in self.shares.items() if other != worker)
+
+    def without(self, worker: str) -> WorkerShares:
+        """Return the shares of the others."""
+        return WorkerShares({other: share for other, share in self.shares.items() if other != worker})
+
+    def taken(
+        self, worker: str, share: Share, limit: int, wanted: int, in_flight: int
+    ) -> tuple[WorkerShares, int]:
+        """Return the shares after one worker took its share, and the number of slots in it.
+
+        A share is an equal part of the limit, the remainder going to the first workers by name, but never
+        more than the others leave. They shrink to their own part when they renew, so a new worker has
+        its part within a window.
+
+        Args:
+            worker: Who takes the share.
+            share: Its `until` and `peak`; the slots are computed.
+            limit: Number of slots in all.
+            wanted: Number of slots that the worker can use.
+            in_flight: Number of slots in use, which it cannot return.
+        """
+        others = self.without(worker).shares
+        ranked = sorted([*others, worker])
+        part, left_over = divmod(limit, len(ranked))
+        due = part + (ranked.index(worker) < left_over)
+        left = limit - sum(other.slots for other in others.values())
+        slots = max(in_flight, min(wanted, due, left), 0)
+        mine = Share(share.until, slots, share.peak)
+        return WorkerShares({**others, worker: mine}), slots

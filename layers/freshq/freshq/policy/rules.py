@@ -14,7 +14,7 @@ from freshq.policy.reserve import FixedReserve, QuantileReserve, Reserve
 
 if TYPE_CHECKING:
     from freshq.policy.backlog_limit import BacklogLimit
-    from freshq.policy.quantile import QuantileSketch
+    from freshq.policy.reserve import QuantileSketch
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from freshq.errors import LeaseLost, StoreError
 from freshq.model.options import QueueOptions, parse_options
-from freshq.queue.claiming import Claiming
+from freshq.queue.admin import Reading, Tending
+from freshq.queue.claim import Claiming
 from freshq.queue.core import Core
-from freshq.queue.putting import Putting
-from freshq.queue.reading import Reading
-from freshq.queue.settling import Settling
-from freshq.queue.tending import Tending
+from freshq.queue.put import Putting
+from freshq.queue.settle import Settling
 
 if TYPE_CHECKING:
     from typing import Unpack

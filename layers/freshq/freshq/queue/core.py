@@ -3,45 +3,75 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 
-from freshq.errors import LeaseLost, LostRace, TaskNotFound
+from freshq.errors import LeaseLost, LostRace, TaskNotFound, quoted
 from freshq.model.answers import held_task
 from freshq.model.checks import checked_id
-from freshq.model.guarded_telemetry import guarded
-from freshq.model.lifecycle import Lifecycle
-from freshq.model.stamps import Stamps
+from freshq.model.lifecycle import Lifecycle, Stamps
 from freshq.model.task import TaskStatus
+from freshq.model.telemetry import guarded
 from freshq.policy.retry import until_committed
-from freshq.queue.shared.admission import AdmissionControl, PressureGauge
-from freshq.queue.shared.backlog import BacklogBound
-from freshq.queue.shared.codel import LineCodel
-from freshq.queue.shared.flow import FlowMeter
-from freshq.queue.shared.reserve import SharedReserve
+from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel, PressureGauge
+from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.upkeep import Upkeep
-from freshq.stores.base import ConflictError, Guard
+from freshq.stores.base import ConflictError, Guard, OnConflict, PutResult, put_result
 from freshq.stores.clocks import ComparedClock
 from freshq.stores.lines import LineOrders, LineTurns
-from freshq.stores.putter import putter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
-    from freshq.model.progress import Progress
-    from freshq.model.task import Task
+    from freshq.model.task import Progress, Task
     from freshq.model.telemetry import Telemetry
     from freshq.policy.order import Order
-    from freshq.stores.base import Store
-    from freshq.stores.conflicts import OnConflict
-    from freshq.stores.putter import Putter
-    from freshq.stores.transactions import Connection
+    from freshq.stores.base import Connection, Store, Transactions
 
+Putter: TypeAlias = "Callable[[Sequence[Task]], Sequence[PutResult]]"
 # Attempts of a read-change-commit before it is a LostRace.
 MAX_READ_WRITE_TRIES: Final = 10
+
+
+def transactions_of(store: Store, what: str) -> Transactions:
+    """Return the transactional verbs of a store.
+
+    Args:
+        store: The store.
+        what: The argument or verb that needs them.
+
+    Raises:
+        ValueError: If the store has no transactions.
+    """
+    if store.transactions is None:
+        msg = f"{what}: needs a queue in a SQL database (Queue.sql), this one is in {type(store).__name__}"
+        raise ValueError(msg)
+    return store.transactions
+
+
+def putter(store: Store, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:
+    """Return the function that puts tasks into a store.
+
+    Args:
+        store: The store.
+        on_conflict: What to do with a live task of the same id; None: an id that is known is a duplicate.
+        connection: The caller's transaction; None: commit at once.
+
+    Raises:
+        ValueError: If an argument is wrong, or the store has no transactions.
+    """
+    if on_conflict not in (None, *get_args(OnConflict)):
+        msg = f"on_conflict: must be 'ignore', 'update' or None, got {quoted(on_conflict)}"
+        raise ValueError(msg)
+    if connection is not None:
+        transactions = transactions_of(store, "connection")
+        return lambda tasks: transactions.put(tasks, on_conflict, connection)
+    if on_conflict is None:
+        return lambda tasks: [put_result(added) for added in store.insert(tasks)]
+    return lambda tasks: store.put_over(tasks, on_conflict)
 
 
 class Core:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.lifecycle import new_token
 from freshq.model.task import TaskStatus
-from freshq.queue.shared.shared_records import change_record
+from freshq.queue.shared.measures import change_record
 from freshq.stores.base import Guard
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@
 """
 
 from freshq.simulate.engine import Simulation, simulate_load
-from freshq.simulate.load import ArrivalProcess, Burst, Load, ServiceDistribution, Source
-from freshq.simulate.load_sweep import Cell, load_sweep, policies
+from freshq.simulate.load import ArrivalProcess, Burst, Load, ServiceDistribution, Source, read_trace
 from freshq.simulate.results import GroupResult, Result, summarize, waits_in_time
-from freshq.simulate.trace import read_trace
+from freshq.simulate.sweep import Cell, load_sweep, policies
 
 __all__ = [
     "ArrivalProcess",

@@ -1,30 +1,189 @@
-"""The discrete-event simulation of one queue, its policy and its servers.
-
-The objects that decide are those of `freshq.policy`, the same that a queue uses. There are two kinds of
-events: a task arrives, and a server becomes free. At each, the free servers claim.
-"""
+"""Simulate a queue and its servers, with the policies that a worker runs."""
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
+from math import inf
+from random import Random
 from typing import TYPE_CHECKING, Final
 
+from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
+from freshq.policy.codel import MAX_TAKES
+from freshq.policy.pressure import DoorControl, FlowCounter
+from freshq.policy.reserve import LearnedReserve, ReserveSpans, SkippedTasks
 from freshq.policy.rules import ReserveRule
-from freshq.simulate.admission import Admission
-from freshq.simulate.backlog import backlog_for
-from freshq.simulate.claims import SimulatedClaimer
-from freshq.simulate.fates import Fates
+from freshq.policy.shedding import ShedReason
+from freshq.simulate.backlog import Fates, backlog_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from freshq.policy.backlog_limit import Eviction
     from freshq.policy.order import OrderSwitch
     from freshq.policy.rules import OverloadRules
+    from freshq.simulate.backlog import Backlog
     from freshq.simulate.load import Load
 
 MAX_SERVERS: Final = 100_000
+
+
+class Admission:
+    """Puts arriving tasks into the backlog, or rejects them."""
+
+    def __init__(self, load: Load, rules: OverloadRules, backlog: Backlog, fates: Fates, seed: int) -> None:
+        """Start open.
+
+        Args:
+            load: The tasks.
+            rules: The policy.
+            backlog: Where admitted tasks wait.
+            fates: Where to record what is shed.
+            seed: Seed of the door's random draws.
+        """
+        self._created = load.created
+        self._backlog = backlog
+        self._fates = fates
+        self._limit = rules.backlog
+        self._door = None if rules.door is None else DoorControl(rules.door, rules.deadline_seconds)
+        self._uniform = Random(f"{seed}/door").random  # noqa: S311 - a simulation
+        self._flow = FlowCounter(rules.deadline_seconds)
+
+    def put(self, task: int, now: float) -> None:
+        """Let a task arrive at `now` (seconds)."""
+        if self._door is None:
+            self._put(task, now)
+            return
+        group = self._backlog.group_of(task)
+        if self._rejects(self._door, group, now):
+            self._fates.shed(task, ShedReason.DOOR)
+        else:
+            self._put(task, now)
+        self._flow.offered(now)
+        self._flow.offered_by(group, now)
+
+    def _rejects(self, door: DoorControl, group: str | None, now: float) -> bool:
+        if now >= door.check_at:
+            self._backlog.expire(now)
+            oldest = self._backlog.oldest()
+            age_seconds = None if oldest is None else now - self._created[oldest]
+            door.observe(now, self._flow.flow(now), age_seconds)
+        return door.rejects(group, self._uniform) is not None
+
+    def _put(self, task: int, now: float) -> None:
+        """Add a task to the backlog, within its bound."""
+        limit, backlog = self._limit, self._backlog
+        if limit is None or backlog.count() < limit.max_waiting:
+            backlog.push(task)
+            return
+        backlog.expire(now)
+        if limit.when_full is WhenFull.DROP_OLDEST:
+            backlog.push(task)
+            for excess in CountedBacklog(limit, backlog.count_by_group()).excess():
+                self._evict(excess, now)
+            return
+        eviction = CountedBacklog(limit, backlog.count_by_group()).admit(backlog.group_of(task))
+        if eviction is not None and eviction.victim is Victim.NEWCOMER:
+            self.shed_early(task, eviction.reason, now)
+            return
+        if eviction is not None:
+            self._evict(eviction, now)
+        backlog.push(task)
+
+    def _evict(self, eviction: Eviction, now: float) -> None:
+        task = self._backlog.evict(eviction)
+        if task is not None:
+            self.shed_early(task, eviction.reason, now)
+
+    def shed_early(self, task: int, reason: ShedReason, now: float) -> None:
+        """Record that a task was shed before its deadline, at `now` (seconds)."""
+        self._fates.shed(task, reason)
+        if self._door is not None:
+            self._flow.shed_early(now)
+
+    def served(self, task: int, now: float) -> None:
+        """Record for the door that a task was done at `now` (seconds)."""
+        self._flow.served(now, in_time=self._fates.codes[task] == self._fates.IN_TIME)
+
+
+class SimulatedClaimer:
+    """Takes tasks out of the backlog, as the claims of one process do.
+
+    Attributes:
+        observe: Records how long a task took, in seconds.
+        spans: When claims skipped tasks because of the reserve.
+    """
+
+    def __init__(self, load: Load, rules: OverloadRules, backlog: Backlog, admission: Admission) -> None:
+        """Start with nothing learnt.
+
+        Args:
+            load: The tasks.
+            rules: The policy.
+            backlog: Where tasks wait.
+            admission: Counts what CoDel sheds.
+        """
+        self._created = load.created
+        self._max_age_seconds = rules.deadline_seconds
+        self._backlog = backlog
+        self._admission = admission
+        self._sheds_by_codel = rules.codel is not None
+        self._longest_wait_seconds = inf if rules.codel is None else rules.codel.longest_wait_seconds
+        self._reserve = LearnedReserve(rules.new_reserve)
+        self.observe = self._reserve.observe
+        self._skipped = SkippedTasks(rules.order)
+        # The shared record of the queue's service times.
+        self._counts: dict[int, float] = {}
+        self.spans = ReserveSpans()
+
+    def claim(self, now: float) -> int | None:
+        """Claim one task at `now` (seconds); return None if there is none, or CoDel shed all it found."""
+        reserve, take = self._reserve, self._backlog.take
+        longest_wait_seconds = inf
+        for _ in range(MAX_TAKES):
+            if now >= reserve.next_sync:
+                self._sync(now)
+            seconds = reserve.seconds
+            task = take(now, seconds, longest_wait_seconds)
+            if seconds and self._skipped.check_due(now, seconds, short=task is None):
+                self._note_skipped(now, seconds, short=task is None)
+            if task is None or not self._sheds_by_codel or not self._sheds(task, now):
+                return task
+            longest_wait_seconds = self._shed_behind(task, now, seconds)
+        return None
+
+    def _shed_behind(self, task: int, now: float, reserve_seconds: float) -> float:
+        """Shed what waits too long behind a task that was shed; return the longest wait to take next."""
+        for late in self._backlog.late_behind(task, now, reserve_seconds):
+            self._admission.shed_early(late, ShedReason.CODEL, now)
+        return self._longest_wait_seconds
+
+    def _sheds(self, task: int, now: float) -> bool:
+        codel = self._backlog.codel_of(task)
+        if codel is None or not codel.sheds(now, now - self._created[task]):
+            return False
+        self._admission.shed_early(task, ShedReason.CODEL, now)
+        return True
+
+    def _sync(self, now: float) -> None:
+        """Merge the service times with the shared record."""
+        seen = self._reserve.begin_sync(now)
+        merged = LearnedReserve.merged(self._counts, seen)
+        if seen:
+            self._counts = LearnedReserve.shared_counts(merged)
+        self._reserve.end_sync(merged)
+
+    def _note_skipped(self, now: float, reserve_seconds: float, *, short: bool) -> None:
+        """Record whether this claim skipped tasks because of the reserve."""
+        if not self._backlog.count():
+            return
+        self._backlog.expire(now)
+        task = self._backlog.oldest()
+        oldest = None if task is None else self._created[task]
+        created_after = now - self._max_age_seconds + reserve_seconds
+        if self._skipped.found(now, reserve_seconds, oldest, created_after, short=short):
+            self.spans = ReserveSpans(self.spans.extended(now, reserve_seconds))
 
 
 @dataclass(frozen=True, slots=True)

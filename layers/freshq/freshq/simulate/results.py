@@ -10,7 +10,7 @@ from math import ceil
 from operator import add, ge, sub
 from typing import TYPE_CHECKING, Final
 
-from freshq.simulate.fates import Fates
+from freshq.simulate.backlog import Fates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,29 +1,239 @@
-"""The protocol of a store, and the values that go in and out. Every store passes the same contract suite.
-
-A store derives from `Store` and marks what it implements with `@override`: the docstrings are here.
-"""
+"""The protocol of a store, and the values that go in and out. Every store passes the same contract suite."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
-from freshq.errors import FreshqError
-from freshq.model.task import TaskStatus
+from freshq.errors import FreshqError, quoted
+from freshq.model.answers import Claim, PutOutcome
+from freshq.model.task import LIVE, TaskStatus
 from freshq.stores.clocks import ANY_TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    import sqlalchemy as sa
+
+    from freshq.model.codec import Codec
+    from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
     from freshq.stores.claim_request import ClaimRequest
+
+    Connection: TypeAlias = sa.Connection
+    from collections.abc import Iterator
+
     from freshq.stores.clocks import TimeRange
-    from freshq.stores.conflicts import OnConflict, PutResult
-    from freshq.stores.dead_letters import DeadPlace
-    from freshq.stores.history import History
-    from freshq.stores.oldest_request import OldestRequest
-    from freshq.stores.transactions import Transactions
+
+OnConflict: TypeAlias = Literal["ignore", "update"]
+# What the put did, or the error that prevented it.
+PutResult: TypeAlias = "PutOutcome | FreshqError"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of the history of a queue.
+
+    Attributes:
+        history_id: Names the history. A history that is started again has another id.
+        first_batch: The first batch of which nothing was deleted.
+        last_batch: The last batch; less than `first_batch` if there is none.
+    """
+
+    history_id: str
+    first_batch: int
+    last_batch: int
+
+
+class History(Protocol):
+    """The histories of the queues of a store. A batch never changes, but is deleted in the end.
+
+    Attributes:
+        command: The command that begins a history.
+    """
+
+    command: ClassVar[str]
+
+    def kept(self, queue: str) -> Kept | None:
+        """Return what is kept of the history of a queue; None if it keeps none.
+
+        Raises:
+            StoreError: If the store did not answer. So for all methods.
+        """
+
+    def add_batches(self, queue: str) -> None:
+        """Put the events that are in no batch yet into new ones."""
+
+    def events(self, queue: str, batch: int) -> Sequence[Mapping[str, Any]]:
+        """Return the events of a batch as landed events, in the order in which they were written."""
+
+
+def put_over(current: Task, task: Task, on_conflict: OnConflict) -> PutOutcome:
+    """Return the outcome of putting a task over one of the same id and queue.
+
+    Args:
+        current: The stored task.
+        task: The new task.
+        on_conflict: What to do if the stored task is live.
+
+    Returns:
+        DUPLICATE: change nothing. UPDATED: the new task replaces a live one. CREATED: it replaces one
+        that is over.
+    """
+    if current.status_at(task.updated) not in LIVE:
+        return PutOutcome.CREATED
+    # An update with the same work would only take the task from its holder.
+    same = _work(current, task.updated) == _work(task, task.updated)
+    return PutOutcome.DUPLICATE if on_conflict == "ignore" or same else PutOutcome.UPDATED
+
+
+def _work(task: Task, now: float) -> tuple[object, ...]:
+    """Return what an update may change."""
+    # Ignore a delay that has passed, whether or not the task was promoted.
+    due = task.not_before if task.not_before is not None and task.not_before > now else None
+    return (task.payload, due, task.priority, task.group, task.kind)
+
+
+def put_result(added: bool | FreshqError) -> PutResult:  # noqa: FBT001 - an answer of the store
+    """Return the put result for one answer of `Store.insert`."""
+    if isinstance(added, bool):
+        return PutOutcome.CREATED if added else PutOutcome.DUPLICATE
+    return added
+
+
+class DeadPlace(NamedTuple):
+    """The place of a dead letter.
+
+    Attributes:
+        dead_at: When it became a dead letter, in seconds since the epoch.
+        task_id: Its id.
+    """
+
+    dead_at: float
+    task_id: str
+
+    @property
+    def cursor(self) -> str:
+        """The place as a string: whole microseconds, then the id."""
+        return f"{round(self.dead_at * 1e6)}/{self.task_id}"
+
+
+def place_of(task: Task) -> DeadPlace:
+    """Return the place of a dead letter.
+
+    It changes only when the task leaves the dead letters or becomes one again.
+    """
+    return DeadPlace(task.updated, task.task_id)
+
+
+def parse_place(cursor: str) -> DeadPlace:
+    """Return the place that a cursor names.
+
+    Raises:
+        ValueError: If it names none.
+    """
+    micros, slash, task_id = cursor.partition("/") if isinstance(cursor, str) else ("", "", "")
+    if not (micros.isdecimal() and micros.isascii() and slash and task_id):
+        msg = f"cursor: must be that of a page of dead letters, got {quoted(cursor)}"
+        raise ValueError(msg)
+    return DeadPlace(int(micros) / 1e6, task_id)
+
+
+@dataclass(frozen=True, slots=True)
+class OldestRequest:
+    """A request for the oldest claimable tasks of a queue.
+
+    Attributes:
+        queue: Name of the queue.
+        now: Current time in seconds; tasks past their own deadline are stale.
+        created_after: Tasks created at or before this time are stale.
+        count: Maximum number of tasks.
+        groups: Only of these groups; None for all.
+        level: Only of this priority level; None for all.
+    """
+
+    queue: str
+    now: float
+    created_after: float
+    count: int
+    groups: Collection[str | None] | None = None
+    level: int | None = None
+
+    def asks(self, level: int, group: str | None) -> bool:
+        """Return whether it asks for tasks of a line."""
+        return self.level in (None, level) and (self.groups is None or group in self.groups)
+
+
+class HeldTask:
+    """A task held by the lock of its row.
+
+    Attributes:
+        task: The task, as if it had been claimed.
+        connection: Its transaction. What you write through it is committed with the task, or not at all.
+        result: Set it to keep a JSON value with the task.
+        settled: The completed task; None while it is held, and if the attempt failed.
+        failed: The task after a failed attempt; None while it is held, and if that could not be stored.
+    """
+
+    def __init__(self, task: Task, connection: Connection) -> None:
+        self.task = task
+        self.connection = connection
+        self.result: Any = None
+        self.settled: Task | None = None
+        self.failed: Task | None = None
+
+    def as_claim(self) -> Claim:
+        """Return the task as observers know it: a claim without a lease."""
+        return Claim(self.task, "", 0.0)
+
+
+class SettlingContext(Protocol):
+    """What a store needs from a queue to settle a held task in the same transaction."""
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """Computes the next version of a task."""
+
+    @property
+    def codec(self) -> Codec:
+        """Turns results into JSON values."""
+
+    def now(self) -> float:
+        """Return the queue's time in seconds."""
+
+    def uniform(self) -> float:
+        """Return a random number from [0, 1)."""
+
+    def bring_in_due(self) -> int:
+        """Return a few expired leases and due tasks to their lines; return how many."""
+
+
+class Transactions(Protocol):
+    """Verbs that share a transaction with the caller's own statements."""
+
+    def put(
+        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection
+    ) -> list[PutOutcome]:
+        """Put tasks in the caller's transaction; return what each put did."""
+
+    def hold(
+        self,
+        request: Callable[[], ClaimRequest],
+        context: SettlingContext,
+        shed_version: Callable[[Task], Task | None],
+    ) -> AbstractContextManager[HeldTask | None]:
+        """Hold the best task by the lock of its row, and settle it when the block ends.
+
+        Args:
+            request: Returns a request for one task. It is called again after tasks were shed.
+            context: The queue.
+            shed_version: Returns the shed version of a task that must not run; None if it is to run.
+
+        Returns:
+            A context manager that yields the held task; None if nothing is claimable.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +372,7 @@ class Store(Protocol):
         """
 
     def put_over(self, tasks: Sequence[Task], on_conflict: OnConflict) -> Sequence[PutResult]:
-        """Put tasks in order, each over the task of the same id, by the rule of `freshq.stores.conflicts`.
+        """Put tasks in order, each over the task of the same id, by the rule of `freshq.stores.base`.
 
         Returns:
             For each task, in order: what its put did, or the error that prevented it. If

@@ -10,10 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from freshq.testing.clock import ManualClock
-    from freshq.testing.draining import Fate, drain
     from freshq.testing.faults import FaultyStore
-    from freshq.testing.tasks import assert_nothing_put, assert_put, make_task
+    from freshq.testing.tasks import Fate, ManualClock, assert_nothing_put, assert_put, drain, make_task
 
 __all__ = [
     "Fate",
@@ -26,12 +24,12 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "Fate": "freshq.testing.draining",
+    "Fate": "freshq.testing.tasks",
     "FaultyStore": "freshq.testing.faults",
-    "ManualClock": "freshq.testing.clock",
+    "ManualClock": "freshq.testing.tasks",
     "assert_nothing_put": "freshq.testing.tasks",
     "assert_put": "freshq.testing.tasks",
-    "drain": "freshq.testing.draining",
+    "drain": "freshq.testing.tasks",
     "make_task": "freshq.testing.tasks",
 }
 

@@ -12,13 +12,13 @@ import pytest
 
 if TYPE_CHECKING:
     from freshq.queue.queue import Queue
-    from freshq.testing.clock import ManualClock
+    from freshq.testing.tasks import ManualClock
 
 
 @pytest.fixture
 def freshq_clock() -> ManualClock:
     """Return the clock of `freshq_queue`, which stands still until a test advances it."""
-    from freshq.testing.clock import ManualClock  # noqa: PLC0415 - see above
+    from freshq.testing.tasks import ManualClock  # noqa: PLC0415 - see above
 
     return ManualClock()
 

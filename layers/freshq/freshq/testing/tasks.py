@@ -1,32 +1,130 @@
-"""Tasks as a runner gets them, and assertions on what was put."""
+"""Helpers for an application's tests: a clock, tasks, a drained queue."""
 
 from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from freshq.model.json_values import json_copy, json_text
-from freshq.model.progress import RunHandle
-from freshq.model.task import Task, TaskStatus, give_handle
-from freshq.testing.clock import DEFAULT_START
+from freshq.errors import LeaseLost
+from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.task import RunHandle, Task, TaskStatus, give_handle
+from freshq.model.validation import json_copy, json_text
+from freshq.worker.report import Outcome
+from freshq.worker.run import TaskRun, checked_runner, codec_of, instrumented
+from freshq.worker.settle import run_to_end, too_late_to_run
+from freshq.worker.worker import blocking_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from freshq.model.progress import Progress
+    from freshq.model.answers import Claim
+    from freshq.model.codec import Codec
+    from freshq.model.task import Progress
+    from freshq.queue.asyncio import AsyncQueue
     from freshq.queue.base import BaseQueue
+    from freshq.worker.run import Runner
 
+# 2026-01-01T00:00:00Z: any moment would do, and a fixed one makes failures repeat.
+DEFAULT_START: Final = 1_767_225_600.0
+MAX_RUNS: Final = 1000
 MAX_AGE_SECONDS: Final = 60.0
 LEASE_SECONDS: Final = 30.0
 # In the message of a failed assertion.
 MAX_TASKS_SHOWN: Final = 10
 PAGE: Final = 100
-_FIELDS: Final = frozenset(field.name for field in fields(Task))
 _JSON_FIELDS: Final = frozenset({"payload", "result"})
+
+
+class ManualClock:
+    """A clock that moves only when a test advances it. Pass it to a queue as `clock=`.
+
+    Attributes:
+        now: The time it shows, in seconds since the epoch.
+    """
+
+    def __init__(self, now: float = DEFAULT_START) -> None:
+        """Show a time, in seconds since the epoch."""
+        self.now = now
+
+    def __call__(self) -> float:
+        """Return the time it shows."""
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Move forward.
+
+        Raises:
+            ValueError: If `seconds` is negative or not a number.
+        """
+        self.now += checked_seconds("seconds", seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """How one run ended.
+
+    Attributes:
+        task: The task after its run, with its status, result or error.
+        outcome: What the queue was told.
+        error: What went wrong; None if nothing did.
+    """
+
+    task: Task
+    outcome: Outcome
+    error: str | None
+
+
+def drain(queue: BaseQueue | AsyncQueue, runner: Runner, *, max_runs: int = MAX_RUNS) -> list[Fate]:
+    """Run every task that is due, one after the other, and settle it as a `Worker` would.
+
+    What is delayed, also by a retry, stays until the queue's clock reaches it. The drain ends early when
+    the runner raises `Busy`, as a worker would pause.
+
+    Args:
+        queue: The queue; of an AsyncQueue, the queue that it uses.
+        runner: As a `Worker` takes it.
+        max_runs: Most runs; a runner that puts new tasks could go on for ever.
+
+    Returns:
+        One fate for each run, in order.
+
+    Raises:
+        ValueError: If an argument is wrong.
+        AssertionError: If tasks are still due after `max_runs`.
+        StoreError: If the store does not answer.
+    """
+    checked_count("max_runs", max_runs)
+    own = blocking_queue(queue)
+    run = instrumented(checked_runner(runner), own.telemetry)
+    codec = codec_of(own, runner)
+    own.recover()
+    fates: list[Fate] = []
+    while claims := own.claim(1):
+        if len(fates) == max_runs:
+            own.release(claims[0])
+            msg = f"tasks are still due after {max_runs} runs; does the runner put its own task again?"
+            raise AssertionError(msg)
+        fates.append(_run(own, claims[0], run, codec))
+        if fates[-1].outcome is Outcome.RELEASED:
+            break
+    return fates
+
+
+def _run(queue: BaseQueue, claim: Claim, runner: Runner, codec: Codec) -> Fate:
+    run = TaskRun(claim, queue.now())
+    end = too_late_to_run(queue, claim) or run_to_end(queue, run, runner, codec, lambda: True)
+    (answer,) = queue.settle_many([end.settlement])
+    # A lost lease: the runner settled or recovered the task itself.
+    error = str(answer) if isinstance(answer, LeaseLost) else end.error
+    outcome = end.outcome_for(answer)
+    return Fate(queue.get(claim.task.task_id) or claim.task, outcome, error)
+
+
+_FIELDS: Final = frozenset(field.name for field in fields(Task))
 
 
 def make_task(payload: Any = None, **values: Any) -> Task:  # noqa: ANN401 - a payload is any JSON value

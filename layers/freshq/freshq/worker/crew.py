@@ -1,21 +1,26 @@
-"""The threads of a worker: they run the claimed tasks, and settle finished runs together."""
+"""Threads and the event loop that run tasks."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from freshq.worker.runs import TaskRun
+    from freshq.worker.run import TaskRun
     from freshq.worker.settle import PendingSettlement
 
     Work = Callable[[], None]
 
+# Makes a coroutine.
+Coroutines: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 # While claimed tasks wait for a thread, or one has just begun, finished runs are batched, at most this long.
 GATHER_SECONDS: Final = 0.002
 # Runs that are settled by one call at most.
@@ -23,6 +28,50 @@ MAX_TOGETHER: Final = 500
 # A call that takes longer no longer holds up the others.
 SLOW_CALL_SECONDS: Final = 0.25
 MAX_CALLS: Final = 4
+
+
+class OwnLoop:
+    """An event loop in a separate thread, which its first coroutine starts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def get(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, which runs.
+
+        Raises:
+            RuntimeError: If the system has no thread left for it; the next call tries again.
+        """
+        with self._lock:
+            if self._loop is None:
+                self._loop = _started_loop()
+            return self._loop
+
+
+def _started_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    try:
+        threading.Thread(target=loop.run_forever, name="freshq-handlers", daemon=True).start()
+    except RuntimeError:
+        loop.close()
+        raise
+    return loop
+
+
+def started_on(get_loop: Callable[[], asyncio.AbstractEventLoop], make: Coroutines) -> Future[Any]:
+    """Start a coroutine on a loop, beside those of other threads; return the future of its result.
+
+    If it cannot be started, the future has the error.
+    """
+    coroutine = make()
+    try:
+        return asyncio.run_coroutine_threadsafe(coroutine, get_loop())
+    except RuntimeError as error:  # no thread is left for the loop, or it is closed
+        coroutine.close()
+        failed: Future[Any] = Future()
+        failed.set_exception(error)
+        return failed
 
 
 class Crew:

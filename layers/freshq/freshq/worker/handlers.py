@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
 from typing_extensions import override
 
 from freshq.errors import quoted
+from freshq.model.answers import Busy, Reject, Retry, RunnerExit, error_text
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.model.codec import JSON, checked_codec, field_problem
-from freshq.model.outcomes import Busy, Reject, Retry, RunnerExit, error_text
-from freshq.worker.coroutines import OwnLoop, started_on
-from freshq.worker.runner import CoroutineRunner, is_async, is_async_generator
+from freshq.worker.crew import OwnLoop, started_on
+from freshq.worker.run import CoroutineRunner, is_async, is_async_generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

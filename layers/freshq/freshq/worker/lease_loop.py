@@ -13,12 +13,10 @@ from typing_extensions import override
 from freshq.errors import LeaseLost, StoreError
 from freshq.model.settlement import Settlement
 from freshq.worker.crew import Crew
-from freshq.worker.lease_renewal import LeaseRenewal
-from freshq.worker.log_fields import log_fields, task_logger
+from freshq.worker.leases import LeaseRenewal
 from freshq.worker.loop import WorkLoop
-from freshq.worker.report import Outcome
-from freshq.worker.runner import CoroutineRunner
-from freshq.worker.runs import SerialCalls, StartedCoroutine, TaskRuns, in_thread
+from freshq.worker.report import Outcome, log_fields, task_logger
+from freshq.worker.run import CoroutineRunner, SerialCalls, StartedCoroutine, TaskRuns, in_thread
 from freshq.worker.settle import (
     PendingSettlement,
     completed,
@@ -36,12 +34,11 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.queue.base import BaseQueue
+    from freshq.worker.limits import StartLimits
     from freshq.worker.loop import EndRequest
     from freshq.worker.options import WorkerConfig
-    from freshq.worker.runner import Runner
-    from freshq.worker.runs import TaskRun
+    from freshq.worker.run import Runner, TaskRun
     from freshq.worker.settle import RunEnd
-    from freshq.worker.start_limits import StartLimits
 
 logger = task_logger(__name__)
 

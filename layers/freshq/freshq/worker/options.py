@@ -8,9 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from freshq.model.task import MAX_SECONDS
 from freshq.model.validation import first_problem
-from freshq.policy.concurrency_limit import ConcurrencyLimit  # noqa: TC001 - Pydantic reads them at run time
-from freshq.policy.retry_budget import RetryBudget  # noqa: TC001 - Pydantic reads them at run time
-from freshq.policy.token_bucket import SharedBucket  # noqa: TC001 - Pydantic reads them at run time
+from freshq.policy.limits import (
+    ConcurrencyLimit,  # noqa: TC001 - Pydantic reads them at run time
+    RetryBudget,  # noqa: TC001 - Pydantic reads them at run time
+    SharedBucket,  # noqa: TC001 - Pydantic reads them at run time
+)
 from freshq.worker.report import LoggingObserver, Observer, Observers, TellingObserver
 
 if TYPE_CHECKING:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import DamagedTaskError, FreshqError, LeaseLost, StoreError, Throttled, Unreachable
+from freshq.model.answers import Busy, Reject, Retry, error_text
 from freshq.model.checks import checked_seconds
 from freshq.model.codec import JSON, encoded
-from freshq.model.outcomes import Busy, Reject, Retry, error_text
 from freshq.model.settlement import Settlement
 from freshq.model.task import Task, TaskStatus
 from freshq.policy.retry import Backoff
-from freshq.worker.log_fields import log_fields, task_logger
-from freshq.worker.report import Outcome
+from freshq.worker.report import Outcome, log_fields, task_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from freshq.model.answers import Claim
     from freshq.model.codec import Codec
     from freshq.queue.base import BaseQueue
-    from freshq.worker.runner import Runner
-    from freshq.worker.runs import TaskRun
+    from freshq.worker.run import Runner, TaskRun
 
 logger = task_logger(__name__)
 

@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from freshq.errors import StoreError
-from freshq.model.outcomes import Busy, Reject, Retry, RunnerExit, error_text
+from freshq.model.answers import Busy, Reject, Retry, RunnerExit, error_text
 from freshq.model.task import TaskStatus
-from freshq.worker.log_fields import log_fields, task_logger
 from freshq.worker.loop import WorkLoop
-from freshq.worker.report import Outcome
-from freshq.worker.runs import in_thread
+from freshq.worker.report import Outcome, log_fields, task_logger
+from freshq.worker.run import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from freshq.queue.base import BaseQueue
-    from freshq.stores.transactions import HeldTask
+    from freshq.stores.base import HeldTask
+    from freshq.worker.limits import StartLimits
     from freshq.worker.loop import EndRequest
     from freshq.worker.options import WorkerConfig
-    from freshq.worker.runner import TransactionRunner
-    from freshq.worker.start_limits import StartLimits
+    from freshq.worker.run import TransactionRunner
 
 logger = task_logger(__name__)
 

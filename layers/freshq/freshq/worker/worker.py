@@ -1,36 +1,118 @@
-"""The worker: claims tasks that can start now, runs and settles them, until stopped."""
+"""Work a queue: start and stop."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from freshq.model.checks import checked_seconds
-from freshq.stores.putter import transactions_of
-from freshq.worker.blocking_queue import blocking_queue
-from freshq.worker.instrumented_runner import instrumented
+from freshq.queue.base import BaseQueue
+from freshq.queue.core import transactions_of
 from freshq.worker.lease_loop import LeaseLoop
+from freshq.worker.limits import StartLimits
 from freshq.worker.loop import EndRequest
 from freshq.worker.options import parse_worker_options
 from freshq.worker.report import RunReport, WorkerState, WorkerStatus
-from freshq.worker.runner import checked_runner, codec_of
-from freshq.worker.start_limits import StartLimits
+from freshq.worker.run import checked_runner, codec_of, in_thread, instrumented
 from freshq.worker.transaction_loop import TransactionLoop
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
+    from concurrent.futures import Future
     from contextlib import AbstractAsyncContextManager
     from typing import Self, Unpack
 
-    from freshq.queue.async_queue import AsyncQueue
-    from freshq.queue.base import BaseQueue
+    from freshq.queue.asyncio import AsyncQueue
     from freshq.worker.loop import WorkLoop
     from freshq.worker.options import WorkerOptions
-    from freshq.worker.runner import Runner, TransactionRunner
+    from freshq.worker.run import Runner, TransactionRunner
 
-    # A condition, a time in seconds since the epoch, or None: only `Worker.stop` ends the run.
     Until: TypeAlias = Callable[[], bool] | float | None
+
+logger = logging.getLogger(__name__)
+# How long the block waits for the worker's first answer from its store. In an outage it begins without one.
+START_SECONDS: Final = 2.0
+START_CHECK_SECONDS: Final = 0.01
+
+
+class Stoppable(Protocol):
+    """A worker, as its block sees it."""
+
+    def status(self) -> WorkerStatus:
+        """Return what it does now."""
+
+    def stop(self) -> None:
+        """Begin to drain."""
+
+    def stop_at_once(self) -> None:
+        """Give back what still runs, and end."""
+
+
+S = TypeVar("S", bound=Stoppable)
+
+
+@asynccontextmanager
+async def served(
+    worker: S, run_on: Callable[[asyncio.AbstractEventLoop], None], drain_seconds: float | None
+) -> AsyncIterator[S]:
+    """Run a worker in a thread, its coroutines on this loop, as long as the block lasts.
+
+    Args:
+        worker: The worker.
+        run_on: Runs it until it is stopped, with its coroutines on a loop.
+        drain_seconds: How long to wait for running tasks at the end; None: until they are done.
+
+    Raises:
+        StoreError: If one ended the worker: before the block, if it did so at once, else at the end of a
+            block without an error of its own.
+    """
+    run = in_thread("freshq-worker", partial(run_on, asyncio.get_running_loop()))
+    run.add_done_callback(_log_error)
+    try:
+        await _begun(worker, run)
+        yield worker
+    finally:
+        worker.stop()
+        await _drained(worker, run, drain_seconds)
+    run.result()
+
+
+async def _begun(worker: Stoppable, run: Future[None]) -> None:
+    """Wait a little until the store has answered the worker.
+
+    Raises:
+        StoreError: If one ended the worker meanwhile: a table is missing.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(START_SECONDS):
+            while not (run.done() or worker.status().store_answers):
+                await asyncio.sleep(START_CHECK_SECONDS)
+    if run.done():
+        run.result()
+
+
+def _log_error(run: Future[None]) -> None:
+    if error := run.exception():
+        logger.error("the worker ended: %s", error, exc_info=error)
+
+
+async def _drained(worker: Stoppable, run: Future[None], drain_seconds: float | None) -> None:
+    """Wait for the end of a run that drains; after some time, have it give back what still runs."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    run.add_done_callback(lambda _run: loop.call_soon_threadsafe(ended.set))
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(drain_seconds):
+                await ended.wait()
+    finally:
+        if not run.done():
+            worker.stop_at_once()
+            await ended.wait()
 
 
 class Worker:
@@ -161,8 +243,6 @@ class Worker:
         Raises:
             ValueError: If the argument is wrong.
         """
-        from freshq.worker.serving import served  # noqa: PLC0415 - asyncio takes its time to load
-
         if drain_seconds is not None:
             checked_seconds("drain_seconds", drain_seconds)
         return served(self, self._run_on, drain_seconds)
@@ -179,3 +259,17 @@ class Worker:
         if callable(until):
             return lambda: request.drain or until()
         return lambda: request.drain or self._queue.now() >= until
+
+
+def blocking_queue(queue: BaseQueue | AsyncQueue) -> BaseQueue:
+    """Return a queue whose verbs block: of an AsyncQueue, the queue that it uses.
+
+    Raises:
+        ValueError: If it is no queue.
+    """
+    # Checking for the class would load asyncio, which is slow.
+    own: Any = getattr(queue, "queue", queue)
+    if not isinstance(own, BaseQueue):
+        msg = f"queue: must be a queue, such as Queue.sql(...), got {type(queue).__name__}"
+        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+    return own

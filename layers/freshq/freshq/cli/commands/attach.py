@@ -1,20 +1,48 @@
-"""`freshq attach`: adds freshq's indexes to an application's table."""
+"""Commands for the records of an application's table."""
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from freshq.cli.commands.progress import progress_bars
-from freshq.errors import needs, quoted
+from freshq.cli.command import Group, QueueCommand, QueueContext, Yes, parsed
+from freshq.cli.errors import printable
+from freshq.cli.output import compact_json
+from freshq.cli.process import progress_bars
+from freshq.errors import TaskNotFound, needs, quoted
 from freshq.model.checks import checked_count
 from freshq.policy.order import Order
+from freshq.queue.attached import AttachedQueue
 
 if TYPE_CHECKING:
-    from freshq.stores.dynamodb.table_key import KeyPart
-    from freshq.stores.dynamodb.tables.attachment import Attachment, AttachPlan
+    from freshq.cli.session import Session
+    from freshq.stores.dynamodb.attached.attach import Attachment, AttachPlan
+    from freshq.stores.dynamodb.key import KeyPart
+
+Table = Annotated[str, typer.Argument(help="The application's table.")]
+Key = Annotated[str, typer.Option(help="Its hash key. A range key is found.")]
+OrderBy = Annotated[
+    str | None, typer.Option(metavar="ATTRIBUTE", help="Order by this attribute of the records, not by time.")
+]
+Shards = Annotated[
+    int, typer.Option(help="Partitions of the index. Only one partition keeps the order strict.")
+]
+Stream = Annotated[
+    bool, typer.Option("--stream", help="Also enable the change stream, which the Lambda functions need.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their cost, and stop.")]
+RecordId = Annotated[
+    str | None,
+    typer.Argument(metavar="RECORD_ID", help="The record; in the shell, the current one by default."),
+]
+Record = Annotated[
+    str, typer.Argument(metavar="JSON", help="Its attributes, the key among them; - reads standard input.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Even if it is in a queue.")]
+app = typer.Typer(cls=Group, help="Records of an attached table: write, read, delete.", no_args_is_help=True)
 
 
 class AttachOrder(StrEnum):
@@ -40,11 +68,11 @@ BY_TIME: Final = {
     AttachOrder.LIFO: Order.LIFO,
     AttachOrder.PRIORITY: Order.FIFO,
 }
+
+
 BY_ATTRIBUTE: Final = {AttachOrder.ASCENDING: Order.FIFO, AttachOrder.DESCENDING: Order.LIFO}
 
 
-Table = Annotated[str, typer.Argument(help="The application's table.")]
-Key = Annotated[str, typer.Option(help="Its hash key. A range key is found.")]
 OrderOption = Annotated[
     AttachOrder | None,
     typer.Option(
@@ -53,20 +81,12 @@ OrderOption = Annotated[
         "With --order-by: ascending by default, or descending.",
     ),
 ]
-OrderBy = Annotated[
-    str | None, typer.Option(metavar="ATTRIBUTE", help="Order by this attribute of the records, not by time.")
-]
+
+
 OrderTypeOption = Annotated[
     OrderType | None,
     typer.Option("--order-type", help="Its type: number by default. Text is compared by its UTF-8 bytes."),
 ]
-Shards = Annotated[
-    int, typer.Option(help="Partitions of the index. Only one partition keeps the order strict.")
-]
-Stream = Annotated[
-    bool, typer.Option("--stream", help="Also enable the change stream, which the Lambda functions need.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their cost, and stop.")]
 
 
 def attach(
@@ -81,14 +101,14 @@ def attach(
 ) -> None:
     """Add freshq's indexes to a table in use. Safe to repeat."""
     with needs("aws"):
+        from freshq.stores.dynamodb.attached import attach as attaching  # noqa: PLC0415 - an extra
         from freshq.stores.dynamodb.calls import (  # noqa: PLC0415 - an extra
             check_table_name,
             default_client,
             translated,
         )
-        from freshq.stores.dynamodb.table_store import MAX_SHARDS  # noqa: PLC0415 - an extra
-        from freshq.stores.dynamodb.tables import attachment as attaching  # noqa: PLC0415 - an extra
-        from freshq.stores.dynamodb.tables.streams import enable_stream, stream_arn  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.store import MAX_SHARDS  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.table import enable_stream, stream_arn  # noqa: PLC0415 - an extra
     check_table_name(table)
     checked_count("shards", shards, MAX_SHARDS)
     chosen, by = _order(order, order_by), _order_by(order_by, order_type)
@@ -144,8 +164,8 @@ def _order_by(name: str | None, order_type: OrderType | None) -> KeyPart | None:
     Raises:
         ValueError: If it is none of the records' attributes, or there is only a type.
     """
-    from freshq.stores.dynamodb.names import ATTACHED_PREFIX  # noqa: PLC0415 - an extra
-    from freshq.stores.dynamodb.table_key import NUMBER, TEXT, KeyPart  # noqa: PLC0415 - an extra
+    from freshq.stores.dynamodb.key import NUMBER, TEXT, KeyPart  # noqa: PLC0415 - an extra
+    from freshq.stores.dynamodb.keyspace import ATTACHED_PREFIX  # noqa: PLC0415 - an extra
 
     if name is None:
         if order_type is not None:
@@ -182,3 +202,86 @@ def print_plan(plan: AttachPlan, attachment: Attachment) -> None:
         f"Put, claim and complete then cost about {plan.life_write_units:g} write units per record, claimed"
         " one at a time. Records that are not queued cost nothing."
     )
+
+
+def attached(session: Session, command: str) -> AttachedQueue:
+    """Return the session's queue if it is on an attached table.
+
+    Raises:
+        ValueError: If it is not; names the command.
+    """
+    if not isinstance(session.queue, AttachedQueue):
+        msg = f"{command}: only on an attached table; use the address dynamodb://TABLE?key=NAME"
+        raise ValueError(msg)  # noqa: TRY004 - wrong use is a ValueError throughout
+    return session.queue
+
+
+def hold(context: QueueContext, record_id: RecordId = None) -> None:
+    """Put a record of an attached table under construction. It cannot be queued until it is ready."""
+    session = context.session
+    held = attached(session, "hold").hold(session.task_id(record_id))
+    session.output.changed(held, session.queue.now())
+
+
+def ready(context: QueueContext, record_id: RecordId = None) -> None:
+    """Make a record of an attached table READY, from under construction or from a final status."""
+    session = context.session
+    record = attached(session, "ready").ready(session.task_id(record_id))
+    session.output.changed(record, session.queue.now())
+
+
+def record_put(context: QueueContext, record: Record) -> None:
+    """Write a record, over the one with its key if there is one. Its state in the queue stays."""
+    _write(context, record, "put")
+
+
+def record_upsert(context: QueueContext, record: Record) -> None:
+    """Write some attributes of a record, or a new record, and remove none."""
+    _write(context, record, "upsert")
+
+
+def _write(context: QueueContext, text: str, verb: str) -> None:
+    session = context.session
+    queue = attached(session, f"record {verb}")
+    record = parsed("record", sys.stdin.read() if text == "-" else text)
+    if not isinstance(record, dict):
+        msg = f"record: must be a JSON object, got {type(record).__name__}"
+        raise ValueError(msg)  # noqa: TRY004 - wrong use is a ValueError throughout
+    record_id = queue.put_record(record) if verb == "put" else queue.upsert_record(record)
+    session.see(record_id)
+    session.output.answer({"record_id": record_id}, f"record {printable(record_id)}: written")
+
+
+def record_get(context: QueueContext, record_id: RecordId = None) -> None:
+    """Print the application's attributes of a record as JSON."""
+    session = context.session
+    wanted = session.task_id(record_id)
+    record = attached(session, "record get").get_record(wanted)
+    if record is None:
+        raise TaskNotFound(wanted, session.queue.name, is_record=True)
+    session.see(wanted)
+    session.output.answer(record, compact_json(record))
+
+
+def record_delete(
+    context: QueueContext, record_id: RecordId = None, force: Force = False, yes: Yes = False
+) -> None:
+    """Delete a record from the table. Asks."""
+    session = context.session
+    queue, wanted = attached(session, "record delete"), session.task_id(record_id)
+    session.confirm(f"Delete record {printable(wanted)} from the table?", yes=yes)
+    queue.delete_record(wanted, force=force)
+    session.claims.pop(wanted, None)
+    session.output.answer({"deleted": 1}, f"record {printable(wanted)}: deleted")
+
+
+app.command("put", cls=QueueCommand)(record_put)
+
+
+app.command("upsert", cls=QueueCommand)(record_upsert)
+
+
+app.command("get", cls=QueueCommand)(record_get)
+
+
+app.command("delete", cls=QueueCommand)(record_delete)

@@ -1,4 +1,4 @@
-"""Commands that claim tasks and settle claims."""
+"""Commands that claim and settle."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshq.cli.command import QueueContext
-from freshq.cli.commands.arguments import LeaseSeconds, Limit, Reason, TaskId, Token, parsed
+from freshq.cli.command import LeaseSeconds, Limit, QueueContext, Reason, TaskId, Token, parsed
 from freshq.errors import RefusedError
 
 if TYPE_CHECKING:

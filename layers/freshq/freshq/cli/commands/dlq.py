@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from freshq.cli.command import Group, QueueCommand, QueueContext
-from freshq.cli.commands.arguments import Cursor, LeaseSeconds, Limit, TaskIds, Yes
-from freshq.cli.commands.attached_verbs import attached
+from freshq.cli.command import Cursor, Group, LeaseSeconds, Limit, QueueCommand, QueueContext, TaskIds, Yes
+from freshq.cli.commands.attach import attached
 from freshq.cli.errors import raise_last
-from freshq.cli.texts import counted
+from freshq.cli.output import counted
 from freshq.errors import RefusedError
 from freshq.model.checks import checked_count
 from freshq.model.task import TaskStatus

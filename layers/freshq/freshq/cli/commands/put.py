@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from freshq.cli.command import QueueContext
-from freshq.cli.commands.arguments import instant, parsed
+from freshq.cli.command import QueueContext, instant, parsed
 from freshq.cli.errors import printable
+from freshq.cli.output import counted
 from freshq.cli.session import Session
-from freshq.cli.texts import counted
 from freshq.errors import RefusedError
 from freshq.model.answers import PutOutcome
 from freshq.queue.attached import AttachedQueue
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from freshq.model.answers import Receipt
-    from freshq.stores.conflicts import OnConflict
+    from freshq.stores.base import OnConflict
 
 # Large enough to keep the store busy, small enough for the progress bar to move.
 BATCH_TASKS: Final = 200

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from freshq.cli.addresses import FORMS, QUEUE_OPTIONS, Address, open_queue, split_options
-from freshq.cli.process.ending import ControlChannel, WorkStatus, end_process, run_until_told
-from freshq.cli.texts import counted
+from freshq.cli.output import counted
+from freshq.cli.process import ControlChannel, WorkStatus, end_process, run_until_told
 from freshq.feeds.relay import DEFAULT_BATCH, Relay
 from freshq.model.task import MAX_SECONDS
 

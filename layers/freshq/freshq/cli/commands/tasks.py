@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshq.cli.command import QueueContext
-from freshq.cli.commands.arguments import Cursor, Limit, Reason, TaskId, Yes
-from freshq.cli.commands.attached_verbs import attached
+from freshq.cli.command import Cursor, Limit, QueueContext, Reason, TaskId, Yes
+from freshq.cli.commands.attach import attached
 from freshq.cli.errors import printable, raise_last
-from freshq.cli.facts import fields
-from freshq.cli.texts import counted
+from freshq.cli.output import counted, fields
 from freshq.errors import RefusedError
 from freshq.model.task import TaskStatus
 

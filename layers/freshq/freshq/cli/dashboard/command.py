@@ -46,7 +46,7 @@ def dashboard(
         raise ValueError(msg)
     found = []
     if schedules is not None:
-        from freshq.cli.commands.cron.loading import load_schedules  # noqa: PLC0415 - only with schedules
+        from freshq.cli.commands.cron import load_schedules  # noqa: PLC0415 - only with schedules
 
         found = load_schedules(schedules)
     session = context.session

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.concurrency import run_in_threadpool
 
-from freshq.cli.texts import json_text
+from freshq.cli.output import json_text
 from freshq.errors import FreshqError
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 from typing_extensions import override
 
-from freshq.cli.dashboard.access import LOOPBACK_NAMES, Access
-from freshq.cli.dashboard.app import application
+from freshq.cli.dashboard.app import LOOPBACK_NAMES, Access, application
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,30 +1,51 @@
-"""A snapshot of a queue: all that the dashboard shows, at a bounded cost whatever the backlog."""
+"""Snapshots of a queue, as the page shows them."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import asdict, dataclass
+from itertools import chain
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
-from freshq.cli.dashboard.marks import READ_TASKS, marks_of
-from freshq.cli.dashboard.rates import ShedRate, WaitSamples
-from freshq.cli.dashboard.survey import Surveyor
-from freshq.cli.dashboard.task_views import dead_letter_row, lease_row
-from freshq.model.task import TaskStatus
-from freshq.policy.flow import flow_window_seconds
-from freshq.queue.shared.flow import REFUSED
+from freshq.feeds.schedules import Cron, HighWaterMarks
+from freshq.model.task import LIVE, TaskStatus
+from freshq.policy.pressure import flow_window_seconds
+from freshq.policy.shedding import ShedReason
+from freshq.queue.shared.measures import REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from freshq.cli.dashboard.marks import Marks
-    from freshq.cli.dashboard.rates import Waits
-    from freshq.cli.dashboard.survey import Survey
+    from freshq.feeds.schedules import Schedule
     from freshq.model.task import Task
     from freshq.policy.pressure import Pressure
     from freshq.queue.base import BaseQueue
     from freshq.stores.base import Stats
 
+# More could neither be distinguished nor drawn smoothly.
+MAX_MARKS: Final = 600
+# Creation times read of each line for a snapshot.
+READ_TASKS: Final = 5_000
+# Ages in the picture's alternative as text, as shares of the max age.
+AGE_SHARES: Final = (0.1, 0.25, 0.5, 0.75, 1.0)
+# Knuth's multiplicative hash, of 32 bits (The Art of Computer Programming, volume 3, section 6.4).
+HASH_FACTOR: Final = 2_654_435_761
+HASH_BITS: Final = 32
+# Waits of claims are kept for this long.
+WAITS_SECONDS: Final = 60.0
+LIVE_COUNTS: Final = ("pending", "delayed", "taken")
+# A part is read this often, of so many tasks.
+PART_TASKS: Final = 1_000
+EVERY_SECONDS: Final = 2.0
+# Errors are written by the application, and may be long.
+ERROR_CHARS: Final = 300
+OVER: Final = {
+    TaskStatus.SUCCESS: "done",
+    TaskStatus.FAILURE: "became a dead letter",
+    TaskStatus.CANCELLED: "cancelled",
+    TaskStatus.SHED: "shed",
+}
 # Held tasks that are read, and how many of them are shown.
 READ_LEASES: Final = 500
 SHOWN_LEASES: Final = 50
@@ -33,6 +54,325 @@ SHOWN_DEAD_LETTERS: Final = 20
 # From this max age on, the picture ends at the oldest task instead: the deadline is too far away to see.
 MAX_HORIZON_SECONDS: Final = 7 * 86_400.0
 MIN_HORIZON_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The waiting tasks as the picture shows them.
+
+    Attributes:
+        ages_ms: The age of each mark in whole milliseconds before those of the time of the snapshot, the
+            youngest first.
+        one_in: How many tasks a mark stands for.
+        older: Waiting tasks that are older than all those read; at least, if the backlog is not counted.
+        by_age: Pairs of an age in seconds and the number of the tasks read that are younger.
+    """
+
+    ages_ms: tuple[int, ...]
+    one_in: int
+    older: int
+    by_age: tuple[tuple[float, int], ...]
+
+
+def marks_of(
+    created: Mapping[str | None, Sequence[float]], pending: int, now: float, horizon_seconds: float
+) -> Marks:
+    """Return the marks of the waiting tasks.
+
+    Which tasks have a mark depends on their creation times alone, so that the same ones have one in every
+    snapshot; and the number of tasks that a mark stands for is a power of two, so that it seldom changes.
+
+    Args:
+        created: Creation times by group, in seconds since the epoch.
+        pending: How many tasks wait, as far as they are counted.
+        now: Current time in seconds since the epoch.
+        horizon_seconds: The greatest age that the picture has.
+    """
+    times = sorted(chain.from_iterable(created.values()), reverse=True)
+    one_in = 1
+    while len(times) > MAX_MARKS * one_in:
+        one_in *= 2
+    # Each rounded by itself: the creation time that the page computes is then the same in every snapshot.
+    ages_ms = tuple(round(now * 1000) - round(time * 1000) for time in times if _hash(time) % one_in == 0)
+    ages_seconds = [horizon_seconds * share for share in AGE_SHARES]
+    by_age = tuple((age, sum(now - time < age for time in times)) for age in ages_seconds)
+    return Marks(ages_ms, one_in, max(0, pending - len(times)), by_age)
+
+
+def _hash(created: float) -> int:
+    """Return a number that looks random, from the highest bits of the hash."""
+    return (round(created * 1e6) * HASH_FACTOR % (1 << HASH_BITS)) >> (HASH_BITS // 2)
+
+
+class ShedRate:
+    """Estimates the rate of what ends without being served, from the balance of the queue.
+
+    What was offered was served, is still live, or ended otherwise: shed, turned away, failed or cancelled.
+    """
+
+    def __init__(self, window_seconds: float) -> None:
+        self._window_seconds = window_seconds
+        self._live: deque[tuple[float, int]] = deque()
+
+    def per_second(self, now: float, stats: Stats, pressure: Pressure) -> float | None:
+        """Return the rate; None if it is not known yet, or the live tasks are too many to count."""
+        if any(state in stats.bounded for state in ("pending", "delayed")):
+            self._live.clear()
+            return None
+        self._live.append((now, sum(getattr(stats, state) for state in LIVE_COUNTS)))
+        while len(self._live) > 1 and now - self._live[1][0] >= self._window_seconds:
+            self._live.popleft()
+        since, live_then = self._live[0]
+        if now - since < min(1.0, self._window_seconds):
+            return None
+        growth = (self._live[-1][1] - live_then) / (now - since)
+        return max(0.0, pressure.offered_per_second - pressure.served_per_second - growth)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long tasks waited for their first claim, of those that a snapshot found in work.
+
+    Attributes:
+        tasks: How many.
+        p50_seconds: The median; None without any.
+        p90_seconds: What nine in ten did not exceed.
+        p99_seconds: What 99 in a hundred did not exceed.
+    """
+
+    tasks: int
+    p50_seconds: float | None
+    p90_seconds: float | None
+    p99_seconds: float | None
+
+
+class WaitSamples:
+    """Collects the waits of tasks that were claimed first since the last snapshot, and are still in work."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque()
+        self._last_snapshot: float | None = None
+
+    def add(self, now: float, held: Iterable[Task]) -> Waits:
+        """Take the tasks found in work, and return the waits of the last minute."""
+        since = now if self._last_snapshot is None else self._last_snapshot
+        for task in held:
+            if task.first_claim_at is not None and since < task.first_claim_at <= now:
+                self._samples.append((now, max(0.0, task.first_claim_at - task.created)))
+        self._last_snapshot = now
+        while self._samples and now - self._samples[0][0] > WAITS_SECONDS:
+            self._samples.popleft()
+        waits = sorted(wait for _at, wait in self._samples)
+        return Waits(len(waits), *(nearest_rank(waits, share) for share in (0.5, 0.9, 0.99)))
+
+
+def nearest_rank(ordered: Sequence[float], share: float) -> float | None:
+    """Return the value that a share of the values does not exceed, by nearest rank; None without values."""
+    return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+def schedule_rows(queue: BaseQueue, schedules: Sequence[Schedule]) -> list[dict[str, Any]]:
+    """Return a row for each schedule.
+
+    Raises:
+        StoreError: If the store did not answer.
+    """
+    now, high_water_marks = queue.now(), HighWaterMarks(queue)
+    rows = []
+    for schedule in schedules:
+        state = high_water_marks.read(schedule.record_name)
+        when = schedule.when
+        rows.append(
+            {
+                "name": schedule.name,
+                "when": f"{when.expression} ({when.zone})"
+                if isinstance(when, Cron)
+                else f"every {when.seconds:g} s",
+                "started": state is not None,
+                "up_to": None if state is None else state.last,
+                "failed": 0 if state is None else len(state.failed),
+                "next": next(when.ticks(now), None),
+            }
+        )
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the last complete pass over the tasks found, or the first one so far.
+
+    Attributes:
+        tasks: How many tasks it read.
+        complete: Whether it read all.
+        by_status: Number of tasks by status.
+        by_reason: Number of shed tasks by reason.
+    """
+
+    tasks: int
+    complete: bool
+    by_status: Mapping[str, int]
+    by_reason: Mapping[str, int]
+
+
+class Surveyor:
+    """Surveys a queue's tasks part by part, again and again."""
+
+    def __init__(self, queue: BaseQueue) -> None:
+        self._queue = queue
+        self._next_part_at = 0.0
+        self._last: Survey | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._cursor: str | None = None
+        self._tasks = 0
+        self._statuses: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+
+    def restart(self) -> None:
+        """Restart at the next snapshot: an operator changed something."""
+        self._start()
+        self._next_part_at = 0.0
+
+    def survey(self) -> Survey:
+        """Return the survey; read the next part if it is time to.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        now = self._queue.now()
+        if now >= self._next_part_at:
+            self._survey_part()
+            self._next_part_at = now + EVERY_SECONDS
+        return self._last or self._so_far(complete=False)
+
+    def _survey_part(self) -> None:
+        page = self._queue.list(limit=PART_TASKS, cursor=self._cursor)
+        for task in page:
+            self._count(task)
+        self._cursor = page.cursor
+        if page.cursor is None:
+            self._last = self._so_far(complete=True)
+            self._start()
+
+    def _count(self, task: Task) -> None:
+        self._tasks += 1
+        self._statuses[task.status.value] += 1
+        if task.status is TaskStatus.SHED:
+            self._reasons[task.shed_reason.value if task.shed_reason else ShedReason.EXPIRED.value] += 1
+
+    def _so_far(self, *, complete: bool) -> Survey:
+        return Survey(self._tasks, complete, dict(self._statuses), dict(self._reasons))
+
+
+def lease_row(task: Task, now: float) -> dict[str, Any]:
+    """Return a held task as a row: `held_seconds` counts from its claim."""
+    return _row(task, now) | {
+        "held_seconds": max(0.0, now - (task.last_claim_at or task.updated)),
+        "left_seconds": (task.lease_until or now) - now,
+        **_progress(task),
+    }
+
+
+def dead_letter_row(task: Task, live_until: float, now: float) -> dict[str, Any]:
+    """Return a dead letter as a row; a stale one could not be claimed, so it is not redriven."""
+    return _row(task, now) | {
+        "error": _short(task.error),
+        "since_seconds": max(0.0, now - (task.dead_at or task.updated)),
+        "redrivable": live_until > now,
+    }
+
+
+def listed_row(task: Task, now: float) -> dict[str, Any]:
+    """Return a task of a list as a row."""
+    return _row(task, now) | {"error": _short(task.error)}
+
+
+def details(task: Task, now: float) -> dict[str, Any]:
+    """Return all about a task but its payload and result, and its history as far as the queue keeps it."""
+    return _row(task, now) | {
+        "delayed": task.delayed,
+        "deadline": task.deadline,
+        "error": task.error,
+        "shed_reason": task.shed_reason,
+        "has_result": task.result is not None,
+        **_progress(task),
+        "history": [{"at": at, "event": event} for at, event in _in_order(_history(task, now))],
+    }
+
+
+def contents(task: Task) -> dict[str, Any]:
+    """Return the payload and the result of a task, for someone who asked for them."""
+    return {"payload": task.payload, "result": task.result}
+
+
+def _row(task: Task, now: float) -> dict[str, Any]:
+    return {
+        "task_id": task.task_id,
+        "status": task.status_at(now).value,
+        "group": task.group,
+        "kind": task.kind,
+        "priority": task.priority,
+        "attempts": task.attempts,
+        "age_seconds": max(0.0, now - task.created),
+    }
+
+
+def _progress(task: Task) -> dict[str, Any]:
+    return {"progress_fraction": task.progress_fraction, "progress_step": task.progress_step}
+
+
+def _in_order(events: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Return events by their time. Those of one millisecond stay as they are: creation times never tie."""
+    return sorted(events, key=lambda event: round(event[0], 3))
+
+
+def _short(error: str | None) -> str | None:
+    return error if error is None or len(error) <= ERROR_CHARS else f"{error[:ERROR_CHARS]}…"
+
+
+def _history(task: Task, now: float) -> Iterator[tuple[float, str]]:
+    """Yield the times that the task carries."""
+    status = task.status_at(now)
+    moments = [*_past(task)]
+    if status in LIVE:
+        moments += _ahead(task, status)
+    else:
+        moments.append(_end(task, status))
+    yield from ((at, event) for at, event in moments if at is not None)
+
+
+def _past(task: Task) -> Iterator[tuple[float | None, str]]:
+    yield task.put_at, "put"
+    if task.created != task.put_at:
+        yield task.created, "joined its line"
+    yield task.first_claim_at, "claimed for the first time"
+    if task.last_claim_at != task.first_claim_at:
+        yield task.last_claim_at, "claimed last"
+    if task.status is not TaskStatus.FAILURE:
+        yield task.dead_at, "was a dead letter"
+
+
+def _ahead(task: Task, status: TaskStatus) -> Iterator[tuple[float | None, str]]:
+    if status is TaskStatus.TAKEN:
+        yield task.lease_until, "end of its lease"
+    elif task.attempts:
+        yield task.updated, f"returned to its line after {_attempts(task.attempts)}"
+    if task.delayed:
+        yield task.not_before, "due"
+    yield task.deadline, "deadline"
+
+
+def _end(task: Task, status: TaskStatus) -> tuple[float, str]:
+    if status is TaskStatus.SHED and task.shed_reason is None:
+        return task.deadline, "shed: its deadline passed"
+    reason = f": {task.shed_reason}" if task.shed_reason else ""
+    end = OVER.get(status, status.value.lower().replace("_", " "))
+    return task.updated, f"{end}{reason}, after {_attempts(task.attempts)}"
+
+
+def _attempts(number: int) -> str:
+    return f"{number} attempt" if number == 1 else f"{number} attempts"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,11 @@
-"""Resources and their entries on one DynamoDB table."""
+"""Store resources and callers in a DynamoDB table."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import zlib
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -10,35 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from typing_extensions import override
 
 from freshq.errors import StoreError
-from freshq.matching.callers import CallerStatus
-from freshq.matching.resource import Resource
-from freshq.matching.stores.base import ChangedError, MatchStore
-from freshq.matching.stores.caller_items import (
-    LINE_PARTITION,
-    asking_key,
-    asking_partition,
-    caller_actions,
-    caller_key,
-    decode_caller,
-    forgetting_actions,
-)
-from freshq.matching.stores.items import (
-    COMBINATIONS_PARTITION,
-    NAMES_KEY,
-    RESOURCE_SHARDS,
-    actions_of,
-    decode_entry,
-    decode_resource,
-    encode_combination,
-    entry_partition,
-    resource_key,
-    resource_partition,
-)
-from freshq.matching.stores.transactions import Transactions
+from freshq.matching.places import places_of
+from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
+from freshq.matching.stores.base import ChangedError, MatchStore, Transactions
 from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed, check_table_name, default_client, translated
-from freshq.stores.dynamodb.schema import WAITER_CONFIG
-from freshq.stores.dynamodb.server_time import compared, server_time
+from freshq.stores.dynamodb.clock import compared, server_time
+from freshq.stores.dynamodb.keyspace import WAITER_CONFIG, milliseconds, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -46,16 +27,296 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
     from types_boto3_dynamodb.type_defs import CreateTableInputTypeDef
 
-    from freshq.matching.callers import Caller
     from freshq.matching.places import Place
-    from freshq.matching.resource import Entry
     from freshq.matching.stores.base import Change, Span
     from freshq.stores.clocks import TimeRange
-    from freshq.stores.dynamodb.names import Item
+    from freshq.stores.dynamodb.keyspace import Item
 
+# A partition of the table can write 1,000 units per second. A cycle of a resource writes 5 units here, so
+# the shards allow 1,600 cycles per second.
+RESOURCE_SHARDS: Final = 8
+NAMES_KEY: Final[Item] = {"pk": {"S": "names"}, "sk": {"S": "names"}}
+# When a version was written. The stream's own times are whole seconds.
+CHANGED_AT: Final = "changedAt"
+_RESOURCES: Final = "resource#"
+COMBINATIONS_PARTITION: Final = "combinations"
+# A range key has at most 1,024 bytes; the hash of a longer combination stands for its end.
+MAX_COMBINATION_KEY_BYTES: Final = 1000
+DIGEST_CHARS: Final = 64
+CALLER_SHARDS: Final = 8
+LINE_PARTITION: Final = "callers"
+_CALLERS: Final = "caller#"
 logger = logging.getLogger(__name__)
-
 KEYS: Final = (("pk", "HASH"), ("sk", "RANGE"))
+
+
+def encode_combination(combination: str) -> Item:
+    """Return the item of a full combination of values."""
+    key = combination
+    if len(key) > MAX_COMBINATION_KEY_BYTES:
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        key = f"{key[: MAX_COMBINATION_KEY_BYTES - DIGEST_CHARS]}{digest}"
+    # The resource without attributes has an empty combination, which cannot be a key.
+    return {
+        "pk": {"S": COMBINATIONS_PARTITION},
+        "sk": {"S": f"#{key}"},
+        "combination": {"S": combination},
+    }
+
+
+def resource_partition(shard: int) -> str:
+    """Return the hash key of the resources of a shard."""
+    return f"{_RESOURCES}{shard}"
+
+
+def changed_at(at: float) -> Item:
+    """Return the attribute that says when a version was written."""
+    return {CHANGED_AT: milliseconds(at)}
+
+
+def is_resource(partition: str) -> bool:
+    """Return whether the items of a partition are resources, and not their entries."""
+    return partition.startswith(_RESOURCES)
+
+
+def resource_key(resource_id: str) -> Item:
+    """Return the key of a resource."""
+    return {"pk": {"S": resource_partition(_shard(resource_id))}, "sk": {"S": resource_id}}
+
+
+def _shard(text: str) -> int:
+    return zlib.crc32(text.encode()) % RESOURCE_SHARDS
+
+
+def entry_partition(partition: str) -> str:
+    """Return the hash key of the entries of a partition."""
+    return f"line#{partition}"
+
+
+def _shared(resource: Resource) -> Item:
+    item: Item = {
+        "resourceId": {"S": resource.resource_id},
+        "attributes": {"M": {name: {"SS": list(values)} for name, values in resource.attributes.items()}},
+        "requestToken": {"S": resource.token},
+    }
+    if resource.since is not None:
+        item["since"] = milliseconds(resource.since)
+    return item
+
+
+def encode_resource(resource: Resource, at: float) -> Item:
+    """Return the item of a resource.
+
+    Args:
+        resource: The resource.
+        at: When this version is written, in seconds since the epoch.
+    """
+    item = resource_key(resource.resource_id) | _shared(resource)
+    item |= {"resourceStatus": {"S": resource.status.value}} | changed_at(at)
+    if resource.lease_until is not None:
+        item["leaseUntil"] = milliseconds(resource.lease_until)
+    if resource.caller_id is not None:
+        item["callerId"] = {"S": resource.caller_id}
+    return item
+
+
+def _encode_entry(resource: Resource, key: Item, last_name: str) -> Item:
+    return key | _shared(resource) | {"lastName": {"S": last_name}}
+
+
+def _resource(item: Item, status: ResourceStatus) -> Resource:
+    return Resource(
+        resource_id=item["resourceId"]["S"],
+        attributes={
+            name: tuple(sorted(values["SS"])) for name, values in sorted(item["attributes"]["M"].items())
+        },
+        status=status,
+        token=item["requestToken"]["S"],
+        since=seconds(item["since"]) if "since" in item else None,
+        lease_until=seconds(item["leaseUntil"]) if "leaseUntil" in item else None,
+        caller_id=item["callerId"]["S"] if "callerId" in item else None,
+    )
+
+
+def decode_resource(item: Item) -> Resource:
+    """Return the resource of an item."""
+    return _resource(item, ResourceStatus(item["resourceStatus"]["S"]))
+
+
+def decode_entry(item: Item) -> Entry:
+    """Return the entry of an item."""
+    return Entry(item["sk"]["S"], _resource(item, ResourceStatus.QUEUED), item["lastName"]["S"])
+
+
+def guard(before: Resource | None) -> Item:
+    """Return the condition that a resource is still as before."""
+    if before is None:
+        return {"ConditionExpression": "attribute_not_exists(pk)"}
+    return {
+        "ConditionExpression": "resourceStatus = :status AND requestToken = :token",
+        "ExpressionAttributeValues": {
+            ":status": {"S": before.status.value},
+            ":token": {"S": before.token},
+        },
+    }
+
+
+def same_token(token: str) -> Item:
+    """Return the condition that an item still has a token."""
+    return {
+        "ConditionExpression": "requestToken = :token",
+        "ExpressionAttributeValues": {":token": {"S": token}},
+    }
+
+
+def _entry_key(resource: Resource, place: Place) -> Item:
+    key = place.sort_key(resource.since or 0.0, resource.resource_id)
+    return {"pk": {"S": entry_partition(place.partition)}, "sk": {"S": key}}
+
+
+def _entry_keys(resource: Resource | None) -> list[Item]:
+    if resource is None or resource.status is not ResourceStatus.QUEUED:
+        return []
+    return [_entry_key(resource, place) for place in places_of(resource.attributes)]
+
+
+def actions_of(table: str, change: Change) -> list[Item]:
+    """Return the actions that replace a version of a resource; the first writes the resource itself."""
+    before, after = change.before, change.after
+    resource = after or before
+    if resource is None:
+        return []
+    arguments: Item = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    own: dict[str, Any] = (
+        {"Delete": {"Key": resource_key(resource.resource_id), **arguments, **guard(before)}}
+        if after is None
+        else {"Put": {"Item": encode_resource(after, change.at), **arguments, **guard(before)}}
+    )
+    actions: list[Item] = [own]
+    for key in _entry_keys(before):
+        # A resource that left and returned at the same time has other entries, with another token.
+        same_entry = same_token("" if before is None else before.token)
+        actions.append({"Delete": {"TableName": table, "Key": key, **same_entry}})
+    for key in _entry_keys(after):
+        put = {"Item": _encode_entry(resource, key, change.last_name), **guard(None)}
+        actions.append({"Put": {"TableName": table, **put}})
+    return actions
+
+
+def is_caller(partition: str) -> bool:
+    """Return whether the items of a partition are callers, and not their places in the line."""
+    return partition.startswith(_CALLERS)
+
+
+def caller_key(caller_id: str) -> Item:
+    """Return the key of a caller."""
+    shard = zlib.crc32(caller_id.encode()) % CALLER_SHARDS
+    return {"pk": {"S": f"{_CALLERS}{shard}"}, "sk": {"S": caller_id}}
+
+
+def _line_key(key: str) -> Item:
+    return {"pk": {"S": LINE_PARTITION}, "sk": {"S": key}}
+
+
+def asking_key(question: str, key: str) -> Item:
+    """Return the key of the item which says that the caller with this key in the line asks a question."""
+    return {"pk": {"S": asking_partition(question)}, "sk": {"S": key}}
+
+
+def asking_partition(question: str) -> str:
+    """Return the hash key of the callers who ask a question."""
+    return f"asks#{question}"
+
+
+def encode_caller(caller: Caller) -> Item:
+    """Return the attributes of a caller, without a key."""
+    item: Item = {
+        "callerId": {"S": caller.caller_id},
+        "callerStatus": {"S": caller.status.value},
+        "requestToken": {"S": caller.token},
+        "since": milliseconds(caller.since),
+        "criteria": {"S": ranks_text(caller)},
+    }
+    if caller.resource_id is not None:
+        item["resourceId"] = {"S": caller.resource_id}
+        item["rank"] = {"N": str(caller.rank)}
+        item["met"] = {"S": json.dumps(caller.criteria)}
+    return item
+
+
+def decode_caller(item: Item) -> Caller:
+    """Return the caller of an item."""
+    return Caller(
+        caller_id=item["callerId"]["S"],
+        status=CallerStatus(item["callerStatus"]["S"]),
+        token=item["requestToken"]["S"],
+        ranks=ranks_of(item["criteria"]["S"]),
+        since=seconds(item["since"]),
+        resource_id=item["resourceId"]["S"] if "resourceId" in item else None,
+        rank=int(item["rank"]["N"]) if "rank" in item else 0,
+        criteria=json.loads(item["met"]["S"]) if "met" in item else None,
+    )
+
+
+def ranks_text(caller: Caller) -> str:
+    """Return what a caller asks as a string to store."""
+    return json.dumps(caller.ranks, ensure_ascii=False)
+
+
+def ranks_of(text: str) -> Any:  # noqa: ANN401 - parsed JSON
+    """Return what a caller asks."""
+    return tuple(tuple(asks) for asks in json.loads(text))
+
+
+def caller_actions(table: str, change: Change) -> list[Item]:
+    """Return the actions that replace a version of a caller, and its entry in the line.
+
+    A caller who leaves the line keeps the items of its questions for now: the resource that it is matched
+    with may need all other actions of the transaction.
+    """
+    before, after = change.caller_before, change.caller_after
+    caller = after or before
+    if caller is None:
+        return []
+    condition = guard(None) if before is None else same_token(before.token)
+    arguments: Item = {
+        "TableName": table,
+        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        **condition,
+    }
+    key = caller_key(caller.caller_id)
+    own: dict[str, Any] = (
+        {"Delete": {"Key": key, **arguments}}
+        if after is None
+        else {"Put": {"Item": key | encode_caller(after) | changed_at(change.at), **arguments}}
+    )
+    actions: list[Item] = [own]
+    if before is not None and before.status is CallerStatus.WAITING:
+        actions.append(
+            {"Delete": {"TableName": table, "Key": _line_key(before.sort_key), **same_token(before.token)}}
+        )
+    joined = [] if after is None else _line_items(after)
+    return actions + [{"Put": {"TableName": table, "Item": item, **guard(None)}} for item in joined]
+
+
+def forgetting_actions(table: str, question: str, key: str) -> list[Item]:
+    """Return the actions that delete the item of a question, unless a caller waits under its key.
+
+    A query may see the items of a transaction one by one: a caller who just joined the line asks already, and
+    is not read as waiting yet. That nobody has an entry under the key is checked by a deletion of none, as a
+    check would need one more permission.
+    """
+    nobody = {"Key": _line_key(key), **guard(None)}
+    asked = {"Key": asking_key(question, key)}
+    return [{"Delete": {"TableName": table, **deleted}} for deleted in (nobody, asked)]
+
+
+def _line_items(caller: Caller) -> list[Item]:
+    """Return the entry of a caller in the line, and the items of its questions; none unless it waits."""
+    if caller.status is not CallerStatus.WAITING:
+        return []
+    asked = [asking_key(question, caller.sort_key) for question in caller.questions]
+    return [_line_key(caller.sort_key) | encode_caller(caller), *asked]
 
 
 def match_table_definition(table: str) -> CreateTableInputTypeDef:

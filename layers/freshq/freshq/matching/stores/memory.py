@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from freshq.matching.callers import CallerStatus, caller_id_of
 from freshq.matching.places import places_of
-from freshq.matching.resource import Entry, ResourceStatus
+from freshq.matching.resource import CallerStatus, Entry, ResourceStatus, caller_id_of
 from freshq.matching.stores.base import ChangedError, MatchStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from freshq.matching.callers import Caller
     from freshq.matching.places import Place
-    from freshq.matching.resource import Resource
+    from freshq.matching.resource import Caller, Resource
     from freshq.matching.stores.base import Change, Span
 
 

@@ -1,40 +1,366 @@
-"""Resources, their entries and callers in SQLite, PostgreSQL, MariaDB or MySQL."""
+"""Store resources and callers in a SQL database."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import sqlalchemy as sa
 from typing_extensions import override
 
-from freshq.matching.resource import Entry, Resource, ResourceStatus
+from freshq.matching.history import caller_events, numbered, queues_of, resource_events
+from freshq.matching.places import MAX_NAME_BYTES, MAX_RESOURCE_ID_BYTES, places_of
+from freshq.matching.resource import Caller, CallerStatus, Entry, Resource, ResourceStatus
 from freshq.matching.stores.base import ChangedError, MatchStore
-from freshq.matching.stores.sql_history import MatchHistory
-from freshq.matching.stores.sql_rows import (
-    asks_rows,
-    caller_of_row,
-    caller_row,
-    digest,
-    entry_rows,
-    resource_of,
-    resource_row,
-)
-from freshq.matching.stores.sql_tables import tables_of
-from freshq.stores.sql.connection_limits import ConnectionLimits
 from freshq.stores.sql.database import Database
-from freshq.stores.sql.ownership import check_owned
+from freshq.stores.sql.engine import ConnectionLimits
+from freshq.stores.sql.history import SqlHistory
+from freshq.stores.sql.migrations import check_owned
+from freshq.stores.sql.rows import microseconds
+from freshq.stores.sql.schema import (
+    NAME_BYTES,
+    NO_BATCH,
+    STATUS_CHARS,
+    TOKEN_BYTES,
+    checked_table,
+    key_text,
+    long_text,
+    schema,
+)
 from freshq.stores.sql.statements import dialect_insert
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
-    from freshq.matching.callers import Caller
+    from freshq.matching.history import Event
     from freshq.matching.places import Place
     from freshq.matching.stores.base import Change, Span
     from freshq.stores.clocks import TimeRange
 
+DIGEST_CHARS: Final = 64
+# A group, both strings quoted; the time and an id; and what separates them.
+SORT_KEY_BYTES: Final = 800
+LINE_KEY_BYTES: Final = 16 + 1 + MAX_RESOURCE_ID_BYTES
+# Most lives whose events one call of `prune` deletes.
+PRUNE_LIVES: Final = 1_000
 # Rows of resources to read at a time.
 PAGE_ROWS: Final = 1000
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of one store.
+
+    Attributes:
+        metadata: All of them.
+        resources: One row for each resource.
+        entries: One row for each entry of a queued resource. `place` is the hash of its partition.
+        names: One row for each attribute name.
+        combinations: One row for each full combination of values, by its hash.
+        callers: One row for each caller. `line_key` is set only while the caller waits.
+        asks: One row for each question of a waiting caller. `place` is the hash of the question.
+    """
+
+    metadata: sa.MetaData
+    resources: sa.Table
+    entries: sa.Table
+    names: sa.Table
+    combinations: sa.Table
+    callers: sa.Table
+    asks: sa.Table
+
+
+def tables_of(table: str, dialect: str) -> Tables:
+    """Return the tables of a store, which all stores on the same tables share.
+
+    Args:
+        table: Name of the table of resources; the names of the others begin with it.
+        dialect: Name of the database's dialect.
+
+    Raises:
+        ValueError: If the name is not valid.
+    """
+    return _tables_of(checked_table(table), dialect)
+
+
+@lru_cache(maxsize=16)
+def _tables_of(table: str, dialect: str) -> Tables:
+    metadata = sa.MetaData()
+    options: dict[str, Any] = {f"{dialect}_charset": "utf8mb4"} if dialect in ("mysql", "mariadb") else {}
+    return Tables(
+        metadata,
+        _resources(table, metadata, options),
+        _entries(table, metadata, options),
+        sa.Table(
+            f"{table}_names",
+            metadata,
+            sa.Column("name", key_text(MAX_NAME_BYTES), primary_key=True),
+            **options,
+        ),
+        sa.Table(
+            f"{table}_combinations",
+            metadata,
+            sa.Column("digest", sa.String(DIGEST_CHARS), primary_key=True),
+            sa.Column("combination", long_text(), nullable=False),
+            **options,
+        ),
+        _callers(table, metadata, options),
+        sa.Table(
+            f"{table}_asks",
+            metadata,
+            sa.Column("place", sa.String(DIGEST_CHARS), primary_key=True),
+            sa.Column("line_key", key_text(LINE_KEY_BYTES), primary_key=True),
+            **options,
+        ),
+    )
+
+
+def _resources(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> sa.Table:
+    return sa.Table(
+        table,
+        metadata,
+        sa.Column("resource_id", key_text(MAX_RESOURCE_ID_BYTES), primary_key=True),
+        sa.Column("attributes", long_text(), nullable=False),
+        sa.Column("status", sa.String(STATUS_CHARS), nullable=False),
+        sa.Column("token", sa.String(TOKEN_BYTES), nullable=False),
+        sa.Column("since_us", sa.BigInteger),
+        sa.Column("lease_until_us", sa.BigInteger),
+        sa.Column("caller_id", key_text(MAX_RESOURCE_ID_BYTES)),
+        **options,
+    )
+
+
+def _entries(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> sa.Table:
+    return sa.Table(
+        f"{table}_entries",
+        metadata,
+        sa.Column("place", sa.String(DIGEST_CHARS), primary_key=True),
+        sa.Column("sort_key", key_text(SORT_KEY_BYTES), primary_key=True),
+        sa.Column("resource_id", key_text(MAX_RESOURCE_ID_BYTES), nullable=False),
+        sa.Column("last_name", key_text(MAX_NAME_BYTES), nullable=False),
+        sa.Column("names", sa.SmallInteger, nullable=False),
+        **options,
+    )
+
+
+def _callers(table: str, metadata: sa.MetaData, options: Mapping[str, Any]) -> sa.Table:
+    callers = sa.Table(
+        f"{table}_callers",
+        metadata,
+        sa.Column("caller_id", key_text(MAX_RESOURCE_ID_BYTES), primary_key=True),
+        sa.Column("status", sa.String(STATUS_CHARS), nullable=False),
+        sa.Column("token", sa.String(TOKEN_BYTES), nullable=False),
+        sa.Column("since_us", sa.BigInteger, nullable=False),
+        sa.Column("criteria", long_text(), nullable=False),
+        sa.Column("line_key", key_text(LINE_KEY_BYTES)),
+        sa.Column("resource_id", key_text(MAX_RESOURCE_ID_BYTES)),
+        sa.Column("preference", sa.SmallInteger, nullable=False),
+        sa.Column("met", long_text()),
+        **options,
+    )
+    sa.Index(f"{table}_line", callers.c.line_key)
+    return callers
+
+
+def digest(text: str) -> str:
+    """Return a hash of a string that may be too long for a key."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def resource_row(resource: Resource) -> dict[str, Any]:
+    """Return the row of a resource."""
+    return {
+        "resource_id": resource.resource_id,
+        "attributes": json.dumps(dict(resource.attributes), ensure_ascii=False),
+        "status": resource.status.value,
+        "token": resource.token,
+        "since_us": None if resource.since is None else microseconds(resource.since),
+        "lease_until_us": None if resource.lease_until is None else microseconds(resource.lease_until),
+        "caller_id": resource.caller_id,
+    }
+
+
+def resource_of(row: sa.Row[Any]) -> Resource:
+    """Return the resource of a row."""
+    return Resource(
+        row.resource_id,
+        {name: tuple(values) for name, values in json.loads(row.attributes).items()},
+        ResourceStatus(row.status),
+        row.token,
+        None if row.since_us is None else row.since_us / 1e6,
+        None if row.lease_until_us is None else row.lease_until_us / 1e6,
+        row.caller_id,
+    )
+
+
+def entry_rows(resource: Resource | None, last_name: str = "") -> list[dict[str, Any]]:
+    """Return the rows of the entries of a version of a resource; none unless it is queued."""
+    if resource is None or resource.status is not ResourceStatus.QUEUED or resource.since is None:
+        return []
+    return [
+        {
+            "place": digest(place.partition),
+            "sort_key": place.sort_key(resource.since, resource.resource_id),
+            "resource_id": resource.resource_id,
+            "last_name": last_name,
+            "names": len(resource.attributes),
+        }
+        for place in places_of(resource.attributes)
+    ]
+
+
+def asks_rows(caller: Caller | None) -> list[dict[str, Any]]:
+    """Return the rows of the questions of a version of a caller; none unless the caller waits."""
+    if caller is None or caller.status is not CallerStatus.WAITING:
+        return []
+    return [{"place": digest(question), "line_key": caller.sort_key} for question in caller.questions]
+
+
+def caller_row(caller: Caller) -> dict[str, Any]:
+    """Return the row of a caller."""
+    return {
+        "caller_id": caller.caller_id,
+        "status": caller.status.value,
+        "token": caller.token,
+        "since_us": microseconds(caller.since),
+        "criteria": json.dumps(caller.ranks, ensure_ascii=False),
+        "line_key": caller.sort_key if caller.status is CallerStatus.WAITING else None,
+        "resource_id": caller.resource_id,
+        "preference": caller.rank,
+        "met": None if caller.criteria is None else json.dumps(caller.criteria, ensure_ascii=False),
+    }
+
+
+def caller_of_row(row: sa.Row[Any]) -> Caller:
+    """Return the caller of a row."""
+    return Caller(
+        row.caller_id,
+        CallerStatus(row.status),
+        row.token,
+        tuple(tuple(asks) for asks in json.loads(row.criteria)),
+        row.since_us / 1e6,
+        row.resource_id,
+        row.preference,
+        None if row.met is None else json.loads(row.met),
+    )
+
+
+class MatchHistory(SqlHistory):
+    """The histories of the resources of a table and of its callers. Thread-safe."""
+
+    command: ClassVar = "freshq match create"
+
+    def __init__(self, database: Database, table: str) -> None:
+        """Send nothing yet.
+
+        Args:
+            database: The database.
+            table: Name of the table of resources; the names of the others begin with it.
+        """
+        parts = schema(f"{table}_lives", database.dialect)
+        history = _history(f"{table}_lives_history", database.dialect)
+        super().__init__(database, replace(parts, history=history))
+        self.queues = queues_of(table)
+        self.tables = (parts.records, parts.histories, history)
+        self._insert = _insert_if_kept(history, parts.histories)
+
+    def create_tables(self, connection: sa.Connection) -> None:
+        """Create the tables that are missing."""
+        for table in self.tables:
+            table.create(connection, checkfirst=True)
+
+    def drop_tables(self, connection: sa.Connection) -> None:
+        """Drop the tables that are there."""
+        for table in self.tables:
+            table.drop(connection, checkfirst=True)
+
+    def keep(self, seconds: float) -> None:
+        """Keep the histories for some time; 0: end them."""
+        for queue in self.queues:
+            if seconds > 0:
+                self.begin(queue, seconds)
+            else:
+                self.end(queue)
+
+    def check_all(self) -> None:
+        """Check that the histories are kept.
+
+        Raises:
+            TableMissing: If they are not.
+        """
+        for queue in self.queues:
+            self.check(queue)
+
+    def write(self, connection: sa.Connection, change: Change) -> None:
+        """Write the events of a change, in its transaction, if the histories are kept."""
+        resources, callers = self.queues
+        rows = [
+            *_rows(resources, resource_events(change.before, change.after, change.at)),
+            *_rows(callers, caller_events(change.caller_before, change.caller_after, change.at)),
+        ]
+        if rows and self.exists(connection):
+            connection.execute(self._insert, rows)
+
+    def prune_all(self, now: float) -> None:
+        """Delete some of the events that are past their retention.
+
+        Args:
+            now: The time, in seconds since the epoch.
+        """
+        for queue in self.queues:
+            self.prune(queue, now, PRUNE_LIVES)
+
+    @override
+    def begin_writing(self, connection: sa.Connection) -> None:
+        return
+
+    @override
+    def end_writing(self, connection: sa.Connection) -> None:
+        return
+
+    @override
+    def events_of(self, history_id: str, queue: str, row: sa.Row[Any]) -> Iterator[dict[str, Any]]:
+        event = json.loads(row.event) | {"queue": queue}
+        return numbered(iter([event]), f"{history_id}-{row.event_id}", str(row.event_id))
+
+
+def _rows(queue: str, events: Iterator[Event]) -> Iterator[Mapping[str, Any]]:
+    for event in events:
+        at_us = microseconds(event["stream_ms"] / 1000)
+        yield {"of_queue": queue, "new_at_us": at_us, "new_event": json.dumps(event)}
+
+
+@lru_cache(maxsize=16)
+def _history(name: str, dialect: str) -> sa.Table:
+    options: dict[str, Any] = {}
+    if dialect == "sqlite":
+        options["sqlite_autoincrement"] = True  # or it would use the numbers of deleted rows again
+    elif dialect in ("mysql", "mariadb"):
+        options[f"{dialect}_charset"] = "utf8mb4"
+    history = sa.Table(
+        name,
+        sa.MetaData(),
+        sa.Column("event_id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+        sa.Column("queue", key_text(NAME_BYTES), nullable=False),
+        sa.Column("batch", sa.BigInteger, nullable=False, server_default=sa.text(str(NO_BATCH))),
+        sa.Column("at_us", sa.BigInteger, nullable=False),
+        sa.Column("event", long_text(), nullable=False),
+        **options,
+    )
+    sa.Index(f"{name}_batches", history.c.queue, history.c.batch, history.c.event_id)
+    return history
+
+
+def _insert_if_kept(history: sa.Table, histories: sa.Table) -> sa.Insert:
+    """Return the statement that writes an event if a history of its queue is kept."""
+    at_us = sa.cast(sa.bindparam("new_at_us", type_=sa.BigInteger), sa.BigInteger)
+    event = sa.cast(sa.bindparam("new_event", type_=sa.Text), sa.Text)
+    kept = histories.c.queue == sa.bindparam("of_queue")
+    found = sa.select(histories.c.queue, at_us, event).where(kept)
+    return sa.insert(history).from_select(["queue", "at_us", "event"], found)
 
 
 class SqlMatchStore(MatchStore):

@@ -9,16 +9,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import StoreError
-from freshq.policy.concurrency_limit import ConcurrencyLimit, LimitState, Signals
-from freshq.policy.shares import Share, WorkerShares
-from freshq.policy.token_bucket import BucketState
-from freshq.queue.shared.shared_records import change_record
+from freshq.policy.backlog_limit import Share, WorkerShares
+from freshq.policy.limits import BucketState, ConcurrencyLimit, LimitState, Signals
+from freshq.queue.shared.measures import change_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from freshq.policy.retry_budget import RetryBudget
-    from freshq.policy.token_bucket import SharedBucket
+    from freshq.policy.limits import RetryBudget, SharedBucket
     from freshq.stores.base import Store
 
 logger = logging.getLogger(__name__)

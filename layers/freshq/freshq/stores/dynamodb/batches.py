@@ -1,14 +1,10 @@
-"""Conditional writes of several items in one call: each has its own condition and its own answer.
-
-The answers are those that the same writes would have in calls of their own, so that nothing else depends on
-the form. What a batch leaves open, and whatever an endpoint or a role does not allow in a batch, is written
-call by call: the request token makes that safe.
-"""
+"""Write several items in one call."""
 
 from __future__ import annotations
 
 import logging
 import random
+import re
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -23,17 +19,17 @@ from freshq.stores.dynamodb.calls import (
     sent_despite_lost_reply,
     translated,
 )
-from freshq.stores.dynamodb.names import KEY
-from freshq.stores.dynamodb.statements import insert_statement, update_statement
+from freshq.stores.dynamodb.keyspace import KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.names import Item
+    from freshq.stores.dynamodb.keyspace import Item
 
+_CLAUSE: Final = re.compile(r"(SET|REMOVE|ADD) (.*?)(?= (?:SET|REMOVE|ADD) |$)")
+_MARK: Final = re.compile(r"attribute_not_exists\(#(?P<missing>\w+)\)|#(?P<name>\w+)|(?P<value>:\w+)")
 logger = logging.getLogger(__name__)
-
 # Service quota of BatchExecuteStatement.
 BATCH_STATEMENTS: Final = 25
 IF_FREE: Final = {"ConditionExpression": f"attribute_not_exists(#{KEY})"}
@@ -53,6 +49,59 @@ REFUSING_CODES: Final = frozenset({"ConditionalCheckFailed", "DuplicateItem"})
 ACCESS_DENIED: Final = frozenset({"AccessDenied", "AccessDeniedException"})
 CALL_NOT_ALLOWED: Final = ACCESS_DENIED | {"UnknownOperationException", "ValidationException"}
 STATEMENT_NOT_ALLOWED: Final = ACCESS_DENIED | {"ValidationError"}
+
+
+def update_statement(table: str, arguments: Item) -> Item:
+    """Return the statement that does what an UpdateItem with these arguments does, and returns the item.
+
+    Both forms come from one set of expressions, so that they cannot differ. PartiQL has no ADD: the attribute
+    that is added to must exist.
+
+    Args:
+        table: Name of the table.
+        arguments: Arguments of a conditional UpdateItem, with a `#` in front of each name.
+    """
+    actions = [
+        _action(keyword, action)
+        for keyword, clause in _CLAUSE.findall(arguments["UpdateExpression"])
+        for action in clause.split(", ")
+    ]
+    values = arguments["ExpressionAttributeValues"] | {":ownKey": arguments["Key"][KEY]}
+    condition = f"#{KEY} = :ownKey AND {arguments['ConditionExpression']}"
+    text, parameters = _filled_in(f"{' '.join(actions)} WHERE {condition}", values)
+    return _statement(f'UPDATE "{table}" {text} RETURNING ALL NEW *', parameters)
+
+
+def insert_statement(table: str, item: Item) -> Item:
+    """Return the statement that adds an item if its id is free."""
+    attributes = ", ".join(f"'{name}': ?" for name in item)
+    return _statement(f'INSERT INTO "{table}" VALUE {{{attributes}}}', list(item.values()))
+
+
+def _statement(text: str, parameters: list[Item]) -> Item:
+    return {"Statement": text, "Parameters": parameters, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+
+
+def _action(keyword: str, action: str) -> str:
+    if keyword == "ADD":
+        name, value = action.split()
+        return f"SET {name} = {name} + {value}"
+    return f"{keyword} {action}"
+
+
+def _filled_in(expression: str, values: Mapping[str, Item]) -> tuple[str, list[Item]]:
+    """Return an expression with PartiQL's names and question marks, and the values of these in order."""
+    parameters: list[Item] = []
+
+    def fill_in(mark: re.Match[str]) -> str:
+        if mark["missing"]:
+            return f'"{mark["missing"]}" IS MISSING'
+        if mark["name"]:
+            return f'"{mark["name"]}"'
+        parameters.append(values[mark["value"]])
+        return "?"
+
+    return _MARK.sub(fill_in, expression), parameters
 
 
 class _NotAllowedError(Exception):

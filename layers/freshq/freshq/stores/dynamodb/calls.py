@@ -24,7 +24,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable, needs, quoted
 from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.dynamodb.names import KEY, RECORD, Names
+from freshq.stores.dynamodb.keyspace import KEY, RECORD, Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import boto3
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.dynamodb.names import Item
+    from freshq.stores.dynamodb.keyspace import Item
 
 T = TypeVar("T")
 

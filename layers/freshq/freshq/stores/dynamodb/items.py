@@ -7,12 +7,20 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import DamagedTaskError
-from freshq.model.json_values import json_text
 from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import LIVE, Task, TaskStatus
+from freshq.model.validation import json_text
 from freshq.policy.shedding import ShedReason
-from freshq.stores.dynamodb.names import KEY, MISSING, POSITION, RECORD, Item
-from freshq.stores.dynamodb.values import milliseconds, plain_values, seconds
+from freshq.stores.dynamodb.keyspace import (
+    KEY,
+    MISSING,
+    POSITION,
+    RECORD,
+    Item,
+    milliseconds,
+    plain_values,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,21 +1,408 @@
-"""The names of the index partitions of one table, and which of them list a task."""
+"""Names, values and keys of freshq's items and indexes."""
 
 from __future__ import annotations
 
+import base64
+import logging
+import re
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from freshq.errors import StoreError
+from freshq.model.new_task import RESERVED_ID_PREFIX
 from freshq.model.task import TaskStatus
-from freshq.stores.dynamodb.status_index import StatusIndex
-from freshq.stores.dynamodb.values import milliseconds
+from freshq.stores.dynamodb.key import TableKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+    from types_boto3_dynamodb import DynamoDBClient
+    from types_boto3_dynamodb.type_defs import CreateTableInputTypeDef, WaiterConfigTypeDef
 
     from freshq.model.task import Task
-    from freshq.stores.dynamodb.names import Item
     from freshq.stores.lines import Line
+
+logger = logging.getLogger(__name__)
+# An item or attribute value in the form of the low-level client, such as {"taskId": {"S": "a"}}.
+Item: TypeAlias = dict[str, Any]
+KEY: Final = "taskId"
+# The name under which an item has the application's attributes, as a map.
+RECORD: Final = "record"
+# Where the key cannot hold it, freshq's own items have their id in this attribute.
+OWN_ID: Final = "itemId"
+# The application's attribute that orders a table, and the copy of it that the put makes.
+ORDER_BY: Final = "orderBy"
+POSITION: Final = "position"
+ATTACHED_PREFIX: Final = "freshq_"
+ATTACHED_INDEX_PREFIX: Final = "freshq-"
+# What a task has that no index can list: it is damaged.
+MISSING: Final[Item] = {}
+_NAME_MARK: Final = re.compile(r"#(\w+)")
+_EXPRESSIONS: Final = (
+    "KeyConditionExpression",
+    "FilterExpression",
+    "ConditionExpression",
+    "UpdateExpression",
+    "ProjectionExpression",
+)
+_KEYS: Final = ("Key", "ExclusiveStartKey")
+OWN_KEY: Final = TableKey.named(KEY)
+STATUS_INDEX: Final = "status-created-index"
+DUE_INDEX: Final = "due-index"
+# Beside its keys the status index has this, so that a query passes over tasks stale by their own max age.
+STATUS_INDEX_ATTRIBUTE: Final = "deadline"
+TTL_ATTRIBUTE: Final = "ttl"
+# A waiter polls every second, for 2 minutes at most.
+WAITER_CONFIG: Final[WaiterConfigTypeDef] = {"Delay": 1, "MaxAttempts": 120}
+CREATED_ATTRIBUTE: Final = "taskCreated"
+POSITION_INDEX: Final = "status-position-index"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names in one table.
+
+    Attributes:
+        key: The table's key, which the task id names.
+        prefix: Prefix of freshq's other attributes.
+        index_prefix: Prefix of freshq's indexes.
+        order_by: The application's attribute that orders the table; empty if time does.
+    """
+
+    key: TableKey = OWN_KEY
+    prefix: str = ""
+    index_prefix: str = ""
+    order_by: str = ""
+
+    @classmethod
+    def attached(cls, key: TableKey, order_by: str = "") -> Names:
+        """Return the names in an attached table with this key, ordered by an attribute or by time."""
+        return cls(key, ATTACHED_PREFIX, ATTACHED_INDEX_PREFIX, order_by)
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the table is an application's, to whose records freshq only adds attributes."""
+        return bool(self.prefix)
+
+    def attribute(self, name: str) -> str:
+        """Return the name of an attribute in the table."""
+        if name == ORDER_BY and self.order_by:
+            return self.order_by
+        return self.key.hash.name if name == KEY else self.prefix + name
+
+    def index(self, name: str) -> str:
+        """Return the name of an index in the table."""
+        return self.index_prefix + name
+
+    def key_to_table(self, key: Mapping[str, Any]) -> Item:
+        """Return the key of an item, or of an entry of an index, under the names in the table.
+
+        Raises:
+            ValueError: If no key has this id.
+        """
+        if not self.is_attached:
+            return dict(key)
+        # An own item that was read has its key as the application's attributes.
+        others = {self.attribute(name): value for name, value in key.items() if name not in (KEY, RECORD)}
+        return self.key.attributes(key[KEY]["S"]) | others
+
+    def keys_to_table(self, item_ids: Iterable[str]) -> list[Item]:
+        """Return the keys of items; an id that no key has names no item, and is left out."""
+        keys = []
+        for item_id in item_ids:
+            try:
+                keys.append(self.key_to_table({KEY: {"S": item_id}}))
+            except ValueError as error:
+                logger.warning("left out: an id that names no item: %s", error)
+        return keys
+
+    def to_table(self, item: Mapping[str, Any]) -> Item:
+        """Return one of freshq's own items, or a whole task, under the names in the table."""
+        own_id = item[KEY]["S"]
+        named = {}
+        if self.key.has_own_ids and own_id.startswith(RESERVED_ID_PREFIX):
+            named = {self.attribute(OWN_ID): item[KEY]}
+        return self.key_to_table(item) | named
+
+    def from_table(self, item: Mapping[str, Any]) -> Item:
+        """Return an item under freshq's names, with the application's attributes as its record."""
+        if not self.is_attached:
+            return dict(item)
+        start = len(self.prefix)
+        own = {name[start:]: value for name, value in item.items() if name.startswith(self.prefix)}
+        record = {name: value for name, value in item.items() if not name.startswith(self.prefix)}
+        if self.key.hash.name in item:
+            own_id = own.pop(OWN_ID, {}).get("S")
+            own[KEY] = {"S": self.key.id_of(item, own_id)}
+        if self.order_by and "taskStatus" in own:
+            own.setdefault(POSITION, MISSING)
+        return own | {RECORD: {"M": record}}
+
+    def arguments(self, arguments: Mapping[str, Any]) -> Item:
+        """Return the arguments of a call under the names in the table, with ExpressionAttributeNames."""
+        renamed = dict(arguments)
+        for key in _KEYS:
+            if key in renamed:
+                renamed[key] = self.key_to_table(renamed[key])
+        if "Item" in renamed:
+            renamed["Item"] = self.to_table(renamed["Item"])
+        if "IndexName" in renamed:
+            renamed["IndexName"] = self.index(renamed["IndexName"])
+        marked = {
+            name for field in _EXPRESSIONS if field in renamed for name in _NAME_MARK.findall(renamed[field])
+        }
+        if marked:
+            renamed["ExpressionAttributeNames"] = {f"#{name}": self.attribute(name) for name in marked}
+        return renamed
+
+
+def plain_values(record: Item) -> dict[str, Any]:
+    """Return a record's attributes as JSON values.
+
+    A whole number becomes an int, any other number the nearest float, a set a sorted list, and binary
+    data base64 text.
+
+    Args:
+        record: Attributes in the form of the low-level client.
+    """
+    from boto3.dynamodb.types import TypeDeserializer  # noqa: PLC0415 - only attached tables need boto3
+
+    deserialize = TypeDeserializer().deserialize
+    return {name: _plain(deserialize(value)) for name, value in record.items()}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever DynamoDB can hold
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, set):
+        return sorted(_plain(inner) for inner in value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if type(value).__name__ == "Binary":  # boto3's class
+        return base64.b64encode(bytes(value)).decode()
+    return value
+
+
+def typed_value(value: Any) -> Item:  # noqa: ANN401 - whatever DynamoDB can hold
+    """Return a JSON value, Decimal, bytes or set in the form of the low-level client.
+
+    Raises:
+        TypeError: If DynamoDB has no such type.
+        ArithmeticError: If a number is not finite, or has more than 38 digits.
+    """
+    from boto3.dynamodb.types import TypeSerializer  # noqa: PLC0415 - only attached tables need boto3
+
+    return dict(TypeSerializer().serialize(_exact(value)))
+
+
+def _exact(value: Any) -> Any:  # noqa: ANN401 - whatever DynamoDB can hold
+    """Return a value with decimal numbers in place of floats."""
+    if isinstance(value, float):
+        return Decimal(repr(value))
+    if isinstance(value, dict):
+        return {name: _exact(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(inner) for inner in value]
+    return {_exact(inner) for inner in value} if isinstance(value, set | frozenset) else value
+
+
+def milliseconds(seconds: float) -> Item:
+    """Return a time as a number of milliseconds, with microseconds as the fraction."""
+    return {"N": f"{seconds * 1000:.3f}"}
+
+
+def seconds(attribute: Item) -> float:
+    """Return the time in an attribute of milliseconds, in seconds to the microsecond."""
+    return round(float(attribute["N"]) / 1000, 6)
+
+
+def seconds_or(attribute: Item | None, default: float) -> float:
+    """Return the time in an attribute of milliseconds, or the default if it cannot be read."""
+    try:
+        return default if attribute is None else seconds(attribute)
+    except (KeyError, TypeError, ValueError):
+        return default
+
+
+def table_definition(table: str) -> CreateTableInputTypeDef:
+    """Return the arguments of CreateTable.
+
+    Args:
+        table: Name of the table.
+    """
+    return {
+        "TableName": table,
+        "BillingMode": "PAY_PER_REQUEST",
+        "AttributeDefinitions": [
+            {"AttributeName": "taskId", "AttributeType": "S"},
+            {"AttributeName": "pendingShard", "AttributeType": "S"},
+            {"AttributeName": "taskCreated", "AttributeType": "N"},
+            {"AttributeName": "dueShard", "AttributeType": "S"},
+            {"AttributeName": "dueAt", "AttributeType": "N"},
+        ],
+        "KeySchema": [{"AttributeName": "taskId", "KeyType": "HASH"}],
+        "GlobalSecondaryIndexes": [
+            {
+                "IndexName": STATUS_INDEX,
+                "KeySchema": [
+                    {"AttributeName": "pendingShard", "KeyType": "HASH"},
+                    {"AttributeName": "taskCreated", "KeyType": "RANGE"},
+                ],
+                "Projection": {"ProjectionType": "INCLUDE", "NonKeyAttributes": [STATUS_INDEX_ATTRIBUTE]},
+            },
+            {
+                "IndexName": DUE_INDEX,
+                "KeySchema": [
+                    {"AttributeName": "dueShard", "KeyType": "HASH"},
+                    {"AttributeName": "dueAt", "KeyType": "RANGE"},
+                ],
+                "Projection": {"ProjectionType": "KEYS_ONLY"},
+            },
+        ],
+        "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+        "SSESpecification": {"Enabled": True},
+    }
+
+
+def create_table(client: DynamoDBClient, table: str) -> None:
+    """Create the table unless it exists; return once it can be used.
+
+    Raises:
+        StoreError: If a table of this name exists that is not freshq's; nothing was changed.
+    """
+    # If the table exists, the remaining steps are safe to repeat.
+    with suppress(client.exceptions.ResourceInUseException):
+        client.create_table(**table_definition(table))
+    client.get_waiter("table_exists").wait(TableName=table, WaiterConfig=WAITER_CONFIG)
+    _check_owned(client, table)
+    ttl = client.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
+    if ttl.get("TimeToLiveStatus") not in ("ENABLED", "ENABLING"):
+        client.update_time_to_live(
+            TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": TTL_ATTRIBUTE}
+        )
+
+
+def _check_owned(client: DynamoDBClient, table: str) -> None:
+    """Check that a table has the key and the indexes of freshq's tables: TTL would delete another's items."""
+    found, wanted = client.describe_table(TableName=table)["Table"], table_definition(table)
+    indexes = {index.get("IndexName") for index in found.get("GlobalSecondaryIndexes", [])}
+    if found.get("KeySchema") != wanted["KeySchema"] or not indexes >= {STATUS_INDEX, DUE_INDEX}:
+        msg = f"table {table!r}: it is not freshq's; choose another name. Nothing was changed"
+        raise StoreError(msg)
+
+
+class Entry(NamedTuple):
+    """A claimable task in the index.
+
+    Attributes:
+        position: What orders it; comparable with those of the other tasks of its table.
+        created: Its creation time, in seconds.
+        task_id: Its id.
+    """
+
+    position: Any
+    created: float
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusIndex:
+    """How the claimable tasks of a table are indexed.
+
+    Attributes:
+        name: Name of the index.
+        range_key: The attribute that orders its partitions.
+        has_deadlines: Whether the index has the deadlines. One that was attached by keys only has none; there
+            the condition of each claim finds what is stale.
+    """
+
+    name: str = STATUS_INDEX
+    range_key: str = CREATED_ATTRIBUTE
+    has_deadlines: bool = True
+
+    @property
+    def by_time(self) -> bool:
+        """Whether the creation time orders it."""
+        return self.range_key == CREATED_ATTRIBUTE
+
+    def query(self, partition: str, relation: str, created: float) -> Item:
+        """Return the arguments of a query of the tasks of a partition, by creation time.
+
+        Args:
+            partition: The partition.
+            relation: Such as ``>``.
+            created: The time that theirs is compared with, in seconds.
+        """
+        key, filtered = "#pendingShard = :shard", {}
+        if self.by_time:
+            key += f" AND #taskCreated {relation} :created"
+        else:
+            filtered = {"FilterExpression": f"#taskCreated {relation} :created"}
+        return {
+            "IndexName": self.name,
+            "KeyConditionExpression": key,
+            "ExpressionAttributeValues": {":shard": {"S": partition}, ":created": milliseconds(created)},
+        } | filtered
+
+    def live(self, created_after: float, deadline_after: float) -> LiveTasks:
+        """Return which tasks are live, by their deadlines too if the index has them."""
+        return LiveTasks(self, created_after, deadline_after if self.has_deadlines else None)
+
+    def place(self, key: Item) -> Any:  # noqa: ANN401 - a number, a string as bytes, or bytes
+        """Return what orders an entry, comparable as DynamoDB compares it."""
+        ((attribute_type, value),) = key[self.range_key].items()
+        if self.by_time:
+            return seconds(key[self.range_key])
+        return Decimal(value) if attribute_type == "N" else value.encode() if attribute_type == "S" else value
+
+    def entry(self, item: Item) -> Entry:
+        """Return an item of the index as an entry."""
+        created = seconds(item[CREATED_ATTRIBUTE])
+        return Entry(created if self.by_time else self.place(item), created, item["taskId"]["S"])
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTasks:
+    """The tasks of a line that are not stale.
+
+    Attributes:
+        index: Where they are.
+        created_after: Tasks created at or before this time, in seconds, are past the queue's max age.
+        deadline_after: Tasks with a deadline at or before this time are stale; None if that is not asked,
+            or the index does not have the deadlines.
+    """
+
+    index: StatusIndex
+    created_after: float
+    deadline_after: float | None = None
+
+    def query(self, partition: str) -> Item:
+        """Return the arguments of a query of them in a partition of the index."""
+        arguments = self.index.query(partition, ">", self.created_after)
+        if self.deadline_after is not None:
+            return filtered(arguments, "#deadline > :deadlineAfter", ":deadlineAfter", self.deadline_after)
+        return arguments
+
+
+def filtered(arguments: Item, condition: str, name: str, moment: float) -> Item:
+    """Return the arguments of a query, with a condition on a time as one more filter.
+
+    Args:
+        arguments: The query.
+        condition: The condition.
+        name: The value in it.
+        moment: The time, in seconds.
+    """
+    known = arguments.get("FilterExpression")
+    return arguments | {
+        "FilterExpression": condition if known is None else f"{known} AND {condition}",
+        "ExpressionAttributeValues": arguments["ExpressionAttributeValues"] | {name: milliseconds(moment)},
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,4 @@
-"""Lease records: how the sweep finds what a process held when it died.
-
-A TAKEN task is in no index, which keeps a claim at two write units. Instead each process keeps one lease
-record per queue. It names the tasks that the process holds and is indexed by the time to look at it. A
-task is named before it is claimed, so a TAKEN task is always named.
-
-Naming every task alone would cost a write per claim. Where few tasks are claimed, the record therefore
-also names the tasks that come next: a later claim of one of them needs no write.
-"""
+"""Keep lease records, by which expired claims are found."""
 
 from __future__ import annotations
 
@@ -14,29 +6,75 @@ import threading
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from freshq.model.lifecycle import new_token
 from freshq.stores.dynamodb.calls import ConditionFailed
 from freshq.stores.dynamodb.items import LEASE_PREFIX
-from freshq.stores.dynamodb.lease_items import due_attributes
-from freshq.stores.dynamodb.values import milliseconds
+from freshq.stores.dynamodb.keyspace import milliseconds, seconds, seconds_or
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from freshq.model.task import Task
     from freshq.stores.base import Guard
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.keyspace import Keyspace
-    from freshq.stores.dynamodb.names import Item
+    from freshq.stores.dynamodb.keyspace import Item, Keyspace
 
+# The sweep deletes the record of a dead process; TTL is the last resort, a week later.
+RECORD_TTL_SECONDS: Final = 7 * 86_400
+# A process may stall between naming a task and taking it. DynamoDB rejects requests signed longer ago than
+# this, so a record whose leases ended this long ago names nothing that can still be taken.
+LATE_CLAIM_SECONDS: Final = 900.0
 # Bytes of the ids that a record names: below the 400 KB of an item, with room for those named ahead.
 MAX_NAMED_BYTES: Final = 300_000
-
 # A task id and a lease token. The id is not enough: a process may claim a task again while it still tries to
 # settle a lease of the same task that it lost.
 Holding: TypeAlias = tuple[str, str]
+
+
+def is_lease_record(item: Item) -> bool:
+    """Return whether an item is a lease record, perhaps a damaged one."""
+    return str(item["taskId"]["S"]).startswith(LEASE_PREFIX)
+
+
+def task_ids_of(record: Item) -> list[str]:
+    """Return the ids that a lease record names."""
+    return [*_ids_in(record, "taskIds"), *ahead_ids(record)]
+
+
+def ahead_ids(record: Item) -> list[str]:
+    """Return the ids of the tasks that were not about to be claimed when the record was written."""
+    return _ids_in(record, "aheadIds")
+
+
+def _ids_in(record: Item, name: str) -> list[str]:
+    """Return the ids in an attribute of a lease record; none if it is missing or damaged."""
+    return list(record.get(name, {}).get("SS", ()))
+
+
+def due_attributes(due_at: float) -> Item:
+    """Return the attributes of a lease record that is due then, in seconds."""
+    return {"dueAt": milliseconds(due_at), "ttl": {"N": str(ceil(due_at) + RECORD_TTL_SECONDS)}}
+
+
+def next_check(record: Item, lease_ends: Collection[float], now: float) -> float | None:
+    """Return when to look at a lease record again, in seconds; None if it can be deleted.
+
+    Args:
+        record: The record.
+        lease_ends: When the leases of the tasks end that it names and that are held; all after `now`.
+        now: Current time in seconds.
+    """
+    held_until = seconds_or(record.get("heldUntil"), due_at(record))
+    moments = [*lease_ends, held_until, held_until + LATE_CLAIM_SECONDS]
+    return min((moment for moment in moments if moment > now), default=None)
+
+
+def due_at(record: Item) -> float:
+    """Return when to look at a lease record, in seconds."""
+    return seconds(record["dueAt"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from freshq.stores.clocks import steady_seconds
 from freshq.stores.dynamodb.items import is_task
-from freshq.stores.dynamodb.schema import DUE_INDEX
-from freshq.stores.dynamodb.status_index import filtered
-from freshq.stores.dynamodb.values import milliseconds, seconds
+from freshq.stores.dynamodb.keyspace import DUE_INDEX, filtered, milliseconds, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from freshq.stores.dynamodb.calls import TableCalls
-    from freshq.stores.dynamodb.names import Item
-    from freshq.stores.dynamodb.status_index import Entry, LiveTasks, StatusIndex
+    from freshq.stores.dynamodb.keyspace import Entry, Item, LiveTasks, StatusIndex
 
 
 class Resume(NamedTuple):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
-from freshq.stores.dead_letters import place_of
-from freshq.stores.sql.part import Part
+from freshq.stores.base import place_of
+from freshq.stores.sql.lines import Part
 from freshq.stores.sql.rows import microseconds, task_of
 from freshq.stores.sql.statements import FAILURE, Statements
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from freshq.model.task import Task
-    from freshq.stores.dead_letters import DeadPlace
+    from freshq.stores.base import DeadPlace
     from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 

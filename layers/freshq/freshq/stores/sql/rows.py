@@ -1,4 +1,4 @@
-"""Tasks as rows, and back."""
+"""Convert tasks to rows, and rows to tasks."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.answers import PutOutcome
-from freshq.model.json_values import json_text
 from freshq.model.task import Task, TaskStatus
+from freshq.model.validation import json_text
 from freshq.policy.shedding import ShedReason
-from freshq.stores.sql.put_tokens import remember
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# A row remembers this many puts, each by a letter and a token of 32 digits: they fit `TOKEN_BYTES`.
+REMEMBERED: Final = 3
+ENTRY_CHARS: Final = 33
+LETTERS: Final = {PutOutcome.CREATED: "c", PutOutcome.UPDATED: "u"}
 # What a task needs attention for: see `Schema.tasks`.
 DUE: Final = "due"
 STALE: Final = "stale"
 OVER: Final = "over"
-
 # Columns of a task that statements select, in this order.
 COLUMNS: Final = (
     *("task_id", "queue", "status", "created_us", "updated_us", "deadline_us", "expires", "request_token"),
@@ -27,12 +29,33 @@ COLUMNS: Final = (
     *("result", "shed_reason", "payload", "put_us", "first_due_us", "kind"),
     *("first_claim_us", "last_claim_us", "dead_us", "progress_ppm", "progress_step", "trace_context"),
 )
-
 # The columns that the end of a held task changes, besides its lease.
 END_COLUMNS: Final = (
     *("status", "updated_us", "expires", "request_token", "error", "result", "agenda", "due_us", "dead_us"),
     *("progress_ppm", "progress_step"),
 )
+
+OUTCOMES: Final = {letter: outcome for outcome, letter in LETTERS.items()}
+
+
+def remember(token: str, outcome: PutOutcome, earlier: str = "") -> str:
+    """Return the puts that a row remembers, the last one first.
+
+    Args:
+        token: Names the put.
+        outcome: What it did: CREATED or UPDATED.
+        earlier: The puts that the row remembered before.
+    """
+    return (LETTERS[outcome] + token + earlier)[: REMEMBERED * ENTRY_CHARS]
+
+
+def outcome_of(token: str, remembered: str) -> PutOutcome | None:
+    """Return what a put did to a row, CREATED or UPDATED; None if the row does not remember it."""
+    for start in range(0, len(remembered), ENTRY_CHARS):
+        entry = remembered[start : start + ENTRY_CHARS]
+        if entry[1:] == token:
+            return OUTCOMES[entry[0]]
+    return None
 
 
 @dataclass(frozen=True, slots=True)

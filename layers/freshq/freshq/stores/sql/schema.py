@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from typing_extensions import override
 
 from freshq.model.new_task import MAX_GROUP_BYTES, MAX_ID_BYTES
-from freshq.model.progress import MAX_STEP_CHARS
-from freshq.model.trace_context import MAX_TRACE_CONTEXT_BYTES
+from freshq.model.task import MAX_STEP_CHARS, MAX_TRACE_CONTEXT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 
-from freshq.stores.sql.prepared import PreparedStatement
+from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.rows import COLUMNS
 
 if TYPE_CHECKING:

@@ -1,29 +1,31 @@
-"""The store in a relational database, put together from its parts."""
+"""Open and assemble the store of tasks in a SQL database."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from freshq.stores.sql.approximate_counts import ApproximateCounts
-from freshq.stores.sql.claims import ClaimPart
+from freshq.stores.sql.agenda import Upkeep
+from freshq.stores.sql.claim import ClaimPart
+from freshq.stores.sql.counts import ApproximateCounts
 from freshq.stores.sql.database import Database
-from freshq.stores.sql.engine import DEFAULT
+from freshq.stores.sql.engine import DEFAULT, ConnectionLimits, connection_limits_for, place_of
+from freshq.stores.sql.history import history_seconds_for
 from freshq.stores.sql.migrations import migrate
-from freshq.stores.sql.place import place_of
-from freshq.stores.sql.puts import PutPart
+from freshq.stores.sql.put import PutPart
+from freshq.stores.sql.records import SharedRecords
 from freshq.stores.sql.schema import checked_table, schema
-from freshq.stores.sql.shared_records import SharedRecords
 from freshq.stores.sql.transactions import SqlTransactions
-from freshq.stores.sql.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import sqlalchemy as sa
 
     from freshq.stores.clocks import TimeRange
-    from freshq.stores.sql.connection_limits import ConnectionLimits
 
 
 class SqlStore(ClaimPart, PutPart, Upkeep, SharedRecords, ApproximateCounts):
@@ -92,3 +94,34 @@ class SqlStore(ClaimPart, PutPart, Upkeep, SharedRecords, ApproximateCounts):
     def close(self) -> None:
         """Close the connections if the store opened the engine; the store can be used again."""
         self.database.close()
+
+
+def open_store(
+    url: str,
+    table: str,
+    options: Mapping[str, Any],
+    history: object = None,
+    history_seconds: float | None = None,
+) -> tuple[SqlStore, dict[str, Any]]:
+    """Return the store of a queue, and the options that are the queue's own.
+
+    Args:
+        url: Address of the database.
+        table: Name of the table of tasks.
+        options: Options of the queue and of `ConnectionLimits`, not checked yet.
+        history: Whether to keep a history; None to leave it as it is.
+        history_seconds: For how long; None for a week.
+
+    Raises:
+        ValueError: If an argument is wrong.
+    """
+    given = {field.name: options[field.name] for field in fields(ConnectionLimits) if field.name in options}
+    others = {name: value for name, value in options.items() if name not in given}
+    store = SqlStore(
+        url,
+        table,
+        queue=others.get("name", "default"),
+        limits=connection_limits_for(others.get("lease_seconds"), **given),
+        history_seconds=history_seconds_for(history, history_seconds),
+    )
+    return store, others

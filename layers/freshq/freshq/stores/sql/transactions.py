@@ -11,15 +11,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from typing_extensions import override
 
 from freshq.errors import LeaseLost, StoreError
+from freshq.model.answers import Busy, Reject, Retry, error_text
 from freshq.model.checks import checked_error, checked_result
 from freshq.model.codec import encoded
-from freshq.model.outcomes import Busy, Reject, Retry, error_text
 from freshq.model.task import TaskStatus
-from freshq.stores.base import ConflictError, Guard
-from freshq.stores.sql.candidates import as_taken, is_in_time
+from freshq.stores.base import ConflictError, Guard, HeldTask, Transactions
+from freshq.stores.sql.claim import as_taken, is_in_time
 from freshq.stores.sql.engine import default_settings
-from freshq.stores.sql.quarantine import as_dead_letter
-from freshq.stores.transactions import HeldTask, Transactions
+from freshq.stores.sql.put import as_dead_letter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
 
     from freshq.model.answers import PutOutcome
     from freshq.model.task import Task
+    from freshq.stores.base import OnConflict, SettlingContext
     from freshq.stores.claim_request import ClaimRequest
-    from freshq.stores.conflicts import OnConflict
-    from freshq.stores.sql.claims import ClaimPart
-    from freshq.stores.sql.puts import PutPart
-    from freshq.stores.transactions import SettlingContext
+    from freshq.stores.sql.claim import ClaimPart
+    from freshq.stores.sql.put import PutPart
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,0 @@
-"""`freshq cron`: puts the tasks of schedules."""

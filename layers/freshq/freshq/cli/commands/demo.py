@@ -1,0 +1,284 @@
+"""`freshq demo`: newest first beside oldest first, under overload."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from freshq.cli.output import json_text
+from freshq.policy.order import Order
+from freshq.queue.queue import Queue
+from freshq.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from freshq.model.task import Task
+
+MAX_BAR_CHARS: Final = 40
+# Width that the names of the rows and the counts take.
+LABEL_CHARS: Final = 24
+FATES: Final = (
+    ("in_time", "done in time", "green"),
+    ("late", "done too late", "red"),
+    ("shed", "shed, never started", "bright_black"),
+    ("waiting", "waiting", "yellow"),
+)
+SERVERS: Final = 4
+TASK_SECONDS: Final = 0.2
+CAPACITY_PER_SECOND: Final = SERVERS / TASK_SECONDS
+OVERLOAD: Final = 3
+# Parts of the whole time: how long the load lasts, and the age at which a task has lost its value.
+LOAD_SHARE: Final = 0.7
+DEADLINE_SHARE: Final = 0.15
+# The deadline of a queue without one: longer than any demonstration.
+NEVER_SECONDS: Final = 86_400.0
+FRAMES_PER_SECOND: Final = 5
+Seconds = Annotated[float, typer.Option(min=3, max=600, help="Duration.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+
+def wait_text(seconds: float | None) -> str:
+    """Return a wait with the digits that matter; "-" for None."""
+    if seconds is None:
+        return "-"
+    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def frame(
+    plan: Plan, elapsed_seconds: float, standings: Mapping[str, Standing], width: int
+) -> RenderableType:
+    """Return one frame: the time, and the fates of each queue as bars of one scale."""
+    bar_chars = max(1, min(MAX_BAR_CHARS, width - LABEL_CHARS - 8))
+    return Group(
+        _head(plan, elapsed_seconds),
+        *(_fates(plan, name, standing, bar_chars) for name, standing in standings.items()),
+    )
+
+
+def _head(plan: Plan, elapsed_seconds: float) -> RenderableType:
+    phase = "offering" if elapsed_seconds < plan.load_seconds else "load over"
+    head = Table.grid(padding=(0, 2))
+    head.add_row(
+        f"[bold]{phase}[/bold]",
+        ProgressBar(total=plan.total_seconds, completed=elapsed_seconds, width=20),
+        f"{elapsed_seconds:.0f} of {plan.total_seconds:.0f} s",
+    )
+    return head
+
+
+def _fates(plan: Plan, name: str, standing: Standing, bar_chars: int) -> RenderableType:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(min_width=LABEL_CHARS - 4)
+    table.add_column(min_width=5, justify="right")
+    table.add_column()
+    for attribute, label, color in FATES:
+        count: int = getattr(standing, attribute)
+        bar = "█" * round(count / plan.tasks * bar_chars)
+        table.add_row(label, f"{count:,}", Text(bar, style=color))
+    wait = wait_text(standing.last_wait_seconds)
+    return Group(Text(), Text(f"{name}: the task done last waited {wait}", style="bold"), table)
+
+
+def offered_text(plan: Plan) -> str:
+    """Say what is offered, to what."""
+    return (
+        f"Each queue is offered {plan.rate_per_second:g} tasks a second; the system behind it can do "
+        f"{CAPACITY_PER_SECOND:g}. A task is worth nothing after {plan.deadline_seconds:g} s."
+    )
+
+
+def verdict(plan: Plan, fresh: Standing, fifo: Standing) -> str:
+    """Say what the contest showed, and why it matters."""
+    return (
+        f"Of {plan.tasks:,} tasks, newest first did {fresh.in_time:,} in time after a median wait of "
+        f"{wait_text(fresh.wait_p50_seconds)}; first in, first out did {fifo.in_time:,} in time and "
+        f"{fifo.late:,} too late, after a median wait of {wait_text(fifo.wait_p50_seconds)}, and left "
+        f"{fifo.waiting:,} waiting.\n"
+        "Both worked equally hard. What cannot be done in time is lost either way: freshq drops it before "
+        "it starts, and spends the capacity on tasks that someone still waits for."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is offered, and for how long.
+
+    Attributes:
+        total_seconds: Duration of the whole contest.
+    """
+
+    total_seconds: float
+
+    @property
+    def load_seconds(self) -> float:
+        """How long tasks are offered."""
+        return self.total_seconds * LOAD_SHARE
+
+    @property
+    def deadline_seconds(self) -> float:
+        """The age from which a task is of no use to anybody."""
+        return self.total_seconds * DEADLINE_SHARE
+
+    @property
+    def rate_per_second(self) -> float:
+        """The tasks offered in a second."""
+        return OVERLOAD * CAPACITY_PER_SECOND
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks offered."""
+        return round(self.load_seconds * self.rate_per_second)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What became of the tasks of one queue so far.
+
+    Attributes:
+        in_time: Tasks done by their deadline.
+        late: Tasks done after it.
+        shed: Tasks that the queue did not start, since they were stale.
+        waiting: Tasks that wait or run.
+        wait_p50_seconds: Median wait of the tasks done; None if there is none.
+        last_wait_seconds: Wait of the task that ended last; None if there is none.
+    """
+
+    in_time: int
+    late: int
+    shed: int
+    waiting: int
+    wait_p50_seconds: float | None
+    last_wait_seconds: float | None
+
+
+@dataclass(slots=True)
+class Contestant:
+    """A queue, its worker, and a separate downstream that does `CAPACITY_PER_SECOND`.
+
+    Attributes:
+        name: What people read.
+        queue: The queue.
+        deadline_seconds: The age from which a task is of no use.
+    """
+
+    name: str
+    queue: Queue
+    deadline_seconds: float
+    _waits: list[float] = field(default_factory=list)
+    _in_time: int = 0
+    _worker: Worker = field(init=False)
+    _thread: threading.Thread = field(init=False)
+
+    def start(self) -> None:
+        """Start the worker."""
+        self._worker = Worker(self.queue, self._run, concurrency=SERVERS, poll_seconds=0.01)
+        self._thread = threading.Thread(target=self._worker.run, name=f"worker {self.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the worker, and wait for the tasks that it runs."""
+        self._worker.stop()
+        self._thread.join()
+
+    def standing(self) -> Standing:
+        """Return what became of the tasks so far."""
+        waits = list(self._waits)
+        stats = self.queue.stats()
+        return Standing(
+            in_time=self._in_time,
+            late=len(waits) - self._in_time,
+            shed=stats.shed,
+            waiting=stats.pending + stats.taken,
+            wait_p50_seconds=median(waits) if waits else None,
+            last_wait_seconds=waits[-1] if waits else None,
+        )
+
+    def _run(self, task: Task) -> None:
+        wait_seconds = self.queue.now() - task.created
+        time.sleep(TASK_SECONDS)
+        self._waits.append(wait_seconds)
+        self._in_time += wait_seconds + TASK_SECONDS <= self.deadline_seconds
+
+
+def contestants(plan: Plan) -> tuple[Contestant, Contestant]:
+    """Return freshq as it is, and a queue as most are: first in, first out, with no deadline."""
+    deadline = plan.deadline_seconds
+    return (
+        Contestant("newest first (freshq)", Queue.memory(max_age_seconds=deadline), deadline),
+        Contestant(
+            "first in, first out", Queue.memory(max_age_seconds=NEVER_SECONDS, order=Order.FIFO), deadline
+        ),
+    )
+
+
+def offer(plan: Plan, queues: Sequence[Queue], stopped: threading.Event) -> None:
+    """Put the same tasks into all queues, evenly over the time of the load, unless stopped before its end."""
+    began = time.monotonic()
+    for number in range(plan.tasks):
+        due = began + number / plan.rate_per_second
+        if stopped.wait(max(0.0, due - time.monotonic())):
+            return
+        for queue in queues:
+            queue.put(number)
+
+
+def demo(seconds: Seconds = 20.0, as_json: AsJson = False) -> None:
+    """Overload two queues in memory alike: newest first beside first in, first out. Needs nothing else."""
+    plan = Plan(seconds)
+    console = Console(quiet=as_json, highlight=False)
+    console.print(offered_text(plan), soft_wrap=True)
+    with ExitStack() as running:
+        both = _started(plan, running)
+        with Live(console=console, auto_refresh=False) as live:
+            for elapsed in _frames(plan.total_seconds):
+                if console.is_terminal:
+                    live.update(frame(plan, elapsed, _standings(both), console.width), refresh=True)
+            standings = _standings(both)
+            live.update(frame(plan, plan.total_seconds, standings, console.width), refresh=True)
+    fresh, fifo = standings.values()
+    if as_json:
+        typer.echo(json_text({"tasks": plan.tasks, "lifo": asdict(fresh), "fifo": asdict(fifo)}, indent=2))
+        return
+    console.print()
+    console.print(verdict(plan, fresh, fifo), soft_wrap=True)
+
+
+def _started(plan: Plan, running: ExitStack) -> tuple[Contestant, ...]:
+    """Start the workers and the load; the end of `running` stops both."""
+    both = contestants(plan)
+    for contestant in both:
+        contestant.start()
+        running.callback(contestant.stop)
+    stopped = threading.Event()
+    queues = [contestant.queue for contestant in both]
+    load = threading.Thread(target=offer, args=(plan, queues, stopped), name="load", daemon=True)
+    load.start()
+    running.callback(load.join)
+    running.callback(stopped.set)
+    return both
+
+
+def _frames(total_seconds: float) -> Iterator[float]:
+    """Yield the elapsed seconds, several times a second, until the end."""
+    began = time.monotonic()
+    while (elapsed := time.monotonic() - began) < total_seconds:
+        yield elapsed
+        time.sleep(1 / FRAMES_PER_SECOND)
+
+
+def _standings(both: tuple[Contestant, ...]) -> dict[str, Standing]:
+    return {contestant.name: contestant.standing() for contestant in both}

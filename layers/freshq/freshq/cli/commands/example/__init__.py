@@ -1,1 +1,0 @@
-"""`freshq example`: small programs with made-up data."""

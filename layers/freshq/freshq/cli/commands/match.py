@@ -1,0 +1,685 @@
+"""`freshq match`: resources, callers and matches."""
+
+from __future__ import annotations
+
+import random
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from typing_extensions import override
+
+from freshq.cli.addresses import HISTORY_OPTIONS, Address, Converters, dynamodb_client, split_options
+from freshq.cli.command import Group, LeaseSeconds, SessionCommand, Yes, parsed
+from freshq.cli.errors import printable
+from freshq.cli.output import Output, compact_json, counted, span
+from freshq.cli.session import confirm, is_interactive
+from freshq.errors import MatchLost, RefusedError, ResourceNotFound, WrongResourceState, quoted
+from freshq.matching.match import held_match
+from freshq.matching.queue import MatchQueue
+from freshq.matching.resource import ResourceStatus
+from freshq.model.checks import without_password
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from freshq.matching.match import Match
+    from freshq.matching.places import Attributes
+    from freshq.matching.resource import Caller, Resource
+
+LANGUAGES: Final = {"English": 0.6, "Spanish": 0.25, "French": 0.15}
+GENDERS: Final = ("F", "M", "X")
+FIRST_NAMES: Final = (
+    "Ada", "Amir", "Bela", "Carla", "Chidi", "Dana", "Elif", "Farid", "Gita", "Hugo", "Ines", "Jun",
+    "Kofi", "Lena", "Malik", "Nadia", "Omar", "Priya", "Quinn", "Rosa", "Sami", "Tara", "Uma", "Yusuf",
+)  # fmt: skip
+MEAN_CALL_SECONDS: Final = 180.0
+MEAN_WRAP_UP_SECONDS: Final = 30.0
+LEASE_SECONDS: Final = 900.0
+# Above 1, so that callers have to wait.
+LOAD: Final = 1.2
+# Share of the connections that break silently; the agent is recovered when the lease expires.
+LOST_SHARE: Final = 0.01
+OPTIONS: Final[Converters] = {"order": str, "lease_seconds": float}
+ACCOUNT_OPTIONS: Final[Converters] = {"region": str, "profile": str}
+DEFAULT_TABLE: Final = "resources"
+RESOURCES_PANEL: Final = "Resources"
+Limit = Annotated[int, typer.Option("--limit", "-n", help="Maximum number of matches.")]
+Token = Annotated[str, typer.Option(help="The token that match printed.")]
+OptionalToken = Annotated[str | None, typer.Option(help="The token that match printed.")]
+OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="The resource.")]
+CallerId = Annotated[str, typer.Argument(metavar="CALLER", help="The caller's own id.")]
+CallersLimit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of callers.")]
+AllMatched = Annotated[
+    bool, typer.Option("--all", help="Every matched resource, also those whose callers still have them.")
+]
+ResourceId = Annotated[str, typer.Argument(metavar="ID", help="The resource.")]
+ResourceIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The resources.")]
+AllAvailable = Annotated[bool, typer.Option("--all", help="Every available resource.")]
+Status = Annotated[
+    str | None, typer.Option(metavar="STATUS", help="Only these: AVAILABLE, QUEUED or MATCHED.")
+]
+ListLimit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of resources.")]
+AtMost = Annotated[int, typer.Option(help="Where to stop counting in each combination.")]
+Agents = Annotated[int, typer.Option("--agents", min=0, max=10_000, help="Number of agents to register.")]
+Callers = Annotated[int, typer.Option("--callers", min=0, max=10_000, help="Number of callers who ask.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same people.")]
+ANY: Final = "*"
+OTHER: Final = ","
+EQUAL: Final = "/"
+AttributePairs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME=VALUE,...]...", help="What callers can ask for: language=English,Spanish."),
+]
+AttributesJson = Annotated[
+    str | None,
+    typer.Option("--attributes", metavar="JSON", help="Attributes as JSON, for values that contain a comma."),
+]
+CriteriaPairs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME=VALUE,...]...",
+        help="What the caller asks, best first: language=Spanish,English. A / stands between values that are "
+        "equally good, and * is any value. A name left out does not matter.",
+    ),
+]
+CriteriaJson = Annotated[
+    str | None,
+    typer.Option(
+        "--criteria",
+        metavar="JSON",
+        help="Criteria as JSON: a list is in order of preference, a list in it has equally good values, and "
+        "null is any value.",
+    ),
+]
+app = typer.Typer(
+    cls=Group,
+    help="Match callers to resources, such as the agents of a call center.",
+    add_completion=False,
+    no_args_is_help=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A person who takes calls."""
+
+    agent_id: str
+    attributes: dict[str, Any]
+
+
+@dataclass(slots=True)
+class MadeUpCaller:
+    """A person who calls.
+
+    Attributes:
+        name: A name and a number, the caller's id.
+        language: The preferred language.
+        criteria: What the caller asks of an agent.
+        called: Time of the call, in seconds since the start.
+        call_seconds: Duration of the call.
+        lost: Whether the connection breaks silently.
+        waited_seconds: Time until an agent was found; None before.
+        served_in: The language of the call: preferred, other or any.
+    """
+
+    name: str
+    language: str
+    criteria: dict[str, Any]
+    called: float
+    call_seconds: float
+    lost: bool
+    waited_seconds: float | None = None
+    served_in: str = ""
+
+
+def made_up_agents(number: int, rng: random.Random) -> list[Agent]:
+    """Return made-up agents who speak one to three languages."""
+    made = []
+    for index in range(number):
+        spoken = _languages(rng, rng.choices((1, 2, 3), (0.5, 0.35, 0.15))[0])
+        attributes = {"language": set(spoken), "gender": rng.choices(GENDERS, (0.48, 0.48, 0.04))[0]}
+        made.append(Agent(f"{_name(rng)}-{index + 1:03}", attributes))
+    return made
+
+
+def made_up_callers(number: int, agents_there: int, rng: random.Random) -> list[MadeUpCaller]:
+    """Return made-up callers, in the order in which they call.
+
+    Half of them insist on their language, the others accept a second one or any. One in five prefers a
+    gender.
+    """
+    mean_gap_seconds = (MEAN_CALL_SECONDS + MEAN_WRAP_UP_SECONDS) / (LOAD * agents_there)
+    now = 0.0
+    made = []
+    for index in range(number):
+        now += rng.expovariate(1 / mean_gap_seconds)
+        language, second = _languages(rng, 2)
+        accepted: list[list[str | None]] = [[language], [language, second], [language, None]]
+        criteria: dict[str, Any] = {"language": rng.choices(accepted, (0.5, 0.35, 0.15))[0]}
+        if rng.random() < 0.2:  # noqa: PLR2004 - one in five
+            criteria["gender"] = [rng.choice(("F", "M")), None]
+        call_seconds = min(rng.expovariate(1 / MEAN_CALL_SECONDS), LEASE_SECONDS - 1)
+        lost = rng.random() < LOST_SHARE
+        made.append(MadeUpCaller(f"{_name(rng)}-{index + 1:03}", language, criteria, now, call_seconds, lost))
+    return made
+
+
+def _languages(rng: random.Random, number: int) -> list[str]:
+    chosen: list[str] = []
+    while len(chosen) < number:
+        language = rng.choices(list(LANGUAGES), list(LANGUAGES.values()))[0]
+        if language not in chosen:
+            chosen.append(language)
+    return chosen
+
+
+def _name(rng: random.Random) -> str:
+    return rng.choice(FIRST_NAMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchOptions:
+    """The options that every command of `freshq match` takes."""
+
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            envvar="FRESHQ_MATCH_QUEUE",
+            metavar="URL",
+            help="Where the resources are: dynamodb://TABLE?order=..&lease_seconds=.., "
+            "sqlite:///FILE?history=on, postgresql://...",
+            rich_help_panel=RESOURCES_PANEL,
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=RESOURCES_PANEL)] = (
+        False
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MatchSession:
+    """What a command works on.
+
+    Attributes:
+        queue: The resources.
+        address: Their address.
+        output: Where the answer goes.
+        can_ask: Whether there is a person to answer a question.
+    """
+
+    queue: MatchQueue
+    address: str
+    output: Output
+    can_ask: bool
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Return if the user confirms an action that cannot be undone.
+
+        Raises:
+            ValueError: If there is nobody to ask.
+            RefusedError: If the user declines.
+        """
+        confirm(question, yes=yes, can_ask=self.can_ask)
+
+
+class MatchContext(typer.Context):
+    """The context of a command of `freshq match`.
+
+    Attributes:
+        session: The resources, and where the answer goes.
+    """
+
+    session: MatchSession
+
+
+@contextmanager
+def _session(options: MatchOptions) -> Iterator[MatchSession]:
+    """Yield a session on the resources that the options name."""
+    if not options.queue:
+        raise ValueError("queue: missing; give --queue URL, or set FRESHQ_MATCH_QUEUE")
+    with closing(open_match_queue(options.queue)) as queue:
+        output = Output(as_json=options.as_json)
+        yield MatchSession(queue, without_password(options.queue), output, is_interactive())
+
+
+class MatchCommand(SessionCommand):
+    """A command that takes `MatchOptions` besides its own, and opens the resources that they name."""
+
+    context_class = MatchContext
+    options_class = MatchOptions
+
+    @override
+    def open_session(self, context: Any, options: Any) -> AbstractContextManager[MatchSession]:
+        return _session(options)
+
+
+def open_match_queue(text: str) -> MatchQueue:
+    """Return the resources of an address.
+
+    Raises:
+        ValueError: If the address is wrong, or names no store that outlives a command.
+        StoreError: If the store cannot be reached.
+    """
+    address = Address.parse(text)
+    if address.scheme == "memory":
+        raise ValueError(
+            "queue: memory:// would forget everything when this command ends; give dynamodb://TABLE or "
+            "sqlite:///FILE. In one process use MatchQueue.memory(), as `freshq example call-center` does"
+        )
+    on_dynamodb = address.scheme == "dynamodb"
+    known = OPTIONS | (ACCOUNT_OPTIONS if on_dynamodb else HISTORY_OPTIONS)
+    options, others = split_options(address.options, known)
+    if not on_dynamodb:  # other options are the driver's
+        table = address.table or DEFAULT_TABLE
+        return MatchQueue.sql(str(replace(address, options=others)), table, **options)
+    if others:
+        msg = f"queue: unknown option {quoted(next(iter(others)))} in the address; use {', '.join(known)}"
+        raise ValueError(msg)
+    return _on_dynamodb(address.location, options)
+
+
+def _on_dynamodb(table: str, options: Mapping[str, Any]) -> MatchQueue:
+    account = {name: options.get(name) for name in ACCOUNT_OPTIONS}
+    client = dynamodb_client(table, **account) if any(account.values()) else None
+    return MatchQueue.dynamodb(table, client, **{name: options[name] for name in OPTIONS if name in options})
+
+
+def resource_fields(resource: Resource) -> dict[str, Any]:
+    """Return a resource as JSON has it, without the token, which only its holder may know."""
+    known = asdict(resource)
+    del known["token"]
+    return known
+
+
+def print_changed(session: MatchSession, resource: Resource) -> None:
+    """Print the new state of a resource."""
+    caller = "" if resource.caller_id is None else f" to caller {printable(resource.caller_id)}"
+    line = f"resource {printable(resource.resource_id)}: {resource.status}{caller}"
+    session.output.answer(resource_fields(resource), line)
+
+
+def print_resources(session: MatchSession, resources: Sequence[Resource], *, more: bool) -> None:
+    """Print a listing.
+
+    Args:
+        session: Where the answer goes.
+        resources: What to list.
+        more: Whether there are more.
+    """
+    now = session.queue.now()
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("resource", "state", "waiting", "attributes"):
+        table.add_column(heading, overflow="fold")
+    for resource in resources:
+        waiting = "-" if resource.since is None else span(max(0.0, now - resource.since))
+        table.add_row(
+            printable(resource.resource_id), resource.status, waiting, attributes_text(resource.attributes)
+        )
+    session.output.answer(
+        {"resources": [resource_fields(resource) for resource in resources], "more": more},
+        table if resources else "no resources",
+        *(["more: raise --limit"] if more else []),
+    )
+
+
+def print_matches(session: MatchSession, matches: Sequence[Match]) -> None:
+    """Print matches, their tokens in full."""
+    now = session.queue.now()
+    shown = [
+        {
+            "resource": printable(match.resource_id),
+            "token": match.token,
+            "held for": span(match.lease_until - now),
+            "attributes": attributes_text(match.attributes),
+            "preference": str(match.rank + 1),
+        }
+        for match in matches
+    ]
+    session.output.answer([asdict(match) for match in matches], *shown)
+
+
+def print_callers(session: MatchSession, callers: Sequence[Caller], *, more: bool) -> None:
+    """Print the line of callers.
+
+    Args:
+        session: Where the answer goes.
+        callers: The callers, in order.
+        more: Whether there are more.
+    """
+    now = session.queue.now()
+    table = Table("caller", "waiting", "asks", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for caller in callers:
+        asks = compact_json([list(rank) for rank in caller.ranks])
+        table.add_row(printable(caller.caller_id), span(max(0.0, now - caller.since)), asks)
+    fields = [
+        {"caller_id": caller.caller_id, "since": caller.since, "asks": caller.ranks} for caller in callers
+    ]
+    session.output.answer(
+        {"callers": fields, "more": more},
+        table if callers else "no caller waits",
+        *(["more: raise --limit"] if more else []),
+    )
+
+
+def print_depths(session: MatchSession, depths: Mapping[str, int], at_most: int) -> None:
+    """Print how many resources wait for each combination of values, of which each was counted to a bound."""
+    table = Table("combination", "waiting", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.columns[1].justify = "right"
+    for combination, depth in depths.items():
+        table.add_row(
+            printable(combination) or "(no attributes)",
+            f"{depth:,}" + (" or more" if depth >= at_most else ""),
+        )
+    session.output.answer(
+        {"depths": dict(depths), "at_most": at_most}, table if depths else "no resource waits"
+    )
+
+
+def attributes_text(attributes: Attributes) -> str:
+    """Return attributes as a command line takes them."""
+    return " ".join(f"{printable(name)}={printable(','.join(values))}" for name, values in attributes.items())
+
+
+def match(
+    context: MatchContext, pairs: CriteriaPairs = None, criteria: CriteriaJson = None, limit: Limit = 1
+) -> None:
+    """Take the resources that fit and have waited longest. Exits with status 1 if there is none."""
+    session = context.session
+    matches = session.queue.match(criteria_of(pairs, criteria), limit)
+    print_matches(session, matches)
+    if not matches:
+        raise RefusedError("no resource that fits is waiting")
+
+
+def wait(
+    context: MatchContext, caller_id: CallerId, pairs: CriteriaPairs = None, criteria: CriteriaJson = None
+) -> None:
+    """Join the line of callers, or ask again. Exits with status 1 as long as the caller waits."""
+    session = context.session
+    match = session.queue.wait(criteria_of(pairs, criteria), caller_id)
+    print_matches(session, [] if match is None else [match])
+    if match is None:
+        msg = f"caller {quoted(caller_id)}: waits in line; repeat the command to ask again"
+        raise RefusedError(msg)
+
+
+def callers(context: MatchContext, limit: CallersLimit = 100) -> None:
+    """List the callers who wait in line, in order."""
+    session = context.session
+    found = list(islice(session.queue.callers(), limit + 1))
+    print_callers(session, found[:limit], more=len(found) > limit)
+
+
+def abandon(context: MatchContext, caller_id: CallerId) -> None:
+    """Take a waiting caller out of the line."""
+    session = context.session
+    if not session.queue.abandon(caller_id):
+        msg = f"caller {quoted(caller_id)}: does not wait"
+        raise RefusedError(msg)
+    session.output.answer({"abandoned": caller_id}, f"caller {printable(caller_id)}: waits no longer")
+
+
+def release(
+    context: MatchContext,
+    resource_id: OptionalId = None,
+    token: OptionalToken = None,
+    every: AllMatched = False,
+    yes: Yes = False,
+) -> None:
+    """Give a resource back: available, not yet waiting."""
+    session = context.session
+    if every:
+        if resource_id is not None or token is not None:
+            raise ValueError("id: give either a resource with --token, or --all")
+        session.confirm("Release every matched resource, also those in use?", yes=yes)
+        released = _release_all(context)
+        session.output.answer({"released": released}, f"{counted(released, 'resource')} released")
+        return
+    if resource_id is None or token is None:
+        raise ValueError("token: missing; give ID --token TOKEN as match printed them, or --all")
+    print_changed(session, session.queue.release(session.queue.held(resource_id, token)))
+
+
+def _release_all(context: MatchContext) -> int:
+    queue = context.session.queue
+    released = 0
+    for resource in list(queue.resources(ResourceStatus.MATCHED)):
+        try:
+            queue.release(held_match(resource))
+        except MatchLost:  # its caller was faster
+            continue
+        released += 1
+    return released
+
+
+def extend(
+    context: MatchContext, resource_id: ResourceId, token: Token, lease_seconds: LeaseSeconds = None
+) -> None:
+    """Extend the lease of a match, from now."""
+    session = context.session
+    held = session.queue.held(resource_id, token)
+    print_matches(session, [session.queue.extend(held, lease_seconds)])
+
+
+def recover(context: MatchContext) -> None:
+    """Return the resources of callers whose leases have expired to their old positions."""
+    session = context.session
+    recovered = session.queue.recover()
+    session.output.answer({"recovered": recovered}, f"{counted(recovered, 'resource')} recovered")
+
+
+def create(context: MatchContext) -> None:
+    """Create the table, unless it exists."""
+    session = context.session
+    session.queue.create_table()
+    session.output.answer({"created": True}, "The table is ready.")
+
+
+def delete(context: MatchContext, yes: Yes = False) -> None:
+    """Delete the table with every resource."""
+    session = context.session
+    session.confirm(f"Delete {session.address} and every resource in it?", yes=yes)
+    session.queue.delete_table()
+    session.output.answer({"deleted": True}, "The table is deleted.")
+
+
+def register(
+    context: MatchContext,
+    resource_id: ResourceId,
+    pairs: AttributePairs = None,
+    attributes: AttributesJson = None,
+) -> None:
+    """Register a resource, available and not yet waiting; or give an available one other attributes."""
+    session = context.session
+    print_changed(session, session.queue.register(resource_id, attributes_of(pairs, attributes)))
+
+
+def unregister(context: MatchContext, resource_id: ResourceId) -> None:
+    """Delete an available resource."""
+    session = context.session
+    session.queue.unregister(resource_id)
+    session.output.answer(
+        {"unregistered": resource_id}, f"resource {printable(resource_id)}: not registered any more"
+    )
+
+
+def enqueue(context: MatchContext, resource_ids: ResourceIds = None, every: AllAvailable = False) -> None:
+    """Let available resources wait, behind all that wait already."""
+    session = context.session
+    if bool(resource_ids) is every:
+        raise ValueError("id: missing; give either resources or --all")
+    for resource_id in resource_ids or ():
+        print_changed(session, session.queue.enqueue(resource_id))
+    if every:
+        enqueued = _enqueue_all(context)
+        session.output.answer({"enqueued": enqueued}, f"{counted(enqueued, 'resource')} enqueued")
+
+
+def _enqueue_all(context: MatchContext) -> int:
+    queue = context.session.queue
+    enqueued = 0
+    # Read to the end first: a store may not see its own changes while it reads.
+    available = sorted(resource.resource_id for resource in queue.resources(ResourceStatus.AVAILABLE))
+    for resource_id in available:
+        try:
+            queue.enqueue(resource_id)
+        except (WrongResourceState, ResourceNotFound):  # enqueued or unregistered in between
+            continue
+        enqueued += 1
+    return enqueued
+
+
+def leave(context: MatchContext, resource_id: ResourceId) -> None:
+    """Stop a resource from waiting; it stays registered."""
+    session = context.session
+    print_changed(session, session.queue.leave(resource_id))
+
+
+def ls(context: MatchContext, status: Status = None, limit: ListLimit = 100) -> None:
+    """List resources."""
+    session = context.session
+    found = list(islice(session.queue.resources(status), limit + 1))
+    shown = sorted(found[:limit], key=lambda resource: resource.resource_id)
+    print_resources(session, shown, more=len(found) > limit)
+
+
+def depths(context: MatchContext, at_most: AtMost = 1000) -> None:
+    """Show how many resources wait for each combination of values."""
+    session = context.session
+    print_depths(session, session.queue.depths(at_most), at_most)
+
+
+def generate(
+    context: MatchContext, agent_count: Agents = 5, caller_count: Callers = 0, seed: Seed = 1
+) -> None:
+    """Register made-up agents, who speak one to three languages, and have made-up callers ask for them."""
+    session = context.session
+    rng = random.Random(seed)  # noqa: S311 - made-up people
+    staff = made_up_agents(agent_count, rng)
+    registered = [session.queue.register(agent.agent_id, agent.attributes) for agent in staff]
+    people = made_up_callers(caller_count, max(agent_count, 1), rng)
+    matches = [session.queue.wait(caller.criteria, caller.name) for caller in people]
+    session.output.answer(
+        {
+            "agents": [resource.resource_id for resource in registered],
+            "callers": {
+                caller.name: None if match is None else match.resource_id
+                for caller, match in zip(people, matches, strict=True)
+            },
+        },
+        *(f"agent {resource.resource_id}: {attributes_text(resource.attributes)}" for resource in registered),
+        *(_caller_text(caller, match) for caller, match in zip(people, matches, strict=True)),
+    )
+
+
+def _caller_text(caller: MadeUpCaller, match: Match | None) -> str:
+    outcome = "waits" if match is None else f"has {match.resource_id}"
+    return f"caller {caller.name}: {outcome}, asked {compact_json(caller.criteria)}"
+
+
+def attributes_of(pairs: Sequence[str] | None, text: str | None) -> dict[str, Any]:
+    """Return the attributes that a command line gives, for `MatchQueue.register`.
+
+    Raises:
+        ValueError: If they are in the wrong form.
+    """
+    if text is None:
+        return {name: set(values.split(OTHER)) for name, values in _split("attributes", pairs).items()}
+    _only_one("attributes", pairs)
+    value = parsed("attributes", text)
+    if not isinstance(value, dict):
+        msg = f"attributes: must be a JSON object of names and values, got {quoted(text)}"
+        raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+    return value
+
+
+def criteria_of(pairs: Sequence[str] | None, text: str | None) -> Any:  # noqa: ANN401 - the queue checks it
+    """Return the criteria that a command line gives, for `MatchQueue.match`.
+
+    Raises:
+        ValueError: If they are in the wrong form.
+    """
+    if text is None:
+        split = _split("criteria", pairs)
+        return {name: [_level(level) for level in levels.split(OTHER)] for name, levels in split.items()}
+    _only_one("criteria", pairs)
+    value = parsed("criteria", text)
+    if isinstance(value, list):
+        return [_with_sets(alternative) for alternative in value]
+    return _with_sets(value)
+
+
+def _split(argument: str, pairs: Sequence[str] | None) -> dict[str, str]:
+    split: dict[str, str] = {}
+    for pair in pairs or ():
+        name, equals, values = pair.partition("=")
+        if not (name and equals and values):
+            msg = f"{argument}: must look like NAME=VALUE,VALUE, got {quoted(pair)}"
+            raise ValueError(msg)
+        if name in split:
+            msg = f"{argument}: {quoted(name)} at most once; put its values into one list, A,B"
+            raise ValueError(msg)
+        split[name] = values
+    return split
+
+
+def _level(text: str) -> str | set[str] | None:
+    if text == ANY:
+        return None
+    return set(text.split(EQUAL)) if EQUAL in text else text
+
+
+def _with_sets(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return criteria from JSON, which has no sets."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: [_set(level) for level in levels] if isinstance(levels, list) else levels
+        for name, levels in value.items()
+    }
+
+
+def _set(level: Any) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(level, list) and all(isinstance(value, str) for value in level):
+        return set(level)
+    return level
+
+
+def _only_one(argument: str, pairs: Sequence[str] | None) -> None:
+    if pairs:
+        msg = f"{argument}: give either NAME=VALUE or --{argument}"
+        raise ValueError(msg)
+
+
+# By the heading that help lists them under.
+VERBS: Final[dict[str, dict[str, Callable[..., None]]]] = {
+    "Table": {"create": create, "generate": generate, "delete": delete},
+    "Resources": {
+        "register": register,
+        "enqueue": enqueue,
+        "leave": leave,
+        "unregister": unregister,
+        "list": ls,
+        "depths": depths,
+    },
+    "Callers": {
+        "match": match,
+        "wait": wait,
+        "callers": callers,
+        "abandon": abandon,
+        "release": release,
+        "extend": extend,
+        "recover": recover,
+    },
+}
+
+
+for _panel, _verbs in VERBS.items():
+    for _verb_name, _verb in _verbs.items():
+        app.command(_verb_name, cls=MatchCommand, rich_help_panel=_panel)(_verb)

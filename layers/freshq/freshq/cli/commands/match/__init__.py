@@ -1,1 +1,0 @@
-"""`freshq match`: the verbs of a `MatchQueue`."""

@@ -1,1 +1,0 @@
-"""`freshq metrics`: the gauges of a queue for Prometheus."""

@@ -1,0 +1,82 @@
+"""Answer Prometheus with the gauges of a queue."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from freshq.cli.http_server import HttpResponse, HttpServer
+from freshq.errors import FreshqError
+from freshq.queue.admin import GAUGES, gauges, snake_case
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from freshq.queue.base import BaseQueue
+
+logger = logging.getLogger(__name__)
+PATH: Final = "/metrics"
+
+
+def prometheus_name(name: str) -> str:
+    """Return the name of a metric as Prometheus writes names: TasksPending is freshq_tasks_pending."""
+    return f"freshq_{snake_case(name)}"
+
+
+class QueueCollector(Collector):
+    """Reads the gauges of a queue at each scrape."""
+
+    def __init__(self, queue: BaseQueue) -> None:
+        self._queue = queue
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges, but those that the store does not count.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        queue = self._queue
+        for name, value in gauges(
+            queue.stats(approximate=True), queue.pressure(), paused=queue.paused
+        ).items():
+            gauge = GaugeMetricFamily(prometheus_name(name), GAUGES[name], labels=["queue"])
+            gauge.add_metric([queue.name], value)
+            yield gauge
+
+
+class MetricsServer(HttpServer):
+    """Answers GET /metrics. If the store does not answer, the scrape fails: Prometheus sees it as down."""
+
+    def __init__(self, queue: BaseQueue, host: str, port: int) -> None:
+        """Listen.
+
+        Args:
+            queue: The queue.
+            host: Address to listen on.
+            port: Port; 0 for a free one.
+
+        Raises:
+            ValueError: If it cannot listen there.
+        """
+        super().__init__(partial(_answer, QueueCollector(queue)), host, port, "port")
+
+
+def _answer(collector: QueueCollector, path: str) -> HttpResponse:
+    """Answer a scrape."""
+    if path != PATH:
+        return HttpResponse(HTTPStatus.NOT_FOUND, "text/plain", f"no such page; use {PATH}\n".encode())
+    registry = CollectorRegistry(auto_describe=False)
+    try:
+        registry.register(collector)
+        text = generate_latest(registry)
+    except FreshqError as error:
+        logger.warning("the queue was not read: %s", error)
+        return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n".encode())
+    return HttpResponse(HTTPStatus.OK, CONTENT_TYPE_LATEST, text)

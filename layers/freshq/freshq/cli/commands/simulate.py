@@ -1,0 +1,389 @@
+"""`freshq simulate`: compare policies on an invented or recorded load."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from typing_extensions import override
+
+from freshq.cli.command import Command, is_given
+from freshq.cli.output import json_text
+from freshq.errors import quoted
+from freshq.model.task import MAX_PRIORITY
+from freshq.policy.backlog_limit import BacklogLimit, WhenFull
+from freshq.policy.order import Order
+from freshq.policy.pressure import Door
+from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
+from freshq.simulate import (
+    ArrivalProcess,
+    Burst,
+    Load,
+    ServiceDistribution,
+    Source,
+    load_sweep,
+    policies,
+    read_trace,
+    simulate_load,
+    summarize,
+)
+from freshq.simulate.sweep import check_plot, draw_sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from freshq.simulate import Cell, Result
+
+DEFAULT_DURATION_SECONDS: Final = 1000.0
+load_option = partial(typer.Option, rich_help_panel="Load")
+policy_option = partial(typer.Option, rich_help_panel="Policy")
+# The load at which a sweep is summed up: clearly too much, and not beyond what happens.
+TELLING_LOAD: Final = 3.0
+# A sweep chooses policies and loads itself.
+NOT_WITH_SWEEP: Final = (
+    "rate", "order", "reserve", "codel", "codel_interval", "max_backlog", "when_full", "group_share", "fair",
+    "door", "groups", "priorities", "burst",
+)  # fmt: skip
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """The options of the command. Typer reads their names, types, help and defaults from the fields."""
+
+    arrivals: Annotated[
+        str,
+        load_option(
+            help='poisson, deterministic, or FILE.jsonl with one object such as {"at_seconds": 0.5} per line.'
+        ),
+    ] = "poisson"
+    rate: Annotated[float | None, load_option(help="Arrivals per second.")] = None
+    groups: Annotated[
+        str | None,
+        load_option(help="Arrivals per second by group, such as quiet=1,flood=200; instead of --rate."),
+    ] = None
+    priorities: Annotated[
+        str | None, load_option(help="Shares of the tasks by priority level, such as 0=0.9,9=0.1.")
+    ] = None
+    burst: Annotated[
+        str | None, load_option(help="A time of higher load, FACTOR@START+SECONDS, such as 10@300+60.")
+    ] = None
+    duration: Annotated[
+        float | None,
+        load_option(help="Seconds during which tasks arrive; by default 1000, or all of the file."),
+    ] = None
+    servers: Annotated[int, load_option(help="Number of tasks that can run at a time.")] = 10
+    service: Annotated[ServiceDistribution, load_option(help="Distribution of service times.")] = (
+        ServiceDistribution.EXP
+    )
+    service_mean: Annotated[float, load_option(help="Mean service time in seconds.")] = 1.0
+    seed: Annotated[int, load_option(help="The same seed gives the same result.")] = 1
+
+    deadline_seconds: Annotated[float, policy_option(help="Age at which a task is stale.")] = 10.0
+    order: Annotated[Order, policy_option(help="Order within a priority level.")] = Order.LIFO
+    reserve: Annotated[
+        str,
+        policy_option(
+            help="Time that must be left before the deadline: seconds, or a percentile of service times "
+            "such as p90."
+        ),
+    ] = "0"
+    codel: Annotated[float | None, policy_option(help="CoDel target in seconds; fifo only.")] = None
+    codel_interval: Annotated[
+        float | None, policy_option(help="CoDel interval in seconds; by default twice the target.")
+    ] = None
+    max_backlog: Annotated[int | None, policy_option(help="Maximum number of waiting tasks.")] = None
+    when_full: Annotated[WhenFull, policy_option(help="Which task to shed when the backlog is full.")] = (
+        WhenFull.DROP_OLDEST
+    )
+    group_share: Annotated[
+        float | None, policy_option(help="Share of a full backlog above which a group sheds first.")
+    ] = None
+    fair: Annotated[bool, policy_option("--fair", help="Let the groups take turns.")] = False
+    door: Annotated[
+        float | None,
+        policy_option(help="Admission control: reject arrivals beyond this multiple of the capacity."),
+    ] = None
+
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Plot several policies and the one given at loads from 0.5 to 10, and mark this run: "
+            "FILE.png, FILE.svg or FILE.html."
+        ),
+    ] = None
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Compare several policies at loads from 0.5 to 10.")
+    ] = False
+
+    @property
+    def file(self) -> Path | None:
+        """The file of arrivals; None if arrivals are random."""
+        return None if self.arrivals in set(ArrivalProcess) else Path(self.arrivals)
+
+    def rules(self) -> OverloadRules:
+        """Return the policy.
+
+        Raises:
+            ValueError: If an option is wrong, or needs another one.
+        """
+        if self.fair and self.groups is None and self.file is None:
+            raise ValueError("fair: needs groups")
+        return OverloadRules(
+            deadline_seconds=self.deadline_seconds,
+            order=self.order,
+            reserve=ReserveRule.parse(self.reserve),
+            codel=self._codel_rule(),
+            backlog=self._backlog_limit(),
+            fair=self.fair,
+            door=None if self.door is None else Door(self.door),
+        )
+
+    def _codel_rule(self) -> CodelRule | None:
+        if self.codel is not None:
+            return CodelRule(self.codel, self.codel_interval or 2 * self.codel)
+        if self.codel_interval is not None:
+            raise ValueError("codel_interval: needs codel")
+        return None
+
+    def _backlog_limit(self) -> BacklogLimit | None:
+        if self.max_backlog is not None:
+            return BacklogLimit(self.max_backlog, self.when_full, self.group_share)
+        if self.group_share is not None:
+            raise ValueError("group_share: needs max_backlog, because it is a share of it")
+        return None
+
+    def parsed_burst(self) -> Burst | None:
+        """Return the burst, or None."""
+        return None if self.burst is None else Burst.parse(self.burst)
+
+    def load(self) -> Load:
+        """Return the arrivals, from the file or at random.
+
+        Raises:
+            ValueError: If an option is wrong.
+        """
+        if self.file is not None:
+            return self._trace(self.file)
+        groups = {} if self.groups is None else parse_shares("groups", self.groups)
+        if (self.rate is None) == (not groups):
+            raise ValueError("rate: give either rate, or groups with a rate each")
+        priorities = {} if self.priorities is None else parse_shares("priorities", self.priorities)
+        return Source(
+            rate_per_second=sum(groups.values()) if self.rate is None else self.rate,
+            duration_seconds=DEFAULT_DURATION_SECONDS if self.duration is None else self.duration,
+            deadline_seconds=self.deadline_seconds,
+            arrivals=ArrivalProcess(self.arrivals),
+            service=self.service,
+            service_mean_seconds=self.service_mean,
+            burst=self.parsed_burst(),
+            groups=groups,
+            priorities={parse_level(name): share for name, share in priorities.items()},
+            seed=self.seed,
+        ).load()
+
+    def _trace(self, file: Path) -> Load:
+        for name in ("rate", "groups", "priorities", "burst"):
+            if getattr(self, name) is not None:
+                msg = f"{name}: cannot be used with a file of arrivals, which contains it"
+                raise ValueError(msg)
+        if file.suffix != ".jsonl":
+            msg = (
+                f"arrivals: must be poisson, deterministic or a file FILE.jsonl, got {quoted(self.arrivals)}"
+            )
+            raise ValueError(msg)
+        return read_trace(
+            file, self.deadline_seconds, self.duration, self.service, self.service_mean, self.seed
+        )
+
+
+def parse_shares(option: str, text: str) -> dict[str, float]:
+    """Return the numbers by name of a string such as ``NAME=NUMBER,NAME=NUMBER``.
+
+    Raises:
+        ValueError: If the text has another form; names the option.
+    """
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        key, equals, number = part.partition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = 0.0
+        if not (key and equals and value > 0) or key in found:
+            msg = f"{option}: must look like NAME=NUMBER,NAME=NUMBER, each name once, got {quoted(text)}"
+            raise ValueError(msg)
+        found[key] = value
+    return found
+
+
+def parse_level(name: str) -> int:
+    """Return the priority level that a string names.
+
+    Raises:
+        ValueError: If it is not a level.
+    """
+    if not (name.isdecimal() and int(name) <= MAX_PRIORITY):
+        msg = f"priorities: a level must be from 0 to {MAX_PRIORITY}, got {quoted(name)}"
+        raise ValueError(msg)
+    return int(name)
+
+
+def sentence_of(result: Result) -> str:
+    """Return what became of the tasks of one simulation, such as `At 3 times the capacity, 33 % ...`."""
+    if not result.offered:
+        return "No task arrived."
+    in_time, late = (
+        _percent(count / result.offered) for count in (result.served_in_time, result.served_late)
+    )
+    said = f"At {result.load:.2g} times the capacity, {in_time} of the tasks are done in time and "
+    said += f"{_percent(result.shed_ratio)} shed"
+    if result.served_late:
+        said += f"; {late} are done too late, which takes {_percent(result.wasted_ratio)} of the work"
+    if result.wait_p50_seconds is not None:
+        said += f"; half of those in time wait less than {result.wait_p50_seconds:.2g} s"
+    return f"{said}."
+
+
+def sentence_of_sweep(cells: Sequence[Cell]) -> str:
+    """Return which policies do most and least in time under much load."""
+    load = min({cell.load for cell in cells}, key=lambda one: abs(one - TELLING_LOAD))
+    under = sorted((cell for cell in cells if cell.load == load), key=lambda cell: -cell.result.goodput_ratio)
+    # Above 1 is the chance of the draws.
+    used = {cell.policy: _percent(min(1.0, cell.result.goodput_ratio)) for cell in under}
+    (_, most), *_, (worst, least) = used.items()
+    alike = _all([policy for policy, share in used.items() if share == most])
+    return (
+        f"At {load:g} times the capacity, {alike} use {most} of it for tasks done in time, {worst} {least}."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _all(names: Sequence[str]) -> str:
+    """Return names as a list in a sentence; names that contain a comma are quoted."""
+    shown = [f"{name!r}" if "," in name else name for name in names]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+class SimulateCommand(Command):
+    """Runs `simulate` with the options that Typer has parsed."""
+
+    @override
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        simulate(ctx, super().invoke(ctx))
+
+
+def simulate(context: typer.Context, options: SimulateOptions) -> None:
+    """Simulate what the options say.
+
+    Raises:
+        ValueError: If an option is wrong.
+    """
+    if options.plot is not None:
+        check_plot(options.plot)
+    run: Result | None = None
+    if options.sweep:
+        _refuse_options_that_sweep_ignores(context, options)
+        cells = _sweep(options, {})
+        _print_cells(cells, as_json=options.as_json)
+    else:
+        rules = options.rules()
+        simulation = simulate_load(options.load(), rules, options.servers, options.seed)
+        run = summarize(simulation, options.parsed_burst())
+        _print_result(run, as_json=options.as_json)
+        cells = [] if options.plot is None else _sweep(options, {"as given": rules})
+    if options.plot is not None:
+        _plot(options, cells, options.plot, run)
+
+
+def _refuse_options_that_sweep_ignores(context: typer.Context, options: SimulateOptions) -> None:
+    for name in NOT_WITH_SWEEP:
+        if is_given(context, name):
+            msg = f"sweep: chooses policies and loads itself; leave out --{name.replace('_', '-')}"
+            raise ValueError(msg)
+    if options.file is not None:
+        raise ValueError("sweep: sets the rate itself; arrivals must be poisson or deterministic")
+
+
+def _sweep(options: SimulateOptions, more: dict[str, OverloadRules]) -> list[Cell]:
+    """Return the sweep over the standard policies, and those of `more` that are not among them."""
+    standard = policies(options.deadline_seconds, options.servers)
+    own = {name: rules for name, rules in more.items() if rules not in standard.values()}
+    return list(
+        load_sweep(
+            {**standard, **own},
+            options.servers,
+            arrivals=ArrivalProcess.POISSON if options.file is not None else ArrivalProcess(options.arrivals),
+            service=options.service,
+            service_mean_seconds=options.service_mean,
+            duration_seconds=options.duration,
+            seed=options.seed,
+        )
+    )
+
+
+def _plot(options: SimulateOptions, cells: Sequence[Cell], file: Path, run: Result | None) -> None:
+    subtitle = (
+        f"{options.servers} servers, service {options.service.value} with a mean of "
+        f"{options.service_mean:g} s, deadline {options.deadline_seconds:g} s"
+    )
+    draw_sweep(cells, options.deadline_seconds, subtitle, file, run)
+    typer.echo(f"plotted: {file}", err=True)
+
+
+def _print_result(result: Result, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_text(asdict(result)))
+        return
+    table = Table("measure", "value", title="simulation")
+    for name, value in asdict(result).items():
+        if isinstance(value, dict):
+            for key, part in value.items():
+                table.add_row(f"{name.replace('_', ' ')}: {key}", _text(part))
+        else:
+            table.add_row(name.replace("_", " "), _text(value))
+    table.columns[1].justify = "right"
+    Console().print(table)
+    typer.echo(sentence_of(result))
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - a field of a result
+    if isinstance(value, dict):
+        return "\n".join(f"{key.replace('_', ' ')} {_text(part)}" for key, part in value.items())
+    if value is None:
+        return "-"
+    return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _print_cells(cells: Sequence[Cell], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_text([asdict(cell) for cell in cells]))
+        return
+    loads = sorted({cell.load for cell in cells})
+    table = Table(title="done in time, as a share of capacity, by load", box=SIMPLE_HEAD, padding=0)
+    table.add_column("policy", no_wrap=True)
+    for load in loads:
+        table.add_column(f"{load:g}", justify="right")
+    for name in dict.fromkeys(cell.policy for cell in cells):
+        table.add_row(name, *(f"{cell.result.goodput_ratio:.3f}" for cell in cells if cell.policy == name))
+    Console().print(table)
+    typer.echo(sentence_of_sweep(cells))
+
+
+# The callback is `SimulateOptions`, which Typer fills from the command line.
+app.command(
+    "simulate",
+    cls=SimulateCommand,
+    help="Simulate a queue under a load, and measure what is completed in time.",
+)(SimulateOptions)

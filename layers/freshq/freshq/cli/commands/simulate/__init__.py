@@ -1,1 +1,0 @@
-"""`freshq simulate`: what a policy would do under a load."""

@@ -1,0 +1,442 @@
+"""Options of `freshq work`, and its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from freshq.cli.errors import ExitStatus
+from freshq.cli.process import (
+    STOP_SECONDS,
+    ControlChannel,
+    ControlMessage,
+    ProcessStatus,
+    Stage,
+    WorkStatus,
+    report_values,
+    status_values,
+)
+from freshq.policy.retry import Backoff
+from freshq.worker.run import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from freshq.cli.process import Reporter
+    from freshq.worker.report import RunReport
+    from freshq.worker.worker import Worker
+
+# The option that makes a process one of a supervisor's.
+SUPERVISED: Final = "--supervised"
+LOOPBACK: Final = "127.0.0.1"
+LIMITS: Final = "Limits"
+ENDS: Final = "Ends"
+OPERATION: Final = "Operation"
+RunnerName = Annotated[
+    str, typer.Argument(metavar="MODULE:FUNCTION", help="The runner, such as app:run, in the current folder.")
+]
+Concurrency = Annotated[int, typer.Option(help="Most tasks that one process runs at a time.")]
+Transaction = Annotated[
+    bool,
+    typer.Option(
+        "--transaction",
+        help="Hold each task in a database transaction, and call the runner with the task and the "
+        "connection: what it writes commits with the task. SQL only.",
+    ),
+]
+AtMostOnce = Annotated[
+    bool, typer.Option("--at-most-once", help="Complete each task before its run. A failed run is lost.")
+]
+Processes = Annotated[
+    int,
+    typer.Option(min=1, help="Number of processes; one that dies is replaced.", rich_help_panel=OPERATION),
+]
+LimitLowest = Annotated[
+    int | None,
+    typer.Option(help="Lower bound of the concurrency limit of all workers.", rich_help_panel=LIMITS),
+]
+LimitHighest = Annotated[
+    int | None,
+    typer.Option(
+        help="Upper bound. Between the bounds the limit follows the downstream: less when it pushes back.",
+        rich_help_panel=LIMITS,
+    ),
+]
+RatePerSecond = Annotated[
+    float | None, typer.Option(help="Most starts a second of one process.", rich_help_panel=LIMITS)
+]
+MaxRunSeconds = Annotated[
+    float | None,
+    typer.Option(help="A run that takes longer loses its slot, then its lease.", rich_help_panel=LIMITS),
+]
+PollSeconds = Annotated[
+    float, typer.Option(help="Pause between claims while there is too little.", rich_help_panel=LIMITS)
+]
+DrainSeconds = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Most time to wait for running tasks at the end; then as at a second signal.",
+        rich_help_panel=ENDS,
+    ),
+]
+IdleExitSeconds = Annotated[
+    float | None, typer.Option(help="End after this time without a task.", rich_help_panel=ENDS)
+]
+GiveUpSeconds = Annotated[
+    float | None,
+    typer.Option(
+        help="End if the store does not answer for this time; by default, wait.", rich_help_panel=ENDS
+    ),
+]
+HealthPort = Annotated[
+    int | None, typer.Option(help="Port for /live and /ready; 0 for a free one.", rich_help_panel=OPERATION)
+]
+HealthHost = Annotated[
+    str, typer.Option(help="Address for them; 0.0.0.0 for probes from outside.", rich_help_panel=OPERATION)
+]
+StatusSeconds = Annotated[
+    float, typer.Option(min=0, help="Time between two status lines of JSON.", rich_help_panel=OPERATION)
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Show what would be claimed; take nothing.", rich_help_panel=OPERATION),
+]
+Supervised = Annotated[bool, typer.Option(SUPERVISED, hidden=True)]
+# Time between two checks of the worker.
+CONTROL_CHECK_SECONDS: Final = 0.25
+# Between the death of a process and its replacement.
+RESTART_BACKOFF: Final = Backoff(base_seconds=0.5, cap_seconds=30.0)
+# A process that lived for this time did not die of its start.
+HEALTHY_SECONDS: Final = 60.0
+# Between two checks of the processes.
+CHECK_SECONDS: Final = 0.1
+# How long the last lines of a process that has ended are waited for.
+LAST_LINES_SECONDS: Final = 1.0
+# Extra time for a process that should end at once, before it is killed.
+KILL_AFTER_SECONDS: Final = STOP_SECONDS + 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """When waiting is over, in seconds of the monotonic clock.
+
+    Attributes:
+        drain: When the draining has taken long enough.
+        stop: When the process ends, whatever its worker waits for.
+    """
+
+    drain: float = float("inf")
+    stop: float = float("inf")
+
+
+class WorkProcess:
+    """Runs a worker until it ends, or a signal ends it."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        reporter: Reporter,
+        control: ControlChannel,
+        drain_seconds: float | None,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            worker: The worker.
+            reporter: Receives what happens.
+            control: Says when to end.
+            drain_seconds: How long to wait for running tasks before their leases are given back.
+        """
+        self._worker = worker
+        self._reporter = reporter
+        self._control = control
+        self._drain_seconds = drain_seconds
+        self._stage = Stage.WORKING
+        self._deadlines = Deadlines()
+
+    def statuses(self) -> Sequence[ProcessStatus]:
+        """Return the status of this process, as the only one."""
+        return [ProcessStatus(1, os.getpid(), status_values(self._worker.status()))]
+
+    def run(self) -> WorkStatus:
+        """Work until the end.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            StoreError: If a table is missing, or the store did not answer for `give_up_seconds`.
+        """
+        ended = in_thread("freshq-worker", self._worker.run)
+        ended.add_done_callback(lambda _ended: self._control.send(ControlMessage.WAKE))
+        while not ended.done() and time.monotonic() < self._deadlines.stop:
+            self._follow(self._control.receive(CONTROL_CHECK_SECONDS))
+            self._reporter.status(self.statuses())
+        if not ended.done():
+            problem = f"it did not stop within {STOP_SECONDS:g} s; leases that it holds must expire"
+            status = WorkStatus.UNFINISHED
+            values = status_values(self._worker.status())
+            self._reporter.event("ended", exit_status=int(status), problem=problem, **values)
+            return status
+        return self._ended(ended.result())
+
+    def _follow(self, stage: Stage) -> None:
+        """Do what the stage asks for, once."""
+        now = time.monotonic()
+        if stage is Stage.DRAINING and now >= self._deadlines.drain:
+            stage = self._control.stage = Stage.STOPPING
+        if stage is self._stage:
+            return
+        self._stage = stage
+        running = self._worker.status().running
+        if stage is Stage.STOPPING:
+            self._deadlines = Deadlines(stop=now + STOP_SECONDS)
+            self._worker.stop_at_once()
+            self._reporter.event("stopping", running=running)
+        else:
+            if self._drain_seconds is not None:
+                self._deadlines = Deadlines(drain=now + self._drain_seconds)
+            self._worker.stop()
+            self._reporter.event("draining", running=running)
+
+    def _ended(self, report: RunReport) -> WorkStatus:
+        left = report.unfinished or report.given_back
+        status = WorkStatus.UNFINISHED if left else WorkStatus.DRAINED
+        self._reporter.event("ended", exit_status=int(status), **report_values(report))
+        return status
+
+
+class Child:
+    """One place among the processes, and the process in it.
+
+    Attributes:
+        number: The number of the place, from 1 on.
+        status: What its process last said of itself.
+        exit_status: That of the last process that ended.
+        problem: What the last process ended of if it cannot pass by itself, such as a missing table; None
+            once the store has answered.
+    """
+
+    def __init__(self, number: int, command: Sequence[str]) -> None:
+        """Start no process yet.
+
+        Args:
+            number: The number of the place, from 1 on.
+            command: What to run.
+        """
+        self.number = number
+        self.status: ProcessStatus | None = None
+        self.exit_status: int | None = None
+        self.problem: str | None = None
+        self._command = command
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        self._reader: Future[None] = Future()
+        self._started_at = 0.0
+        self._deaths = 0
+        self._restart_at: float | None = float("inf")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no process runs here, and none will."""
+        return self._process is None and self._restart_at is None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to start a process."""
+        return self._restart_at is not None and time.monotonic() >= self._restart_at
+
+    def start(self) -> int:
+        """Start a process with its own connections and no open files but its three; return its id."""
+        process = subprocess.Popen(  # noqa: S603 - this interpreter, this command
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            # Ctrl-C on the terminal is for the supervisor, which passes it on.
+            start_new_session=True,
+        )
+        self._process, self._restart_at, self._started_at = process, None, time.monotonic()
+        self._reader = in_thread("freshq-lines", partial(self._read, process))
+        return process.pid
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            self._lines.put(line)
+
+    def allow(self) -> None:
+        """Let the first process start, unless it has started or must not."""
+        if self._restart_at == float("inf"):
+            self._restart_at = 0.0
+
+    def lines(self) -> list[str]:
+        """Return what the process has printed since the last call."""
+        found = []
+        with suppress(Empty):
+            while True:
+                found.append(self._lines.get_nowait())
+        return found
+
+    def send(self, message: ControlMessage) -> None:
+        """Send a message; a process that is waited for is not started any more."""
+        self._restart_at = None
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):  # it has just died, and the next check will see that
+                self._process.stdin.write(f"{message.value}\n")
+                self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self._process is not None:
+            self._process.kill()
+
+    def ended(self) -> int | None:
+        """Return the exit status of a process that ended since the last call; None if none did."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        process, self._process = self._process, None
+        wait([self._reader], LAST_LINES_SECONDS)
+        self.exit_status = process.returncode
+        with suppress(OSError):  # a message that it did not read
+            process.stdin.close()  # type: ignore[union-attr]
+        if self._reader.done() and process.stdout is not None:
+            process.stdout.close()
+        return self.exit_status
+
+    def restart_later(self) -> float:
+        """Plan the next process; return in how many seconds."""
+        lived_seconds = time.monotonic() - self._started_at
+        self._deaths = 1 if lived_seconds >= HEALTHY_SECONDS else self._deaths + 1
+        seconds = RESTART_BACKOFF.delay_seconds(self._deaths, 0.5 + random.random() / 2)  # noqa: S311 - jitter
+        self._restart_at = time.monotonic() + seconds
+        return seconds
+
+
+class Supervisor:
+    """Keeps a number of processes at work until they end, or a signal ends them."""
+
+    def __init__(
+        self, processes: int, arguments: Sequence[str], reporter: Reporter, control: ControlChannel
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            processes: How many.
+            arguments: The arguments of the command line that asked for them.
+            reporter: Receives what happens.
+            control: Says when to end.
+        """
+        # -P: modules of the folder must not stand in for those of Python.
+        command = [sys.executable, "-P", "-m", "freshq.cli", *arguments, SUPERVISED]
+        self._children = [Child(number, command) for number in range(1, processes + 1)]
+        self._reporter = reporter
+        self._control = control
+        self._stage = Stage.WORKING
+        self._kill_at = float("inf")
+
+    def statuses(self) -> list[ProcessStatus]:
+        """Return what the processes last said of themselves."""
+        return [child.status for child in self._children if child.status is not None]
+
+    def run(self) -> int:
+        """Supervise until every process has ended; return the exit status for them all."""
+        self._children[0].allow()  # a wrong runner is one error, not one of each process
+        while not all(child.is_over for child in self._children):
+            for child in self._children:
+                self._tend(child)
+            self._reporter.status(self.statuses())
+            self._follow(self._control.receive(CHECK_SECONDS))
+            if time.monotonic() >= self._kill_at:
+                for child in self._children:
+                    child.kill()
+        status = exit_status_of([child.exit_status for child in self._children])
+        self._reporter.event("all_ended", exit_status=status)
+        return status
+
+    def common_problem(self) -> str | None:
+        """Return the error that ended every process, if it is permanent and the store answered no process."""
+        problems = [child.problem for child in self._children]
+        return problems[0] if all(problem is not None for problem in problems) else None
+
+    def _tend(self, child: Child) -> None:
+        if child.is_due:
+            pid = child.start()
+            self._reporter.event("process_started", process=child.number, pid=pid)
+        exit_status = child.ended()
+        for line in child.lines():
+            self._pass_on(child, line)
+        if exit_status is None:
+            return
+        child.status = None
+        wrong_use = exit_status == ExitStatus.WRONG_USE
+        restarts = self._stage is Stage.WORKING and exit_status != 0 and not wrong_use
+        seconds = round(child.restart_later(), 3) if restarts else None
+        self._reporter.event(
+            "process_ended", process=child.number, exit_status=exit_status, restart_in_seconds=seconds
+        )
+        if wrong_use or self.common_problem() is not None:  # the next would end like this one
+            self._control.send(ControlMessage.DRAIN)
+
+    def _follow(self, stage: Stage) -> None:
+        if stage is self._stage:
+            return
+        self._stage = stage
+        if stage is Stage.STOPPING:
+            self._kill_at = time.monotonic() + KILL_AFTER_SECONDS
+        for child in self._children:
+            child.send(ControlMessage.STOP if stage is Stage.STOPPING else ControlMessage.DRAIN)
+
+    def _pass_on(self, child: Child, line: str) -> None:
+        """Report what a process said, under its number."""
+        values = _event_of(line)
+        event = values.pop("event")
+        if event == "status":
+            (status,) = values["processes"]
+            pid, _ = status.pop("pid"), status.pop("process")
+            child.status = ProcessStatus(child.number, pid, status)
+            if child.status.takes_tasks:
+                child.problem = None
+            return
+        if event == "ended" and values.get("lasting"):
+            child.problem = str(values["error"])
+        if event == "started":
+            for each in self._children:
+                each.allow()
+        self._reporter.event(event, process=child.number, **values)
+
+
+def _event_of(line: str) -> dict[str, Any]:
+    """Parse a line as an event; other lines were printed by the application."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        values = None
+    known = values if isinstance(values, dict) else {}
+    if "time" not in known or "process" in known or not isinstance(known.get("event"), str):
+        return {"event": "output", "text": line.rstrip(os.linesep)}
+    del known["time"]
+    return known
+
+
+def exit_status_of(statuses: Sequence[int | None]) -> int:
+    """Return the exit status for several processes: the worst of theirs; None for one that never started."""
+    if ExitStatus.WRONG_USE in statuses:
+        return int(ExitStatus.WRONG_USE)
+    known = [status for status in statuses if status is not None]
+    # A process that a signal killed left its tasks.
+    return max((int(WorkStatus.UNFINISHED) if status < 0 else status for status in known), default=0)

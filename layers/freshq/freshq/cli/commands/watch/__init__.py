@@ -1,1 +1,0 @@
-"""`freshq watch`: a live view of a queue."""

@@ -1,0 +1,356 @@
+"""`freshq work`: run the tasks of a queue."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from dataclasses import dataclass
+from http import HTTPStatus
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
+
+import typer
+
+from freshq.cli.addresses import open_queue, with_connections
+from freshq.cli.command import QueueContext, application_imports
+from freshq.cli.commands import supervisor as option
+from freshq.cli.commands.supervisor import WorkProcess
+from freshq.cli.errors import exit_status
+from freshq.cli.http_server import HttpResponse, HttpServer
+from freshq.cli.process import ControlChannel, JsonLines, end_process, report_log
+from freshq.errors import StoreError
+from freshq.model.answers import WaitsFor
+from freshq.model.checks import without_password
+from freshq.policy.limits import ConcurrencyLimit
+from freshq.worker.options import WorkerOptions
+from freshq.worker.run import load_runner
+from freshq.worker.settle import OUTAGES
+from freshq.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Self
+
+    from freshq.cli.output import Output
+    from freshq.cli.process import ProcessStatus, Reporter
+    from freshq.cli.session import Session
+    from freshq.queue.base import BaseQueue
+
+# A call to the store may take nine tenths of a lease, and a round of the loop makes a few of them.
+LEASES_PER_LOOP: Final = 2
+MIN_LOOP_SECONDS: Final = 30.0
+# A store that has not answered for this time is unreachable, although the call has not failed yet.
+ANSWER_SECONDS: Final = 5.0
+# Besides one for each task: for upkeep, the control record, and what all workers share.
+OTHER_CONNECTIONS: Final = 3
+# Under a supervisor, which shows the status itself.
+SUPERVISED_STATUS_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLimits:
+    """How long a round of a worker's loop may take.
+
+    Attributes:
+        live_seconds: Beyond this the loop is stuck.
+        ready_seconds: Beyond this it waits for the store.
+    """
+
+    live_seconds: float
+    ready_seconds: float
+
+    @classmethod
+    def of(cls, lease_seconds: float, poll_seconds: float) -> LoopLimits:
+        """Return the limits for the leases of a queue, and the pauses of its workers."""
+        live_seconds = poll_seconds + max(MIN_LOOP_SECONDS, LEASES_PER_LOOP * lease_seconds)
+        return cls(live_seconds, poll_seconds + ANSWER_SECONDS)
+
+
+def is_live(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
+    """Return whether the loop of every process goes round."""
+    return all(each.turned_seconds < limits.live_seconds for each in processes)
+
+
+def is_ready(processes: Sequence[ProcessStatus], limits: LoopLimits) -> bool:
+    """Return whether a process takes tasks."""
+    return any(each.takes_tasks and each.turned_seconds < limits.ready_seconds for each in processes)
+
+
+class HealthServer:
+    """Answers `/live` and `/ready` in a thread, as long as the block of this context manager lasts."""
+
+    def __init__(
+        self, host: str, port: int, limits: LoopLimits, processes: Callable[[], Sequence[ProcessStatus]]
+    ) -> None:
+        """Listen.
+
+        Args:
+            host: Address to listen on.
+            port: Port; 0 for a free one.
+            limits: How long a round of a loop may take.
+            processes: Returns the status of the processes.
+
+        Raises:
+            ValueError: If it cannot listen there.
+        """
+        checks = {
+            "/live": lambda: is_live(processes(), limits),
+            "/ready": lambda: is_ready(processes(), limits),
+        }
+
+        def answer(path: str) -> HttpResponse:
+            check = checks.get(path)
+            if check is None:
+                return _json(HTTPStatus.NOT_FOUND, {"error": f"no such page; use {' or '.join(checks)}"})
+            status = HTTPStatus.OK if check() else HTTPStatus.SERVICE_UNAVAILABLE
+            return _json(status, {"processes": [each.as_json() for each in processes()]})
+
+        self._server = HttpServer(answer, host, port, "health_port")
+        self.port: int = self._server.server_address[1]
+        self._thread = Thread(target=self._server.serve_forever, name="freshq-health", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _json(status: HTTPStatus, values: dict[str, Any]) -> HttpResponse:
+    return HttpResponse(status, "application/json", json.dumps(values).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one call of the command should do.
+
+    Attributes:
+        session: The queue, and whether the output is JSON.
+        runner: Name of the runner.
+        worker_options: The options of the worker.
+        drain_seconds: How long to wait for running tasks at the end; None: until they are done.
+        health_address: Host and port of the health endpoint; no port for none.
+        status_seconds: Time between two lines with the status.
+        supervised: Whether a supervisor started this process.
+    """
+
+    session: Session
+    runner: str
+    worker_options: WorkerOptions
+    drain_seconds: float | None
+    health_address: tuple[str, int | None]
+    status_seconds: float
+    supervised: bool
+
+
+def concurrency_limit(lowest: int | None, highest: int | None) -> ConcurrencyLimit | None:
+    """Return the limit between two bounds; None if there are none.
+
+    Raises:
+        ValueError: If only one is given, or they do not fit.
+    """
+    if lowest is None and highest is None:
+        return None
+    if lowest is None or highest is None:
+        raise ValueError("limit_lowest, limit_highest: give both, or neither")
+    return ConcurrencyLimit(lowest, highest)
+
+
+def begin(job: Job, processes: int, *, dry_run: bool) -> None:
+    """Do a job.
+
+    Args:
+        job: What to do.
+        processes: In how many processes.
+        dry_run: Whether to show only what would be claimed.
+
+    Raises:
+        Exit: At the end of the work, with its status.
+        ValueError: If an option is wrong, or the runner cannot be loaded.
+        StoreError: If a table is missing, or the store did not answer for `give_up_seconds`.
+    """
+    address = job.session.address
+    if address is not None and address.startswith("memory:"):
+        raise ValueError(
+            "queue: memory:// is in one process, so no other process can put tasks; use sqlite:///FILE"
+        )
+    if processes > 1 and not job.supervised and not dry_run:
+        _supervise(job, processes)
+    with ExitStack() as stack:
+        queue = stack.enter_context(_connected(job))
+        worker = _worker(job, queue)
+        if dry_run:
+            show_next(queue, job.worker_options["concurrency"], job.session.output)
+        else:
+            _work_here(job, worker)
+
+
+def _connected(job: Job) -> closing[BaseQueue]:
+    """Return the queue with enough connections for tasks in transactions."""
+    session, options = job.session, job.worker_options
+    if session.address is None or not options["transaction"]:
+        return closing(session.queue)
+    address = with_connections(session.address, options["concurrency"] + OTHER_CONNECTIONS)
+    return closing(open_queue(address, session.queue.name))
+
+
+def _worker(job: Job, queue: BaseQueue) -> Worker:
+    """Return the worker, with the runner from the current folder."""
+    with application_imports() as advice:
+        runner = load_runner(job.runner, advice)
+    return Worker(queue, runner, **job.worker_options)
+
+
+def _reporter(job: Job) -> Reporter:
+    if job.supervised:
+        return JsonLines(_stdout_for_lines(), SUPERVISED_STATUS_SECONDS)
+    console = job.session.output.console
+    if job.session.output.as_json or not console.is_terminal:
+        return JsonLines(sys.stdout, job.status_seconds)
+    from freshq.cli.process import Display, Lines  # noqa: PLC0415 - only for a terminal
+
+    if console.is_dumb_terminal:
+        return Lines(console)
+    where = without_password(job.session.address or "")
+    return Display(console, f"{job.runner} works queue {job.session.queue.name} {where}")
+
+
+def _stdout_for_lines() -> TextIO:
+    """Return standard output for the supervisor's lines alone; what else is written there goes to stderr.
+
+    A program that the runner starts inherits the descriptor, whatever `sys.stdout` is.
+    """
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return lines
+
+
+def _work_here(job: Job, worker: Worker) -> NoReturn:
+    """Run the worker in this process, and exit with its status."""
+    control = ControlChannel()
+    reporter = _reporter(job)
+    process = WorkProcess(worker, reporter, control, job.drain_seconds)
+    with _reporting(job, reporter, process.statuses) as port, redirect_stdout(sys.stderr):
+        control.follow_signals()
+        if job.supervised:
+            control.follow(sys.stdin.fileno())
+        reporter.event("started", **_facts(job), pid=os.getpid(), health_port=port)
+        status = process.run()
+    end_process(status, control)
+
+
+def _supervise(job: Job, processes: int) -> NoReturn:
+    """Run the worker in several processes, and exit with the status for all.
+
+    Raises:
+        StoreError: If the store failed all of them in a way that does not pass, and never answered.
+    """
+    from freshq.cli.commands.supervisor import Supervisor  # noqa: PLC0415 - only for several processes
+
+    job.session.queue.close()  # each process opens its own connections
+    control = ControlChannel()
+    reporter = _reporter(job)
+    supervisor = Supervisor(processes, sys.argv[1:], reporter, control)
+    with _reporting(job, reporter, supervisor.statuses) as port:
+        control.follow_signals()
+        reporter.event("started", **_facts(job), pid=os.getpid(), health_port=port, processes=processes)
+        status = supervisor.run()
+        if (problem := supervisor.common_problem()) is not None:
+            raise StoreError(problem)
+    end_process(status, control)
+
+
+@contextmanager
+def _reporting(
+    job: Job, reporter: Reporter, statuses: Callable[[], Sequence[ProcessStatus]]
+) -> Iterator[int | None]:
+    """Report the log and serve health checks, as long as the block lasts; yield the port of these."""
+    with ExitStack() as stack:
+        stack.callback(reporter.close)
+        report_log(reporter)
+        port = None
+        host, wanted_port = job.health_address
+        if wanted_port is not None and not job.supervised:
+            limits = LoopLimits.of(job.session.queue.lease_seconds, job.worker_options["poll_seconds"])
+            port = stack.enter_context(HealthServer(host, wanted_port, limits, statuses)).port
+        try:
+            yield port
+        except StoreError as error:
+            lasting = not isinstance(error, OUTAGES)
+            reporter.event("ended", error=str(error), lasting=lasting, exit_status=int(exit_status(error)))
+            if job.supervised:  # the supervisor prints one error for all
+                raise typer.Exit(exit_status(error)) from error
+            raise
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    options = job.worker_options
+    holds = "transactions" if options["transaction"] else "leases"
+    return {
+        "runner": job.runner,
+        "queue": job.session.queue.name,
+        "holds": "nothing, tasks are completed first" if options["at_most_once"] else holds,
+        "concurrency": options["concurrency"],
+    }
+
+
+def show_next(queue: BaseQueue, limit: int, output: Output) -> None:
+    """Print the tasks that the next claims would take, and take none.
+
+    Args:
+        queue: The queue.
+        limit: Most tasks to show.
+        output: Where to print.
+
+    Raises:
+        StoreError: If the store did not answer.
+    """
+    waiting = [each for each in queue.peek(limit) if each.waits_for is not WaitsFor.DUE]
+    if not output.as_json:
+        paused = ", but the queue is paused" if queue.paused else ""
+        output.console.print(f"The next to be claimed{paused}:")
+    output.waiting(waiting, queue.now())
+
+
+def work(
+    context: QueueContext,
+    runner: option.RunnerName,
+    concurrency: option.Concurrency = 3,
+    transaction: option.Transaction = False,
+    at_most_once: option.AtMostOnce = False,
+    limit_lowest: option.LimitLowest = None,
+    limit_highest: option.LimitHighest = None,
+    rate_per_second: option.RatePerSecond = None,
+    max_run_seconds: option.MaxRunSeconds = None,
+    poll_seconds: option.PollSeconds = 0.5,
+    drain_seconds: option.DrainSeconds = None,
+    idle_exit_seconds: option.IdleExitSeconds = None,
+    give_up_seconds: option.GiveUpSeconds = None,
+    processes: option.Processes = 1,
+    health_port: option.HealthPort = None,
+    health_host: option.HealthHost = option.LOOPBACK,
+    status_seconds: option.StatusSeconds = 10.0,
+    dry_run: option.DryRun = False,
+    supervised: option.Supervised = False,
+) -> None:
+    """Work the queue until SIGTERM or Ctrl-C: one lets running tasks finish, a second gives them back."""
+    from freshq.worker.options import WorkerOptions  # noqa: PLC0415 - as above
+
+    worker_options = WorkerOptions(
+        concurrency=concurrency,
+        limit=concurrency_limit(limit_lowest, limit_highest),
+        rate_per_second=rate_per_second,
+        poll_seconds=poll_seconds,
+        idle_exit_seconds=idle_exit_seconds,
+        max_run_seconds=max_run_seconds,
+        give_up_seconds=give_up_seconds,
+        at_most_once=at_most_once,
+        transaction=transaction,
+    )
+    address = (health_host, health_port)
+    job = Job(context.session, runner, worker_options, drain_seconds, address, status_seconds, supervised)
+    begin(job, processes, dry_run=dry_run)

@@ -1,1 +1,0 @@
-"""`freshq work`: works a queue until a signal ends it."""

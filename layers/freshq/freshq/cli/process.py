@@ -1,0 +1,414 @@
+"""Live display, progress, end and report of a long-running command."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum, IntEnum
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TextIO, TypeVar
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+from typing_extensions import override
+
+from freshq.cli.errors import ExitStatus, OneLineLog, printable
+from freshq.worker.report import FIELDS, Outcome, TaskLogFilter
+from freshq.worker.run import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from rich.console import RenderableType
+
+    from freshq.worker.report import RunReport, WorkerStatus
+
+T = TypeVar("T")
+# A process that is to end at once and has not ended after this time leaves what it is waiting for.
+STOP_SECONDS: Final = 10.0
+# Time between two checks of the thread that works.
+CHECK_SECONDS: Final = 1.0
+# The field of a status that has a worker's outcomes.
+OUTCOMES: Final = "outcomes"
+# Over which time the rate is taken.
+RATE_SECONDS: Final = 10.0
+REDRAW_SECONDS: Final = 0.25
+COLUMNS: Final = ("process", "state", "running", "done", "failed", "retried", "other", "store")
+SHOWN: Final = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.RETRIED)
+
+
+class Stage(IntEnum):
+    """How far the end has come: each stage includes those before it."""
+
+    WORKING = 0
+    DRAINING = 1
+    STOPPING = 2
+
+
+class ControlMessage(Enum):
+    """A command to a process. A signal asks for the next stage, whichever that is; WAKE for none."""
+
+    SIGNAL = "signal"
+    DRAIN = "drain"
+    STOP = "stop"
+    WAKE = "wake"
+
+
+class WorkStatus(IntEnum):
+    """Exit statuses of commands that run until a signal ends them, besides those of every command."""
+
+    DRAINED = 0
+    UNREACHABLE = ExitStatus.UNREACHABLE
+    UNFINISHED = 4
+
+
+class ControlChannel:
+    """The messages that a process gets, from signals, its standard input and its own threads."""
+
+    def __init__(self) -> None:
+        self.stage = Stage.WORKING
+        self._messages: SimpleQueue[ControlMessage] = SimpleQueue()
+
+    def send(self, message: ControlMessage) -> None:
+        """Send a message; safe in a signal handler and in any thread."""
+        self._messages.put(message)
+
+    def receive(self, timeout_seconds: float) -> Stage:
+        """Wait for a message, and return the stage after it."""
+        try:
+            message = self._messages.get(timeout=timeout_seconds)
+        except Empty:
+            return self.stage
+        if message is ControlMessage.SIGNAL:
+            self.stage = Stage(min(self.stage + 1, Stage.STOPPING))
+        elif message is ControlMessage.DRAIN:
+            self.stage = max(self.stage, Stage.DRAINING)
+        elif message is ControlMessage.STOP:
+            self.stage = Stage.STOPPING
+        return self.stage
+
+    def follow_signals(self) -> None:
+        """Take SIGTERM and SIGINT as messages from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.send(ControlMessage.SIGNAL))
+
+    def follow(self, descriptor: int) -> None:
+        """Take each line of a pipe as a message; its end, which means that the parent died, as DRAIN."""
+
+        def read() -> None:
+            # Without a buffer: its lock, held by a daemon thread, would break the end of the process.
+            with open(descriptor, "rb", buffering=0, closefd=False) as pipe:
+                for line in pipe:
+                    self.send(ControlMessage(line.decode().strip()))
+            self.send(ControlMessage.DRAIN)
+
+        in_thread("freshq-control", read)
+
+
+def run_until_told(
+    name: str, work: Callable[[Event], T], control: ControlChannel, on_drain: Callable[[], None]
+) -> Future[T]:
+    """Call a function in a thread until it returns, or the process must end at once.
+
+    Args:
+        name: Name of the thread.
+        work: The function; it returns soon after the event that it gets is set.
+        control: Says when to end. DRAINING sets the event.
+        on_drain: Called when it is set.
+
+    Returns:
+        What the function returned or raised; not done if the process is to end at once.
+    """
+    stop = Event()
+    ended = in_thread(name, partial(work, stop))
+    ended.add_done_callback(lambda _ended: control.send(ControlMessage.WAKE))
+    while not ended.done():
+        stage = control.receive(CHECK_SECONDS)
+        if stage is Stage.STOPPING:
+            break
+        if stage is Stage.DRAINING and not stop.is_set():
+            stop.set()
+            on_drain()
+    return ended
+
+
+def end_process(status: int, control: ControlChannel) -> NoReturn:
+    """Exit; at once if that was asked for, whatever threads of the application still do.
+
+    Raises:
+        Exit: Unless it was to be at once.
+    """
+    if control.stage is Stage.STOPPING:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):  # whoever read it is gone
+                stream.flush()
+        os._exit(status)
+    raise typer.Exit(status)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """One process at work, as it was when it last said so.
+
+    Attributes:
+        process: Its number, from 1 on.
+        pid: Its process id.
+        values: Its worker's status, by name.
+        heard_at: When it said so, in seconds of the monotonic clock.
+    """
+
+    process: int
+    pid: int
+    values: dict[str, Any]
+    heard_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def turned_seconds(self) -> float:
+        """Time since its loop last went round, as far as is known."""
+        return float(self.values["turned_seconds"]) + time.monotonic() - self.heard_at
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Whether it claims, and its store answered the last call."""
+        return self.values["state"] == "working" and bool(self.values["store_answers"])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        turned = round(self.turned_seconds, 3)
+        return {"process": self.process, "pid": self.pid, **self.values, "turned_seconds": turned}
+
+
+class Reporter(Protocol):
+    """Receives what happens. Several threads call it."""
+
+    def event(self, event: str, **values: object) -> None:
+        """Receive an event, such as the start of the draining."""
+
+    def status(self, processes: Sequence[ProcessStatus]) -> None:
+        """Receive the state of the processes, several times a second."""
+
+    def close(self) -> None:
+        """Show nothing more."""
+
+
+class JsonLines(Reporter):
+    """Prints each event as a line of JSON, and the status from time to time."""
+
+    def __init__(self, stream: TextIO, status_seconds: float) -> None:
+        """Print to a stream.
+
+        Args:
+            stream: Where to print.
+            status_seconds: Time between two lines with the status.
+        """
+        self._stream = stream
+        self._status_seconds = status_seconds
+        self._next_status = 0.0
+        self._lock = threading.Lock()
+        self._is_read = True
+
+    @override
+    def event(self, event: str, **values: object) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": now, "event": event, **values}, default=str)
+        with self._lock:
+            if not self._is_read:
+                return
+            try:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):
+                # Whoever read the lines is gone. That is no reason to leave the tasks.
+                self._is_read = False
+
+    @override
+    def status(self, processes: Sequence[ProcessStatus]) -> None:
+        if time.monotonic() < self._next_status:
+            return
+        self._next_status = time.monotonic() + self._status_seconds
+        self.event("status", processes=[each.as_json() for each in processes])
+
+    @override
+    def close(self) -> None:
+        return
+
+
+class ReportingHandler(logging.Handler):
+    """Makes an event of each log record, with the task that it is about and the traceback."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        super().__init__(logging.WARNING)
+        self.addFilter(TaskLogFilter())
+        self._reporter = reporter
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        values = {"level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        of_task = {name: getattr(record, name, None) for name in FIELDS}
+        values |= {name: value for name, value in of_task.items() if value is not None}
+        if record.exc_info and record.exc_info[1] is not None:
+            values["traceback"] = "".join(traceback.format_exception(record.exc_info[1]))
+        self._reporter.event("log", **values)
+
+
+def report_log(reporter: Reporter) -> None:
+    """Make events of the log, unless the application has set up logging: then it goes where that says."""
+    ours, root = logging.getLogger("freshq"), logging.getLogger()
+    ours.handlers[:] = [handler for handler in ours.handlers if not isinstance(handler, OneLineLog)]
+    if not root.handlers:
+        root.addHandler(ReportingHandler(reporter))
+
+
+def status_values(status: WorkerStatus) -> dict[str, Any]:
+    """Return the status of a worker as JSON has it."""
+    return {
+        "state": status.state.value,
+        "running": status.running,
+        "claimed": status.claimed,
+        OUTCOMES: {outcome.value: number for outcome, number in status.outcomes.items()},
+        "overran": status.overran,
+        "turned_seconds": status.turned_seconds,
+        "store_answers": status.store_answers,
+    }
+
+
+def report_values(report: RunReport) -> dict[str, Any]:
+    """Return the report of a worker as JSON has it."""
+    return {
+        "claimed": report.claimed,
+        OUTCOMES: {outcome.value: number for outcome, number in report.outcomes.items()},
+        "overran": report.overran,
+        "given_back": report.given_back,
+        "unfinished": report.unfinished,
+        "idle": report.idle,
+    }
+
+
+class Lines(Reporter):
+    """Prints events for people, a line each."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @override
+    def event(self, event: str, **values: object) -> None:
+        text = Text()
+        text.append(time.strftime("%H:%M:%S "), style="dim")
+        if event == "log":
+            text.append(f"{values['level']} ", style="red" if values["level"] == "ERROR" else "yellow")
+            text.append(printable(str(values["message"])))
+            for line in str(values.get("traceback", "")).splitlines():
+                text.append(f"\n{printable(line)}", style="dim")
+        else:
+            text.append(event.replace("_", " "), style="bold")
+            text.append(_shown(values))
+        self._console.print(text)
+
+    @override
+    def status(self, processes: Sequence[ProcessStatus]) -> None:
+        return
+
+    @override
+    def close(self) -> None:
+        return
+
+
+class Display(Lines):
+    """Shows the processes in a table, and prints events above it."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        """Begin to show.
+
+        Args:
+            console: The terminal.
+            title: What is at work.
+        """
+        super().__init__(console)
+        self._title = printable(title)
+        self._done: deque[tuple[float, int]] = deque()
+        self._next_draw = 0.0
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    @override
+    def status(self, processes: Sequence[ProcessStatus]) -> None:
+        now = time.monotonic()
+        if now < self._next_draw:
+            return
+        self._next_draw = now + REDRAW_SECONDS
+        done = sum(each.values[OUTCOMES][Outcome.SUCCEEDED] for each in processes)
+        self._done.append((now, done))
+        while self._done[0][0] < now - RATE_SECONDS:
+            self._done.popleft()
+        self._live.update(self._frame(processes), refresh=True)
+
+    @override
+    def close(self) -> None:
+        self._live.stop()
+
+    def _frame(self, processes: Sequence[ProcessStatus]) -> RenderableType:
+        (since, before), (now, done) = self._done[0], self._done[-1]
+        rate = f"{(done - before) / (now - since):,.1f}/s" if now > since else "-"
+        head = Text(f"{self._title}  done {rate}", style="bold", no_wrap=True, overflow="ellipsis")
+        table = Table(*COLUMNS, box=None, padding=(0, 2, 0, 0))
+        for each in processes:
+            table.add_row(*_row(each))
+        keys = "Ctrl-C: finish the running tasks; again: give them back and stop"
+        return Group(head, table, Text(keys, style="dim"))
+
+
+def _row(status: ProcessStatus) -> list[str]:
+    values = status.values
+    outcomes = Counter[str](values[OUTCOMES])
+    shown = [f"{outcomes[each]:,}" for each in SHOWN]
+    other = f"{outcomes.total() - sum(outcomes[each] for each in SHOWN):,}"
+    store = "answers" if values["store_answers"] else "no answer"
+    return [f"{status.process} ({status.pid})", values["state"], str(values["running"]), *shown, other, store]
+
+
+def _shown(values: dict[str, Any]) -> str:
+    """Return the values of an event that say something, for people."""
+    outcomes = {name: number for name, number in values.get(OUTCOMES, {}).items() if number}
+    said = {name: value for name, value in values.items() if name != OUTCOMES and _says_something(value)}
+    return "".join(f"  {name.replace('_', ' ')} {_text(value)}" for name, value in (said | outcomes).items())
+
+
+def _says_something(value: object) -> bool:
+    return value is not False and value not in (None, [], "")
+
+
+def _text(value: object) -> str:
+    return printable(", ".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+@contextmanager
+def progress_bars() -> Iterator[Callable[[str, str], None]]:
+    """Yield a function of a name and its status, which shows one bar for each name on standard error."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        bars = {}
+
+        def on_status(name: str, status: str) -> None:
+            if name not in bars:
+                bars[name] = progress.add_task(name, total=None, status=status)
+            done = status == "ACTIVE"
+            progress.update(bars[name], status=status, total=1 if done else None, completed=int(done))
+
+        yield on_status

@@ -1,0 +1,484 @@
+"""`freshq shell`: work on a queue interactively, or run commands from a pipe."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from freshq.cli.addresses import with_account
+from freshq.cli.command import (
+    OneLineErrors,
+    QueueContext,
+)
+from freshq.cli.commands.put import print_receipt
+from freshq.cli.configuration import open_configured
+from freshq.cli.errors import ExitStatus, exit_status, print_error, printable
+from freshq.cli.listing import VERBS, lazy_commands
+from freshq.cli.output import compact_json, details, state
+from freshq.errors import FreshqError, RefusedError, needs
+from freshq.model.task import TaskStatus
+from freshq.queue.attached import AttachedQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from freshq.cli.session import Session
+    from freshq.model.task import Task
+
+TEST_IDS: Final = ("A-101", "A-202", "A-303", "A-404")
+TEST_ITEMS: Final = 3
+READY_TO_SHIP: Final = "READY_TO_SHIP"
+# Most of them are the names of the seed article's priority queue.
+ALIASES: Final = {
+    "?": "help", "h": "help", "q": "quit", "exit": "quit",
+    "peek": "claim", "complete": "done", "invalid": "fail", "remove": "cancel",
+    "en": "enqueue", "ct": "create-test", "system": "sys",
+    "qstat": "stats", "qstats": "stats", "stat": "stats",
+}  # fmt: skip
+# After these a payload or a record needs no quotes.
+TAKE_JSON: Final = frozenset({"put", "enqueue", "en", "record put", "record upsert"})
+HELP: Final = (
+    ("id [TASK_ID]", "make a task the current one and show it; without an id, clear the current task"),
+    ("info, data, sys", "the current task: everything, its payload, its state"),
+    ("put JSON [--id ID]", "put a task; {...} and [...] need no quotes around them"),
+    (
+        "create-test, ct",
+        "make four test records, under construction: in an attached table, or known to this shell until put",
+    ),
+    (
+        "ready, update READY_TO_SHIP",
+        "make a record ready; return a dead letter or claimed task to the queue",
+    ),
+    ("reset", "put a record under construction again"),
+    ("enqueue, en [ID]", "put a record into the queue"),
+    ("claim, peek", "claim the next task; it becomes the current one"),
+    ("done, fail (invalid)", "settle the claim as SUCCESS, or as a dead letter"),
+    ("retry, release, extend", "return the task for later, return it uncounted, or extend its lease"),
+    ("restore", "return a claimed task or a dead letter to the queue, as if it were put now"),
+    ("dequeue", "claim and done in one: at most once"),
+    ("touch, reprioritize N, cancel (remove)", "a pending task: make it new, move it, cancel it"),
+    ("bury", "make a dead letter of a pending task; --force, also of cancel: of a held one"),
+    ("ls, get, stats (qstat)", "look; ls --status FAILURE, --limit N"),
+    ("dlq [ls | claim | redrive | restore | purge]", "dead letters: list, claim, redrive, restore, delete"),
+    ("hold, ready [ID]", "on an attached table: put a record under construction, make it ready"),
+    ("record [put | upsert | get | delete]", "on an attached table: the record itself"),
+    ("pause, resume, purge", "suspend claims, allow them, delete everything"),
+    ("aws PROFILE [REGION]", "reopen the same queue with other credentials"),
+    ("COMMAND --help", "the arguments of a command"),
+    ("quit", "leave"),
+)
+
+
+class DraftStatus(StrEnum):
+    """Whether a draft may be put."""
+
+    UNDER_CONSTRUCTION = "UNDER_CONSTRUCTION"
+    READY = "READY"
+
+
+@dataclass
+class Draft:
+    """A record that is not in the queue.
+
+    Attributes:
+        task_id: The id that its task will have.
+        payload: The payload that its task will have.
+        status: Whether it may be put.
+    """
+
+    task_id: str
+    payload: Any
+    status: DraftStatus = DraftStatus.UNDER_CONSTRUCTION
+
+
+@dataclass
+class Drafts:
+    """The drafts of one shell, by id."""
+
+    _drafts: dict[str, Draft] = field(default_factory=dict)
+
+    def make(self, task_ids: Iterable[str]) -> list[Draft]:
+        """Make test records, replacing those with the same ids."""
+        made = [Draft(task_id, shipment(task_id)) for task_id in task_ids]
+        self._drafts |= {draft.task_id: draft for draft in made}
+        return made
+
+    def find(self, task_id: str | None) -> Draft | None:
+        """Return the draft with this id, or None."""
+        return None if task_id is None else self._drafts.get(task_id)
+
+    def drop(self, draft: Draft) -> None:
+        """Forget a draft that is in the queue now."""
+        self._drafts.pop(draft.task_id, None)
+
+    def all(self) -> list[Draft]:
+        """Return the drafts in the order they were made."""
+        return list(self._drafts.values())
+
+
+def shipment(task_id: str) -> dict[str, Any]:
+    """Return the payload of a test record."""
+    return {
+        "id": task_id,
+        "items": [{"sku": f"Item-{number}", "packed": True} for number in range(1, TEST_ITEMS + 1)],
+    }
+
+
+# They are for tasks in the queue, which a draft is not.
+TASK_VERBS: Final = frozenset(listed.name for listed in VERBS if listed.on_task)
+
+
+class ShellCommands:
+    """The commands that only the shell has."""
+
+    def __init__(self, session: Session, drafts: Drafts, run_verb: Callable[[list[str]], int]) -> None:
+        """Work on a session.
+
+        Args:
+            session: The queue and the current task.
+            drafts: The records that are not in the queue yet.
+            run_verb: Runs a command of the command line and returns its status.
+        """
+        self._session = session
+        self._drafts = drafts
+        self._run_verb = run_verb
+
+    def commands(self) -> dict[str, Callable[[list[str]], None]]:
+        """Return the commands by name."""
+        return {
+            "id": self._id,
+            "info": self._info,
+            "data": self._data,
+            "sys": self._sys,
+            "create-test": self._create_test,
+            "ready": self._ready,
+            "update": self._update,
+            "reset": self._reset,
+            "enqueue": self._enqueue,
+            "restore": self._restore,
+            "aws": self._aws,
+        }
+
+    def before_verb(self, name: str, arguments: list[str]) -> None:
+        """Refuse a verb for tasks if it names a draft, or the current record is one.
+
+        Raises:
+            RefusedError: With the draft's status.
+        """
+        named = [argument for argument in arguments if not argument.startswith("-")]
+        draft = self._drafts.find(named[0] if named else self._session.current)
+        if draft is not None and name in TASK_VERBS and "--help" not in arguments:
+            msg = f"record {draft.task_id!r}: cannot {name} a record that is {draft.status}; enqueue it first"
+            raise RefusedError(msg)
+
+    def list_drafts(self) -> None:
+        """Print the records that are not in the queue yet."""
+        if self._session.output.as_json:
+            return
+        for draft in self._drafts.all():
+            typer.echo(f"not queued: {printable(draft.task_id)}  {draft.status}")
+
+    def _verb(self, *words: str) -> None:
+        status = self._run_verb(list(words))
+        if status:
+            raise typer.Exit(status)
+
+    def _task(self, arguments: list[str]) -> Task:
+        task_id = self._session.task_id(arguments[0] if arguments else None)
+        task = self._session.queue.find(task_id)
+        self._session.see(task_id)
+        return task
+
+    def _draft(self, arguments: list[str]) -> Draft | None:
+        return self._drafts.find(arguments[0] if arguments else self._session.current)
+
+    def _id(self, arguments: list[str]) -> None:
+        if not arguments:
+            self._session.current = None
+            self._session.output.answer({"current": None}, "no current task")
+            return
+        self._info(arguments)
+        self._session.current = arguments[0]
+
+    def _info(self, arguments: list[str]) -> None:
+        draft = self._draft(arguments)
+        if draft is None:
+            self._session.output.task(self._task(arguments), self._session.queue.now())
+            return
+        status = draft.status.value
+        answer = {"task_id": draft.task_id, "status": status, "payload": draft.payload}
+        facts = {"record": draft.task_id, "status": status, "payload": compact_json(draft.payload)}
+        self._session.output.answer(answer, facts)
+
+    def _data(self, arguments: list[str]) -> None:
+        shown = self._draft(arguments) or self._task(arguments)
+        self._session.output.console.print_json(data=shown.payload)
+
+    def _sys(self, arguments: list[str]) -> None:
+        draft = self._draft(arguments)
+        if draft is not None:
+            facts = {"status": draft.status.value}
+        else:
+            facts = state(self._task(arguments), self._session.queue.now())
+        self._session.output.answer(facts, facts)
+
+    def _create_test_records(self, queue: AttachedQueue) -> None:
+        """Write the test records that do not exist into an attached table, under construction."""
+        answer, lines = [], []
+        for record_id in TEST_IDS:
+            if new := queue.get_record(record_id) is None:
+                queue.put_record(shipment(record_id) | queue.record_key(record_id))
+                queue.hold(record_id)
+            record = queue.get(record_id)
+            status = "in another queue" if record is None else record.status.value
+            answer.append({"task_id": record_id, "status": status})
+            lines.append(f"record {record_id}: {status}" + ("" if new else ", existed already"))
+        self._session.output.answer(answer, *lines)
+
+    def _create_test(self, _: list[str]) -> None:
+        if isinstance(self._session.queue, AttachedQueue):
+            self._create_test_records(self._session.queue)
+        else:
+            self._create_drafts()
+        self._session.see(*TEST_IDS)
+
+    def _create_drafts(self) -> None:
+        queued = [task for task in map(self._session.queue.get, TEST_IDS) if task is not None]
+        taken = {task.task_id for task in queued}
+        made = self._drafts.make(task_id for task_id in TEST_IDS if task_id not in taken)
+        known: list[Draft | Task] = [*made, *queued]
+        answer = [{"task_id": each.task_id, "status": each.status.value} for each in known]
+        lines = [f"record {draft.task_id}: {draft.status}" for draft in made]
+        lines += [f"task {task.task_id}: already in the queue, {task.status}" for task in queued]
+        hint = [f"not queued yet: use id {made[0].task_id}, then enqueue"] if made else []
+        self._session.output.answer(answer, *lines, *hint)
+
+    def _ready(self, arguments: list[str]) -> None:
+        draft = self._draft(arguments)
+        if draft is not None:
+            self._mark(draft, DraftStatus.READY)
+            return
+        task = self._task(arguments)
+        if task.status is TaskStatus.FAILURE:
+            self._verb("dlq", "redrive", task.task_id)
+        elif task.status is TaskStatus.TAKEN:
+            self._verb("release", task.task_id)
+        elif isinstance(self._session.queue, AttachedQueue):
+            self._verb("ready", task.task_id)
+        else:
+            msg = f"task {task.task_id!r}: cannot make ready a task that is {task.status}"
+            raise RefusedError(msg + "; ready needs a record, a dead letter or a claimed task")
+
+    def _mark(self, draft: Draft, status: DraftStatus) -> None:
+        draft.status = status
+        answer = {"task_id": draft.task_id, "status": draft.status.value}
+        self._session.output.answer(answer, f"record {draft.task_id}: {draft.status}")
+
+    def _update(self, arguments: list[str]) -> None:
+        if [argument.upper() for argument in arguments] != [READY_TO_SHIP]:
+            msg = f"status: must be {READY_TO_SHIP}, got {' '.join(arguments)!r}"
+            raise ValueError(msg)
+        self._ready([])
+
+    def _reset(self, arguments: list[str]) -> None:
+        draft = self._draft(arguments)
+        if draft is not None:
+            self._mark(draft, DraftStatus.UNDER_CONSTRUCTION)
+            return
+        task = self._task(arguments)
+        if not isinstance(self._session.queue, AttachedQueue):
+            msg = f"task {task.task_id!r}: cannot reset a task that is {task.status}; it is in the queue"
+            raise RefusedError(msg)
+        self._verb("hold", task.task_id)
+
+    def _enqueue(self, arguments: list[str]) -> None:
+        draft = self._draft(arguments)
+        if draft is not None:
+            receipt = self._session.queue.put(draft.payload, draft.task_id)
+            self._drafts.drop(draft)
+            print_receipt(self._session, receipt)
+        elif isinstance(self._session.queue, AttachedQueue):
+            record_id = self._session.task_id(arguments[0] if arguments else None)
+            record = self._session.queue.get(record_id)
+            if record is not None and record.status is TaskStatus.UNDER_CONSTRUCTION:
+                self._verb("ready", record_id)
+            self._verb("put", "--id", record_id, *arguments[1:])
+        elif arguments:
+            self._verb("put", *arguments)
+        else:
+            task = self._task([])
+            msg = f"task {task.task_id!r}: already queued, it is {task.status}; nothing was changed"
+            raise RefusedError(msg)
+
+    def _restore(self, arguments: list[str]) -> None:
+        """Restore tasks; give back the claims of this shell first, which needs no force."""
+        self.before_verb("restore", arguments)
+        named = [argument for argument in arguments if not argument.startswith("-")]
+        for task_id in named or filter(None, [self._session.current]):
+            if task_id in self._session.claims:
+                self._verb("release", task_id)
+        self._verb("restore", *arguments)
+
+    def _aws(self, arguments: list[str]) -> None:
+        if not 1 <= len(arguments) <= 2:  # noqa: PLR2004 - as the message says
+            raise ValueError("aws: must look like aws PROFILE [REGION]")
+        account = dict(zip(("profile", "region"), arguments, strict=False))
+        queue = open_configured(with_account(self._session.address, account), self._session.queue.name)
+        stats = queue.stats(approximate=True)
+        self._session.queue.close()
+        self._session.queue = queue
+        answer = {"profile": arguments[0], "pending": stats.pending}
+        self._session.output.answer(answer, f"connected: {stats.pending:,} tasks pending")
+
+
+class Shell:
+    """Runs lines as commands of one queue.
+
+    Attributes:
+        session: The queue, and what the commands remember.
+        worst_status: The highest exit status of the lines run.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.worst_status = 0
+        self._ended = False
+        own = ShellCommands(session, Drafts(), self.run_verb)
+        self._own: dict[str, Callable[[list[str]], None]] = {
+            **own.commands(),
+            "help": self._help,
+            "quit": self._quit,
+        }
+        self._verbs = lazy_commands(VERBS)
+        self._group = OneLineErrors(commands=self._verbs)
+        self._before_verb = own.before_verb
+        self._list_drafts = own.list_drafts
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all commands, aliases included."""
+        return sorted({*self._own, *self._verbs, *ALIASES})
+
+    def options(self, name: str) -> list[str]:
+        """Return what may follow a command: its options, or its subcommands."""
+        lazy = self._verbs.get(ALIASES.get(name, name))
+        command = None if lazy is None else lazy.loaded
+        inner = list(getattr(command, "commands", {}))
+        hidden = {"--queue", "--stack", "--name"}
+        options = [option for parameter in getattr(command, "params", []) for option in parameter.opts]
+        return inner + [option for option in options if option.startswith("--") and option not in hidden]
+
+    def run_all(self, lines: Iterable[str]) -> int:
+        """Run lines to the end or until quit; return the worst status."""
+        for line in lines:
+            self.worst_status = max(self.worst_status, self.run(line))
+            if self._ended:
+                break
+        return self.worst_status
+
+    def run(self, line: str) -> int:
+        """Run one line and return its status. Errors are printed, not raised."""
+        try:
+            self._run(split(line))
+        except (ValueError, FreshqError) as error:
+            print_error(error)
+            return exit_status(error)
+        except typer.Exit as ended:
+            return ended.exit_code
+        except KeyboardInterrupt:
+            if not self.session.can_ask:
+                raise
+            print_error("interrupted")
+            return ExitStatus.REFUSED
+        return 0
+
+    def _run(self, words: list[str]) -> None:
+        if not words:
+            return
+        typed, *arguments = words
+        name = ALIASES.get(typed.lower(), typed.lower())
+        if name in self._own:
+            self._own[name](arguments)
+        elif name in self._verbs:
+            self._run_listed(name, arguments)
+        else:
+            raise ValueError(self._unknown(typed))
+
+    def _run_listed(self, name: str, arguments: list[str]) -> None:
+        self._before_verb(name, arguments)
+        if status := self.run_verb([name, *arguments]):
+            raise typer.Exit(status)
+        if name == "ls" and not arguments:
+            self._list_drafts()
+
+    def run_verb(self, words: list[str]) -> int:
+        """Run a command of the command line on the shell's queue and return its status."""
+        if words == ["dlq"]:
+            words = ["dlq", "ls"]
+        return self._group.status(words, prog_name="", obj=self.session)
+
+    def _unknown(self, typed: str) -> str:
+        near = difflib.get_close_matches(typed.lower(), self.names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "help lists the commands"
+        return f"unknown command {printable(typed)!r}; {hint}"
+
+    def _help(self, _: list[str]) -> None:
+        console = self.session.output.console
+        console.print(details(dict(HELP)), width=min(console.width, shutil.get_terminal_size().columns))
+
+    def _quit(self, _: list[str]) -> None:
+        self._ended = True
+
+
+def split(line: str) -> list[str]:
+    """Return the words of a line. The JSON after the commands of `TAKE_JSON` needs no quotes.
+
+    Raises:
+        ValueError: If a quotation is not closed.
+    """
+    stripped = line.strip()
+    if not stripped or stripped.startswith("#"):
+        return []
+    first, _, rest = stripped.partition(" ")
+    rest = rest.lstrip()
+    if first.lower() == "record":
+        verb, _, rest = rest.partition(" ")
+        first, rest = f"{first} {verb}", rest.lstrip()
+    if first.lower() in TAKE_JSON and rest[:1] in {"{", "["}:
+        try:
+            _, end = json.JSONDecoder().raw_decode(rest)
+        except ValueError as error:
+            msg = f"payload: must be JSON ({error})"
+            raise ValueError(msg) from error
+        return [*first.split(), rest[:end], *_words(rest[end:])]
+    return _words(stripped)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        msg = f"line: {error}"
+        raise ValueError(msg) from error
+
+
+def shell(context: QueueContext) -> None:
+    """Work on a queue interactively, or run commands from a pipe. Exits with the worst status of them."""
+    session = context.session
+    running = Shell(session)
+    if session.can_ask:
+        with needs("cli"):
+            from freshq.cli.prompt import Prompt  # noqa: PLC0415 - slow to load, and a pipe needs none
+
+        typer.echo(f"queue {session.queue.name}; help lists the commands, quit leaves")
+        running.run_all(Prompt(running))
+    elif status := running.run_all(sys.stdin):
+        raise typer.Exit(status)

@@ -1,0 +1,282 @@
+"""Limits of a worker: starts per second, tasks at a time, retries per success."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from typing import Self
+
+ROUNDING: Final = 1e-9  # 0.1 s * 10/s shall count as one whole token
+
+
+class TokenBucket:
+    """Admits at most `rate_per_second` on average, and at most `burst` at once.
+
+    In any time T it admits at most burst + rate * T.
+    """
+
+    def __init__(self, rate_per_second: float, burst: int, now: float) -> None:
+        """Start full.
+
+        Args:
+            rate_per_second: Tokens added a second, greater than 0.
+            burst: Size of the bucket in tokens, 1 or more.
+            now: Current time in seconds, of any clock that does not run backwards.
+        """
+        self._rate_per_second = rate_per_second
+        self._burst = burst
+        self._tokens = float(burst)
+        self._filled_at = now
+
+    def available(self, now: float) -> int:
+        """Return the number of whole tokens at `now` (seconds)."""
+        gained = max(0.0, now - self._filled_at) * self._rate_per_second
+        self._tokens = min(float(self._burst), self._tokens + gained)
+        self._filled_at = max(now, self._filled_at)
+        return math.floor(self._tokens + ROUNDING)
+
+    def take(self, count: int) -> None:
+        """Spend `count` tokens that `available` has just reported."""
+        self._tokens -= count
+
+    def seconds_until_next(self) -> float:
+        """Return the time until the next whole token, as of the last `available`."""
+        return max(0.0, (1.0 - self._tokens) / self._rate_per_second)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketState:
+    """A token bucket as a store keeps it, written on condition that it did not change.
+
+    Attributes:
+        tokens: Number of tokens at `filled_at`.
+        filled_at: In seconds.
+    """
+
+    tokens: float
+    filled_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBlock:
+    """Tokens leased by one worker.
+
+    Attributes:
+        count: Number of tokens; 0 if there were none.
+        until: When they expire, in seconds: a worker that paused cannot spend old tokens in a burst.
+        retry_after_seconds: When there will be tokens again, if there were none.
+    """
+
+    count: int
+    until: float
+    retry_after_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBucket:
+    """A token bucket that workers share by leasing blocks of tokens; each lease is one write.
+
+    In any time T all workers together admit at most burst + rate * T, plus what was leased before and
+    has not expired: at most one block per worker. The block of a worker that dies is lost.
+
+    Attributes:
+        rate_per_second: Tokens added per second, greater than 0.
+        burst: Size of the bucket, 1 or more.
+        block: Most tokens per lease.
+        block_seconds: Length of a lease.
+    """
+
+    rate_per_second: float
+    burst: int
+    block: int
+    block_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        if not (self.rate_per_second > 0 and self.block_seconds > 0):
+            msg = "rate_per_second, block_seconds: must be greater than 0, got "
+            raise ValueError(msg + f"{self.rate_per_second}, {self.block_seconds}")
+        if not 1 <= self.block <= self.burst:
+            msg = f"block, burst: need 1 <= block <= burst, got {self.block}, {self.burst}"
+            raise ValueError(msg)
+
+    def full(self, now: float) -> BucketState:
+        """Return a full bucket at `now` (seconds)."""
+        return BucketState(float(self.burst), now)
+
+    def lease(self, state: BucketState, now: float, wanted: int) -> tuple[BucketState, TokenBlock]:
+        """Return the bucket after a lease, and what was leased.
+
+        Args:
+            state: The bucket as it was read.
+            now: Current time in seconds. Workers' clocks may differ; the bucket's never runs backwards.
+            wanted: Number of tokens that the worker can use now, 1 or more.
+        """
+        now = max(now, state.filled_at)
+        tokens = min(float(self.burst), state.tokens + (now - state.filled_at) * self.rate_per_second)
+        count = min(wanted, self.block, math.floor(tokens + ROUNDING))
+        short_seconds = max(0.0, 1.0 - tokens) / self.rate_per_second if count < 1 else 0.0
+        left = max(0.0, tokens - count)
+        return BucketState(left, now), TokenBlock(count, now + self.block_seconds, short_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What one worker saw of the downstream in a window.
+
+    Attributes:
+        succeeded: Calls that succeeded.
+        pushed_back: Calls that were rejected as busy, timed out or failed.
+        peak_in_flight: Most tasks in work at a time, over all workers, counted by leases.
+    """
+
+    succeeded: int = 0
+    pushed_back: int = 0
+    peak_in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """The limit as the workers share it, in one small record.
+
+    Attributes:
+        limit: Most tasks in work at a time, over all workers; rounded down.
+        moved: Number of the window in which it last moved, up or down.
+        lowered: Number of the window in which it was last lowered.
+    """
+
+    limit: float
+    moved: int = -1
+    lowered: int = -1
+
+    @property
+    def slots(self) -> int:
+        """Most tasks that may be in work at a time."""
+        return math.floor(self.limit + ROUNDING)
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyLimit:
+    """A limit on the tasks in work at a time, so that the downstream is not overloaded.
+
+    Fixed if `lowest` and `highest` are the same. Otherwise additive increase, multiplicative decrease
+    (Chiu and Jain, Computer Networks and ISDN Systems 17, 1989: the only linear rule that converges to a
+    fair share): one more after a window without push-back, times 0.7 after one with (CUBIC's factor,
+    RFC 9438). The limit does not grow after a window that used less than half of it (as in Netflix's
+    concurrency-limits).
+
+    Only explicit signals count. On Lambda, latency shows cold starts more than load.
+
+    Attributes:
+        lowest: Lower bound of the limit, 1 or more.
+        highest: Upper bound.
+        window_seconds: Time between changes; longer than a call to the downstream takes.
+        increase: Tasks added after a good window.
+        decrease: Factor after a bad one.
+    """
+
+    lowest: int
+    highest: int
+    window_seconds: float = 10.0
+    increase: float = 1.0
+    decrease: float = 0.7
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        if not 1 <= self.lowest <= self.highest:
+            msg = f"lowest, highest: need 1 <= lowest <= highest, got {self.lowest}, {self.highest}"
+            raise ValueError(msg)
+        if not self.window_seconds > 0:
+            msg = f"window_seconds: must be greater than 0, got {self.window_seconds}"
+            raise ValueError(msg)
+        if not (self.increase > 0 and 0 < self.decrease < 1):
+            msg = f"increase, decrease: need increase > 0 and 0 < decrease < 1, got {self.increase}, "
+            raise ValueError(msg + f"{self.decrease}")
+
+    @classmethod
+    def fixed(cls, limit: int) -> Self:
+        """Return a limit that never moves."""
+        return cls(limit, limit)
+
+    def initial(self) -> LimitState:
+        """Return where to start if the store has no record: at the lowest, as for a cold downstream."""
+        return LimitState(float(self.lowest))
+
+    def window(self, now: float) -> int:
+        """Return the number of the window that `now` (seconds since the epoch) is in."""
+        return math.floor(now / self.window_seconds)
+
+    def moved(self, state: LimitState, window: int, seen: Signals) -> LimitState | None:
+        """Return the limit after a window; None if there is nothing to write.
+
+        The write is conditional, so that the limit moves once per window whoever is first: for a lower
+        limit on the stored `lowered` being less than the window, otherwise on `moved`. So a worker that
+        saw no push-back cannot hide what another saw.
+
+        Args:
+            state: The limit before.
+            window: Number of the window that has ended.
+            seen: What this worker saw in it.
+        """
+        if seen.pushed_back:
+            if state.lowered >= window:
+                return None
+            limit = max(float(self.lowest), state.limit * self.decrease)
+            return None if limit == state.limit else LimitState(limit, window, window)
+        half_used = seen.peak_in_flight * 2 >= state.slots
+        if state.moved >= window or not seen.succeeded or not half_used:
+            return None
+        limit = min(float(self.highest), state.limit + self.increase)
+        return None if limit == state.limit else LimitState(limit, window, state.lowered)
+
+
+class RetryBudget:
+    """Retries as a fraction of first attempts, so that they cannot multiply an overload.
+
+    Each first attempt adds a fraction, each retry takes one (Finagle's RetryBudget; the SRE book
+    asks for 10 % in "Handling Overload"). With n first attempts there are at most
+    `reserve + fraction * n` retries, whatever fails.
+
+    Attributes:
+        balance: Retries available now.
+    """
+
+    __slots__ = ("_cap", "_fraction", "balance")
+
+    def __init__(self, fraction: float = 0.1, reserve: float = 10.0, cap: float = 100.0) -> None:
+        """Start with the reserve.
+
+        Args:
+            fraction: Retries for each first attempt, greater than 0.
+            reserve: Initial retries, so that a quiet queue may retry at all.
+            cap: Most retries that can be saved: a calm day must not pay for a storm.
+        """
+        if not fraction > 0:
+            msg = f"fraction: must be greater than 0, got {fraction}"
+            raise ValueError(msg)
+        if not 0 <= reserve <= cap:
+            msg = f"reserve, cap: need 0 <= reserve <= cap, got {reserve}, {cap}"
+            raise ValueError(msg)
+        self._fraction = fraction
+        self._cap = cap
+        self.balance = float(reserve)
+
+    def at(self, balance: float) -> RetryBudget:
+        """Return a budget of the same rules with this balance."""
+        budget = RetryBudget(self._fraction, 0.0, self._cap)
+        budget.balance = min(self._cap, balance)
+        return budget
+
+    def deposit(self, first_attempts: int = 1) -> None:
+        """Record first attempts."""
+        self.balance = min(self._cap, self.balance + self._fraction * first_attempts)
+
+    def spend(self) -> bool:
+        """Return whether a retry may be made, and take it if so."""
+        if self.balance < 1 - ROUNDING:
+            return False
+        self.balance = max(0.0, self.balance - 1)
+        return True

@@ -1,0 +1,384 @@
+"""Look after a queue: read tasks and counts, cancel, redrive, purge, pause."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import IllegalTransition, quoted
+from freshq.model.answers import Page
+from freshq.model.checks import checked_count, checked_error, checked_id, checked_priority, checked_status
+from freshq.model.task import LIVE, TaskStatus
+from freshq.queue.core import Verbs
+from freshq.queue.polling import answer_of, poll_for_end
+from freshq.queue.shared.measures import REFUSED
+from freshq.stores.base import ConflictError, Guard, parse_place, place_of
+from freshq.stores.tally import FirstIds, tally
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from freshq.model.task import Task
+    from freshq.policy.pressure import Pressure
+    from freshq.stores.base import Stats
+
+# Dead letters that are redriven at a time.
+BATCH_TASKS: Final = 100
+# Each gauge, and its meaning.
+GAUGES: Final = {
+    "TasksPending": "Tasks that can be claimed now.",
+    "TasksDelayed": "Tasks that are not due yet.",
+    "TasksTaken": "Tasks that are held under a lease.",
+    "TasksStaleInIndex": "Tasks past their deadline, or shed early, as far as they are counted.",
+    "OldestPendingSeconds": "Age of the oldest task that can be claimed; missing if there is none.",
+    "NewestPendingSeconds": "Age of the newest task that can be claimed; missing if there is none.",
+    "OfferedPerSecond": "Tasks put, turned away included, over the last max age, at most a minute.",
+    "ServedPerSecond": "Tasks done, over the same time.",
+    "ShedRatio": "Share of new tasks that will not be served in time.",
+    "QueuePaused": "1 while claims are suspended.",
+}
+
+
+class Tending(Verbs):
+    """Changes tasks by their ids; pauses and purges the queue.
+
+    Tasks that a worker holds are changed with `force` only: their holder gets LeaseLost at its next verb,
+    and its work so far is not undone.
+    """
+
+    def cancel(self, task_id: str, *, force: bool = False) -> Task:
+        """Cancel a PENDING task.
+
+        Args:
+            task_id: Its id.
+            force: Cancel it even if it is TAKEN.
+
+        Raises:
+            TaskNotFound: If the queue has no such task.
+            IllegalTransition: If the task is over, or TAKEN without `force`.
+        """
+        return self._core.change(task_id, partial(self.lifecycle.cancelled, force=force))
+
+    def bury(self, task_id: str, error: str | None = None, *, force: bool = False) -> Task:
+        """Make a PENDING task a dead letter.
+
+        Args:
+            task_id: Its id.
+            error: Why.
+            force: Bury it even if it is TAKEN.
+
+        Raises:
+            TaskNotFound: If the queue has no such task.
+            IllegalTransition: If the task is over, or TAKEN without `force`.
+        """
+        buried, why = self.lifecycle.buried, checked_error(error)
+        return self._core.change(task_id, lambda task, now: buried(task, now, why, force=force))
+
+    def restore(self, task_id: str, *, force: bool = False) -> Task:
+        """Return a dead letter or a PENDING task to its line as if it were put now.
+
+        Its creation time, deadline and attempts start again, and it is no longer delayed. So it goes to the
+        back of a FIFO line, and to the front of a LIFO line. `redrive` and `release` keep its position.
+
+        Args:
+            task_id: Its id.
+            force: Restore it even if it is TAKEN.
+
+        Raises:
+            TaskNotFound: If the queue has no such task.
+            IllegalTransition: If the task is neither, or TAKEN without `force`.
+        """
+        restored, stamp = self.lifecycle.restored, self._core.stamp
+        return self._core.change(task_id, lambda task, now: restored(task, now, stamp(), force=force))
+
+    def touch(self, task_id: str) -> Task:
+        """Set the creation time of a PENDING task to now; its max age stays the same.
+
+        A delayed put that is not due keeps its times: it will be the newest of its line when it is due.
+
+        Raises:
+            TaskNotFound: If the queue has no such task.
+            IllegalTransition: If the task is not PENDING.
+        """
+        touched, stamp = self.lifecycle.touched, self._core.stamp
+        return self._core.change(task_id, lambda task, now: touched(task, now, stamp()))
+
+    def reprioritize(self, task_id: str, priority: int) -> Task:
+        """Change the priority of a PENDING task; its creation time stays the same.
+
+        Raises:
+            ValueError: If the priority is not 0 to 9.
+            TaskNotFound: If the queue has no such task.
+            IllegalTransition: If the task is not PENDING.
+        """
+        checked_priority(priority)
+        reprioritized = self.lifecycle.reprioritized
+        return self._core.change(task_id, lambda task, now: reprioritized(task, now, priority))
+
+    def redrive(self, limit: int | None = None, task_id: str | None = None) -> int:
+        """Return dead letters to their lines, with their attempts reset and their creation times kept.
+
+        Stale dead letters stay dead letters, because they could not be claimed: those past their deadline,
+        or older than this queue's max age.
+
+        Args:
+            limit: Most dead letters to redrive; None for all.
+            task_id: Redrive only this one.
+
+        Returns:
+            How many were redriven.
+
+        Raises:
+            TaskNotFound: If the queue has no task `task_id`.
+            IllegalTransition: If the task `task_id` is no dead letter, or is stale.
+        """
+        if limit is not None:
+            checked_count("limit", limit)
+        if task_id is not None:
+            self._core.change(task_id, self.lifecycle.redriven)
+            return 1
+        live_until = self.lifecycle.live_until
+        live = (task for task in self._core.store.dead(self.name) if live_until(task) > self.now())
+        redriven = 0
+        while limit is None or redriven < limit:
+            some = list(islice(live, BATCH_TASKS if limit is None else min(BATCH_TASKS, limit - redriven)))
+            if not some:
+                break
+            redriven += self._redrive_if_still_dead(some)
+        return redriven
+
+    def _redrive_if_still_dead(self, tasks: Sequence[Task]) -> int:
+        """Redrive dead letters unless another process changes them first; return how many."""
+        now = self.now()
+        changes = [
+            (self.lifecycle.redriven(task, now), Guard(TaskStatus.FAILURE, request_token=task.request_token))
+            for task in tasks
+            if self.lifecycle.live_until(task) > now
+        ]
+        return sum(task is not None for task in self._core.store.replace_many(changes))
+
+    def discard(self, limit: int | None = None, task_id: str | None = None) -> int:
+        """Delete dead letters. On an attached table the records stay, and become READY.
+
+        Args:
+            limit: Most dead letters to delete; None for all.
+            task_id: Delete only this one.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            TaskNotFound: If the queue has no task `task_id`.
+            IllegalTransition: If the task `task_id` is no dead letter.
+        """
+        if limit is not None:
+            checked_count("limit", limit)
+        if task_id is not None:
+            task = self._core.stored(task_id)
+            if not self._discard(task):
+                state = (self._core.get(task_id) or task).status
+                raise IllegalTransition(task_id, "discard", state, TaskStatus.FAILURE)
+            return 1
+        dead = self._core.store.dead(self.name)
+        return sum(islice((1 for task in dead if self._discard(task)), limit))
+
+    def _discard(self, task: Task) -> bool:
+        """Delete a dead letter; return False if it is not a dead letter."""
+        try:
+            self._core.store.delete(task, Guard(TaskStatus.FAILURE, request_token=task.request_token))
+        except ConflictError:
+            return False
+        return True
+
+    def index_dead(self) -> int:
+        """Bring dead letters that an earlier version of freshq left in no index into it.
+
+        Listings and `redrive` find dead letters by the index. Needed once, and only on DynamoDB; reads the
+        whole table. It may be interrupted and repeated, while the queue is in use.
+
+        Returns:
+            How many.
+
+        Raises:
+            StoreError: If the store did not answer. Those before it are in the index.
+        """
+        return self._core.store.index_dead(self.name)
+
+    def purge(self, confirm: str) -> int:
+        """Delete all tasks, also TAKEN ones. On an attached table the records stay, and become READY.
+
+        Args:
+            confirm: The name of the queue.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            ValueError: If `confirm` is not the name of the queue; nothing was deleted.
+        """
+        if confirm != self.name:
+            msg = (
+                f"confirm: must be the queue's name {self.name!r}, got {quoted(confirm)}; nothing was deleted"
+            )
+            raise ValueError(msg)
+        return self._core.store.purge(self.name)
+
+    def pause(self) -> None:
+        """Suspend claims, in this process at once and in others within seconds. Other verbs still work."""
+        self._core.store.set_paused(self.name, paused=True)
+
+    def resume(self) -> None:
+        """Allow claims again."""
+        self._core.store.set_paused(self.name, paused=False)
+
+    @property
+    def paused(self) -> bool:
+        """Whether claims are suspended."""
+        return self._core.store.paused(self.name)
+
+
+class Reading(Verbs):
+    """Reads a queue without changing it."""
+
+    def get(self, task_id: str) -> Task | None:
+        """Return a task with its current status; None if the queue has no task with this id."""
+        return self._core.get(task_id)
+
+    def find(self, task_id: str) -> Task:
+        """Return a task with its current status.
+
+        Raises:
+            TaskNotFound: If the queue has no task with this id; on an attached table the error says whether
+                the record exists.
+        """
+        return self._core.with_current_status(self._core.stored(task_id))
+
+    def contains(self, task_id: str) -> bool:
+        """Return whether the task with this id is PENDING or TAKEN."""
+        task = self.get(task_id)
+        return task is not None and task.status in LIVE
+
+    def wait(self, task_id: str, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> Task:
+        """Return a task once it is over, whoever runs it: for its status, its result or its error.
+
+        The task is read again and again, with growing intervals: the answer is late by a fifth of the wait at
+        most, and by `poll_seconds` at most. Each poll is one read of the store.
+
+        Args:
+            task_id: The task.
+            timeout_seconds: Stop waiting after this time; None: never.
+            poll_seconds: Longest time between two polls.
+
+        Raises:
+            ValueError: If an argument is wrong.
+            TaskNotFound: If the queue has no such task: it was never put, or its retention is over.
+            WaitTimeout: If the task is not over after `timeout_seconds`; it stays as it is.
+            StoreError: If the store did not answer.
+        """
+        return answer_of(poll_for_end(self, task_id, timeout_seconds, poll_seconds), self._core.store)
+
+    def list(
+        self, status: TaskStatus | str | None = None, limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        """Return a page of the queue's tasks, in an order that depends on the store.
+
+        Dead letters (FAILURE) come the last to die first, at the cost of the page. Other listings read tasks
+        of every status until the page is full.
+
+        Args:
+            status: Return only tasks with this status.
+            limit: Most tasks to return.
+            cursor: `cursor` of the previous page; None for the first page.
+
+        Raises:
+            ValueError: If an argument is wrong.
+        """
+        wanted = checked_status(status)
+        checked_count("limit", limit)
+        if wanted is TaskStatus.FAILURE:
+            return self._list_dead(limit, cursor)
+        if cursor is not None:
+            checked_id(cursor, "cursor")
+        found: list[Task] = []
+        for task in map(self._core.with_current_status, self._core.store.scan(self.name, start_after=cursor)):
+            if wanted in (None, task.status):
+                if len(found) == limit:
+                    return Page(tuple(found), found[-1].task_id)
+                found.append(task)
+        return Page(tuple(found), None)
+
+    def _list_dead(self, limit: int, cursor: str | None) -> Page:
+        after = None if cursor is None else parse_place(cursor)
+        found = list(islice(self._core.store.dead(self.name, after), limit + 1))
+        more = len(found) > limit
+        return Page(tuple(found[:limit]), place_of(found[limit - 1]).cursor if more else None)
+
+    def stats(self, *, approximate: bool = False, ids: int | None = None) -> Stats:
+        """Count the tasks by status.
+
+        Args:
+            approximate: Read at most one page per shard; `Stats.bounded` then says which counts are
+                bounds. Otherwise every task is read, and the counts are exact.
+            ids: How many ids to return of each state as `Stats.ids`: of pending tasks in the order of claims
+                but for the turns of groups, in an adaptive order the newest first; of delayed ones the next
+                due first, of held ones the next lease to end first, and of the others the last to change
+                first. None for no ids.
+
+        Raises:
+            ValueError: If `ids` is not a number of 1 or more, or goes with `approximate`.
+        """
+        if ids is not None:
+            checked_count("ids", ids)
+            if approximate:
+                raise ValueError("ids: only with exact counts; leave out approximate")
+        now = self.now()
+        if approximate:
+            return self._core.store.approximate_stats(self.name, now, now - self._core.config.max_age_seconds)
+        self._core.meter.flush(now)
+        first = None if ids is None else FirstIds(ids, newest_first=not self._core.config.order.oldest_first)
+        tasks = map(self._core.with_own_deadline, self._core.store.scan(self.name))
+        stats = tally(tasks, now, self._core.reserve.spans(), first)
+        refused = self._core.store.read_counts(self.name, REFUSED)
+        return replace(stats, shed_by_reason=dict(Counter(stats.shed_by_reason) + Counter(refused)))
+
+    def pressure(self) -> Pressure:
+        """Return how overloaded the queue is.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        return self._core.gauge.pressure(self.now(), self.uniform())
+
+
+def snake_case(name: str) -> str:
+    """Return the name of a metric in lower case: TasksPending is tasks_pending."""
+    return re.sub(r"(?<!^)[A-Z]", lambda letter: f"_{letter[0]}", name).lower()
+
+
+def gauges(stats: Stats, pressure: Pressure, *, paused: bool) -> dict[str, float]:
+    """Return the state of a queue as metrics; no ages while nothing is pending.
+
+    Args:
+        stats: Its counts.
+        pressure: Its rates. The share of new tasks that will not be served in time is the `ShedRatio`.
+        paused: Whether claims are suspended.
+    """
+    ages_seconds = {
+        "OldestPendingSeconds": stats.oldest_pending_seconds,
+        "NewestPendingSeconds": stats.newest_pending_seconds,
+    }
+    return {
+        "TasksPending": stats.pending,
+        "TasksDelayed": stats.delayed,
+        "TasksTaken": stats.taken,
+        "TasksStaleInIndex": stats.shed,
+        **{name: age for name, age in ages_seconds.items() if age is not None},
+        "OfferedPerSecond": pressure.offered_per_second,
+        "ServedPerSecond": pressure.served_per_second,
+        "ShedRatio": 1 - pressure.probability_in_time,
+        "QueuePaused": float(paused),
+    }

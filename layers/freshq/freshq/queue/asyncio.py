@@ -1,0 +1,457 @@
+"""A queue for asyncio: each verb runs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial, wraps
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+
+from freshq.errors import StoreError
+from freshq.model.checks import checked_count
+from freshq.model.settlement import Settlement
+from freshq.queue.attached import AttachedQueue
+from freshq.queue.base import BaseQueue
+from freshq.queue.polling import Interval, poll_for_claims, poll_for_end
+from freshq.queue.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from concurrent.futures import Future
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from typing import Self
+
+    from freshq.model.answers import Claim
+    from freshq.model.codec import Codec
+    from freshq.model.task import Task
+    from freshq.model.telemetry import Telemetry
+    from freshq.policy.order import Order
+    from freshq.queue.polling import Poll
+    from freshq.stores.base import Connection, HeldTask, Store
+
+    ClaimList: TypeAlias = list[Claim]
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+# As many as the connections that a SQL store, or boto3, opens by default.
+MAX_THREADS: Final = 10
+# How often a waiting coroutine checks whether this process has put something.
+PUT_CHECK_SECONDS: Final = 0.05
+
+
+class Threads:
+    """Runs calls in threads for coroutines. Each thread is started when it is first needed."""
+
+    def __init__(self, max_threads: int, name: str) -> None:
+        """Start no thread yet.
+
+        Args:
+            max_threads: Most calls at a time; others wait for their turn, in order.
+            name: First part of the threads' names.
+        """
+        self._max_threads = max_threads
+        self._name = name
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._max_threads, self._name)
+
+    async def run(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+        """Return what a call returns, in a thread, with the context variables of the caller.
+
+        If the caller is cancelled, a call that has not begun never does. One that has begun goes on to its
+        end, because a thread cannot be stopped.
+
+        Args:
+            call: What to call.
+            undo: Called with the result if nobody awaits it any more, in a thread too.
+
+        Raises:
+            Exception: What the call raises.
+        """
+        pool = self._pool
+        job = pool.submit(contextvars.copy_context().run, call)
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            if undo is not None:
+                job.add_done_callback(partial(_undo, undo, pool))
+            raise
+
+    async def run_to_end(self, call: Callable[[], T]) -> T:
+        """Return what a call returns, in a thread; it is made also if the caller is cancelled before.
+
+        Raises:
+            Exception: What the call raises.
+        """
+        job = self._pool.submit(contextvars.copy_context().run, call)
+        return await asyncio.shield(asyncio.wrap_future(job))
+
+    async def finish(self, last: Callable[[], object] = lambda: None) -> None:
+        """Wait for all calls, end the threads, and make a last call. Later calls have new threads."""
+        pool, self._pool = self._pool, self._new_pool()
+        await asyncio.shield(asyncio.to_thread(_finish, pool, last))
+
+
+def _undo(undo: Callable[[T], object], pool: ThreadPoolExecutor, job: Future[T]) -> None:
+    """Undo what a call did, if it did anything."""
+    if job.cancelled() or job.exception() is not None:
+        return
+    call = partial(_logged, partial(undo, job.result()))
+    try:
+        pool.submit(call)
+    except RuntimeError:  # the pool is closing; this is one of its threads, for which it waits
+        call()
+
+
+def _logged(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except Exception:
+        logger.exception("could not undo a call that is no longer awaited")
+
+
+def _finish(pool: ThreadPoolExecutor, last: Callable[[], object]) -> None:
+    pool.shutdown(wait=True)
+    last()
+
+
+class AsyncHeldTask:
+    """A task held by the lock of its row, for coroutines.
+
+    Attributes:
+        task: The task, as if it had been claimed.
+    """
+
+    def __init__(self, held: HeldTask, threads: Threads, lock: Lock) -> None:
+        """Use a held task.
+
+        Args:
+            held: The task.
+            threads: Where the connection is used.
+            lock: Held while a thread uses the connection. Only one may, also when the coroutine that it
+                works for was cancelled.
+        """
+        self.task: Task = held.task
+        self._held = held
+        self._threads = threads
+        self._lock = lock
+
+    async def run(self, function: Callable[[Connection], T]) -> T:
+        """Return what a function returns for the connection of the transaction, in a thread."""
+
+        def call() -> T:
+            with self._lock:
+                return function(self._held.connection)
+
+        return await self._threads.run(call)
+
+    @property
+    def result(self) -> Any:  # noqa: ANN401 - any JSON value
+        """A JSON value to keep with the task; set it in the block."""
+        return self._held.result
+
+    @result.setter
+    def result(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
+        self._held.result = value
+
+
+@asynccontextmanager
+async def held_for_coroutine(
+    queue: BaseQueue, threads: Threads, held_threads: Threads
+) -> AsyncIterator[AsyncHeldTask | None]:
+    """Hold the next task of a queue in a transaction, as long as the block lasts.
+
+    Args:
+        queue: The queue.
+        threads: Where it is looked for a task, with a connection that may have to be waited for.
+        held_threads: Where the connection is used afterwards.
+
+    Raises:
+        ValueError: If the queue is not in a SQL database.
+    """
+    block = queue.transaction()
+    held = await threads.run(
+        block.__enter__, undo=lambda _held: _leave(block, Lock(), asyncio.CancelledError())
+    )
+    lock = Lock()
+    try:
+        yield None if held is None else AsyncHeldTask(held, held_threads, lock)
+    except BaseException as error:
+        if not await held_threads.run_to_end(partial(_leave, block, lock, error)):
+            raise
+    else:
+        await held_threads.run_to_end(partial(_leave, block, lock))
+
+
+def _leave(
+    block: AbstractContextManager[object], lock: Lock, error: BaseException | None = None
+) -> bool | None:
+    """Leave a transaction, once no thread uses its connection; return whether the error is dealt with.
+
+    Under a CancelledError it ends as if the process had died.
+    """
+    with lock:
+        return block.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+
+
+def _verb(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
+    """Return a verb of `Queue` as a coroutine function with the same arguments."""
+
+    @wraps(method)
+    async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.threads.run(partial(getattr(self.queue, method.__name__), *args, **kwargs))
+
+    return call
+
+
+def _undone_verb(
+    method: Callable[Concatenate[Any, P], T], undo: Callable[[BaseQueue, T], None]
+) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
+    """Return a verb like `_verb`; a call that is no longer awaited is undone."""
+
+    @wraps(method)
+    async def call(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        verb = partial(getattr(self.queue, method.__name__), *args, **kwargs)
+        return await self.threads.run(verb, undo=partial(undo, self.queue))
+
+    return call
+
+
+def _give_back(queue: BaseQueue, claims: list[Claim]) -> None:
+    """Release claims that a cancelled coroutine does not know of."""
+    releases = [Settlement.release(claim) for claim in claims]
+    try:
+        answers: Sequence[object] = queue.settle_many(releases)
+    except StoreError as error:
+        answers = [error] * len(claims)
+    for claim, answer in zip(claims, answers, strict=True):
+        if isinstance(answer, StoreError):
+            logger.warning("task %s stays TAKEN until its lease expires: %s", claim.task.task_id, answer)
+
+
+def _report_lost(queue: BaseQueue, tasks: list[Task]) -> None:
+    """Log which tasks a cancelled coroutine has dequeued: they are SUCCESS, and no caller received them."""
+    for task in tasks:
+        logger.warning(
+            "queue %r: task %s was dequeued for a coroutine that was cancelled; put it again if it matters",
+            queue.name,
+            task.task_id,
+        )
+
+
+def _opening(open_queue: Callable[P, BaseQueue]) -> Callable[P, AsyncQueue]:
+    """Return a way to open a `Queue` as one to open an `AsyncQueue`."""
+
+    @wraps(open_queue)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> AsyncQueue:
+        queue = open_queue(*args, **kwargs)
+        return AsyncAttachedQueue(queue) if isinstance(queue, AttachedQueue) else AsyncQueue(queue)
+
+    return opened
+
+
+class AsyncQueue:
+    """A queue whose verbs are coroutines, on any store: those of `Queue`, with the same arguments.
+
+    Calls run in threads, `max_threads` at a time; the event loop never waits for a store. A poll or a wait
+    holds a thread only while it polls.
+
+    If a coroutine is cancelled, its call has not begun and never does, or it goes on to its end and its
+    answer is dropped. What a cancelled claim took is released at once, with the attempt not counted; if
+    the store does not answer that, a warning is logged, and the task returns when its lease expires.
+
+    `async with` closes the queue at the end of the block, after the calls under way.
+
+    Attributes:
+        queue: The `Queue` itself, for threads.
+        threads: Where its calls run.
+    """
+
+    def __init__(self, queue: BaseQueue, max_threads: int = MAX_THREADS) -> None:
+        """Use a queue, whose verbs others may call too.
+
+        Args:
+            queue: The queue.
+            max_threads: Most calls at a time. In a SQL database, at most its `max_connections`, or calls
+                wait for a connection.
+
+        Raises:
+            ValueError: If an argument is wrong.
+        """
+        given: object = queue
+        if not isinstance(given, BaseQueue):
+            msg = f"queue: must be a Queue, got {type(given).__name__}; to open one, AsyncQueue.sql(url)"
+            raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+        self.queue = queue
+        self.threads = Threads(checked_count("max_threads", max_threads), "freshq-async")
+        # A separate pool, so that calls waiting for a connection cannot block the calls that hold one.
+        self._held_threads = Threads(max_threads, "freshq-held")
+
+    memory = staticmethod(_opening(Queue.memory))
+    sql = staticmethod(_opening(Queue.sql))
+    dynamodb = staticmethod(_opening(Queue.dynamodb))
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self.queue.name
+
+    @property
+    def order(self) -> Order:
+        """Order of service within a priority level."""
+        return self.queue.order
+
+    @property
+    def lease_seconds(self) -> float:
+        """Default length of a lease."""
+        return self.queue.lease_seconds
+
+    @property
+    def max_age_seconds(self) -> float:
+        """Age at which a task is stale, unless its own max age is shorter."""
+        return self.queue.max_age_seconds
+
+    @property
+    def codec(self) -> Codec:
+        """Turns payloads and results into JSON values, and back into types."""
+        return self.queue.codec
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Receives every verb."""
+        return self.queue.telemetry
+
+    now = _verb(BaseQueue.now)
+    create_table = _verb(BaseQueue.create_table)
+    flush = _verb(BaseQueue.flush)
+
+    put = _verb(BaseQueue.put)
+    put_many = _verb(BaseQueue.put_many)
+    check = _verb(BaseQueue.check)
+
+    claim = _undone_verb(BaseQueue.claim, _give_back)
+    dequeue = _undone_verb(BaseQueue.dequeue, _report_lost)
+    peek = _verb(BaseQueue.peek)
+    held = _verb(BaseQueue.held)
+    take_order_switches = _verb(BaseQueue.take_order_switches)
+    recover = _verb(BaseQueue.recover)
+    upkeep = _verb(BaseQueue.upkeep)
+    take_dead_letter_counts = _verb(BaseQueue.take_dead_letter_counts)
+
+    complete = _verb(BaseQueue.complete)
+    complete_many = _verb(BaseQueue.complete_many)
+    settle_many = _verb(BaseQueue.settle_many)
+    fail = _verb(BaseQueue.fail)
+    retry = _verb(BaseQueue.retry)
+    is_last_attempt = _verb(BaseQueue.is_last_attempt)
+    release = _verb(BaseQueue.release)
+    extend = _verb(BaseQueue.extend)
+
+    cancel = _verb(BaseQueue.cancel)
+    bury = _verb(BaseQueue.bury)
+    restore = _verb(BaseQueue.restore)
+    touch = _verb(BaseQueue.touch)
+    reprioritize = _verb(BaseQueue.reprioritize)
+    redrive = _verb(BaseQueue.redrive)
+    discard = _verb(BaseQueue.discard)
+    index_dead = _verb(BaseQueue.index_dead)
+    purge = _verb(BaseQueue.purge)
+    pause = _verb(BaseQueue.pause)
+    resume = _verb(BaseQueue.resume)
+
+    get = _verb(BaseQueue.get)
+    find = _verb(BaseQueue.find)
+    contains = _verb(BaseQueue.contains)
+    list = _verb(BaseQueue.list)
+    stats = _verb(BaseQueue.stats)
+    pressure = _verb(BaseQueue.pressure)
+
+    async def paused(self) -> bool:
+        """Return whether claims are suspended. A property of `Queue`; here it is awaited."""
+        return await self.threads.run(lambda: self.queue.paused)
+
+    async def poll(
+        self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
+    ) -> ClaimList:
+        """Claim tasks; wait until there are some. The arguments are those of `Queue.poll`."""
+        claim = partial(self.queue.claim, limit)
+        poll = poll_for_claims(claim, self.queue, timeout_seconds, poll_seconds)
+        return await self._answer_of(poll, undo=partial(_give_back, self.queue))
+
+    async def wait(
+        self, task_id: str, timeout_seconds: float | None = None, poll_seconds: float = 1.0
+    ) -> Task:
+        """Return a task once it is over. The arguments and errors are those of `Queue.wait`."""
+        return await self._answer_of(poll_for_end(self.queue, task_id, timeout_seconds, poll_seconds))
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncHeldTask | None]:
+        """Hold the next task in a database transaction, as `Queue.transaction` does. SQL only.
+
+        Write through `await held.run(lambda connection: ...)`. If the coroutine is cancelled, everything is
+        rolled back, and the task is claimable as before.
+
+        Returns:
+            A context manager that yields the task; None if nothing is claimable or the queue is paused. It
+            raises ValueError if the queue is not in a SQL database.
+        """
+        return held_for_coroutine(self.queue, self.threads, self._held_threads)
+
+    async def close(self) -> None:
+        """Wait for the calls under way, flush, and close the connections of this process."""
+        await self._held_threads.finish()
+        await self.threads.finish(self.queue.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def _answer_of(self, poll: Poll[T], undo: Callable[[T], object] | None = None) -> T:
+        """Poll until there is an answer; between two polls no thread is held."""
+
+        def undo_answer(answer: T | Interval) -> None:
+            if undo is not None and not isinstance(answer, Interval):
+                undo(answer)
+
+        while isinstance(answer := await self.threads.run(poll, undo_answer), Interval):
+            await _sleep(self.queue.store, answer)
+        return answer
+
+
+class AsyncAttachedQueue(AsyncQueue):
+    """An `AttachedQueue` for coroutines: `AsyncAttachedQueue(Queue.dynamodb(..., attach=True, key=...))`."""
+
+    def __init__(self, queue: AttachedQueue, max_threads: int = MAX_THREADS) -> None:
+        """Use a queue of an application's records; the arguments are those of `AsyncQueue`."""
+        super().__init__(queue, max_threads)
+
+    enqueue = _verb(AttachedQueue.enqueue)
+    hold = _verb(AttachedQueue.hold)
+    ready = _verb(AttachedQueue.ready)
+    record_id = _verb(AttachedQueue.record_id)
+    record_key = _verb(AttachedQueue.record_key)
+    put_record = _verb(AttachedQueue.put_record)
+    upsert_record = _verb(AttachedQueue.upsert_record)
+    get_record = _verb(AttachedQueue.get_record)
+    delete_record = _verb(AttachedQueue.delete_record)
+    claim_dead = _undone_verb(AttachedQueue.claim_dead, _give_back)
+
+
+async def _sleep(store: Store, interval: Interval) -> None:
+    """Sleep, until this process puts something if that ends the interval."""
+    if interval.seen is None:
+        await asyncio.sleep(interval.seconds)
+        return
+    end = time.monotonic() + interval.seconds
+    while (left := end - time.monotonic()) > 0 and store.put_count() == interval.seen:
+        await asyncio.sleep(min(left, PUT_CHECK_SECONDS))

@@ -1,0 +1,493 @@
+"""Claim tasks, and look at those that a claim would take."""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import LeaseLost, StoreError
+from freshq.model.answers import Claim, DeadLetterCounts, Waiting, WaitsFor, held_task
+from freshq.model.checks import checked_count, checked_seconds
+from freshq.model.lifecycle import new_token
+from freshq.model.task import TaskStatus
+from freshq.policy.codel import MAX_SHED_BEHIND, MAX_TAKES
+from freshq.policy.shedding import ShedReason
+from freshq.queue.core import Verbs, transactions_of
+from freshq.queue.polling import answer_of, poll_for_claims
+from freshq.stores.base import Guard, OldestRequest
+from freshq.stores.claim_request import ClaimRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from freshq.model.task import Task
+    from freshq.policy.order import Order, OrderSwitch
+    from freshq.queue.core import Core
+    from freshq.queue.upkeep import Portion
+    from freshq.stores.base import HeldTask
+
+logger = logging.getLogger(__name__)
+# The part of its lease that a claim has left when it is returned, at least.
+MIN_PART_LEFT: Final = 0.9
+# If one lease must be extended, those with less than this part left are too.
+EXTENDED_PART: Final = 0.95
+# While some leases are extended, others age.
+MAX_EXTENSIONS: Final = 2
+# Lines in which a claim sheds what waits behind.
+MAX_SHED_LINES: Final = 4
+# Far more than one process can start at once; its lease record must fit into one item.
+MAX_CLAIM: Final = 1000
+
+
+def with_fresh_leases(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list[Claim]:
+    """Extend the leases that a slow claim has used up in part; leave out the claims that stay short.
+
+    Args:
+        core: The queue.
+        claims: What was claimed.
+        lease_seconds: Length of the leases.
+
+    Returns:
+        The claims with at least `MIN_PART_LEFT` of their lease, in the same order.
+
+    Raises:
+        StoreError: If the store did not answer, and no claim is fresh.
+    """
+    held = {_key(claim): claim for claim in claims}
+    for _ in range(MAX_EXTENSIONS):
+        if not _aged(core, held, lease_seconds * MIN_PART_LEFT):
+            break
+        _extend_aged(core, held, lease_seconds)
+    for claim in _aged(core, held, lease_seconds * MIN_PART_LEFT):
+        _release(core, held.pop(_key(claim)))
+    return [held[_key(claim)] for claim in claims if _key(claim) in held]
+
+
+def _extend_aged(core: Core, held: dict[tuple[str, str], Claim], lease_seconds: float) -> None:
+    """Extend the leases that have aged; forget the claims whose lease could not be extended."""
+    aged = _aged(core, held, lease_seconds * EXTENDED_PART)
+    for claim in aged:
+        del held[_key(claim)]
+    try:
+        held |= {_key(claim): claim for claim in _extended(core, aged, lease_seconds)}
+    except StoreError:
+        if not held:
+            raise
+        logger.warning("the leases of %d claims could not be extended", len(aged), exc_info=True)
+
+
+def _key(claim: Claim) -> tuple[str, str]:
+    # A slow claim may lose a task and take it again, under another token.
+    return claim.task.task_id, claim.token
+
+
+def _aged(core: Core, held: Mapping[tuple[str, str], Claim], seconds: float) -> list[Claim]:
+    """Return the claims whose lease has less than `seconds` left."""
+    # Times are whole microseconds.
+    until = core.now() + seconds - 1e-6
+    return [claim for claim in held.values() if claim.lease_until < until]
+
+
+def _extended(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list[Claim]:
+    """Return the claims that are still held, their leases counted from now."""
+    now = core.now()
+    lease_until = round(now + lease_seconds, 6)
+    changes = [
+        (
+            core.lifecycle.extended(held_task(claim), now, lease_until),
+            Guard(TaskStatus.TAKEN, lease_token=claim.token),
+        )
+        for claim in claims
+    ]
+    stored = core.store.replace_many(changes)
+    return [Claim.of(task) for task in stored if task is not None]
+
+
+def _release(core: Core, claim: Claim) -> None:
+    """Return a task to its line; if that fails, it is recovered when its lease expires."""
+    try:
+        core.settle(claim, core.lifecycle.released(held_task(claim), core.now()))
+    except (LeaseLost, StoreError):
+        logger.warning(
+            "task %s could not be released; it returns when its lease expires",
+            claim.task.task_id,
+            exc_info=True,
+        )
+
+
+def waiting(
+    claimable: Sequence[Task], delayed: Sequence[Task], order: Order | None, *, paused: bool
+) -> list[Waiting]:
+    """Return tasks with what they wait for.
+
+    Args:
+        claimable: Tasks in the order of claims.
+        delayed: Tasks that are not in a line yet.
+        order: Order of every line by creation time; None if lines have none, or each its own. Then no task
+            is said to wait for its group's turn.
+        paused: Whether claims are suspended.
+    """
+    if paused:
+        shown = [Waiting(task, WaitsFor.RESUME) for task in claimable]
+    elif order is None:
+        shown = [Waiting(task, None) for task in claimable]
+    else:
+        sign = -1 if order.newest_first else 1
+        shown = list(_in_turn(claimable, sign))
+    return [*shown, *(Waiting(task, WaitsFor.DUE) for task in delayed)]
+
+
+def _in_turn(claimable: Sequence[Task], sign: int) -> Iterator[Waiting]:
+    """Yield tasks; one waits for its turn if another of its level goes before it against the order.
+
+    Within a group the order holds, so that the other is of another group.
+    """
+    latest: dict[int, float] = {}
+    for task in claimable:
+        place = sign * task.created
+        before = latest.get(task.priority, place)
+        latest[task.priority] = max(before, place)
+        yield Waiting(task, WaitsFor.TURN if place < before else None)
+
+
+def shed_late(core: Core, doomed: Sequence[Claim]) -> float:
+    """Shed claimed tasks that waited too long, and those that wait behind them, by one batch of writes.
+
+    A claimed task that cannot be shed is recovered when its lease expires.
+
+    Args:
+        core: The queue.
+        doomed: The claims; one or more.
+
+    Returns:
+        The longest wait in seconds of the tasks that the claim may take next; infinite if none is left that
+        is to be shed.
+    """
+    now = core.now()
+    oldest = _oldest_behind(core, doomed, now)
+    late = [task for task in oldest if core.codel.sheds_behind(task, now)]
+    _store_as_shed(core, doomed, late, now)
+    complete = oldest and len(oldest) < MAX_SHED_BEHIND and core.codel.has_one_line
+    return math.inf if complete else _longest_wait_seconds(core)
+
+
+def _oldest_behind(core: Core, doomed: Sequence[Claim], now: float) -> list[Task]:
+    """Return the oldest tasks in the lines of some that are shed; none if they cannot be read."""
+    level = doomed[0].task.priority
+    groups = dict.fromkeys(claim.task.group for claim in doomed if claim.task.priority == level)
+    # CoDel does not shed tasks that the reserve keeps from being claimed.
+    reserve_seconds = core.reserve.seconds(now)
+    created_after = now - core.config.max_age_seconds + reserve_seconds
+    request = OldestRequest(core.name, now, created_after, MAX_SHED_BEHIND, [*groups][:MAX_SHED_LINES], level)
+    try:
+        oldest = core.store.oldest_tasks(request)
+    except StoreError:
+        logger.warning("queue %r: could not read what else waited too long", core.name, exc_info=True)
+        return []
+    return [task for task in oldest if task.deadline > now + reserve_seconds]
+
+
+def _store_as_shed(core: Core, doomed: Sequence[Claim], late: Sequence[Task], now: float) -> None:
+    life = core.lifecycle
+    changes = [
+        (
+            life.shed_claimed(held_task(claim), now, ShedReason.CODEL),
+            Guard(TaskStatus.TAKEN, lease_token=claim.token),
+        )
+        for claim in doomed
+    ]
+    changes += [
+        (
+            life.shed(task, now, ShedReason.CODEL),
+            Guard(TaskStatus.PENDING, request_token=task.request_token),
+        )
+        for task in late
+    ]
+    stored: Sequence[Task | None] = []
+    problem = None
+    try:
+        stored = core.store.replace_many(changes)
+    except StoreError as error:
+        problem = error
+    lost = len(doomed) - sum(task is not None for task in stored[: len(doomed)])
+    if lost:
+        logger.warning(
+            "%d tasks could not be shed; each returns when its lease expires", lost, exc_info=problem
+        )
+    if shed := sum(task is not None for task in stored):
+        core.meter.shed_early(now, shed)
+
+
+def _longest_wait_seconds(core: Core) -> float:
+    rule = core.config.codel
+    return math.inf if rule is None else rule.longest_wait_seconds
+
+
+class ShedWhenHeld:
+    """Sheds what waited too long while a transaction looks for a task to hold.
+
+    Attributes:
+        longest_wait_seconds: The longest wait of the tasks to look at next; infinite until one was shed.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.longest_wait_seconds = math.inf
+
+    def shed_version(self, task: Task) -> Task | None:
+        """Return the shed version of a task that was just claimed; None if it is to be run."""
+        core = self._core
+        if not core.codel.sheds(task, task.updated):
+            return None
+        self.longest_wait_seconds = _longest_wait_seconds(core)
+        core.meter.shed_early(task.updated, 1)
+        return core.lifecycle.shed_claimed(task, task.updated, ShedReason.CODEL)
+
+
+class Claiming(Verbs):
+    """Claims and recovers tasks."""
+
+    def claim(self, limit: int = 1, lease_seconds: float | None = None) -> list[Claim]:
+        """Claim tasks, in the queue's order.
+
+        Each lease counts from the write that took its task; at least nine tenths of it are left. If fewer
+        than `limit` are claimable, a small portion of what is due is brought in, and the rest is claimed from
+        that. So a claim makes a bounded number of calls; `recover` and `upkeep` bring in the rest.
+
+        Args:
+            limit: Most claims to return: as many as can be started now.
+            lease_seconds: Length of the leases; None for the queue's default.
+
+        Returns:
+            The claims; empty if nothing is claimable or the queue is paused.
+
+        Raises:
+            ValueError: If an argument is wrong.
+            StoreError: If the store did not answer. If some tasks were already claimed, they are returned
+                instead.
+        """
+        lease_seconds = self._checked_claim(limit, lease_seconds)
+        return self._core.guarded_telemetry.claim(
+            self.name, lambda: self._claim_and_bring_in(limit, lease_seconds)
+        )
+
+    def _claim_and_bring_in(self, limit: int, lease_seconds: float) -> list[Claim]:
+        if self._core.store.paused(self.name):
+            return []
+        claims = self._claim_unless_codel_sheds(limit, lease_seconds)
+        if len(claims) < limit:
+            try:
+                if self._core.bring_in_due():
+                    claims += self._claim_unless_codel_sheds(limit - len(claims), lease_seconds)
+            except StoreError:
+                if not claims:
+                    raise
+                logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
+        return with_fresh_leases(self._core, claims, lease_seconds)
+
+    def peek(self, limit: int = 10) -> list[Waiting]:
+        """Return waiting tasks in the order in which claims would take them, and take none.
+
+        First come those that can be claimed, in the order of this process's claims, as far as nobody else
+        claims or puts; then delayed ones, the next due first. Each says what it waits for besides a claim.
+        It makes a bounded number of calls, so it may show less than `limit` of the delayed ones, and of very
+        many groups only some. CoDel may shed a task that it shows.
+
+        Args:
+            limit: Most tasks to return.
+
+        Raises:
+            ValueError: If the limit is wrong.
+            StoreError: If the store did not answer.
+        """
+        checked_count("limit", limit, at_most=MAX_CLAIM)
+        request = replace(self._request(limit, self.lease_seconds), turns=self._core.turns.copy())
+        store = self._core.store
+        tasks = store.peek(request)
+        delayed = store.delayed(self.name, limit - len(tasks)) if len(tasks) < limit else []
+        return waiting(tasks, delayed, self._core.time_order, paused=store.paused(self.name))
+
+    def _checked_claim(self, limit: int, lease_seconds: float | None) -> float:
+        """Check the arguments of a claim; return the length of its leases."""
+        checked_count("limit", limit, at_most=MAX_CLAIM)
+        if lease_seconds is None:
+            return self.lease_seconds
+        return checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+
+    def _claim_unless_codel_sheds(self, limit: int, lease_seconds: float) -> list[Claim]:
+        """Claim tasks; shed those that CoDel sheds, with what waits behind them, and claim once more."""
+        kept: list[Claim] = []
+        longest_wait_seconds = math.inf
+        for _ in range(MAX_TAKES):
+            try:
+                claims = self._take(limit - len(kept), lease_seconds, longest_wait_seconds)
+            except StoreError:
+                if not kept:
+                    raise
+                logger.warning("claimed only %d of %d tasks", len(kept), limit, exc_info=True)
+                break
+            doomed = [claim for claim in claims if self._core.codel.sheds(claim.task, claim.task.updated)]
+            kept += [claim for claim in claims if claim not in doomed]
+            if not doomed:
+                break
+            longest_wait_seconds = shed_late(self._core, doomed)
+        return kept
+
+    def poll(
+        self, limit: int = 1, timeout_seconds: float | None = None, poll_seconds: float = 3.0
+    ) -> list[Claim]:
+        """Claim tasks; wait until there are some.
+
+        Args:
+            limit: Most claims to return.
+            timeout_seconds: Stop waiting after this time; None: never.
+            poll_seconds: Longest time between two polls for what other processes put; outside SQL databases,
+                also for what this one puts and for what becomes due.
+
+        Returns:
+            The claims; empty after the timeout.
+
+        Raises:
+            ValueError: If an argument is wrong.
+            StoreError: If the store did not answer.
+        """
+        poll = poll_for_claims(lambda: self.claim(limit), self._core, timeout_seconds, poll_seconds)
+        return answer_of(poll, self._core.store)
+
+    @contextmanager
+    def transaction(self) -> Iterator[HeldTask | None]:
+        """Hold the next task in a database transaction, by the lock of its row. SQL only.
+
+        The writes of the block through the connection are committed together with the task's SUCCESS.
+        An exception rolls them back and is recorded as a failed attempt; then it is raised again, except
+        Retry, Reject and Busy, which say how the attempt ended. If the process dies, the task is
+        claimable as before, and the attempt is not counted.
+
+        Yields:
+            The task and the connection; None if nothing is claimable or the queue is paused.
+
+        Raises:
+            ValueError: If the queue is not in a SQL database.
+        """
+        transactions = transactions_of(self._core.store, "transaction")
+        if self._core.store.paused(self.name):
+            yield None
+            return
+        shedding = ShedWhenHeld(self._core)
+        block = transactions.hold(
+            lambda: self._request(1, self.lease_seconds, shedding.longest_wait_seconds),
+            self._core,
+            shedding.shed_version,
+        )
+        with ExitStack() as stack:
+            work = _with_telemetry(self._core, lambda: stack.enter_context(block))
+            yield work
+        if work is not None and work.settled is not None:
+            self._core.served(work.as_claim(), work.settled)
+
+    def held(self, task_id: str, token: str) -> Claim:
+        """Return the claim that holds a task, for a holder that kept only the id and the token.
+
+        Args:
+            task_id: The task.
+            token: `Claim.token`, perhaps from another process.
+
+        Raises:
+            TaskNotFound: If the queue has no such task.
+            LeaseLost: If the task is not held under this token.
+        """
+        task = self._core.stored(task_id)
+        if task.status is not TaskStatus.TAKEN or task.lease_token != token or task.lease_until is None:
+            held = "it is held under another token"
+            state = task.status_at(self.now())
+            raise LeaseLost(task_id, held if state is TaskStatus.TAKEN else f"it is {state} now")
+        return Claim.of(task)
+
+    def take_order_switches(self) -> list[OrderSwitch]:
+        """Return the order switches seen by this process since the last call."""
+        return self._core.orders.take_switches()
+
+    def recover(self) -> int:
+        """Return tasks with expired leases to their lines, and promote delayed tasks that are due.
+
+        A task whose lease expires in its last attempt becomes a dead letter.
+
+        Tasks that are over and past their retention are deleted.
+
+        Returns:
+            How many tasks moved.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        return self._core.upkeep.run()
+
+    def upkeep(self) -> Portion:
+        """Do a bounded portion of `recover`, unless another process does so: for a background thread.
+
+        One process at a time does the upkeep of a queue, under a lease of a few seconds.
+
+        Returns:
+            How many tasks moved, and whether there is more to do; nothing if it is another process's turn.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        return self._core.upkeep.run_alone()
+
+    def take_dead_letter_counts(self) -> DeadLetterCounts:
+        """Return how many tasks became dead letters since the last call, without the verdict of a run.
+
+        Only those of this process are counted: what `recover`, `upkeep` or a claim of it found.
+        """
+        return DeadLetterCounts(self._core.store.take_quarantined(), self._core.upkeep.take_exhausted())
+
+    def _take(self, limit: int, lease_seconds: float, longest_wait_seconds: float) -> list[Claim]:
+        request = self._request(limit, lease_seconds, longest_wait_seconds)
+        tasks = self._core.store.claim(request)
+        self._note_skipped(request, short=len(tasks) < limit)
+        return [Claim.of(task) for task in tasks]
+
+    def _request(
+        self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
+    ) -> ClaimRequest:
+        config = self._core.config
+        return ClaimRequest(
+            queue=self.name,
+            orders=self._core.orders,
+            turns=self._core.turns,
+            limit=limit,
+            tokens=[f"{config.worker_name}:{new_token()}" for _ in range(limit)],
+            clock=self.now,
+            lease_seconds=lease_seconds,
+            max_age_seconds=config.max_age_seconds,
+            reserve_seconds=self._core.reserve.seconds(self.now()),
+            retention_seconds=config.retention_seconds,
+            longest_wait_seconds=longest_wait_seconds,
+        )
+
+    def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
+        """Record live tasks that this claim would have taken but for the reserve."""
+        reserve, seconds = self._core.reserve, request.reserve_seconds
+        if not seconds:
+            return
+        moment = request.moment()
+        if reserve.check_due(moment.now, seconds, short=short):
+            created_after = moment.now - request.max_age_seconds
+            oldest = self._core.store.oldest_created(self.name, moment.now, created_after)
+            reserve.note_skipped(moment.now, seconds, oldest, created_after + seconds, short=short)
+
+
+def _with_telemetry(core: Core, enter: Callable[[], HeldTask | None]) -> HeldTask | None:
+    """Return what a transaction holds, and tell telemetry of it as of a claim."""
+    found: list[HeldTask] = []
+
+    def take() -> list[Claim]:
+        found.extend(filter(None, [enter()]))
+        return [work.as_claim() for work in found]
+
+    core.guarded_telemetry.claim(core.name, take)
+    return found[0] if found else None

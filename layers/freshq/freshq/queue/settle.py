@@ -1,0 +1,189 @@
+"""Settle and extend claims; every verb is conditional on the claim's token."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from freshq.errors import FreshqError, LeaseLost
+from freshq.model.answers import Claim
+from freshq.model.checks import checked_seconds
+from freshq.model.codec import encoded
+from freshq.model.settlement import Settlement, checked_settlements, rounds
+from freshq.model.task import checked_progress
+from freshq.queue.core import Verbs
+from freshq.stores.base import ConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from freshq.model.task import Task
+    from freshq.model.telemetry import Answer
+
+
+class Settling(Verbs):
+    """Settles and extends claims."""
+
+    def complete(self, claim: Claim, result: Any = None) -> Task:  # noqa: ANN401 - any JSON value
+        """Settle a claim as SUCCESS.
+
+        Args:
+            claim: What `claim` returned.
+            result: Any JSON value, kept with the task.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+            ValueError: If the result is not JSON, or too large.
+        """
+        return self._settle(Settlement.complete(claim, encoded(self._core.codec, result, "result")))
+
+    def complete_many(
+        self,
+        claims: Sequence[Claim],
+        results: Sequence[Any] | None = None,
+    ) -> list[Task | LeaseLost]:
+        """Settle claims as SUCCESS, together where the store can.
+
+        Args:
+            claims: What `claim` returned.
+            results: One JSON value per claim; None for no results.
+
+        Returns:
+            For each claim, in order: its task, or LeaseLost if it no longer holds the task.
+
+        Raises:
+            ValueError: If a result is wrong; nothing was settled.
+            StoreError: If the store did not answer; `settle_many` says which claims it concerns.
+        """
+        results = [None] * len(claims) if results is None else results
+        if len(results) != len(claims):
+            msg = f"results: must have one entry per claim, {len(claims)}, got {len(results)}"
+            raise ValueError(msg)
+        settlements = [
+            Settlement.complete(claim, encoded(self._core.codec, result, "result"))
+            for claim, result in zip(claims, results, strict=True)
+        ]
+        answers: list[Task | LeaseLost] = []
+        for answer in self.settle_many(settlements):
+            if isinstance(answer, FreshqError) and not isinstance(answer, LeaseLost):
+                raise answer
+            answers.append(answer)
+        return answers
+
+    def settle_many(self, settlements: Sequence[Settlement]) -> list[Task | FreshqError]:
+        """Settle claims, each in its own way, together where the store can.
+
+        A SQL database takes one statement for all tasks that are over then, and one for all that return to
+        their lines.
+
+        Args:
+            settlements: How each claim is to end, with results as they are stored: of a queue with a codec,
+                encoded. Of two for one task, the first one counts.
+
+        Returns:
+            For each settlement, in order: its task; LeaseLost if the claim no longer holds it; or StoreError
+            if it is not known whether it was stored. Then settle it again: what was stored is recognized.
+
+        Raises:
+            ValueError: If an argument is wrong; nothing was settled.
+        """
+        settlements = checked_settlements(settlements)
+        answers: dict[int, Task | FreshqError] = {}
+        for places in rounds([settlement.claim.task.task_id for settlement in settlements]):
+            some = [settlements[place] for place in places]
+            answers |= zip(places, self._with_telemetry(some, partial(self._settle_each, some)), strict=True)
+        return [answers[place] for place in range(len(settlements))]
+
+    def _with_telemetry(
+        self, settlements: Sequence[Settlement], write: Callable[[], Iterable[Answer]]
+    ) -> list[Answer]:
+        """Settle claims, and tell telemetry."""
+        ends = [(each.claim.task, each.verb) for each in settlements]
+        return self._core.guarded_telemetry.settle(self.name, ends, lambda: [*write()])
+
+    def _settle_each(self, settlements: Sequence[Settlement]) -> Iterator[Task | FreshqError]:
+        """Settle claims of different tasks."""
+        core = self._core
+        now = core.now()
+        settled = [
+            (each.next_version(core.lifecycle, now, core.uniform), each.claim.token) for each in settlements
+        ]
+        for each, answer in zip(settlements, core.store.settle_many(settled), strict=True):
+            if isinstance(answer, ConflictError):
+                yield core.lease_lost(each.claim, answer.current)
+            elif isinstance(answer, FreshqError) or not each.serves:
+                yield answer
+            else:
+                yield core.served(each.claim, answer)
+
+    def fail(self, claim: Claim, error: str | None = None) -> Task:
+        """Settle a claim as FAILURE, a dead letter, even if attempts are left.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+        """
+        return self._settle(Settlement.fail(claim, error))
+
+    def retry(self, claim: Claim, error: str | None = None, delay_seconds: float | None = None) -> Task:
+        """Return a task to its line for another attempt, or make it a dead letter after its last one.
+
+        Args:
+            claim: What `claim` returned.
+            error: Why the attempt failed.
+            delay_seconds: Delay before the next attempt; None for exponential backoff with full jitter.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+        """
+        return self._settle(Settlement.retry(claim, error, delay_seconds))
+
+    def is_last_attempt(self, claim: Claim) -> bool:
+        """Return whether a retry would make the task a dead letter."""
+        return claim.task.attempts >= self._core.config.max_attempts
+
+    def release(self, claim: Claim, delay_seconds: float = 0) -> Task:
+        """Return a task to its line. The attempt is not counted.
+
+        Args:
+            claim: What `claim` returned.
+            delay_seconds: Delay before the task can be claimed again.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+        """
+        return self._settle(Settlement.release(claim, delay_seconds))
+
+    def _settle(self, settlement: Settlement) -> Task:
+        return self._with_telemetry([settlement], lambda: [self._settled(settlement)])[0]
+
+    def _settled(self, settlement: Settlement) -> Task:
+        core, claim = self._core, settlement.claim
+        done = core.settle(claim, settlement.next_version(core.lifecycle, core.now(), core.uniform))
+        return core.served(claim, done) if settlement.serves else done
+
+    def extend(
+        self, claim: Claim, lease_seconds: float, *, progress: float | None = None, step: str | None = None
+    ) -> Claim:
+        """Extend a lease to `lease_seconds` from now. A lease that already ends later stays as it is.
+
+        Args:
+            claim: What `claim` returned.
+            lease_seconds: How long the lease is to last from now.
+            progress: The part of the work that is done, from 0 to 1, kept with the task; None: as before.
+            step: With `progress`: what is being done, up to 200 characters; longer strings are truncated.
+
+        Returns:
+            The claim with the end of its lease, its progress and the same token. Settle this one: the task
+            keeps the progress of the claim that it is settled with.
+
+        Raises:
+            LeaseLost: If the claim no longer holds its task.
+            ValueError: If an argument is wrong.
+        """
+        checked_seconds("lease_seconds", lease_seconds, above_zero=True)
+        if progress is None and step is not None:
+            raise ValueError("step: only with progress, a number from 0 to 1")
+        reported = None if progress is None else checked_progress(progress, step)
+        now = self.now()
+        extended = self._core.extend(claim, now, round(now + lease_seconds, 6), reported)
+        return Claim.of(extended)

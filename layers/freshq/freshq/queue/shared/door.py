@@ -1,0 +1,267 @@
+"""Decide with the other processes of a queue which tasks are turned away or shed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import Overloaded
+from freshq.model.task import TaskStatus
+from freshq.policy.backlog_limit import CountedBacklog, Victim, WhenFull
+from freshq.policy.pressure import DoorControl, assess
+from freshq.policy.shedding import ShedReason
+from freshq.stores.base import ConflictError, Guard, OldestRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from freshq.model.lifecycle import Lifecycle
+    from freshq.model.task import Task
+    from freshq.policy.backlog_limit import BacklogLimit, Eviction
+    from freshq.policy.codel import Codel
+    from freshq.policy.pressure import Flow, Pressure
+    from freshq.policy.rules import OverloadRules
+    from freshq.queue.shared.measures import FlowMeter
+    from freshq.stores.base import Store
+    from freshq.stores.lines import Line
+
+logger = logging.getLogger(__name__)
+# How long a count of the waiting tasks is used. Other processes put and claim too.
+COUNT_SECONDS: Final = 1.0
+
+
+class PressureGauge:
+    """Measures the pressure on a queue."""
+
+    def __init__(self, store: Store, queue: str, rules: OverloadRules, meter: FlowMeter) -> None:
+        self._store = store
+        self._queue = queue
+        self._deadline_seconds = rules.deadline_seconds
+        self._meter = meter
+
+    def pressure(self, now: float, uniform: float) -> Pressure:
+        """Return how overloaded the queue is.
+
+        Args:
+            now: Current time in seconds.
+            uniform: A random number from [0, 1), for the jitter.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        flow, oldest_age_seconds = self.measure(now)
+        return assess(flow, oldest_age_seconds, self._deadline_seconds, uniform)
+
+    def measure(self, now: float) -> tuple[Flow, float | None]:
+        """Return what went through lately, and the age of the oldest live task in seconds.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        oldest = self._store.oldest_created(self._queue, now, now - self._deadline_seconds)
+        return self._meter.flow(now), None if oldest is None else now - oldest
+
+
+class AdmissionControl:
+    """Rejects a share of the new tasks while the queue is overloaded. Thread-safe.
+
+    One thread at a time measures the pressure. The others do not wait for it: they use the last measure.
+    """
+
+    def __init__(self, gauge: PressureGauge, rules: OverloadRules, uniform: Callable[[], float]) -> None:
+        """Start open.
+
+        Args:
+            gauge: Measures the pressure on the queue.
+            rules: Have the door; without one nothing is ever rejected.
+            uniform: Draws a random number from [0, 1).
+        """
+        self._gauge = gauge
+        self._door = None if rules.door is None else DoorControl(rules.door, rules.deadline_seconds)
+        self._uniform = uniform
+        self._checking = threading.Lock()
+
+    def rejection(self, task: Task, now: float) -> Overloaded | None:
+        """Return why a task is rejected; None if it is admitted.
+
+        Raises:
+            StoreError: If the pressure could not be measured. The next call tries again.
+        """
+        door = self._door
+        if door is None:
+            return None
+        if now >= door.check_at and self._checking.acquire(blocking=False):
+            try:
+                door.observe(now, *self._gauge.measure(now))
+            finally:
+                self._checking.release()
+        retry_after_seconds = door.rejects(task.group, self._uniform)
+        if retry_after_seconds is None:
+            return None
+        return Overloaded(task.task_id, ShedReason.DOOR, retry_after_seconds)
+
+
+class BacklogBound:
+    """Rejects new tasks, or evicts old ones, when the backlog is full. Thread-safe.
+
+    A single producer never exceeds the bound. Each of several may exceed it by what it puts within
+    `COUNT_SECONDS`. The lock protects the counts only: no store call is made under it.
+    """
+
+    def __init__(
+        self, store: Store, queue: str, rules: OverloadRules, lifecycle: Lifecycle, meter: FlowMeter
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._limit = rules.backlog
+        self._deadline_seconds = rules.deadline_seconds
+        self._retry_after_seconds = rules.deadline_seconds / 10
+        self._lifecycle = lifecycle
+        self._meter = meter
+        self._lock = threading.Lock()
+        self._room = 0
+        self._counted_at = 0.0
+        self._admitted = 0  # in total; shows what other threads admitted during a count
+        self._making_room = False
+
+    def rejections(self, tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
+        """Return an error for each task that does not fit, if the rule is to reject the newest.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        limit = self._limit
+        if limit is None or limit.when_full is not WhenFull.REFUSE_NEWEST:
+            return [None] * len(tasks)
+        with self._lock:
+            if self._take_room(len(tasks), now):
+                return [None] * len(tasks)
+            before = self._admitted
+        waiting = self._count(limit, len(tasks), now)
+        with self._lock:
+            backlog = CountedBacklog(limit, waiting, of_any_group=self._admitted - before)
+            evictions = [backlog.admit(task.group) for task in tasks]
+            rejected = [
+                eviction if eviction is not None and eviction.victim is Victim.NEWCOMER else None
+                for eviction in evictions
+            ]
+            self._admitted += rejected.count(None)
+            self._room, self._counted_at = backlog.room, now
+        self._evict(filter(None, evictions), now)
+        return [
+            None if eviction is None else Overloaded(task.task_id, eviction.reason, self._retry_after_seconds)
+            for task, eviction in zip(tasks, rejected, strict=True)
+        ]
+
+    def make_room(self, count: int, now: float) -> None:
+        """Evict old tasks for `count` tasks that were just put, if the rule is to drop the oldest.
+
+        One thread at a time counts and evicts, so that none evicts more than the excess.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        limit = self._limit
+        if limit is None or limit.when_full is not WhenFull.DROP_OLDEST or not count:
+            return
+        with self._lock:
+            if self._take_room(count, now):
+                return
+            self._admitted += count
+            if self._making_room:
+                return  # the other thread sees `_admitted` and counts again
+            self._making_room = True
+        excess = count
+        try:
+            while excess:
+                excess = self._evict_excess(limit, excess, now)
+        except BaseException:
+            self._making_room = False
+            raise
+
+    def _evict_excess(self, limit: BacklogLimit, more: int, now: float) -> int:
+        """Count and evict once; return how many tasks were put meanwhile for which there is no room."""
+        before = self._admitted
+        backlog = CountedBacklog(limit, self._count(limit, more, now))
+        self._evict(backlog.excess(), now)
+        with self._lock:
+            room = backlog.room - (self._admitted - before)
+            self._room, self._counted_at = max(0, room), now
+            self._making_room = room < 0
+            return max(0, -room)
+
+    def _take_room(self, count: int, now: float) -> bool:
+        if self._room < count or now - self._counted_at >= COUNT_SECONDS:
+            return False
+        self._room -= count
+        self._admitted += count
+        return True
+
+    def _count(self, limit: BacklogLimit, more: int, now: float) -> dict[str | None, int]:
+        created_after = now - self._deadline_seconds
+        return self._store.count_waiting(self._queue, now, created_after, limit.max_waiting + more)
+
+    def _evict(self, evictions: Iterable[Eviction], now: float) -> None:
+        """Shed the oldest tasks; one that is stale, claimed or changed by now needs no eviction."""
+        shed = 0
+        for eviction, count in Counter(evictions).items():
+            if eviction.victim is Victim.NEWCOMER:
+                continue
+            groups = [eviction.group] if eviction.victim is Victim.OLDEST_OF_GROUP else None
+            created_after = now - self._deadline_seconds
+            request = OldestRequest(self._queue, now, created_after, count, groups)
+            for task in self._store.oldest_tasks(request):
+                if task.status_at(now) is TaskStatus.PENDING:
+                    shed += self._shed(task, eviction, now)
+        if shed:
+            self._meter.shed_early(now, shed)
+
+    def _shed(self, task: Task, eviction: Eviction, now: float) -> bool:
+        try:
+            self._store.replace(
+                self._lifecycle.shed(task, now, eviction.reason),
+                Guard(TaskStatus.PENDING, request_token=task.request_token),
+            )
+        except ConflictError:
+            logger.debug("task %s changed before it could be evicted", task.task_id)
+            return False
+        return True
+
+
+class LineCodel:
+    """Decides which tasks to shed instead of running them. Thread-safe.
+
+    Only first attempts are shed: a retried task is old for another reason than a slow queue.
+    """
+
+    def __init__(self, rules: OverloadRules) -> None:
+        """Start with no line seen. Without a CoDel rule nothing is ever shed."""
+        self._rules = rules
+        self._lock = threading.Lock()
+        self._lines: dict[Line, Codel] = {}
+
+    @property
+    def has_one_line(self) -> bool:
+        """Whether tasks of one line only were claimed."""
+        with self._lock:
+            return len(self._lines) == 1
+
+    def sheds(self, task: Task, now: float) -> bool:
+        """Return whether to shed a task that was claimed at `now` (seconds)."""
+        if task.attempts > 1:
+            return False
+        line = (task.priority, task.group)
+        with self._lock:
+            codel = self._lines.get(line) or self._rules.new_codel()
+            if codel is None:
+                return False
+            self._lines[line] = codel
+            return codel.sheds(now, now - task.created)
+
+    def sheds_behind(self, task: Task, now: float) -> bool:
+        """Return whether to shed a task that waits in a line in which one was shed at `now` (seconds)."""
+        with self._lock:
+            codel = self._lines[task.priority, task.group]
+        return task.attempts == 0 and codel.sheds_behind(now, now - task.created)

@@ -1,0 +1,280 @@
+"""Share measurements among the processes of a queue: flow, and service times."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from freshq.errors import StoreError
+from freshq.policy.pressure import FlowCounter
+from freshq.policy.reserve import LearnedReserve, QuantileSketch, ReserveSpans, SkippedTasks
+from freshq.policy.retry import until_committed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from freshq.model.task import Task
+    from freshq.policy.pressure import Flow
+    from freshq.policy.rules import OverloadRules
+    from freshq.policy.shedding import ShedReason
+    from freshq.stores.base import Store
+
+logger = logging.getLogger(__name__)
+# Losing this often in a row is rare, and every caller can wait for its next turn.
+MAX_TRIES: Final = 8
+# How often a process writes its counts, whatever goes through it: every 5 s in a window of 60 s.
+FLUSHES_PER_WINDOW: Final = 12
+# Counts are read until the end of the next window, and kept this much longer.
+KEPT_SECONDS: Final = 60
+REFUSED: Final = "refused"
+SERVICE: Final = "service-times"
+SPANS: Final = "reserve-spans"
+
+
+class _RecordChangedError(Exception):
+    """Another process changed the record between the read and the write."""
+
+
+def change_record(
+    store: Store, queue: str, name: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
+) -> bool:
+    """Read a shared record, compute its new values, and write them unless it changed in between.
+
+    Args:
+        store: The store.
+        queue: Name of the queue.
+        name: Name of the record.
+        change: Returns the new values, given the current ones (empty if the record does not exist), or
+            None to leave the record unchanged. May be called several times.
+
+    Returns:
+        False if other processes changed the record each time; nothing was written then.
+
+    Raises:
+        StoreError: If the store did not answer.
+    """
+
+    def attempt() -> None:
+        record = store.read_record(queue, name)
+        values = _changed(change, {} if record is None else record.values, name)
+        if values is None:
+            return
+        if not store.write_record(queue, name, values, None if record is None else record.version):
+            raise _RecordChangedError
+
+    try:
+        until_committed(attempt, _RecordChangedError, MAX_TRIES)
+    except _RecordChangedError:
+        return False
+    return True
+
+
+def _changed(
+    change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None], values: Mapping[str, Any], name: str
+) -> Mapping[str, Any] | None:
+    """Return what a change makes of some values; if they are damaged, what it makes of none."""
+    try:
+        return change(values)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        if not values:
+            raise
+        logger.warning("the shared record %r was damaged and is replaced", name, exc_info=True)
+        return change({})
+
+
+class FlowMeter:
+    """Counts tasks in memory, and adds the counts to the queue's at intervals. Thread-safe.
+
+    A crash loses what was counted since the last flush: these are rates. The numbers of tasks in each
+    state come from the tasks themselves.
+    """
+
+    def __init__(self, store: Store, queue: str, rules: OverloadRules) -> None:
+        """Start with nothing counted.
+
+        Args:
+            store: Where the counts are kept.
+            queue: Name of the queue.
+            rules: Its overload control. Only a door needs the counts of groups.
+        """
+        self._store = store
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._counter = FlowCounter(rules.deadline_seconds)
+        self._counts_groups = rules.door is not None
+        self._flush_seconds = self._counter.window_seconds / FLUSHES_PER_WINDOW
+        self._turned_away: Counter[str] = Counter()
+        self._flushed_at: float | None = None
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was counted yet."""
+        return self._flushed_at is None
+
+    def offered(self, now: float, tasks: Sequence[Task]) -> None:
+        """Count tasks that were put, including those turned away."""
+        with self._lock:
+            self._counter.offered(now, len(tasks))
+            if self._counts_groups:
+                for task in tasks:
+                    self._counter.offered_by(task.group, now)
+        self._flush_if_due(now)
+
+    def served(self, now: float, *, in_time: bool) -> None:
+        """Count a task that was done."""
+        with self._lock:
+            self._counter.served(now, in_time=in_time)
+        self._flush_if_due(now)
+
+    def shed_early(self, now: float, count: int) -> None:
+        """Count tasks that were shed before their deadline."""
+        with self._lock:
+            self._counter.shed_early(now, count)
+        self._flush_if_due(now)
+
+    def turned_away(self, now: float, reason: ShedReason, count: int) -> None:
+        """Count tasks that admission control rejected."""
+        with self._lock:
+            self._turned_away[reason.value] += count
+        self._flush_if_due(now)
+
+    def _flush_if_due(self, now: float) -> None:
+        if self._flushed_at is None:
+            self._flushed_at = now
+        if now - self._flushed_at >= self._flush_seconds:
+            self.flush(now)
+
+    def flush(self, now: float) -> None:
+        """Add what was counted to the queue's counts; what cannot be written is kept for the next time."""
+        with self._lock:
+            windows = self._counter.take()
+            turned_away, self._turned_away = self._turned_away, Counter()
+            self._flushed_at = now
+        if turned_away and not self._written(REFUSED, turned_away, None):
+            with self._lock:
+                self._turned_away.update(turned_away)
+        for number, counts in windows.items():
+            expires = math.ceil((number + 2) * self._counter.window_seconds) + KEPT_SECONDS
+            if not self._written(_record(number), counts, expires):
+                with self._lock:
+                    self._counter.counts(number).update(counts)
+
+    def _written(self, name: str, counts: Mapping[str, int], expires: int | None) -> bool:
+        try:
+            self._store.add_counts(self._queue, name, counts, expires)
+        except StoreError:
+            logger.warning("queue %r: could not write the flow counts", self._queue, exc_info=True)
+            return False
+        return True
+
+    def flow(self, now: float) -> Flow:
+        """Return what went through the queue lately.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        self.flush(now)
+        number = self._counter.window(now)
+        current, before = (
+            self._store.read_counts(self._queue, _record(window)) for window in (number, number - 1)
+        )
+        return self._counter.between(now, current, before)
+
+
+def _record(window: int) -> str:
+    return f"flow-{window}"
+
+
+class SharedReserve:
+    """The time that a task must have left to be claimed. Thread-safe.
+
+    A fixed reserve is in the rules. A quantile is learnt by all workers together: each adds the service
+    times it saw to a shared record, and continues with what all of them saw.
+    """
+
+    def __init__(self, store: Store, queue: str, rules: OverloadRules) -> None:
+        """Start with nothing learnt.
+
+        Args:
+            store: Where the shared records are.
+            queue: Name of the queue.
+            rules: How the reserve is found.
+        """
+        self._store = store
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._reserve = LearnedReserve(rules.new_reserve)
+        self._skipped = SkippedTasks(rules.order)
+
+    def observe(self, service_seconds: float) -> None:
+        """Record how long a task took."""
+        with self._lock:
+            self._reserve.observe(service_seconds)
+
+    def seconds(self, now: float) -> float:
+        """Return the reserve, after a sync with other workers if one is due."""
+        if now >= self._reserve.next_sync:
+            self.sync(now)
+        return self._reserve.seconds
+
+    def sync(self, now: float) -> None:
+        """Merge what this process and others saw; if the store does not answer, at the next sync."""
+        with self._lock:
+            seen = self._reserve.begin_sync(now)
+        merged = QuantileSketch()
+
+        def add(values: Mapping[str, Any]) -> dict[str, Any] | None:
+            nonlocal merged
+            shared = {int(index): weight for index, weight in values.get("counts", {}).items()}
+            merged = LearnedReserve.merged(shared, seen)
+            counts = LearnedReserve.shared_counts(merged)
+            return {"counts": {str(index): weight for index, weight in counts.items()}} if seen else None
+
+        try:
+            written = change_record(self._store, self._queue, SERVICE, add)
+        except StoreError:
+            logger.warning("queue %r: could not share service times", self._queue, exc_info=True)
+            written = False
+        with self._lock:
+            if written:
+                self._reserve.end_sync(merged)
+            else:
+                self._reserve.abort_sync(seen)
+
+    def check_due(self, now: float, reserve_seconds: float, *, short: bool) -> bool:
+        """Return whether to call `note_skipped` after a claim; see `SkippedTasks.check_due`."""
+        return self._skipped.check_due(now, reserve_seconds, short=short)
+
+    def note_skipped(
+        self, now: float, reserve_seconds: float, oldest: float | None, created_after: float, *, short: bool
+    ) -> None:
+        """Record whether a claim skipped tasks because of the reserve; see `SkippedTasks.found`.
+
+        The record shows later whether a stale task was shed by the reserve or by its age alone.
+        """
+        if not self._skipped.found(now, reserve_seconds, oldest, created_after, short=short):
+            return
+
+        def extend(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {"spans": ReserveSpans(values.get("spans", ())).extended(now, reserve_seconds)}
+
+        try:
+            change_record(self._store, self._queue, SPANS, extend)
+        except StoreError:
+            logger.warning("queue %r: could not record the reserve", self._queue, exc_info=True)
+
+    def spans(self) -> ReserveSpans:
+        """Return when claims skipped tasks because of the reserve.
+
+        Raises:
+            StoreError: If the store did not answer.
+        """
+        record = self._store.read_record(self._queue, SPANS)
+        try:
+            return ReserveSpans(() if record is None else record.values["spans"])
+        except (KeyError, TypeError, ValueError):
+            logger.warning("queue %r: the record of the reserve is damaged", self._queue)
+            return ReserveSpans()

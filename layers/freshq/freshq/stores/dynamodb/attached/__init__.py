@@ -1,0 +1,1 @@
+"""A queue on a DynamoDB table that already exists."""

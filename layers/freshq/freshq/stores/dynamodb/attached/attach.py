@@ -1,0 +1,341 @@
+"""Attach a queue to an application's table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import TableMissing, quoted
+from freshq.model.lifecycle import new_token
+from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.policy.order import Order
+from freshq.stores.dynamodb.calls import TableCalls, check_table_name, default_client, translated
+from freshq.stores.dynamodb.key import KeyPart, TableKey
+from freshq.stores.dynamodb.keyspace import (
+    CREATED_ATTRIBUTE,
+    DUE_INDEX,
+    KEY,
+    ORDER_BY,
+    OWN_ID,
+    POSITION,
+    POSITION_INDEX,
+    STATUS_INDEX_ATTRIBUTE,
+    Item,
+    Names,
+    StatusIndex,
+    table_definition,
+)
+from freshq.stores.dynamodb.table import POLL_SECONDS, TableChanges, index_names, is_on_demand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+ATTACH_RECORD: Final = f"{RESERVED_ID_PREFIX}attach"
+# A life of put, claim and complete takes three writes of the record, one insertion into the index and one
+# removal, and a quarter of a lease record.
+RECORD_WRITES: Final = 3
+INDEX_AND_LEASE_UNITS: Final = 2.25
+BYTES_A_WRITE_UNIT: Final = 1024
+# The most that freshq's attributes add to a queued record.
+OWN_BYTES: Final = 700
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """How a table is attached, or should be.
+
+    Attributes:
+        table: Name of the table.
+        key: Its key.
+        order: Default order of its queues.
+        shards: Partitions of each line and of the due index.
+        has_deadlines: Whether its status index has the deadlines, as written when it was attached.
+        order_by: The records' attribute that orders each line, and its type; None for the creation time.
+    """
+
+    table: str
+    key: TableKey
+    order: Order = Order.FIFO
+    shards: int = 1
+    has_deadlines: bool = False
+    order_by: KeyPart | None = None
+
+    @property
+    def names(self) -> Names:
+        """The names that freshq uses in the table."""
+        return Names.attached(self.key, "" if self.order_by is None else self.order_by.name)
+
+    @property
+    def status_index(self) -> StatusIndex:
+        """The index of the claimable tasks."""
+        if self.order_by is None:
+            return StatusIndex(has_deadlines=self.has_deadlines)
+        return StatusIndex(POSITION_INDEX, POSITION)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachPlan:
+    """The changes that attaching makes to a table.
+
+    Attributes:
+        missing: Names of the indexes to add.
+        present: Names of the indexes that exist.
+        records: Approximate number of records; DynamoDB counts them every six hours.
+        record_bytes: Approximate size of a record.
+        provisioned_units: Read and write units of each index; None if billing is per request.
+    """
+
+    missing: tuple[str, ...]
+    present: tuple[str, ...]
+    records: int
+    record_bytes: int
+    provisioned_units: tuple[int, int] | None
+
+    @property
+    def life_write_units(self) -> float:
+        """Write units to put, claim and complete a record of that size, claimed one at a time."""
+        units = ceil((self.record_bytes + OWN_BYTES) / BYTES_A_WRITE_UNIT)
+        return RECORD_WRITES * units + INDEX_AND_LEASE_UNITS
+
+
+def plan_attachment(client: DynamoDBClient, attachment: Attachment) -> AttachPlan:
+    """Return the changes that attaching would make, without making them.
+
+    Raises:
+        ValueError: If the table, or how it was attached before, does not allow it.
+        StoreError: If DynamoDB did not answer, or the table does not exist.
+    """
+    description = TableChanges(client, attachment.table).description()
+    _check(client, description, attachment)
+    wanted = [index["IndexName"] for index in index_definitions(attachment, description)]
+    records, size_bytes = description.get("ItemCount", 0), description.get("TableSizeBytes", 0)
+    return AttachPlan(
+        missing=tuple(name for name in wanted if name not in index_names(description)),
+        present=tuple(name for name in wanted if name in index_names(description)),
+        records=records,
+        record_bytes=round(size_bytes / records) if records else 0,
+        provisioned_units=None if is_on_demand(description) else _units(description),
+    )
+
+
+def attach_table(
+    client: DynamoDBClient,
+    attachment: Attachment,
+    *,
+    on_status: Callable[[str, str], None] | None = None,
+    poll_seconds: float = POLL_SECONDS,
+) -> None:
+    """Add the missing indexes, one at a time; return once the table can be used.
+
+    Args:
+        client: A low-level boto3 client.
+        attachment: How to attach.
+        on_status: Called at each poll with an index, or the table, and its status.
+        poll_seconds: Time between polls.
+
+    Raises:
+        ValueError: If the table, or how it was attached before, does not allow it; nothing was changed.
+        StoreError: If DynamoDB did not answer. What was added stays; attach again to continue.
+    """
+    changes = TableChanges(client, attachment.table, on_status=on_status, poll_seconds=poll_seconds)
+    description = changes.description()
+    _check(client, description, attachment)
+    for index in index_definitions(attachment, description):
+        changes.add_index(index, _definitions(attachment, index))
+    _write_record(
+        client, replace(attachment, has_deadlines=_has_deadlines(changes.description(), attachment))
+    )
+
+
+def described_key(client: DynamoDBClient, table: str, key: str) -> TableKey:
+    """Return the key of a table, with the types that its description has.
+
+    Args:
+        client: A low-level boto3 client.
+        table: Name of the table.
+        key: Name of its hash key.
+
+    Raises:
+        ValueError: If the table has another hash key.
+        StoreError: If DynamoDB did not answer, or the table does not exist.
+    """
+    found = _key_of(TableChanges(client, table).description())
+    if found.hash.name != key:
+        msg = f"key: the hash key of table {table!r} is {found.hash.name!r}, got {quoted(key)}"
+        raise ValueError(msg)
+    return found
+
+
+def checked_key_name(key: object) -> str:
+    """Return the name of a table's hash key.
+
+    Raises:
+        ValueError: If it is not a non-empty string.
+    """
+    if not isinstance(key, str) or not key:
+        msg = f"key: must be the name of the table's hash key, got {quoted(key)}"
+        raise ValueError(msg)
+    return key
+
+
+def _key_of(description: Item) -> TableKey:
+    types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
+    names = {key["KeyType"]: key["AttributeName"] for key in description["KeySchema"]}
+    parts = {key_type: KeyPart(name, types[name]) for key_type, name in names.items()}
+    return TableKey(parts["HASH"], parts.get("RANGE"))
+
+
+def read_attachment(client: DynamoDBClient, table: str, key: TableKey) -> Attachment | None:
+    """Return how a table was attached; None if it was not, or not completely.
+
+    Raises:
+        StoreError: If DynamoDB did not answer, or the table does not exist.
+    """
+    item = TableCalls(client, table, Names.attached(key)).get(ATTACH_RECORD)
+    if item is None or "order" not in item:
+        return None
+    has_deadlines = item.get("hasDeadlines", {}).get("BOOL", False)
+    order_by = None
+    if ORDER_BY in item:
+        order_by = KeyPart(item[ORDER_BY]["S"], item["orderType"]["S"])
+    order, shards = Order(item["order"]["S"]), int(item["shards"]["N"])
+    return Attachment(table, key, order, shards, has_deadlines, order_by)
+
+
+def open_attachment(
+    table: str, client: DynamoDBClient | None, key: str | None, shards: int
+) -> tuple[Attachment, DynamoDBClient]:
+    """Return how a table was attached, and a client for it.
+
+    Raises:
+        ValueError: If an argument is wrong, or does not agree with how the table was attached.
+        TableMissing: If the table does not exist, or is not attached.
+    """
+    key = checked_key_name(key)
+    check_table_name(table)
+    with translated(table):
+        used = client or default_client()
+    attachment = read_attachment(used, table, described_key(used, table, key))
+    if attachment is None:
+        msg = f"table {table!r}: not attached; run freshq attach {table} --key {key}"
+        raise TableMissing(msg)
+    if shards != 1:
+        _check_unchanged(attachment, replace(attachment, shards=shards))
+    return attachment, used
+
+
+def _write_record(client: DynamoDBClient, attachment: Attachment) -> None:
+    record: Item = {
+        KEY: {"S": ATTACH_RECORD},
+        "order": {"S": attachment.order.value},
+        "shards": {"N": str(attachment.shards)},
+        "hasDeadlines": {"BOOL": attachment.has_deadlines},
+        "requestToken": {"S": new_token()},
+    }
+    if (order_by := attachment.order_by) is not None:
+        record |= {ORDER_BY: {"S": order_by.name}, "orderType": {"S": order_by.attribute_type}}
+    # `orderBy` is a name of freshq's own here.
+    TableCalls(client, attachment.table, Names.attached(attachment.key)).put(record)
+
+
+def _has_deadlines(description: Item, attachment: Attachment) -> bool:
+    """Return whether the status index has the deadlines: one that was attached earlier may have keys only."""
+    names = attachment.names
+    projections = {index["IndexName"]: index["Projection"] for index in description["GlobalSecondaryIndexes"]}
+    projected = projections[names.index(attachment.status_index.name)]
+    return projected["ProjectionType"] == "ALL" or (
+        names.attribute(STATUS_INDEX_ATTRIBUTE) in projected.get("NonKeyAttributes", [])
+    )
+
+
+def _check(client: DynamoDBClient, description: Item, attachment: Attachment) -> None:
+    """Reject a table that cannot hold freshq's items, or was attached in another way."""
+    table, key = attachment.table, attachment.key
+    if _key_of(description) != key:
+        msg = f"key: table {table!r} has the key {_key_of(description)}, got {key}"
+        raise ValueError(msg)
+    _check_unchanged(read_attachment(client, table, key), attachment)
+    types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
+    for definition in own_definitions(attachment):
+        name, wanted = definition["AttributeName"], definition["AttributeType"]
+        if types.get(name, wanted) != wanted:
+            msg = f"table: {table!r} uses {name!r} as a key of type {types[name]}, freshq as {wanted}"
+            raise ValueError(msg)
+
+
+def _check_unchanged(known: Attachment | None, attachment: Attachment) -> None:
+    """Reject another number of shards or another order: tasks waiting elsewhere would never be claimed."""
+    if known is None:
+        return
+    if known.order_by != attachment.order_by:
+        was, got = (_by(each.order_by) for each in (known, attachment))
+        msg = f"order_by: table {attachment.table!r} was attached {was}, got {got};"
+        raise ValueError(msg + " that cannot change while records may be queued")
+    if known.shards != attachment.shards:
+        msg = f"shards: table {attachment.table!r} was attached with {known.shards}, got {attachment.shards};"
+        raise ValueError(msg + " the number cannot change while records may be queued")
+
+
+def _by(order_by: KeyPart | None) -> str:
+    return "by time" if order_by is None else f"by {order_by.name!r} ({order_by.attribute_type})"
+
+
+def own_definitions(attachment: Attachment) -> list[Item]:
+    """Return the definitions of freshq's key attributes."""
+    names = attachment.names
+    definitions: list[Item] = [
+        dict(entry) for entry in table_definition(attachment.table)["AttributeDefinitions"]
+    ]
+    own = {entry["AttributeName"]: entry["AttributeType"] for entry in definitions}
+    del own[KEY]
+    if attachment.order_by is not None:
+        own[POSITION] = attachment.order_by.attribute_type
+        del own[CREATED_ATTRIBUTE]
+    return [{"AttributeName": names.attribute(name), "AttributeType": code} for name, code in own.items()]
+
+
+def _definitions(attachment: Attachment, index: Item) -> list[Item]:
+    keys = {key["AttributeName"] for key in index["KeySchema"]}
+    return [entry for entry in own_definitions(attachment) if entry["AttributeName"] in keys]
+
+
+def index_definitions(attachment: Attachment, description: Item) -> list[Item]:
+    """Return the indexes as arguments of CreateTable, with the throughput of the table."""
+    names = attachment.names
+    throughput = {} if is_on_demand(description) else {"ProvisionedThroughput": _throughput(description)}
+    status = attachment.status_index
+    beside = [STATUS_INDEX_ATTRIBUTE, *([] if status.by_time else [CREATED_ATTRIBUTE])]
+    # freshq's own items, which the due index lists, have their id here or in their key.
+    due = _including(names, [OWN_ID]) if names.key.has_own_ids else {"ProjectionType": "KEYS_ONLY"}
+    return [
+        {
+            "IndexName": names.index(name),
+            "KeySchema": [
+                {"AttributeName": names.attribute(hash_key), "KeyType": "HASH"},
+                {"AttributeName": names.attribute(range_key), "KeyType": "RANGE"},
+            ],
+            "Projection": projection,
+            **throughput,
+        }
+        for name, hash_key, range_key, projection in (
+            (status.name, "pendingShard", status.range_key, _including(names, beside)),
+            (DUE_INDEX, "dueShard", "dueAt", due),
+        )
+    ]
+
+
+def _including(names: Names, attributes: Iterable[str]) -> Item:
+    return {"ProjectionType": "INCLUDE", "NonKeyAttributes": list(map(names.attribute, attributes))}
+
+
+def _units(description: Item) -> tuple[int, int]:
+    throughput = description["ProvisionedThroughput"]
+    return throughput["ReadCapacityUnits"], throughput["WriteCapacityUnits"]
+
+
+def _throughput(description: Item) -> Item:
+    read_units, write_units = _units(description)
+    return {"ReadCapacityUnits": read_units, "WriteCapacityUnits": write_units}

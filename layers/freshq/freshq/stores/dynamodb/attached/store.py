@@ -1,0 +1,318 @@
+"""The store whose tasks are records of an application's table."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
+
+from freshq.errors import (
+    AlreadyQueued,
+    DamagedTaskError,
+    FreshqError,
+    IllegalTransition,
+    NoPosition,
+    NotReady,
+    TaskNotFound,
+)
+from freshq.model.lifecycle import new_token
+from freshq.model.new_task import RESERVED_ID_PREFIX
+from freshq.model.task import LIVE, Task, TaskStatus
+from freshq.stores.base import ConflictError
+from freshq.stores.dynamodb.attached.attach import Attachment, attach_table
+from freshq.stores.dynamodb.attached.records import Records
+from freshq.stores.dynamodb.calls import ConditionFailed, TableCalls, check_table_name, translated
+from freshq.stores.dynamodb.items import (
+    conditioned,
+    decode,
+    is_task,
+    mutable_attributes,
+    replace_arguments,
+    update_arguments,
+    version_count,
+    version_of,
+)
+from freshq.stores.dynamodb.key import NUMBER
+from freshq.stores.dynamodb.keyspace import POSITION, RECORD, Item, plain_values
+from freshq.stores.dynamodb.put import PUT_THREADS
+from freshq.stores.dynamodb.store import TableStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.stores.base import Guard
+    from freshq.stores.dynamodb.key import KeyValue
+    from freshq.stores.dynamodb.keyspace import Keyspace
+
+# A record can be put from these states, and while it is PENDING past its deadline.
+PUTTABLE: Final = (TaskStatus.CANCELLED, TaskStatus.SHED)
+# Attributes that a record keeps out of the queue.
+KEPT: Final = ("requestToken",)
+# Attributes that only the put of a record sets.
+PUT_ATTRIBUTES: Final = ("taskQueue", "taskGroup", "taskKind", "traceContext", "putToken")
+MAX_RANGE_KEY_BYTES: Final = 1024
+
+
+class AttachedDynamoDBStore(TableStore):
+    """Tasks as records of an application's table. They are only ever updated, so its attributes stay."""
+
+    def __init__(self, attachment: Attachment, client: DynamoDBClient) -> None:
+        """Use an attached table.
+
+        Args:
+            attachment: How it was attached.
+            client: A low-level boto3 client.
+        """
+        check_table_name(attachment.table)
+        super().__init__(
+            TableCalls(client, attachment.table, attachment.names),
+            attachment.shards,
+            attachment.status_index,
+        )
+        self._attachment = attachment
+        self._application = Records(self._calls)
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the creation time orders the lines, and not an attribute of the records."""
+        return self._attachment.order_by is None
+
+    @override
+    def create_table(self) -> None:
+        """Attach the table unless it is attached; return once it can be used."""
+        with translated(self._calls.table):
+            attach_table(self._calls.client, self._attachment)
+
+    @override
+    def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
+        """Put records that exist into the queue.
+
+        Returns:
+            For each task, in order: True, or the error that says why its record cannot be put.
+        """
+        return self._announced(tasks, self._insert)
+
+    def _insert(self, task: Task) -> bool | FreshqError:
+        try:
+            self._calls.update(self._ordered(_put_arguments(task, self._keyspace)))
+        except ConditionFailed as failed:
+            return self._refusal(task, failed.item)
+        except FreshqError as error:
+            return error  # the caller reports it with the outcomes of the others
+        return True
+
+    def _ordered(self, arguments: Item) -> Item:
+        """Return the arguments of an UpdateItem, with a copy of the attribute that orders the table."""
+        if self._attachment.order_by is None:
+            return arguments
+        attribute_type = self._attachment.order_by.attribute_type
+        conditions = [arguments["ConditionExpression"], "attribute_type(#orderBy, :orderType)"]
+        values: Item = {":orderType": {"S": attribute_type}}
+        if attribute_type != NUMBER:
+            conditions.append("size(#orderBy) BETWEEN :one AND :mostBytes")
+            values[":mostBytes"] = {"N": str(MAX_RANGE_KEY_BYTES)}
+        update = arguments["UpdateExpression"].replace("SET ", "SET #position = #orderBy, ", 1)
+        return conditioned(arguments | {"UpdateExpression": update}, conditions, values)
+
+    def _refusal(self, task: Task, item: Item | None) -> FreshqError:
+        """Return the error that says why a record was not queued."""
+        if item is None:
+            return TaskNotFound(task.task_id, task.queue, is_record=True)
+        try:
+            found = _task_or_record(item)
+        except DamagedTaskError as damage:
+            return damage
+        status = found.status_at(task.updated)
+        if status is TaskStatus.UNDER_CONSTRUCTION:
+            return NotReady(task.task_id)
+        if status in LIVE:
+            return AlreadyQueued(task.task_id, found.queue, status)
+        if status in (TaskStatus.READY, *PUTTABLE) and (order_by := self._attachment.order_by):
+            return NoPosition(task.task_id, order_by.name, order_by.attribute_type)
+        return IllegalTransition(task.task_id, "put", status, TaskStatus.READY)
+
+    @override
+    def get(self, task_id: str) -> Task | None:
+        """Return a record by its id, strongly consistent; READY if it is in no queue."""
+        if task_id.startswith(RESERVED_ID_PREFIX):
+            return None
+        item = self._calls.get(self.checked_id(task_id))
+        return None if item is None else _task_or_record(item)
+
+    def move(self, task: Task, guard: Guard) -> Task:
+        """Replace a task as `replace` does; where an attribute orders the table, copy it again.
+
+        Raises:
+            ConflictError: If the guard does not hold.
+            NoPosition: If the attribute is missing or of another type; nothing was changed.
+        """
+        return self._placed(task, guard, self._ordered(replace_arguments(task, guard, self._keyspace)))
+
+    def _placed(self, task: Task, guard: Guard, arguments: Item) -> Task:
+        """Store a new version of a task that has, or gets, its place in the order."""
+        try:
+            return self._replace(task, guard, arguments)
+        except ConflictError as conflict:
+            order_by, current = self._attachment.order_by, conflict.current
+            if order_by is None or current is None or not guard.admits(current):
+                raise
+            raise NoPosition(task.task_id, order_by.name, order_by.attribute_type) from None
+
+    @override
+    def replace(self, task: Task, guard: Guard) -> Task:
+        if TaskStatus.READY not in (task.status, guard.status):
+            arguments = replace_arguments(task, guard, self._keyspace)
+            if self._attachment.order_by is not None and task.status is TaskStatus.PENDING:
+                # Otherwise no index would list it.
+                has_place = [arguments["ConditionExpression"], "attribute_exists(#position)"]
+                arguments = conditioned(arguments, has_place, {})
+            return self._placed(task, guard, arguments)
+        try:
+            item = self._calls.update(_unqueued_arguments(task, guard, self._keyspace)) or {}
+        except ConditionFailed as failed:
+            current = None if failed.item is None else _task_or_record(failed.item)
+            raise ConflictError(current) from None
+        return replace(task, version=version_of(item))
+
+    def checked_id(self, task_id: str, name: str = "task_id") -> str:
+        """Return the id of a record in the one form in which freshq keeps it.
+
+        Args:
+            task_id: The id.
+            name: The argument, for messages.
+
+        Raises:
+            ValueError: If no record of the table can have this id.
+        """
+        return self._attachment.key.checked_id(task_id, name)
+
+    def record_id(self, hash_key: KeyValue, range_key: KeyValue | None) -> str:
+        """Return the id of the record with a key.
+
+        Raises:
+            ValueError: If it is no key of the table.
+        """
+        return self._attachment.key.record_id(hash_key, range_key)
+
+    def put_record(self, record: Mapping[str, Any], *, merge: bool) -> str:
+        """Write a record, or with `merge` some of its attributes; return its id."""
+        return self._application.put(record, merge=merge)
+
+    def get_record(self, record_id: str) -> dict[str, Any] | None:
+        """Return the attributes of a record as JSON values; None if it does not exist."""
+        return self._application.get(self.checked_id(record_id, "record_id"))
+
+    def record_key(self, record_id: str) -> dict[str, Any]:
+        """Return the key attributes of the record with an id."""
+        return plain_values(self._attachment.key.attributes(self.checked_id(record_id, "record_id")))
+
+    def delete_record(self, record_id: str, queue: str, now: float, *, force: bool) -> None:
+        """Delete a record; with `force` even if it is in a queue."""
+        self._application.delete(self.checked_id(record_id, "record_id"), queue, now, force=force)
+
+    def unqueued(self, start_after: str | None = None) -> Iterator[Task]:
+        """Yield the records that are READY, in the order of the table."""
+        return map(_task_or_record, self._application.unqueued(start_after))
+
+    @override
+    def purge(self, queue: str) -> int:
+        """Take every record out of the queue, TAKEN ones included; return how many."""
+
+        def take_out(task: Task) -> bool:
+            try:
+                self._calls.update(_leave_arguments(queue, task.task_id, self._keyspace))
+            except ConditionFailed:
+                return False  # it was taken out or deleted meanwhile
+            return True
+
+        with ThreadPoolExecutor(PUT_THREADS, thread_name_prefix="freshq-purge") as pool:
+            return sum(pool.map(take_out, self.scan(queue)))
+
+    @override
+    def delete(self, task: Task, guard: Guard) -> None:
+        """Take a record out of the queue if the guard holds; the record stays, and is READY."""
+        out = replace(task, status=TaskStatus.READY, request_token=new_token())
+        try:
+            self.replace(out, guard)
+        except ConflictError as conflict:
+            if conflict.current is not None:
+                raise
+
+
+def _put_arguments(task: Task, keyspace: Keyspace) -> Item:
+    """Return the arguments of the UpdateItem that queues a record which exists and is unqueued."""
+    changes: Item = mutable_attributes(task, keyspace) | {
+        "taskQueue": {"S": task.queue},
+        "putToken": {"S": task.request_token},
+        "taskGroup": None if task.group is None else {"S": task.group},
+        "taskKind": None if task.kind is None else {"S": task.kind},
+        "traceContext": None if task.trace_context is None else {"S": task.trace_context},
+    }
+    puttable = [f":puttable{index}" for index in range(len(PUTTABLE))]
+    unqueued = (
+        f"(attribute_not_exists(#taskStatus) OR #taskStatus IN ({', '.join(puttable)}) "
+        "OR (#taskStatus = :pending AND #deadline <= :now))"
+    )
+    values: Item = {name: {"S": status.value} for name, status in zip(puttable, PUTTABLE, strict=True)}
+    values |= {":pending": {"S": TaskStatus.PENDING.value}, ":now": changes["taskUpdated"]}
+    arguments = update_arguments(task.task_id, changes, version_count(keyspace))
+    return conditioned(arguments, ["attribute_exists(#taskId)", unqueued], values)
+
+
+def _unqueued_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
+    """Return the arguments of the UpdateItem that makes a record READY, or changes a READY one."""
+    if task.status is TaskStatus.READY:
+        changes = _without_queue(keyspace) | {"requestToken": {"S": task.request_token}}
+    else:
+        changes = mutable_attributes(task, keyspace) | {"taskQueue": {"S": task.queue}}
+    conditions = ["attribute_exists(#taskId)"]
+    values: Item = {}
+    if guard.status is TaskStatus.READY:
+        conditions.append("attribute_not_exists(#taskStatus)")
+    else:
+        conditions += ["#taskStatus = :guardStatus", "#taskQueue = :guardQueue"]
+        values |= {":guardStatus": {"S": guard.status.value}, ":guardQueue": {"S": task.queue}}
+    if guard.request_token:
+        conditions.append("#requestToken = :guardRequest")
+        values[":guardRequest"] = {"S": guard.request_token}
+    else:
+        conditions.append("attribute_not_exists(#requestToken)")
+    return conditioned(update_arguments(task.task_id, changes, version_count(keyspace)), conditions, values)
+
+
+def _leave_arguments(queue: str, task_id: str, keyspace: Keyspace) -> Item:
+    """Return the arguments of the UpdateItem that takes a record out of a queue and makes it READY."""
+    changes = _without_queue(keyspace) | {"requestToken": {"S": new_token()}}
+    arguments = update_arguments(task_id, changes, version_count(keyspace))
+    return conditioned(arguments, ["#taskQueue = :queue"], {":queue": {"S": queue}})
+
+
+def _without_queue(keyspace: Keyspace) -> Item:
+    """Return the removal of every attribute that only a queued record has."""
+    blank = Task("", "", TaskStatus.READY, created=0, updated=0, deadline=0, expires=0, request_token="")
+    names = [*mutable_attributes(blank, keyspace), *PUT_ATTRIBUTES]
+    if not keyspace.status_index.by_time:
+        names.append(POSITION)
+    return dict.fromkeys(name for name in names if name not in KEPT)
+
+
+def _task_or_record(item: Item) -> Task:
+    """Return the task that a record is; if it is in no queue, READY with neither times nor queue."""
+    if is_task(item):
+        return decode(item)
+    return Task(
+        task_id=item["taskId"]["S"],
+        queue="",
+        status=TaskStatus.READY,
+        created=0.0,
+        updated=0.0,
+        deadline=0.0,
+        expires=0,
+        request_token=item["requestToken"]["S"] if "requestToken" in item else "",
+        payload=plain_values(item[RECORD]["M"]),
+        version=version_of(item),
+    )

@@ -1,0 +1,159 @@
+"""Read the time of DynamoDB from its answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from freshq.errors import StoreError
+from freshq.stores.clocks import ANY_TIME, JUMP_SECONDS, ComparedClock, TimeRange, steady_seconds
+from freshq.stores.dynamodb.items import CONTROL_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from botocore.client import BaseClient
+
+    from freshq.stores.dynamodb.calls import TableCalls
+
+# A Date header has whole seconds, and a server may write the same one for a second more. One answer shows the
+# server's time to within the sum and its round trip; several, at different parts of a second, more exactly.
+DATE_RESOLUTION_SECONDS: Final = 1.0
+DATE_LAG_SECONDS: Final = 1.0
+# The clocks of the servers of one region differ by less than this.
+SPREAD_SECONDS: Final = 0.25
+# How fast two clocks part, at most: far more than crystals do.
+MAX_DRIFT: Final = 0.0005
+# Where answers have no Date header, one is looked for again after this time.
+CHECK_INTERVAL_SECONDS: Final = 30.0
+# An item that does not exist. To ask for it shows the time.
+NO_ITEM: Final = CONTROL_PREFIX
+_lock = threading.Lock()
+_of_clients: WeakKeyDictionary[BaseClient, ServerTime] = WeakKeyDictionary()
+
+
+class ServerTime:
+    """Between which times the clock of a client's servers is. Thread-safe."""
+
+    def __init__(
+        self, steady: Callable[[], float] = steady_seconds, wall: Callable[[], float] = time.time
+    ) -> None:
+        """Start without a known time.
+
+        Args:
+            steady: Returns a time in seconds that never jumps.
+            wall: Returns the machine's time, whose jumps show that the steady one may have stood still.
+        """
+        self._steady = steady
+        self._wall = wall
+        self._lock = threading.Lock()
+        self._sent = threading.local()
+        # How far the server's clock is ahead of the steady one, at least and at most; when that was found;
+        # how far the wall clock was ahead of the steady one then.
+        self._ahead: tuple[float, float] | None = None
+        self._as_of = 0.0
+        self._wall_ahead = 0.0
+        self._check_at = float("-inf")
+
+    def sending(self, **_event: Any) -> None:  # noqa: ANN401 - of botocore
+        """Note when a request is sent."""
+        self._sent.at = self._steady()
+
+    def received(self, response_dict: dict[str, Any] | None, **_event: Any) -> None:  # noqa: ANN401 - of botocore
+        """Note the Date header of an answer."""
+        sent, self._sent.at = getattr(self._sent, "at", None), None
+        if sent is None or response_dict is None:
+            return
+        server = _seconds_of(response_dict["headers"].get("Date"))
+        if server is not None:
+            self.observe(sent, self._steady(), server)
+
+    def observe(self, sent: float, received: float, server: float) -> None:
+        """Note an answer.
+
+        Args:
+            sent: Steady time at which the request was sent.
+            received: Steady time at which the answer was there.
+            server: The time of the answer in its header, in seconds since the epoch.
+        """
+        found = (server - received, server + DATE_RESOLUTION_SECONDS + DATE_LAG_SECONDS - sent)
+        with self._lock:
+            known = self._known(received)
+            if known is not None:
+                both = (max(found[0], known[0]), min(found[1], known[1]))
+                # Where no time fits both, a clock was set: the newer answer counts.
+                found = both if both[0] <= both[1] else found
+            self._ahead, self._as_of = found, received
+            self._wall_ahead = self._wall() - received
+
+    def now(self, ask: Callable[[], object]) -> TimeRange:
+        """Return between which times the server's clock is now; any time if its answers have no Date.
+
+        Args:
+            ask: Makes a call, if the time is not known.
+
+        Raises:
+            StoreError: If the time is not known and the call fails.
+        """
+        if (now := self._range()) is None and self._steady() >= self._check_at:
+            try:
+                ask()
+            except StoreError:
+                # An answer that is an error has a Date as well.
+                if self._range() is None:
+                    raise
+            if (now := self._range()) is None:
+                self._check_at = self._steady() + CHECK_INTERVAL_SECONDS
+        return now or ANY_TIME
+
+    def _range(self) -> TimeRange | None:
+        with self._lock:
+            steady = self._steady()
+            ahead = self._known(steady)
+        if ahead is None:
+            return None
+        least, most = ahead[0] + steady, ahead[1] + steady
+        # With answers at many parts of a second, the least comes close to the true time.
+        likely = least + max(0.0, most - DATE_LAG_SECONDS - least) / 2
+        return TimeRange(least - SPREAD_SECONDS, most + SPREAD_SECONDS, likely)
+
+    def _known(self, steady: float) -> tuple[float, float] | None:
+        """Return how far the server's clock is ahead of the steady one; None if it is not known any more."""
+        if self._ahead is None or abs(self._wall() - steady - self._wall_ahead) > JUMP_SECONDS:
+            return None
+        drift = MAX_DRIFT * (steady - self._as_of)
+        return self._ahead[0] - drift, self._ahead[1] + drift
+
+
+@lru_cache(maxsize=8)
+def _seconds_of(date: str | None) -> float | None:
+    """Return the time in a Date header, in seconds since the epoch; None if it has none."""
+    try:
+        return None if date is None else parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return None
+
+
+def server_time(client: BaseClient) -> ServerTime:
+    """Return the time of a client's servers; it listens to the client's answers from now on."""
+    with _lock:
+        if (found := _of_clients.get(client)) is None:
+            found = _of_clients[client] = ServerTime()
+            client.meta.events.register("before-send.dynamodb", found.sending)
+            client.meta.events.register("response-received.dynamodb", found.received)
+        return found
+
+
+def table_time(calls: TableCalls) -> Callable[[], TimeRange]:
+    """Return a function that returns between which times the clock of a table's servers is."""
+    server = server_time(calls.client)
+    return lambda: server.now(lambda: calls.get(NO_ITEM))
+
+
+def compared(time_range: Callable[[], TimeRange]) -> ComparedClock:
+    """Return the machine's clock, corrected where it is certainly not the servers' time."""
+    return ComparedClock(time.time, time_range, simulated=False)

@@ -1,1 +1,0 @@
-"""Tables themselves: described in a file, planned, changed while in use, attached."""

@@ -1,0 +1,224 @@
+"""Find what is due: expired leases, delays that have passed, stale and expired tasks."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from typing_extensions import override
+
+from freshq.model.task import TaskStatus
+from freshq.stores.base import Due
+from freshq.stores.sql.history import SqlHistory
+from freshq.stores.sql.lines import Part
+from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
+from freshq.stores.sql.statements import Conditions, Statements
+
+if TYPE_CHECKING:
+    from freshq.model.task import Task
+    from freshq.stores.sql.database import Database, PreparedStatement
+    from freshq.stores.sql.schema import Schema
+
+PAGE_ROWS: Final = 200
+# Held and delayed tasks among which a look finds those of one status.
+COMING_ROWS: Final = 1_000
+
+
+class StaleStatements(Statements):
+    """The statements that change stale tasks. None waits for a row that a transaction holds."""
+
+    @cached_property
+    def _is_stale(self) -> Conditions:
+        return (self.tasks.c.agenda == STALE, self.tasks.c.due_us <= sa.bindparam("now_us"))
+
+    @cached_property
+    def _out_of_line(self) -> dict[str, Any]:
+        """A stale task stays in the table until its retention is over."""
+        return {"line": sa.null(), "agenda": OVER, "due_us": self.tasks.c.expires * 1_000_000}
+
+    @cached_property
+    def stale_ids(self) -> sa.Select[Any]:
+        """The ids of stale tasks, the earliest first; locked until the transaction ends."""
+        page = sa.select(self.tasks.c.task_id).where(self.in_queue, *self._is_stale)
+        page = page.order_by(self.tasks.c.due_us).limit(sa.bindparam("page"))
+        return page.with_for_update(skip_locked=True)
+
+    @cached_property
+    def leave_line(self) -> sa.Update:
+        """Take tasks that the transaction has locked out of their lines."""
+        return (
+            sa.update(self.tasks).where(self.in_queue, self.listed, *self._is_stale).values(self._out_of_line)
+        )
+
+    @cached_property
+    def leave_line_first(self) -> PreparedStatement:
+        """Take the first stale tasks out of their lines, on PostgreSQL and SQLite."""
+        update = sa.update(self.tasks).where(self.among(self.stale_ids)).values(self._out_of_line)
+        return self.prepared(update)
+
+
+class StaleTasks:
+    """Takes tasks that are past their deadline out of their lines."""
+
+    def __init__(self, database: Database, schema: Schema) -> None:
+        self._database = database
+        self._sql = StaleStatements.shared(schema, database.engine.dialect)
+
+    def leave_lines(self, queue: str, now: float, limit: int) -> int:
+        """Take up to `limit` stale tasks out of their lines; return how many.
+
+        Raises:
+            StoreError: If the database did not carry it out.
+        """
+        where = {"of_queue": queue, "now_us": microseconds(now)}
+        # On SQLite, an UPDATE keeps other writers out also if it changes nothing.
+        if self._database.dialect != "postgresql" and not self._database.rows(
+            self._sql.stale_ids, where | {"page": 1}
+        ):
+            return 0
+        if self._sql.has_returning:
+            return self._database.execute(self._sql.leave_line_first, where | {"page": limit}).changed
+
+        def leave(connection: sa.Connection) -> int:
+            ids = sorted(connection.execute(self._sql.stale_ids, where | {"page": limit}).scalars())
+            if ids:
+                connection.execute(self._sql.leave_line, where | {"ids": ids})
+            return len(ids)
+
+        return self._database.transaction(leave)
+
+
+class UpkeepStatements(Statements):
+    """The statements of upkeep. None waits for a row that a transaction holds."""
+
+    @cached_property
+    def due(self) -> sa.Select[Any]:
+        """Held and delayed tasks that are due, the earliest first."""
+        return (
+            sa.select(*self.columns)
+            .where(self.in_queue, self.tasks.c.agenda == DUE, self._is_past)
+            .order_by(self.tasks.c.due_us)
+            .limit(sa.bindparam("page"))
+            .with_for_update(skip_locked=True)
+        )
+
+    @cached_property
+    def _is_past(self) -> sa.ColumnElement[bool]:
+        return self.tasks.c.due_us <= sa.bindparam("now_us")
+
+    @cached_property
+    def next_due(self) -> sa.Select[Any]:
+        """When the next delay or lease ends."""
+        due_us = self.tasks.c.due_us
+        later = (self.tasks.c.agenda == DUE, due_us > sa.bindparam("now_us"))
+        return sa.select(due_us).where(self.in_queue, *later).order_by(due_us).limit(1)
+
+    @cached_property
+    def coming(self) -> sa.Select[Any]:
+        """The tasks of a status among the first `looked` held and delayed ones, the next due first."""
+        tasks = self.tasks
+        looked = sa.select(tasks.c.task_id, tasks.c.due_us).where(self.in_queue, tasks.c.agenda == DUE)
+        coming = looked.order_by(tasks.c.due_us).limit(sa.bindparam("looked")).subquery("coming")
+        return (
+            sa.select(*self.columns)
+            .select_from(coming.join(tasks, tasks.c.task_id == coming.c.task_id))
+            .where(self.in_queue, tasks.c.agenda == DUE, tasks.c.status == sa.bindparam("of_status"))
+            .order_by(coming.c.due_us)
+            .limit(sa.bindparam("page"))
+        )
+
+    @cached_property
+    def over_ids(self) -> sa.Select[Any]:
+        """The ids of tasks past their retention, the earliest first; locked until the transaction ends."""
+        page = sa.select(self.tasks.c.task_id).where(
+            self.in_queue, self.tasks.c.agenda == OVER, self._is_past
+        )
+        page = page.order_by(self.tasks.c.due_us).limit(sa.bindparam("page"))
+        return page.with_for_update(skip_locked=True)
+
+    @cached_property
+    def forget(self) -> sa.Delete:
+        """Delete tasks that are past their retention."""
+        still = (self.tasks.c.agenda == OVER, self._is_past)
+        return sa.delete(self.tasks).where(self.in_queue, self.listed, *still)
+
+    @cached_property
+    def page_of_ids(self) -> sa.Select[Any]:
+        """Some ids of a queue."""
+        return sa.select(self.tasks.c.task_id).where(self.in_queue).limit(sa.bindparam("page"))
+
+    @cached_property
+    def purge(self) -> sa.Delete:
+        """Delete tasks, whatever their status."""
+        return sa.delete(self.tasks).where(self.in_queue, self.listed)
+
+
+class Upkeep(Part):
+    """Finds what is due, and deletes."""
+
+    def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
+        super().__init__(database, schema, queue)
+        self.upkeep_sql = UpkeepStatements.shared(schema, database.engine.dialect)
+        self._stale = StaleTasks(database, schema)
+        self.history: SqlHistory = SqlHistory(database, schema)
+
+    @override
+    def due(self, queue: str, now: float, limit: int) -> Due:
+        parameters = {"of_queue": queue, "now_us": microseconds(now), "page": limit + 1}
+        tasks = [task_of(row) for row in self.database.rows(self.upkeep_sql.due, parameters)]
+        return Due(tasks[:limit], more=len(tasks) > limit)
+
+    @override
+    def delayed(self, queue: str, limit: int) -> list[Task]:
+        return self._coming(queue, TaskStatus.PENDING, limit)
+
+    @override
+    def leased(self, queue: str, limit: int) -> list[Task]:
+        return self._coming(queue, TaskStatus.TAKEN, limit)
+
+    def _coming(self, queue: str, status: TaskStatus, limit: int) -> list[Task]:
+        parameters = {"of_queue": queue, "of_status": status, "looked": COMING_ROWS, "page": limit}
+        return [task_of(row) for row in self.database.rows(self.upkeep_sql.coming, parameters)]
+
+    @override
+    def tidy(self, queue: str, now: float, limit: int) -> int:
+        tidied = self._stale.leave_lines(queue, now, limit)
+        if tidied < limit:
+            tidied += self._forget(queue, now, limit - tidied)
+        # Besides: each task that is forgotten leaves events.
+        return max(tidied, self.history.prune(queue, now, limit))
+
+    def _forget(self, queue: str, now: float, limit: int) -> int:
+        parameters = {"of_queue": queue, "now_us": microseconds(now)}
+        # A transaction, which on SQLite keeps other writers out, only if there is work for it.
+        if not self.database.rows(self.upkeep_sql.over_ids, parameters | {"page": 1}):
+            return 0
+
+        def forget(connection: sa.Connection) -> int:
+            page = parameters | {"page": limit}
+            ids = sorted(connection.execute(self.upkeep_sql.over_ids, page).scalars())
+            if ids:
+                connection.execute(self.upkeep_sql.forget, parameters | {"ids": ids})
+            return len(ids)
+
+        return self.database.transaction(forget)
+
+    @override
+    def next_due(self, queue: str, now: float) -> float | None:
+        row = self.database.row(self.upkeep_sql.next_due, {"of_queue": queue, "now_us": microseconds(now)})
+        return None if row is None else row.due_us / 1e6
+
+    @override
+    def purge(self, queue: str) -> int:
+        def purge_page(connection: sa.Connection) -> int:
+            rows = connection.execute(self.upkeep_sql.page_of_ids, {"of_queue": queue, "page": PAGE_ROWS})
+            ids = sorted(row.task_id for row in rows)
+            if ids:
+                connection.execute(self.upkeep_sql.purge, {"of_queue": queue, "ids": ids})
+            return len(ids)
+
+        purged = 0
+        while page := self.database.transaction(purge_page):
+            purged += page
+        return purged

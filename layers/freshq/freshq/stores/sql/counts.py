@@ -1,0 +1,333 @@
+"""Count tasks, approximately and by group, within bounds."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from typing_extensions import override
+
+from freshq.model.task import TaskStatus
+from freshq.stores.base import Stats
+from freshq.stores.sql.lines import (
+    END,
+    FEW_LINES,
+    FOLLOWING,
+    WINDOW_LINES,
+    Part,
+    WindowStatements,
+    live_in_line,
+)
+from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, parse_line, task_of
+from freshq.stores.sql.statements import Statements
+
+if TYPE_CHECKING:
+    from freshq.model.task import Task
+    from freshq.stores.base import OldestRequest
+    from freshq.stores.lines import Line
+    from freshq.stores.sql.database import Database
+    from freshq.stores.sql.schema import Schema
+
+# An approximate count stops here.
+COUNTED_ROWS: Final = 10_000
+# Rows looked at for the oldest task of a line, or of the agenda.
+LOOKED_ROWS: Final = 1_000
+LEVELS: Final = range(10)
+
+
+class WaitingStatements(Statements):
+    """The statements that read what waits."""
+
+    @cached_property
+    def count_line(self) -> sa.Select[Any]:
+        """The number of live tasks among the first `looked` tasks of a line, counted up to a limit."""
+        seen = self.first_of_line(newest_first=False).limit(sa.bindparam("looked")).subquery("seen")
+        in_time = seen.c.deadline_us > sa.bindparam("deadline_after_us")
+        counted = sa.select(seen.c.created_us).where(in_time).limit(sa.bindparam("at_most")).subquery()
+        return sa.select(sa.func.count()).select_from(counted)
+
+    @cached_property
+    def newest_of_line(self) -> sa.Select[Any]:
+        """As `oldest_of_line`, for the creation times of the newest ones."""
+        seen = self.first_of_line(newest_first=True).limit(sa.bindparam("looked")).subquery("seen")
+        in_time = seen.c.deadline_us > sa.bindparam("deadline_after_us")
+        return sa.select(seen.c.created_us).where(in_time).limit(sa.bindparam("at_most"))
+
+    @cached_property
+    def listed_tasks(self) -> sa.Select[Any]:
+        """Tasks by their ids."""
+        return sa.select(*self.columns).where(self.in_queue_by_id, self.listed)
+
+    def _first_to_expire(self, *columns: sa.ColumnElement[Any]) -> sa.Subquery:
+        """The claimable tasks with the earliest deadlines."""
+        tasks = self.tasks
+        waits = (self.in_queue, tasks.c.agenda == STALE, tasks.c.due_us > sa.bindparam("now_us"))
+        page = sa.select(*columns, tasks.c.created_us).where(*waits).order_by(tasks.c.due_us)
+        return page.limit(sa.bindparam("page")).subquery("waiting")
+
+    def _last_to_expire(self, *columns: sa.ColumnElement[Any]) -> sa.Subquery:
+        """The claimable tasks with the latest deadlines."""
+        tasks = self.tasks
+        waits = (self.in_queue, tasks.c.agenda == STALE, tasks.c.due_us > sa.bindparam("now_us"))
+        page = sa.select(*columns, tasks.c.created_us).where(*waits).order_by(tasks.c.due_us.desc())
+        return page.limit(sa.bindparam("page")).subquery("waiting")
+
+    @staticmethod
+    def _young(waiting: sa.Subquery) -> sa.ColumnElement[bool]:
+        return waiting.c.created_us > sa.bindparam("created_after_us")
+
+    @cached_property
+    def count_groups(self) -> sa.Select[Any]:
+        """The number of claimable tasks by group, of those with the latest deadlines."""
+        waiting = self._last_to_expire(self.tasks.c.task_group)
+        counts: sa.Select[Any] = sa.select(waiting.c.task_group, sa.func.count())
+        return counts.where(self._young(waiting)).group_by(waiting.c.task_group)
+
+    @cached_property
+    def newest_by_group(self) -> sa.Select[Any]:
+        """The groups and creation times of the claimable tasks with the latest deadlines."""
+        waiting = self._last_to_expire(self.tasks.c.task_group)
+        return sa.select(waiting.c.task_group, waiting.c.created_us).where(self._young(waiting))
+
+    @cached_property
+    def sum_up(self) -> sa.Select[Any]:
+        """Of the tasks with the earliest deadlines: how many, how many claimable, the oldest, the newest."""
+        waiting = self._first_to_expire()
+        created = sa.case((self._young(waiting), waiting.c.created_us))
+        each: list[sa.ColumnElement[Any]] = [sa.func.count(), sa.func.count(created)]
+        return sa.select(*each, sa.func.min(created), sa.func.max(created))
+
+    @cached_property
+    def newest_waiting(self) -> sa.Select[Any]:
+        """The creation time of the newest claimable task, of those with the latest deadlines."""
+        waiting = self._last_to_expire()
+        return sa.select(sa.func.max(waiting.c.created_us)).where(self._young(waiting))
+
+    @cached_property
+    def first_to_expire(self) -> sa.Select[Any]:
+        """The priority levels, creation times and ids of the claimable tasks with the earliest deadlines."""
+        waiting = self._first_to_expire(self.tasks.c.priority, self.tasks.c.task_id)
+        columns = (waiting.c.priority, waiting.c.created_us, waiting.c.task_id)
+        return sa.select(*columns).where(self._young(waiting))
+
+
+class Waiting(Part):
+    """Reads what waits."""
+
+    def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
+        super().__init__(database, schema, queue)
+        self.waiting_sql = WaitingStatements.shared(schema, database.engine.dialect)
+        self._line_sql = WindowStatements.shared(schema, database.engine.dialect)
+
+    def waiting_lines(self, connection: sa.Connection, queue: str) -> list[Line] | None:
+        """Return the lines of a queue that have a task; None if there are too many to ask each."""
+        where = {"of_queue": queue, "of_after": "", "of_until": END, "of_count": WINDOW_LINES + 1}
+        keys = connection.execute(self._line_sql.finds[FOLLOWING], where).scalars().all()
+        return [parse_line(key) for key in sorted(keys)] if len(keys) <= WINDOW_LINES else None
+
+    @override
+    def count_waiting(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, int]:
+        def count(connection: sa.Connection) -> dict[str | None, int]:
+            lines = self.waiting_lines(connection, queue)
+            if lines is None:
+                page = on_agenda(queue, now, created_after, at_most + COUNTED_ROWS)
+                return {row[0]: row[1] for row in connection.execute(self.waiting_sql.count_groups, page)}
+            counts: Counter[str | None] = Counter()
+            for line in lines:
+                live = live_in_line(queue, line, created_after, now)
+                live |= {"at_most": at_most, "looked": at_most + COUNTED_ROWS}
+                counts[line[1]] += connection.execute(self.waiting_sql.count_line, live).scalar_one()
+            return dict(counts)
+
+        return self.database.read(count)
+
+    @override
+    def newest_created(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, list[float]]:
+        def newest(connection: sa.Connection) -> dict[str | None, list[float]]:
+            times: defaultdict[str | None, list[float]] = defaultdict(list)
+            lines = self.waiting_lines(connection, queue)
+            if lines is None:
+                page = on_agenda(queue, now, created_after, at_most + COUNTED_ROWS)
+                for group, created_us in connection.execute(self.waiting_sql.newest_by_group, page):
+                    times[group].append(created_us / 1e6)
+            for line in lines or ():
+                bounds = {"at_most": at_most, "looked": at_most + COUNTED_ROWS}
+                live = live_in_line(queue, line, created_after, now) | bounds
+                found = connection.execute(self.waiting_sql.newest_of_line, live).scalars()
+                times[line[1]] += [created_us / 1e6 for created_us in found]
+            return dict(times)
+
+        return self.database.read(newest)
+
+    @override
+    def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
+        def oldest(connection: sa.Connection) -> int | None:
+            lines = self.waiting_lines(connection, queue)
+            oldest_of_line = self.waiting_sql.oldest_of_line
+            each = [
+                connection.execute(oldest_of_line, end_of_line(queue, line, now, created_after)).scalar()
+                for line in lines or ()
+            ]
+            if lines is None or None in each:
+                page = on_agenda(queue, now, created_after, LOOKED_ROWS)
+                each.append(connection.execute(self.waiting_sql.sum_up, page).one()[2])
+            return min((created_us for created_us in each if created_us is not None), default=None)
+
+        created_us = self.database.read(oldest)
+        return None if created_us is None else created_us / 1e6
+
+    @override
+    def oldest_tasks(self, request: OldestRequest) -> list[Task]:
+        queue, now, created_after = request.queue, request.now, request.created_after
+
+        def oldest(connection: sa.Connection) -> list[Task]:
+            lines = self._asked_lines(connection, request)
+            looked = request.count + LOOKED_ROWS
+            if lines is None:
+                page = on_agenda(queue, now, created_after, looked)
+                found = [tuple(row) for row in connection.execute(self.waiting_sql.first_to_expire, page)]
+            else:
+                bounds = {"at_most": request.count, "looked": looked}
+                parameters = {line: live_in_line(queue, line, created_after, now) | bounds for line in lines}
+                found = self._oldest_of_lines(connection, parameters)
+            ids = [task_id for _level, _created_us, task_id in sorted(found)[: request.count]]
+            if not ids:
+                return []
+            listed = {"of_queue": queue, "ids": ids}
+            tasks = map(task_of, connection.execute(self.waiting_sql.listed_tasks, listed))
+            return sorted(tasks, key=lambda task: ids.index(task.task_id))
+
+        return self.database.read(oldest)
+
+    def _asked_lines(self, connection: sa.Connection, request: OldestRequest) -> list[Line] | None:
+        """Return the lines to ask for the oldest tasks; None if there are too many to ask each."""
+        if request.groups is not None:
+            levels = LEVELS if request.level is None else (request.level,)
+            return [(level, group) for level in levels for group in request.groups]
+        lines = self.waiting_lines(connection, request.queue)
+        return lines if lines is None else [line for line in lines if request.asks(*line)]
+
+    def _oldest_of_lines(
+        self, connection: sa.Connection, parameters: dict[Line, dict[str, Any]]
+    ) -> list[tuple[Any, ...]]:
+        statement = self.waiting_sql.oldest_of_line
+        return [
+            (line[0], *row)
+            for line, values in parameters.items()
+            for row in connection.execute(statement, values)
+        ]
+
+
+def end_of_line(queue: str, line: Line, now: float, created_after: float) -> dict[str, Any]:
+    """Return the parameters of the oldest or the newest live task of a line."""
+    return live_in_line(queue, line, created_after, now) | {"at_most": 1, "looked": LOOKED_ROWS}
+
+
+def on_agenda(queue: str, now: float, created_after: float, rows: int) -> dict[str, Any]:
+    """Return the parameters of the first or last claimable tasks on the agenda."""
+    return {
+        "of_queue": queue,
+        "now_us": microseconds(now),
+        "created_after_us": microseconds(created_after),
+        "page": rows,
+    }
+
+
+class CountStatements(Statements):
+    """The statements that count tasks by status."""
+
+    @cached_property
+    def statuses(self) -> dict[str, sa.Select[Any]]:
+        """The number of tasks by status, by what they need attention for; up to `page` of them."""
+        return {agenda: self._statuses(agenda) for agenda in (DUE, OVER, STALE)}
+
+    def _statuses(self, agenda: str) -> sa.Select[Any]:
+        tasks = self.tasks
+        page = sa.select(tasks.c.status).where(self.in_queue, tasks.c.agenda == agenda)
+        if agenda == STALE:
+            page = page.where(tasks.c.due_us <= sa.bindparam("now_us"))
+        counted = page.order_by(tasks.c.due_us).limit(sa.bindparam("page")).subquery("counted")
+        counts: sa.Select[Any] = sa.select(counted.c.status, sa.func.count())
+        return counts.group_by(counted.c.status)
+
+
+class ApproximateCounts(Waiting):
+    """Counts tasks at a bounded cost."""
+
+    def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
+        super().__init__(database, schema, queue)
+        self.count_sql = CountStatements.shared(schema, database.engine.dialect)
+
+    @override
+    def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
+        def look(connection: sa.Connection) -> Stats:
+            page = on_agenda(queue, now, created_after, COUNTED_ROWS)
+            counted, pending, *ends = connection.execute(self.waiting_sql.sum_up, page).one()
+            bounded = {"shed_by_reason": "not counted"}
+            if counted == COUNTED_ROWS:
+                bounded["pending"] = "at least"
+                ends += self._ends(connection, queue, now, created_after, bounded)
+            page = {"of_queue": queue, "now_us": microseconds(now), "page": COUNTED_ROWS}
+            statuses = {
+                agenda: {row[0]: row[1] for row in connection.execute(statement, page)}
+                for agenda, statement in self.count_sql.statuses.items()
+            }
+            return _stats(now, pending, statuses, ends, bounded)
+
+        return self.database.read(look)
+
+    def _ends(
+        self,
+        connection: sa.Connection,
+        queue: str,
+        now: float,
+        created_after: float,
+        bounded: dict[str, str],
+    ) -> list[int | None]:
+        """Return when the oldest and newest tasks were created, if there are more than are counted."""
+        lines = self.waiting_lines(connection, queue)
+        if lines is not None and len(lines) <= FEW_LINES:
+            return [
+                connection.execute(statement, end_of_line(queue, line, now, created_after)).scalar()
+                for line in lines
+                for statement in (self.waiting_sql.oldest_of_line, self.waiting_sql.newest_of_line)
+            ]
+        bounded |= {"oldest_pending_seconds": "at least", "newest_pending_seconds": "at most"}
+        page = on_agenda(queue, now, created_after, LOOKED_ROWS)
+        return [connection.execute(self.waiting_sql.newest_waiting, page).scalar()]
+
+
+def _stats(
+    now: float,
+    pending: int,
+    statuses: dict[str, dict[str, int]],
+    ends: list[int | None],
+    bounded: dict[str, str],
+) -> Stats:
+    """Return stats from the counts of tasks by status, and when the oldest and newest were created."""
+    due, over, stale = (statuses[agenda] for agenda in (DUE, OVER, STALE))
+    if sum(due.values()) == COUNTED_ROWS:
+        bounded |= {"taken": "at least", "delayed": "at least"}
+    if COUNTED_ROWS in (sum(stale.values()), sum(over.values())):
+        bounded["shed"] = "at least"
+    if sum(over.values()) == COUNTED_ROWS:
+        bounded |= dict.fromkeys(("success", "failure", "cancelled"), "at least")
+    ages = [max(0.0, now - created_us / 1e6) for created_us in ends if created_us is not None]
+    return Stats(
+        pending=pending,
+        delayed=due.get(TaskStatus.PENDING, 0),
+        taken=due.get(TaskStatus.TAKEN, 0),
+        success=over.get(TaskStatus.SUCCESS, 0),
+        failure=over.get(TaskStatus.FAILURE, 0),
+        cancelled=over.get(TaskStatus.CANCELLED, 0),
+        shed=sum(stale.values()) + over.get(TaskStatus.PENDING, 0) + over.get(TaskStatus.SHED, 0),
+        oldest_pending_seconds=max(ages, default=None),
+        newest_pending_seconds=min(ages, default=None),
+        bounded=bounded,
+    )

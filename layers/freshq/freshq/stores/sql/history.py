@@ -1,0 +1,579 @@
+"""Keep every change of a queue's tasks as an event, written by triggers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from functools import cached_property
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import sqlalchemy as sa
+from typing_extensions import override
+
+from freshq.errors import StoreError, TableMissing, quoted
+from freshq.model.checks import checked_seconds
+from freshq.model.codec import SCHEMA_VERSION, holder
+from freshq.model.lifecycle import new_token
+from freshq.model.task import TaskStatus
+from freshq.model.validation import json_text
+from freshq.stores.base import History, Kept
+from freshq.stores.sql.failures import RightsMissing
+from freshq.stores.sql.migrations import alone, lock_changes
+from freshq.stores.sql.records import RecordStatements
+from freshq.stores.sql.rows import OVER, microseconds
+from freshq.stores.sql.schema import COPIED, NO_BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from sqlalchemy import Row
+
+    from freshq.stores.sql.database import Database
+    from freshq.stores.sql.schema import Schema
+    from freshq.stores.sql.statements import Conditions
+
+# Fields that copy a column, and those that are a time in a column of microseconds.
+TEXTS: Final = {"status": "status", "group": "task_group", "kind": "kind", "shed_reason": "shed_reason"}
+TIMES: Final = ("updated", "created", "put", "deadline", "lease_until", "not_before")
+REMOVE: Final = "REMOVE"
+DEFAULT_SECONDS: Final = 7 * 86_400.0
+# The change of each event of a table, and the row that has the state to keep.
+CHANGES: Final = {"insert": ("INSERT", "NEW"), "update": ("MODIFY", "NEW"), "delete": ("REMOVE", "OLD")}
+# The time of the database, in microseconds. SQLite has milliseconds.
+NOW_US: Final = {
+    "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
+    "postgresql": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+    "mysql": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+    "mariadb": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+}
+# Every version of a task has its own token. Upkeep that leaves a task as it is changes no token.
+CHANGED: Final = "NEW.request_token <> OLD.request_token"
+# A transaction claims a task and ends the claim in one write.
+CLAIMED: Final = (
+    "OLD.status = 'PENDING' AND NEW.status <> 'TAKEN' AND NEW.last_claim_us IS NOT NULL AND "
+    "(OLD.last_claim_us IS NULL OR NEW.last_claim_us <> OLD.last_claim_us OR NEW.attempts > OLD.attempts)"
+)
+# The names of the triggers of a table that work. Those that earlier versions made on PostgreSQL have only the
+# rights and the search path of the writer.
+_WORKING_MYSQL: Final = (
+    "SELECT trigger_name FROM information_schema.triggers "
+    "WHERE trigger_schema = DATABASE() AND event_object_table = :of_table"
+)
+WORKING: Final = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :of_table",
+    "postgresql": "SELECT tgname FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
+    "WHERE tgrelid = to_regclass(CAST(:of_table AS text)) AND tgenabled IN ('O', 'A') AND prosecdef",
+    "mysql": _WORKING_MYSQL,
+    "mariadb": _WORKING_MYSQL,
+}
+# The schema of PostgreSQL that a table is in, quoted.
+SCHEMA: Final = sa.text(
+    "SELECT quote_ident(nspname) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+    "WHERE pg_class.oid = to_regclass(CAST(:of_table AS text))"
+)
+# A trigger of PostgreSQL has the rights of who made it, so its search path holds nothing that others can
+# fill, and nobody else may make it the trigger of a table of theirs.
+SAFE: Final = "SECURITY DEFINER SET search_path = pg_catalog, pg_temp"
+logger = logging.getLogger(__name__)
+# The shared record with the numbers of batches.
+STATE: Final = "freshq#history"
+# Events in a batch, which is one file of a pull, and in one statement.
+BATCH_EVENTS: Final = 10_000
+STATEMENT_EVENTS: Final = 1_000
+# How often a process checks for events that are past their retention, while it finds none.
+CHECK_INTERVAL_SECONDS: Final = 60.0
+# Puts, claims and ends leave so many events for each task, at least.
+EVENTS_PER_TASK: Final = 4
+
+
+def landed_events(history_id: str, queue: str, row: Row[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a row: two if one write claimed a task and ended the claim.
+
+    Args:
+        history_id: Names the history. With it, events have an id that no other event has.
+        queue: Name of the queue.
+        row: All columns of a row of the history.
+    """
+    event = _event(queue, row)
+    name = f"{history_id}-{row.event_id}"
+    if row.claimed_us is not None:
+        claim = {"event_id": f"{name}-claim", "sequence": str(2 * row.event_id), "change": "MODIFY"}
+        claim |= {"status": TaskStatus.TAKEN.value, "updated_ms": row.claimed_us / 1000}
+        claim |= {"attempts": row.claimed_attempts}
+        ended = ("lease", "worker", "not_before_ms", "shed_reason")
+        yield {field: value for field, value in (event | claim).items() if field not in ended}
+    yield event | {"event_id": name, "sequence": str(2 * row.event_id + 1)}
+
+
+def _event(queue: str, row: Row[Any]) -> dict[str, Any]:
+    """Return an event without its id and number, and without the fields that the task does not have."""
+    event: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "change": row.change_kind,
+        "stream_ms": row.at_us / 1000,
+        "ttl_removal": bool(row.ttl_removal),
+        "task_id": row.task_id,
+        "queue": queue,
+        "priority": row.priority,
+        "attempts": row.attempts,
+        "expires_s": row.expires,
+    }
+    columns = row._mapping  # noqa: SLF001 - SQLAlchemy's name for the row as a mapping
+    event |= {field: columns[column] for field, column in TEXTS.items()}
+    for name in TIMES:
+        time_us = columns[f"{name}_us"]
+        event[f"{name}_ms"] = None if time_us is None else time_us / 1000
+    if row.change_kind == REMOVE:
+        del event["updated_ms"]  # the time of the removal is `stream_ms`
+    event |= holder(row.lease_token)
+    return {field: value for field, value in event.items() if value is not None}
+
+
+def history_seconds_for(history: object, seconds: float | None) -> float | None:
+    """Return for how long to keep a history: 0 for none at all, None to leave it as it is.
+
+    Args:
+        history: Whether to keep one; None to leave it as it is.
+        seconds: For how long; None for a week.
+
+    Raises:
+        ValueError: If an argument is wrong.
+    """
+    if history not in (True, False, None):
+        msg = f"history: must be True or False (in an address, on or off), got {quoted(history)}"
+        raise ValueError(msg)
+    if seconds is not None and not history:
+        raise ValueError("history_seconds: only with history=True")
+    if not history:
+        return None if history is None else 0.0
+    return checked_seconds(
+        "history_seconds", DEFAULT_SECONDS if seconds is None else seconds, above_zero=True
+    )
+
+
+class HistoryStatements(RecordStatements):
+    """The statements of histories. None waits for a row that a transaction holds."""
+
+    @cached_property
+    def _of_queue(self) -> sa.ColumnElement[bool]:
+        return self.schema.history.c.queue == sa.bindparam("of_queue")
+
+    @cached_property
+    def _in_batch(self) -> Conditions:
+        return (self._of_queue, self.schema.history.c.batch == sa.bindparam("of_batch"))
+
+    @cached_property
+    def switch(self) -> sa.Select[Any]:
+        """The id of the history of a queue, and how long it is kept."""
+        histories = self.schema.histories
+        columns = sa.select(histories.c.history_id, histories.c.keep_seconds)
+        return columns.where(histories.c.queue == sa.bindparam("of_queue"))
+
+    @cached_property
+    def any_switch(self) -> sa.Select[Any]:
+        """Whether any queue of the table keeps a history."""
+        return sa.select(sa.exists().select_from(self.schema.histories))
+
+    @cached_property
+    def keep(self) -> sa.Update:
+        """Change how long a history is kept."""
+        histories = self.schema.histories
+        this = histories.c.queue == sa.bindparam("of_queue")
+        return sa.update(histories).where(this).values(keep_seconds=sa.bindparam("seconds"))
+
+    @cached_property
+    def switch_off(self) -> sa.Delete:
+        """Keep no history of a queue any more."""
+        histories = self.schema.histories
+        return sa.delete(histories).where(histories.c.queue == sa.bindparam("of_queue"))
+
+    @cached_property
+    def lock_state(self) -> sa.Select[Any]:
+        """A shared record, locked until the transaction ends."""
+        return self.read.with_for_update()
+
+    @cached_property
+    def change_state(self) -> sa.Update:
+        """Change a shared record that the transaction has locked."""
+        new: dict[str, Any] = {"record": sa.bindparam("record"), "version": sa.bindparam("version")}
+        return sa.update(self.schema.records).where(*self._this).values(new)
+
+    @cached_property
+    def drop_state(self) -> sa.Delete:
+        """Delete a shared record."""
+        return sa.delete(self.schema.records).where(*self._this)
+
+    @cached_property
+    def first_of_batch(self) -> sa.Select[Any]:
+        """The numbers of the first events of a batch that no other transaction holds."""
+        event_id = self.schema.history.c.event_id
+        page = sa.select(event_id).where(*self._in_batch).order_by(event_id).limit(sa.bindparam("page"))
+        return page.with_for_update(skip_locked=True)
+
+    @cached_property
+    def _listed_events(self) -> sa.ColumnElement[bool]:
+        return self.schema.history.c.event_id.in_(sa.bindparam("event_ids", expanding=True))
+
+    @cached_property
+    def put_into_batch(self) -> sa.Update:
+        """Put events into a batch."""
+        number = sa.bindparam("new_batch", type_=sa.BigInteger)
+        return sa.update(self.schema.history).where(self._listed_events).values(batch=number)
+
+    @cached_property
+    def events(self) -> sa.Select[Any]:
+        """The events of a batch."""
+        history = self.schema.history
+        return sa.select(history).where(*self._in_batch).order_by(history.c.event_id)
+
+    @cached_property
+    def oldest(self) -> sa.Select[Any]:
+        """The oldest events of a queue that no other transaction holds: those in no batch come last."""
+        history = self.schema.history
+        columns = sa.select(history.c.event_id, history.c.batch, history.c.at_us)
+        page = columns.where(self._of_queue, history.c.batch <= NO_BATCH)
+        page = page.order_by(history.c.batch, history.c.event_id).limit(sa.bindparam("page"))
+        return page.with_for_update(skip_locked=True)
+
+    @cached_property
+    def delete(self) -> sa.Delete:
+        """Delete events."""
+        return sa.delete(self.schema.history).where(self._listed_events)
+
+
+class Triggers:
+    """The triggers of a table. On PostgreSQL they name schemas: a writer may have another search path."""
+
+    def __init__(self, schema: Schema, connection: sa.Connection) -> None:
+        """Look where the tables are.
+
+        Args:
+            schema: The tables.
+            connection: Where to look, and to create and drop the triggers.
+        """
+        self._tasks = schema.tasks.name
+        self._connection = connection
+        self._dialect = connection.dialect.name
+        self._quoted = connection.dialect.identifier_preparer.quote
+        self._schema = self._schema_of(self._tasks)
+        self._table = self._schema + self._quoted(self._tasks)
+        self._history = self._schema_of(schema.history.name) + self._quoted(schema.history.name)
+        self._histories = self._schema_of(schema.histories.name) + self._quoted(schema.histories.name)
+
+    def create_missing(self) -> None:
+        """Create the triggers that are not there or do not work.
+
+        Those that work stay: to make one anew waits for all writers of the table, and MariaDB would lose
+        what is written in between.
+        """
+        table = self._table if self._dialect == "postgresql" else self._tasks
+        working = self._connection.execute(sa.text(WORKING[self._dialect]), {"of_table": table})
+        found = set(working.scalars())
+        for event in CHANGES:
+            if f"{self._tasks}_history_{event}" not in found:
+                self._run(self._create(event))
+
+    def drop(self) -> None:
+        """Drop the triggers."""
+        if self._dialect == "postgresql":
+            functions = [f"{self._schema}{self._name(event)}()" for event in CHANGES]
+            self._run([f"DROP FUNCTION IF EXISTS {function} CASCADE" for function in functions])
+        else:
+            self._run([f"DROP TRIGGER IF EXISTS {self._name(event)}" for event in CHANGES])
+
+    def _run(self, statements: list[str]) -> None:
+        for statement in statements:
+            self._connection.exec_driver_sql(statement)
+
+    def _schema_of(self, table: str) -> str:
+        """Return what stands before the name of a table."""
+        if self._dialect != "postgresql":
+            return ""
+        schema = self._connection.execute(SCHEMA, {"of_table": self._quoted(table)}).scalar_one()
+        return f"{schema}."
+
+    def _name(self, event: str) -> str:
+        return self._quoted(f"{self._tasks}_history_{event}")
+
+    def _create(self, event: str) -> list[str]:
+        name, write = self._name(event), self._write(event)
+        on = f"AFTER {event.upper()} ON {self._table} FOR EACH ROW"
+        condition = f" WHEN ({CHANGED})" if event == "update" else ""
+        if self._dialect == "sqlite":
+            return [f"CREATE TRIGGER IF NOT EXISTS {name} {on}{condition} BEGIN {write}; END"]
+        if self._dialect == "postgresql":
+            body = f"BEGIN {write}; RETURN NULL; END"
+            function = f"{self._schema}{name}()"
+            does = f"RETURNS trigger LANGUAGE plpgsql {SAFE} AS $history$ {body} $history$"
+            return [
+                f"CREATE OR REPLACE FUNCTION {function} {does}",
+                f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC",
+                f"DROP TRIGGER IF EXISTS {name} ON {self._table}",
+                f"CREATE TRIGGER {name} {on}{condition} EXECUTE FUNCTION {function}",
+            ]
+        also = f" AND {CHANGED}" if event == "update" else ""
+        return [f"CREATE TRIGGER IF NOT EXISTS {name} {on} {write}{also}"]
+
+    def _write(self, event: str) -> str:
+        """Return the INSERT of a trigger: of one row if the queue keeps a history, otherwise of none."""
+        _change, row = CHANGES[event]
+        values = self._values(event)
+        into = f"INSERT INTO {self._history} ({', '.join(values)}) SELECT {', '.join(values.values())}"
+        return f"{into} FROM {self._histories} kept WHERE kept.queue = {row}.queue"
+
+    def _values(self, event: str) -> dict[str, str]:
+        """Return what a trigger writes, by column."""
+        change, row = CHANGES[event]
+        now_us = NOW_US[self._dialect]
+        values = {
+            "queue": f"{row}.queue",
+            "at_us": now_us,
+            "change_kind": f"'{change}'",
+            "ttl_removal": "0",
+            **{name: f"{row}.{name}" for name in COPIED},
+        }
+        if event == "update":
+            values["claimed_us"] = f"CASE WHEN {CLAIMED} THEN NEW.last_claim_us END"
+            values["claimed_attempts"] = f"CASE WHEN {CLAIMED} THEN OLD.attempts + 1 END"
+        elif event == "delete":
+            # As the TTL of DynamoDB: its retention has passed.
+            over = f"OLD.agenda = '{OVER}' AND OLD.due_us <= {now_us}"
+            values["ttl_removal"] = f"CASE WHEN {over} THEN 1 ELSE 0 END"
+        return values
+
+
+class _Numbers(NamedTuple):
+    """The numbers of the last batch, and of the last of which something was deleted."""
+
+    last_batch: int = 0
+    pruned_batch: int = 0
+
+
+class SqlHistory(History):
+    """The histories of the queues of a table. Thread-safe.
+
+    Events get their numbers before their transaction commits, so a later number may be visible earlier.
+    Reading "what is after the last number" would lose events. So `add_batches` gives a batch number to all
+    committed events that have none; what commits later is in a later batch.
+
+    Attributes:
+        command: The command that begins a history.
+    """
+
+    command: ClassVar = "freshq table create"
+
+    def __init__(self, database: Database, schema: Schema) -> None:
+        self._database = database
+        self._schema = schema
+        self._sql = HistoryStatements.shared(schema, database.engine.dialect)
+        # By queue: when to check for old events again, in seconds.
+        self._check_at: dict[str, float] = {}
+        self._told_of_rights = False
+        self._has_tables = False
+
+    def begin(self, queue: str, keep_seconds: float) -> None:
+        """Keep a history of a queue from now on, or change how long it is kept.
+
+        Triggers that are missing are created again.
+        """
+
+        def begin(connection: sa.Connection) -> None:
+            lock_changes(connection, self._schema.migrations.name)
+            self.begin_writing(connection)
+            where = {"of_queue": queue}
+            if connection.execute(self._sql.switch, where).one_or_none() is not None:
+                connection.execute(self._sql.keep, where | {"seconds": keep_seconds})
+                return
+            connection.execute(self._sql.add, {"queue": queue, "name": STATE} | _record(_Numbers()))
+            switch = {"queue": queue, "history_id": new_token(), "keep_seconds": keep_seconds}
+            connection.execute(self._schema.histories.insert(), switch)
+
+        with alone(self._database, self._schema.migrations.name):
+            self._database.transaction(begin)
+
+    def end(self, queue: str) -> None:
+        """Keep no history of a queue any more, and delete what there is."""
+
+        def switch_off(connection: sa.Connection) -> None:
+            lock_changes(connection, self._schema.migrations.name)
+            if not connection.execute(self._sql.switch_off, {"of_queue": queue}).rowcount:
+                return
+            if not connection.execute(self._sql.any_switch).scalar_one():
+                self.end_writing(connection)
+
+        with alone(self._database, self._schema.migrations.name):
+            self._database.transaction(switch_off)
+        while self._database.transaction(lambda connection: self._delete(connection, queue)):
+            pass
+        this = {"of_queue": queue, "of_name": STATE}
+        self._database.transaction(lambda connection: connection.execute(self._sql.drop_state, this))
+
+    def begin_writing(self, connection: sa.Connection) -> None:
+        """Have the database write events, also for a history that exists: a backup may lack the triggers."""
+        Triggers(self._schema, connection).create_missing()
+
+    def end_writing(self, connection: sa.Connection) -> None:
+        """Have the database write no events any more."""
+        Triggers(self._schema, connection).drop()
+
+    def check(self, queue: str) -> sa.Row[Any]:
+        """Return the id of the history of a queue, and how long it is kept.
+
+        Raises:
+            TableMissing: If the queue keeps none.
+        """
+        switch = self._switch(queue)
+        if switch is None:
+            msg = (
+                f"history: queue {queue!r} keeps none yet; call create_table() with history=True, or run "
+                f"`{self.command}` with ?history=on in the address"
+            )
+            raise TableMissing(msg)
+        return switch
+
+    def exists(self, connection: sa.Connection) -> bool:
+        """Return whether the tables of histories exist: an older version of freshq made none.
+
+        Once they do, they are not looked for again. Until then every call looks: another process may create
+        them and begin a history.
+        """
+        if not self._has_tables:
+            self._has_tables = sa.inspect(connection).has_table(self._schema.history.name)
+        return self._has_tables
+
+    def _switch(self, queue: str) -> sa.Row[Any] | None:
+        """Return the id of the history of a queue, and how long it is kept; None if it keeps none."""
+        if not self._database.read(self.exists):
+            return None
+        return self._database.row(self._sql.switch, {"of_queue": queue})
+
+    @override
+    def kept(self, queue: str) -> Kept | None:
+        switch = self._switch(queue)
+        if switch is None:
+            return None
+        state = self._database.row(self._sql.read, {"of_queue": queue, "of_name": STATE})
+        if state is None:
+            return None
+        numbers = _Numbers(**json.loads(state.record))
+        return Kept(switch.history_id, numbers.pruned_batch + 1, numbers.last_batch)
+
+    @override
+    def add_batches(self, queue: str) -> None:
+        where = {"of_queue": queue, "of_batch": NO_BATCH, "page": BATCH_EVENTS}
+
+        def add_batch(connection: sa.Connection) -> int:
+            numbers = self._locked(connection, queue)
+            event_ids = connection.execute(self._sql.first_of_batch, where).scalars().all()
+            new = numbers._replace(last_batch=numbers.last_batch + 1)
+            for some in _portions(event_ids):
+                batch = {"event_ids": some, "new_batch": new.last_batch}
+                connection.execute(self._sql.put_into_batch, batch)
+            if event_ids:
+                self._write(connection, queue, new)
+            return len(event_ids)
+
+        # A transaction, which on SQLite keeps other writers out, only if there is work for it.
+        while self._database.rows(self._sql.first_of_batch, where | {"page": 1}):
+            if self._database.transaction(add_batch) < BATCH_EVENTS:
+                return
+
+    @override
+    def events(self, queue: str, batch: int) -> list[dict[str, Any]]:
+        history_id = self.check(queue).history_id
+        rows = self._database.rows(self._sql.events, {"of_queue": queue, "of_batch": batch})
+        return [event for row in rows for event in self.events_of(history_id, queue, row)]
+
+    def events_of(self, history_id: str, queue: str, row: sa.Row[Any]) -> Iterable[dict[str, Any]]:
+        """Return the landed events of a row."""
+        return landed_events(history_id, queue, row)
+
+    def prune(self, queue: str, now: float, limit: int) -> int:
+        """Delete some of the events that are past their retention.
+
+        A user without the rights to do so deletes none, and a warning says so once: to delete events is up to
+        others then, and no reason to claim no task.
+
+        Args:
+            queue: Name of the queue.
+            now: Its time, in seconds.
+            limit: Delete the events of about so many tasks.
+
+        Returns:
+            How many tasks that is about: at most `limit`, and less if no more are left.
+        """
+        check_at = self._check_at.get(queue)
+        if check_at is not None and check_at - CHECK_INTERVAL_SECONDS <= now < check_at:
+            return 0
+        page = limit * EVENTS_PER_TASK
+        pruned = 0
+        try:
+            pruned = self._prune_page(queue, now, page)
+        except RightsMissing as missing:
+            self._tell_of_rights(missing)
+        if pruned < page:
+            self._check_at[queue] = now + CHECK_INTERVAL_SECONDS
+        return min(limit, pruned)
+
+    def _tell_of_rights(self, missing: RightsMissing) -> None:
+        if not self._told_of_rights:
+            self._told_of_rights = True
+            logger.warning("old events of histories are not deleted by this process: %s", missing)
+
+    def _prune_page(self, queue: str, now: float, page: int) -> int:
+        switch = self._switch(queue)
+        if switch is None:
+            return 0
+        before_us = microseconds(now - switch.keep_seconds)
+        first = self._database.rows(self._sql.oldest, {"of_queue": queue, "page": 1})
+        if not first or first[0].at_us >= before_us:
+            return 0
+
+        def prune(connection: sa.Connection) -> int:
+            numbers = self._locked(connection, queue)
+            deleted = self._delete(connection, queue, before_us, page)
+            if deleted:
+                # What was in no batch yet would have been in the next: its number is used up.
+                pruned = min(deleted[-1].batch, numbers.last_batch + 1)
+                self._write(connection, queue, _Numbers(max(numbers.last_batch, pruned), pruned))
+            return len(deleted)
+
+        return self._database.transaction(prune)
+
+    def _delete(
+        self, connection: sa.Connection, queue: str, before_us: int = NO_BATCH, page: int = BATCH_EVENTS
+    ) -> list[sa.Row[Any]]:
+        """Delete the oldest events of a queue, up to the first that is too new; return them."""
+        oldest = connection.execute(self._sql.oldest, {"of_queue": queue, "page": page}).all()
+        old = list(takewhile(lambda row: row.at_us < before_us, oldest))
+        for some in _portions([row.event_id for row in old]):
+            connection.execute(self._sql.delete, {"event_ids": some})
+        return old
+
+    def _locked(self, connection: sa.Connection, queue: str) -> _Numbers:
+        """Return the numbers of the batches, locked until the transaction ends.
+
+        Raises:
+            StoreError: If the history has just been ended.
+        """
+        row = connection.execute(self._sql.lock_state, {"of_queue": queue, "of_name": STATE}).one_or_none()
+        if row is None:
+            msg = f"history: that of queue {queue!r} has just been ended"
+            raise StoreError(msg)
+        return _Numbers(**json.loads(row.record))
+
+    def _write(self, connection: sa.Connection, queue: str, numbers: _Numbers) -> None:
+        """Write the numbers of the batches, which the transaction has locked."""
+        this = {"of_queue": queue, "of_name": STATE}
+        connection.execute(self._sql.change_state, this | _record(numbers))
+
+
+def _record(numbers: _Numbers) -> dict[str, str]:
+    """Return the columns of the shared record that change with the numbers."""
+    return {"record": json_text(numbers._asdict()), "version": new_token()}
+
+
+def _portions(event_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    for start in range(0, len(event_ids), STATEMENT_EVENTS):
+        yield event_ids[start : start + STATEMENT_EVENTS]

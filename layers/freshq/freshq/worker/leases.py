@@ -1,0 +1,196 @@
+"""Renew leases and do upkeep, in the background."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import wait
+from typing import TYPE_CHECKING, Final
+
+from freshq.errors import LeaseLost, StoreError
+from freshq.worker.report import log_fields, task_logger
+from freshq.worker.run import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from typing import Self
+
+    from freshq.queue.base import BaseQueue
+    from freshq.worker.run import TaskRun, TaskRuns
+
+logger = task_logger(__name__)
+# A lease is extended when less than this part of it is left, and checked at least twice within that time.
+RENEW_BELOW: Final = 0.5
+CHECK_EVERY: Final = RENEW_BELOW / 2
+# Extensions at a time: one slow call must not cost the other runs their leases.
+MAX_EXTENSIONS: Final = 16
+NOT_EXTENDED: Final = "could not extend the lease of task %s"
+# Between two portions that leave nothing to do: a delayed task is claimable within a second of its time.
+PAUSE_SECONDS: Final = 0.5
+
+
+class LeaseRenewal:
+    """Extends the leases of running tasks; abandons runs that exceed their time limit.
+
+    One thread looks for what is due, earliest expiry first; each extension has a thread of its own, up to
+    `MAX_EXTENSIONS` at a time. A context manager: the threads live as long as the block.
+    """
+
+    def __init__(
+        self,
+        queue: BaseQueue,
+        runs: TaskRuns,
+        poll_seconds: float,
+        max_run_seconds: float | None,
+        on_overrun: Callable[[TaskRun, float], None],
+    ) -> None:
+        """Prepare the renewal of all runs.
+
+        Args:
+            queue: The queue.
+            runs: The runs.
+            poll_seconds: Maximum time between checks.
+            max_run_seconds: Time limit of a run; None for no limit.
+            on_overrun: Called with an abandoned run and its time so far in seconds.
+        """
+        self._queue = queue
+        self._runs = runs
+        self._pause_seconds = min(poll_seconds, CHECK_EVERY * queue.lease_seconds)
+        self._max_run_seconds = max_run_seconds
+        self._on_overrun = on_overrun
+        self._stopped = threading.Event()
+        self._thread: Future[None] | None = None
+        self._free = threading.Semaphore(MAX_EXTENSIONS)
+        self._extensions: dict[TaskRun, Future[None]] = {}
+
+    def __enter__(self) -> Self:
+        self._thread = in_thread("freshq-leases", self._renew_until_stopped)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.result()
+
+    def check(self) -> None:
+        """Raise the thread's error if it failed."""
+        if self._thread is not None and self._thread.done():
+            self._thread.result()
+
+    def _renew_until_stopped(self) -> None:
+        while not self._stopped.wait(self._pause_seconds):
+            self.renew()
+        self.wait()
+
+    def renew(self) -> None:
+        """Check every run once, the lease that expires first before the others."""
+        self._extensions = {run: ended for run, ended in self._extensions.items() if not ended.done()}
+        for run in sorted(self._runs.running, key=lambda run: run.claim.lease_until):
+            if self._stopped.is_set():
+                return
+            now = self._queue.now()
+            run_seconds = now - run.started
+            if self._is_too_long(run, run_seconds):
+                if self._runs.abandon(run):
+                    run.cancel(f"it took longer than {self._max_run_seconds:g} s")
+                    self._on_overrun(run, run_seconds)
+            elif self._needs_extension(run, now):
+                self._begin_extension(run)
+
+    def _is_too_long(self, run: TaskRun, run_seconds: float) -> bool:
+        # During an outage, a run that is done waits for the store, however long it takes.
+        limit_seconds = self._max_run_seconds
+        return limit_seconds is not None and run_seconds >= limit_seconds and not run.only_settles
+
+    def _needs_extension(self, run: TaskRun, now: float) -> bool:
+        is_due = run.claim.lease_until - now < RENEW_BELOW * self._queue.lease_seconds
+        return run.is_held and (is_due or run.has_news(now))
+
+    def wait(self) -> None:
+        """Wait for the extensions under way, but not for one that takes longer than a lease."""
+        wait(self._extensions.values(), self._queue.lease_seconds)
+
+    def _begin_extension(self, run: TaskRun) -> None:
+        """Extend a lease in a thread, unless one does; wait until there are less than `MAX_EXTENSIONS`."""
+        if run in self._extensions:
+            return
+        while not self._free.acquire(timeout=self._pause_seconds):
+            if self._stopped.is_set():
+                return
+        ended = self._extensions[run] = in_thread("freshq-extend", lambda: self._extend(run))
+        ended.add_done_callback(lambda _ended: self._free.release())
+        if ended.done() and (error := ended.exception()):
+            task = run.claim.task
+            logger.error(NOT_EXTENDED, task.task_id, exc_info=error, extra=log_fields(task))
+
+    def _extend(self, run: TaskRun) -> None:
+        reported = run.handle.reported
+        fraction, step = (None, None) if reported is None else (reported.fraction, reported.step)
+        run.stored_at = self._queue.now()
+        task = run.claim.task
+        try:
+            lease_seconds = self._queue.lease_seconds
+            run.extended(self._queue.extend(run.claim, lease_seconds, progress=fraction, step=step))
+            run.stored = reported
+        except LeaseLost as lost:
+            run.lose(lost)  # the run reports it at its end
+        except StoreError as error:
+            logger.warning(f"{NOT_EXTENDED}: %s", task.task_id, error, extra=log_fields(task))
+        except Exception:
+            logger.exception(NOT_EXTENDED, task.task_id, extra=log_fields(task))
+
+
+class BackgroundUpkeep:
+    """Runs portions of upkeep in a thread, as long as the block of this context manager lasts.
+
+    Of all workers of a queue one does so at a time. During an outage it tries again after each pause.
+
+    Attributes:
+        failing: Whether the store did not answer the last portion.
+    """
+
+    def __init__(self, queue: BaseQueue, is_held_back: Callable[[], bool]) -> None:
+        """Start nothing yet.
+
+        Args:
+            queue: The queue.
+            is_held_back: Returns whether no portion may run now.
+        """
+        self._queue = queue
+        self._is_held_back = is_held_back
+        self._stopped = threading.Event()
+        self.failing = False
+        self._thread: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = in_thread("freshq-upkeep", self._run_until_stopped)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stopped.set()
+        if self._thread is not None and wait([self._thread], self._queue.lease_seconds).done:
+            self._thread.result()
+
+    def check(self) -> None:
+        """Raise the thread's error if it failed."""
+        if self._thread is not None and self._thread.done():
+            self._thread.result()
+
+    def _run_until_stopped(self) -> None:
+        while not self._stopped.wait(PAUSE_SECONDS):
+            while not self._stopped.is_set() and self.portion():
+                pass
+
+    def portion(self) -> bool:
+        """Run one portion, unless it is held back; return whether another can follow at once."""
+        if self._is_held_back():
+            return False
+        try:
+            more = self._queue.upkeep().more
+        except StoreError as error:
+            if not self.failing:
+                logger.warning("the upkeep of queue %r waits for its store: %s", self._queue.name, error)
+            self.failing = True
+            return False
+        self.failing = False
+        return more

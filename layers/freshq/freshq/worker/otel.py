@@ -1,0 +1,530 @@
+"""Report verbs and runs to OpenTelemetry."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from typing_extensions import override
+
+from freshq.errors import AlreadyQueued, Overloaded, PutIncomplete, RefusedError, StoreError, needs
+from freshq.model.answers import Busy, PutOutcome, Receipt, Reject, Retry, error_text
+from freshq.model.lifecycle import truncated
+from freshq.model.task import joined
+from freshq.model.telemetry import RunScope, Telemetry
+from freshq.queue.admin import GAUGES, gauges, snake_case
+from freshq.worker.report import METRIC_OF_OUTCOME, Observer, Outcome
+from freshq.worker.run import CancelledRun
+from freshq.worker.worker import blocking_queue
+
+with needs("otel"):
+    from opentelemetry import context as contexts
+    from opentelemetry import trace
+    from opentelemetry.metrics import Observation, get_meter
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode, get_tracer
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
+    from opentelemetry.trace import Span, Tracer, TracerProvider
+
+    from freshq.model.answers import Claim
+    from freshq.model.task import Task, Verb
+    from freshq.model.telemetry import Answer
+    from freshq.policy.order import OrderSwitch
+    from freshq.queue.asyncio import AsyncQueue
+    from freshq.queue.base import BaseQueue
+
+logger = logging.getLogger(__name__)
+SCOPE: Final = "freshq"
+COUNTERS: Final = {
+    "TasksCreated": "{task}",
+    "TasksDuplicate": "{task}",
+    "TasksUpdated": "{task}",
+    "TasksRefused": "{task}",
+    "TasksTurnedAway": "{task}",
+    "TasksNotWritten": "{task}",
+    "TasksClaimed": "{task}",
+    **dict.fromkeys(METRIC_OF_OUTCOME.values(), "{task}"),
+    "TasksOverran": "{task}",
+    "OrderSwitches": "{switch}",
+}
+METRIC_OF_PUT: Final = {
+    PutOutcome.CREATED: "TasksCreated",
+    PutOutcome.DUPLICATE: "TasksDuplicate",
+    PutOutcome.UPDATED: "TasksUpdated",
+}
+# Waits and runs are mostly well below a second; the default bounds are meant for milliseconds.
+BOUNDS_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+HISTOGRAMS: Final = ("ClaimAgeSeconds", "RunSeconds")
+# The gauges of one collection share one reading of the queue.
+READING_SECONDS: Final = 0.5
+_of_providers: Final[WeakKeyDictionary[object, Instruments]] = WeakKeyDictionary()
+_lock: Final = threading.Lock()
+SYSTEM: Final = "freshq"
+# Always these headers, whatever the process propagates elsewhere: who puts and who claims must agree.
+W3C: Final = TraceContextTextMapPropagator()
+# What a runner raises to say how its attempt ended is no surprise, and its traceback says nothing.
+EXPECTED: Final = (Busy, Reject, Retry, CancelledRun)
+
+
+def otel_name(name: str) -> str:
+    """Return the name of a metric as OpenTelemetry writes names: TasksPending is freshq.tasks_pending."""
+    return f"freshq.{snake_case(name)}"
+
+
+def unit_of(gauge: str) -> str:
+    """Return the unit of a gauge, as UCUM writes it."""
+    units = {"PerSecond": "{task}/s", "Seconds": "s", "Ratio": "1", "Paused": ""}
+    return next((unit for end, unit in units.items() if gauge.endswith(end)), "{task}")
+
+
+class Instruments:
+    """The metrics of queues and workers."""
+
+    def __init__(self, meter: Meter) -> None:
+        """Create the instruments, and watch no queue yet."""
+        self._readings: dict[BaseQueue, _Reading] = {}
+        self._counters = {
+            name: meter.create_counter(otel_name(name), unit) for name, unit in COUNTERS.items()
+        }
+        self._histograms = {
+            name: meter.create_histogram(
+                otel_name(name), "s", explicit_bucket_boundaries_advisory=BOUNDS_SECONDS
+            )
+            for name in HISTOGRAMS
+        }
+        for name, meaning in GAUGES.items():
+            meter.create_observable_gauge(
+                otel_name(name), [partial(self._observed, name)], unit_of(name), meaning
+            )
+
+    def count(self, queue: str, name: str, number: int = 1) -> None:
+        """Add to a counter."""
+        if number:
+            self._counters[name].add(number, {"queue": queue})
+
+    def put(self, queue: str, answers: Sequence[object]) -> None:
+        """Count the outcomes of a put: for each task a receipt or an error."""
+        for answer in answers:
+            self.count(queue, _metric_of(answer))
+
+    def put_failed(self, queue: str, tasks: int, error: Exception) -> None:
+        """Count the outcomes of a put that raised an error."""
+        self.put(queue, error.receipts if isinstance(error, PutIncomplete) else [error] * tasks)
+
+    def claimed(self, queue: str, claims: Sequence[Claim]) -> None:
+        """Count claims, and the ages of the tasks."""
+        self.count(queue, "TasksClaimed", len(claims))
+        for claim in claims:
+            age_seconds = max(0.0, claim.task.updated - claim.task.created)
+            self._histograms["ClaimAgeSeconds"].record(age_seconds, {"queue": queue})
+
+    def settled(self, queue: str, outcome: Outcome, run_seconds: float) -> None:
+        """Count the end of a run, and its time."""
+        self.count(queue, METRIC_OF_OUTCOME[outcome])
+        self._histograms["RunSeconds"].record(run_seconds, {"queue": queue})
+
+    def switched(self) -> None:
+        """Count an order switch; which queue it was of, is not known."""
+        self._counters["OrderSwitches"].add(1)
+
+    def watch(self, queue: BaseQueue) -> None:
+        """Observe the state of a queue, too, whenever metrics are collected."""
+        # A new dictionary: another thread may be collecting.
+        self._readings = {**self._readings, queue: _Reading(queue)}
+
+    def _observed(self, name: str, _options: CallbackOptions) -> Iterable[Observation]:
+        for queue, reading in self._readings.items():
+            value = reading.values().get(name)
+            if value is not None:
+                yield Observation(value, {"queue": queue.name})
+
+
+class _Reading:
+    """The state of a queue, read once for the gauges of one collection."""
+
+    def __init__(self, queue: BaseQueue) -> None:
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self._values: dict[str, float] = {}
+
+    def values(self) -> dict[str, float]:
+        """Return the gauges that have a value now: none if the store does not answer."""
+        with self._lock:
+            if time.monotonic() - self._read_at >= READING_SECONDS:
+                self._values = self._read()
+                self._read_at = time.monotonic()
+            return self._values
+
+    def _read(self) -> dict[str, float]:
+        queue = self._queue
+        try:
+            return gauges(queue.stats(approximate=True), queue.pressure(), paused=queue.paused)
+        except StoreError as error:
+            logger.warning("queue %r was not read, so its metrics have no values: %s", queue.name, error)
+            return {}
+
+
+class _Process:
+    """Stands for the provider of the process, which may be set later."""
+
+
+_PROCESS: Final = _Process()
+
+
+def instruments_of(provider: MeterProvider | None) -> Instruments:
+    """Return the instruments of a provider, always the same.
+
+    An SDK keeps one instrument of a name, and silently drops what another one of that name would observe.
+
+    Args:
+        provider: The provider; None for that of the process.
+    """
+    key: object = _PROCESS if provider is None else provider
+    with _lock:
+        if key not in _of_providers:
+            _of_providers[key] = Instruments(get_meter(SCOPE, meter_provider=provider))
+        return _of_providers[key]
+
+
+def _metric_of(answer: object) -> str:
+    """Return the metric that counts the outcome of a put of one task."""
+    if isinstance(answer, Receipt):
+        return METRIC_OF_PUT[answer.outcome]
+    if isinstance(answer, AlreadyQueued):
+        return METRIC_OF_PUT[PutOutcome.DUPLICATE]
+    if isinstance(answer, Overloaded):
+        return "TasksTurnedAway"
+    return "TasksRefused" if isinstance(answer, RefusedError) else "TasksNotWritten"
+
+
+class Spans:
+    """Makes the spans of queues and workers."""
+
+    def __init__(self, tracer: Tracer, *, propagate: bool) -> None:
+        """Use a tracer.
+
+        Args:
+            tracer: Starts the spans.
+            propagate: Whether tasks get the context of their put.
+        """
+        self._tracer = tracer
+        self._propagate = propagate
+
+    @contextmanager
+    def put(self, queue: str, tasks: Sequence[Task]) -> Iterator[tuple[Span, Sequence[Task]]]:
+        """Make the span of a put, and one of the creation of each task if there are several.
+
+        Yields:
+            The span, and the tasks with the trace context to write.
+        """
+        if self._propagate and len(tasks) > 1:
+            tasks = [self._created(queue, task) for task in tasks]
+        gives = self._propagate and any(task.trace_context is None for task in tasks)
+        kind = SpanKind.PRODUCER if gives else SpanKind.CLIENT
+        attributes = _attributes(queue, "put", "send", tasks)
+        span = self._tracer.start_span("put " + queue, kind=kind, attributes=attributes, links=_links(tasks))
+        with _current_until_end(span):
+            yield span, [_carrying(task) for task in tasks] if gives else tasks
+
+    def _created(self, queue: str, task: Task) -> Task:
+        """Return a task that carries the context of its own span, unless it carries one."""
+        if task.trace_context is not None:
+            return task
+        attributes = _attributes(queue, "create", "create", [task])
+        span = self._tracer.start_span("create " + queue, kind=SpanKind.PRODUCER, attributes=attributes)
+        span.end()
+        return _carrying(task, trace.set_span_in_context(span))
+
+    def claim(self, queue: str, claims: Sequence[Claim], began_ns: int, error: Exception | None) -> None:
+        """Make the span of a claim that is over: only then are the tasks known that it links to.
+
+        Args:
+            queue: Name of the queue.
+            claims: What was claimed.
+            began_ns: When the claim began, in nanoseconds since the epoch.
+            error: Why it failed; None if it did not.
+        """
+        tasks = [claim.task for claim in claims]
+        span = self._tracer.start_span(
+            "claim " + queue,
+            kind=SpanKind.CLIENT,
+            attributes=_attributes(queue, "claim", "receive", tasks, count_always=True),
+            links=_links(tasks),
+            start_time=began_ns,
+        )
+        if error is not None:
+            _fail(span, error)
+        span.end()
+
+    def settle(self, queue: str, ends: Sequence[tuple[Task, Verb]]) -> AbstractContextManager[Span]:
+        """Return a block with the span of a settlement.
+
+        Of one task it belongs to the trace of its put, unless there is a current span.
+        """
+        tasks = [task for task, _verb in ends]
+        alone = len(tasks) == 1
+        name = str(ends[0][1]) if alone else "settle"
+        span = self._tracer.start_span(
+            f"{name} {queue}",
+            _parent_of(tasks[0]) if alone else None,
+            kind=SpanKind.CLIENT,
+            attributes=_attributes(queue, name, "settle", tasks),
+            links=_links(tasks),
+        )
+        return _current_until_end(span)
+
+    def run(self, task: Task) -> RunSpan:
+        """Return the scope of a run. Its span is in the trace of the put, unless there is a current span."""
+        attributes = _attributes(task.queue, "run", "process", [task])
+        span = self._tracer.start_span(
+            "run " + task.queue,
+            _parent_of(task),
+            kind=SpanKind.CONSUMER,
+            attributes=attributes | {"messaging.freshq.attempt": task.attempts},
+            links=_links([task]),
+        )
+        return RunSpan(task, span)
+
+
+class RunSpan(RunScope):
+    """The span of one run."""
+
+    def __init__(self, task: Task, span: Span) -> None:
+        super().__init__(task)
+        self._span = span
+
+    @property
+    @override
+    def trace_id(self) -> str | None:
+        found = self._span.get_span_context()
+        return trace.format_trace_id(found.trace_id) if found.is_valid else super().trace_id
+
+    @override
+    def current(self) -> AbstractContextManager[object]:
+        return trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
+
+    @override
+    def end(self, error: BaseException | None) -> None:
+        if error is not None:
+            _fail(self._span, error)
+            if self._span.is_recording() and not isinstance(error, EXPECTED):
+                self._span.add_event("exception", _exception(error))
+        self._span.end()
+
+
+def note_put(span: Span, receipts: Sequence[Receipt]) -> None:
+    """Note on the span of a put of one task what became of it."""
+    if len(receipts) == 1 and receipts[0].outcome is not PutOutcome.CREATED:
+        span.set_attribute("messaging.freshq.put.outcome", receipts[0].outcome.value)
+
+
+def note_settled(span: Span, answers: Sequence[object]) -> None:
+    """Note on the span of a settlement which of its tasks were not settled."""
+    errors = [answer for answer in answers if isinstance(answer, Exception)]
+    if errors:
+        _fail(span, errors[0])
+        if len(answers) > 1:
+            span.set_attribute("messaging.freshq.not_settled_count", len(errors))
+
+
+def _attributes(
+    queue: str, name: str, type_: str, tasks: Sequence[Task], *, count_always: bool = False
+) -> dict[str, Any]:
+    """Return the attributes of a span: of one task its id, of several their number."""
+    attributes: dict[str, Any] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": name,
+        "messaging.operation.type": type_,
+        "messaging.destination.name": queue,
+    }
+    if len(tasks) == 1:
+        attributes["messaging.message.id"] = tasks[0].task_id
+        if tasks[0].kind is not None:
+            attributes["messaging.freshq.kind"] = tasks[0].kind
+    if len(tasks) != 1 or count_always:
+        attributes["messaging.batch.message_count"] = len(tasks)
+    return attributes
+
+
+def _links(tasks: Sequence[Task]) -> list[Link]:
+    """Return a link to the context that each task carries, with the id of the task."""
+    return [
+        Link(found, {"messaging.message.id": task.task_id})
+        for task in tasks
+        if (found := _carried(task)) is not None
+    ]
+
+
+def _carried(task: Task) -> trace.SpanContext | None:
+    """Return the context that a task carries; None if it carries none."""
+    headers: Mapping[str, str] = task.trace_headers
+    if not headers:
+        return None
+    found = trace.get_current_span(W3C.extract(headers, contexts.Context())).get_span_context()
+    return found if found.is_valid else None
+
+
+def _carrying(task: Task, context: Context | None = None) -> Task:
+    """Return a task that carries a context; as it is if it carries one, or if the context has no trace.
+
+    Args:
+        task: The task.
+        context: The context; None for the current one.
+    """
+    carrier: dict[str, str] = {}
+    W3C.inject(carrier, context)
+    if task.trace_context is not None or "traceparent" not in carrier:
+        return task
+    return replace(task, trace_context=joined(carrier["traceparent"], carrier.get("tracestate", "")))
+
+
+def _parent_of(task: Task) -> Context | None:
+    """Return the context that is the parent of what is done with a task.
+
+    It is the current one, which None means, if that has a span, else the one that the task carries.
+    """
+    if trace.get_current_span().get_span_context().is_valid:
+        return None
+    return W3C.extract(task.trace_headers)
+
+
+@contextmanager
+def _current_until_end(span: Span) -> Iterator[Span]:
+    """Make a span current; end it with the block, as failed if that raises."""
+    try:
+        with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+            yield span
+    except BaseException as error:
+        _fail(span, error)
+        raise
+    finally:
+        span.end()
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    """Note that what a span stands for failed."""
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.set_status(Status(StatusCode.ERROR, truncated(error_text(error))))
+
+
+def _exception(error: BaseException) -> dict[str, str]:
+    """Return the attributes of the event of an exception; the SDK's own fail if its text cannot be read."""
+    return {
+        "exception.type": type(error).__qualname__,
+        "exception.message": error_text(error),
+        "exception.stacktrace": "".join(traceback.format_exception(error)),
+    }
+
+
+def now_ns() -> int:
+    """Return the time of spans, in nanoseconds since the epoch."""
+    return time_ns()
+
+
+class OpenTelemetry(Telemetry, Observer):
+    """Tells OpenTelemetry of every put, claim, run and settlement. Pass it to a queue as `telemetry`.
+
+    A put makes a span, and the task carries its context. So the run is in the same trace, whichever process
+    runs the task. A `Worker` of such a queue counts its runs too; its observer, or the log, receives them as
+    well. Without an SDK in the process, all of this does next to nothing. Needs the extra `otel`.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        *,
+        propagate: bool = True,
+    ) -> None:
+        """Use providers.
+
+        Args:
+            tracer_provider: Where spans go; None for the provider of the process.
+            meter_provider: Where metrics go; None for the provider of the process.
+            propagate: Whether tasks carry the context of their put, in about 70 bytes of their item or row.
+        """
+        self._spans = Spans(get_tracer(SCOPE, tracer_provider=tracer_provider), propagate=propagate)
+        self._instruments = instruments_of(meter_provider)
+
+    def watch(self, queue: BaseQueue | AsyncQueue) -> None:
+        """Observe the state of a queue, as `freshq metrics` does, whenever metrics are collected.
+
+        One process does that; each collection costs about six reads of each queue. If the store of a queue
+        does not answer, that is logged, and its metrics have no values.
+
+        Args:
+            queue: The queue.
+
+        Raises:
+            ValueError: If it is no queue.
+        """
+        self._instruments.watch(blocking_queue(queue))
+
+    @override
+    def put(
+        self, queue: str, tasks: Sequence[Task], write: Callable[[Sequence[Task]], list[Receipt]]
+    ) -> list[Receipt]:
+        if not tasks:
+            return write(tasks)
+        with self._spans.put(queue, tasks) as (span, carrying):
+            try:
+                receipts = write(carrying)
+            except Exception as error:
+                self._instruments.put_failed(queue, len(tasks), error)
+                raise
+            note_put(span, receipts)
+            self._instruments.put(queue, receipts)
+        return receipts
+
+    @override
+    def claim(self, queue: str, take: Callable[[], list[Claim]]) -> list[Claim]:
+        began_ns = now_ns()
+        try:
+            claims = take()
+        except Exception as error:
+            self._spans.claim(queue, [], began_ns, error)
+            raise
+        if claims:  # a worker looks again and again: a span for each empty look would hide the others
+            self._instruments.claimed(queue, claims)
+            self._spans.claim(queue, claims, began_ns, None)
+        return claims
+
+    @override
+    def settle(
+        self, queue: str, ends: Sequence[tuple[Task, Verb]], write: Callable[[], list[Answer]]
+    ) -> list[Answer]:
+        with self._spans.settle(queue, ends) as span:
+            answers = write()
+            note_settled(span, answers)
+        return answers
+
+    @override
+    def run(self, task: Task) -> RunScope:
+        return self._spans.run(task)
+
+    @override
+    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+        self._instruments.settled(claim.task.queue, outcome, run_seconds)
+
+    @override
+    def overran(self, claim: Claim, run_seconds: float) -> None:
+        self._instruments.count(claim.task.queue, "TasksOverran")
+
+    @override
+    def switched(self, switch: OrderSwitch) -> None:
+        self._instruments.switched()
