@@ -33,18 +33,18 @@ test: setup ## Run every test (with more processors, more at a time: PROCESSES=6
 
 # The fast tests of each room, under half a minute each; CONTRIBUTING.md lists them.
 FAST_model := tests/contract/test_rules.py tests/contract/test_verbs.py -k memory
-FAST_policy := tests/unit/policy tests/unit/test_policy.py
+FAST_policy := tests/unit/policy
 FAST_queue := tests/contract -k memory
 FAST_stores := tests/contract/test_verbs.py tests/contract/test_rules.py -k "memory or (test_rules and (sqlite or dynamodb_local))"
 FAST_matching := tests/contract/test_matching.py tests/contract/test_matching_failures.py
-FAST_worker := tests/unit/test_worker.py tests/unit/test_worker_leases.py
-FAST_simulate := tests/unit/test_simulate_cli.py
-FAST_feeds := tests/unit/test_schedules.py tests/sql/test_relay.py -k "not postgres and not mariadb"
-FAST_aws := tests/unit/test_functions.py tests/unit/test_landing.py -k "TestTrigger or TestProcessTasks or TestSweep or landing"
-FAST_cli := tests/unit/test_cli.py tests/unit/test_cli_verbs.py
-FAST_testing := tests/unit/test_testing.py
+FAST_worker := tests/unit/worker/test_worker.py tests/unit/worker/test_worker_leases.py
+FAST_simulate := tests/unit/cli/test_simulate_cli.py
+FAST_feeds := tests/unit/feeds/test_schedules.py tests/sql/test_relay.py -k "not postgres and not mariadb"
+FAST_aws := tests/unit/aws/test_functions.py tests/unit/aws/test_landing.py -k "TestTrigger or TestProcessTasks or TestSweep or landing"
+FAST_cli := tests/unit/cli/test_cli.py tests/unit/cli/test_cli_verbs.py
+FAST_testing := tests/unit/testing/test_testing.py
 FAST_template := tests/template
-FAST_local := tests/unit/test_facts.py tests/unit/test_release.py tests/unit/test_room_coverage.py
+FAST_local := tests/unit/local/test_facts.py tests/unit/local/test_release.py tests/unit/local/test_room_coverage.py
 FAST_pipeline := tests/pipeline/test_inversions.py tests/pipeline/test_by_second.py
 ROOMS := $(patsubst FAST_%,%,$(filter FAST_%,$(.VARIABLES)))
 
@@ -57,7 +57,7 @@ APPLICATION_SOAK_SECONDS ?= 600
 FUZZ_EXAMPLES ?= 100000
 soak: setup ## Random verbs and inputs, killed processes, a failing network, restarted stores, the deployed application, its roles
 	@FRESHQ_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/soak
-	@FRESHQ_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/unit/test_fuzz.py
+	@FRESHQ_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/unit/house/test_fuzz.py
 	@FRESHQ_SOAK_SECONDS=$(APPLICATION_SOAK_SECONDS) $(BIN)/python -m pytest -m soak tests/e2e
 	@$(BIN)/python -m pytest -m soak tests/pipeline
 

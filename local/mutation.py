@@ -34,37 +34,15 @@ UNKNOWN: Final = "No test notices it yet."
 NOT_MUTATED: Final = ("freshq/queue/attached.py",)
 # Beside the code itself, what the tests import.
 COPIED: Final = ("tests", "benchmarks", "local", "functions")
-_UNIT: Final = tuple(
-    f"tests/unit/test_{name}.py"
-    for name in (
-        "arguments",
-        "async_queue",
-        "backlog_bound",
-        "codec",
-        "door_fairness",
-        "errors",
-        "failing_telemetry",
-        "flow_meter",
-        "gauges",
-        "holder",
-        "json_values",
-        "new_task",
-        "opening",
-        "polling",
-        "progress",
-        "queue_faults",
-        "shared_limits",
-        "shared_slots",
-        "table_description",
-        "task_versions",
-        "trace_context",
-        "upkeep",
-        "worker_poison",
-    )
+_UNIT: Final = (
+    *(f"tests/unit/{room}" for room in ("model", "policy", "queue")),
+    "tests/unit/house/test_errors.py",
+    "tests/unit/stores/test_table_description.py",
+    "tests/unit/worker/test_worker_poison.py",
 )
 # A mutant runs the tests that call the function that it changes. `run` fails if there are none.
 TESTS: Final = {
-    "policy": ("tests/unit/policy", "tests/unit/test_policy.py"),
+    "policy": ("tests/unit/policy",),
     "model": ("tests/contract", *_UNIT),
     "queue": ("tests/contract", "tests/sql/test_store.py", "tests/sql/test_transactions.py", *_UNIT),
 }

@@ -19,7 +19,7 @@ OUT: Final = PROJECT / "build" / "coverage"
 PAGE: Final = PROJECT / "docs" / "coverage.md"
 TESTS: Final = ("tests/unit", "tests/contract", "tests/sql")
 # They take minutes, and only check what the simulator computes.
-SLOW: Final = ("tests/unit/test_simulate_bars.py", "tests/unit/test_simulate_theory.py")
+SLOW: Final = ("tests/unit/simulate/test_simulate_bars.py", "tests/unit/simulate/test_simulate_theory.py")
 # Rooms whose coverage must not fall below the threshold.
 GUARDED: Final = ("model", "policy", "queue", "stores")
 THRESHOLD_PERCENT: Final = 90.0

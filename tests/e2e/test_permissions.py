@@ -1,7 +1,7 @@
 """The emulator enforces the policies: without an action, what needs it fails, and says so.
 
 It does not compare the keys of items with a policy, so statements with the same action cannot be told apart;
-tests/unit/test_permissions.py does that, on the calls that the functions make.
+tests/unit/aws/test_permissions.py does that, on the calls that the functions make.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from tests.runtime.lambda_runtime import (
 from tests.support.aws_stub import AwsStub
 from tests.support.dynamodb_local import REGION
 from tests.support.functions import EVENTS, load_event
-from tests.unit.test_functions import ACCEPTED, REFUSED
+from tests.unit.aws.test_functions import ACCEPTED, REFUSED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,9 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
 
-import psycopg
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -28,7 +26,7 @@ from freshq.model.checks import checked_count, checked_seconds, without_password
 from freshq.model.options import SqlOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from sqlalchemy.engine.interfaces import DBAPICursor
     from sqlalchemy.pool import ConnectionPoolEntry
@@ -272,40 +270,6 @@ def parsed_url(url: str | sa.URL) -> sa.URL:
     return parsed
 
 
-class BoundedConnection(psycopg.Connection[Any]):
-    """A connection whose statements have an answer timeout.
-
-    Attributes:
-        answer_timeout_seconds: How long to wait for an answer; None: for ever.
-        settings: The settings of the session, by name.
-    """
-
-    answer_timeout_seconds: float | None = None
-    settings: Mapping[str, str] = MappingProxyType({})
-
-    @override
-    def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **options: Any) -> T:
-        if self.answer_timeout_seconds is None:
-            return super().wait(gen, *arguments, **options)
-        return super().wait(self._bounded(gen, self.answer_timeout_seconds), *arguments, **options)
-
-    def _bounded(self, gen: Generator[Any, Any, T], seconds: float) -> Generator[Any, Any, T]:
-        """Drive a generator of the driver until it ends or the time is over."""
-        deadline = time.monotonic() + seconds + GRACE_SECONDS
-        try:
-            wanted = next(gen)
-            while True:
-                ready = yield wanted
-                if not ready and time.monotonic() > deadline:
-                    self.pgconn.finish()
-                    msg = f"no answer within {seconds:g} s"
-                    raise psycopg.OperationalError(msg)
-                wanted = gen.send(ready)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
 DEFAULT: Final = ConnectionLimits()
 
 
@@ -461,6 +425,8 @@ def _opened(url: sa.URL, limits: ConnectionLimits) -> sa.Engine:
 
 
 def _connect_bounded(_dialect: object, _record: object, arguments: Any, options: Any) -> Any:  # noqa: ANN401 - SQLAlchemy's interface
+
+    from freshq.stores.sql.postgresql import BoundedConnection  # noqa: PLC0415 - needs the driver
 
     return BoundedConnection.connect(*arguments, **options)
 

@@ -327,7 +327,7 @@ class TestProcessTasks:
         CLOCKS.clear()
 
     def leave_work(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:outlast_the_pass")
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:outlast_the_pass")
         monkeypatch.setenv("FRESHQ_LEASE_SECONDS", f"{3 * PASS_SECONDS}")
         application.queue.put_many([{"payload": number} for number in range(40)])
 
@@ -347,7 +347,7 @@ class TestProcessTasks:
     ) -> None:
         """After the pass ends, nothing extends the lease."""
         application.queue.put("work", task_id="a")
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:hang")
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:hang")
         monkeypatch.setenv("FRESHQ_SETTLE_SECONDS", "2")
         monkeypatch.setenv("FRESHQ_LEASE_SECONDS", f"{3 * PASS_SECONDS}")
         (ahead,) = CLOCKS
@@ -374,7 +374,7 @@ class TestProcessTasks:
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.leave_work(application, monkeypatch)
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:busy_to_the_end")
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:busy_to_the_end")
         answer = application.invoke("process_tasks", ring())
         assert (answer["tail_call"], answer["succeeded"]) == (False, 0)
         assert answer["released"] > 0
@@ -384,7 +384,7 @@ class TestProcessTasks:
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.leave_work(application, monkeypatch)
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:pull_the_switch")
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:pull_the_switch")
         answer = application.invoke("process_tasks", ring())
         assert answer["succeeded"] > 0
         assert not answer["tail_call"]
@@ -418,7 +418,7 @@ class TestProcessTasks:
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         application.queue.put("work")
-        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_functions:never_awaited")
+        monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_functions:never_awaited")
         with pytest.raises(ValueError, match=r"^runner: is an async function"):
             application.invoke("process_tasks", ring())
         assert not pass_slots(application).all_taken()

@@ -14,7 +14,7 @@ from freshq.policy.shedding import ShedReason
 from freshq.queue.base import BaseQueue
 from tests.support.functions import load_event
 from tests.template.test_template import of_type
-from tests.unit.test_function_logs import log, sns_event
+from tests.unit.aws.test_function_logs import log, sns_event
 
 if TYPE_CHECKING:
     import io

@@ -74,7 +74,7 @@ def queue() -> Queue:
 
 
 def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "worker.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "worker.md").read_text("utf-8")
     (code,) = re.findall(r"```python\n(# quotes\.py\n.*?)```", page, re.DOTALL)
     program = tmp_path / "quotes.py"
     program.write_text(code, "utf-8")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typer.testing import Result
     from types_boto3_dynamodb import DynamoDBClient
 
-DOCS = Path(__file__).parents[2] / "docs" / "matching.md"
+DOCS = Path(__file__).parents[3] / "docs" / "matching.md"
 TOKEN = re.compile(r"[0-9a-f]{32}")
 DURATION = re.compile(r" [0-9.]+ s\b")
 

@@ -46,8 +46,8 @@ def test_the_page_lists_survivors_with_their_reasons() -> None:
     page = report(run_of(mutant("killed"), mutant("survived"), method), known)
     assert "| policy | 9 | 3 | 1 | 0 | 2 | 0 | 33.3 |" in page
     assert "a random sample, seed 14." in page
-    assert "| `policy.flow.f` | `return 1` → `return 2` | The same. |" in page
-    assert "| `policy.flow.Flow.__init__` | `return 1` → `return 2` | No test notices it yet. |" in page
+    assert "| `policy.pressure.f` | `return 1` → `return 2` | The same. |" in page
+    assert "| `policy.pressure.Flow.__init__` | `return 1` → `return 2` | No test notices it yet. |" in page
 
 
 def test_a_reason_may_hold_for_a_change_wherever_it_is_made() -> None:

@@ -26,7 +26,7 @@ class Size:
 
 
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PAGE = Path(__file__).parents[3] / "docs" / "testing.md"
 
 
 def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:

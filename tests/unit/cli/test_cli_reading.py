@@ -13,7 +13,7 @@ from freshq import Queue
 from freshq.cli.commands import table
 from freshq.cli.main import COMMANDS
 from freshq.cli.output import Output, fields, json_text, task_facts
-from tests.unit.test_cli_verbs import answer, fails, freshq
+from tests.unit.cli.test_cli_verbs import answer, fails, freshq
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

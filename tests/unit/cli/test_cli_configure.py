@@ -12,7 +12,7 @@ from freshq import Queue
 from freshq.cli.addresses import open_queue
 from freshq.cli.configuration import open_configured
 from freshq.stores.sql import SqlStore
-from tests.unit.test_cli_verbs import answer, fails, freshq
+from tests.unit.cli.test_cli_verbs import answer, fails, freshq
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Clock
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
 @contextmanager

@@ -57,9 +57,8 @@ def loaded(*arguments: str) -> set[str]:
 def test_help_loads_no_command() -> None:
     modules = loaded("--help")
     assert sorted(modules & (CLOUD | {"sqlalchemy", "freshq.queue", "freshq.stores", "prompt_toolkit"})) == []
-    # The list of the verbs is what help shows; no command is in it.
-    commands = {name for name in modules if name.startswith("freshq.cli.commands.")}
-    assert commands == {"freshq.cli.listing"}
+    assert "freshq.cli.listing" in modules
+    assert [name for name in modules if name.startswith("freshq.cli.commands.")] == []
 
 
 @pytest.mark.parametrize("arguments", [("put", "1"), ("claim",), ("done", "held", "--token", HELD)])

@@ -16,8 +16,8 @@ from freshq.stores.dynamodb.key import KeyPart, TableKey
 from tests.support.attached import Shipments
 from tests.support.functions import Context
 from tests.support.readings import counts
+from tests.unit.aws.test_landing import change_of
 from tests.unit.conftest import Application
-from tests.unit.test_landing import change_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

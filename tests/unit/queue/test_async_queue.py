@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from freshq.queue.attached import AttachedStore
     from freshq.stores.claim_request import ClaimRequest
 
-# What is no verb (tests/unit/test_public_names.py), and what is no coroutine.
+# What is no verb (tests/unit/house/test_public_names.py), and what is no coroutine.
 NOT_VERBS = {"uniform", "store", "lifecycle"}
 SAME_PROPERTIES = {"name", "order", "lease_seconds", "max_age_seconds", "codec", "telemetry"}
 

@@ -11,7 +11,7 @@ import freshq
 import freshq.testing
 import freshq_pipeline
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 DOCS = PROJECT / "docs"
 PAGES = sorted((DOCS / "reference").glob("*.md"))
 

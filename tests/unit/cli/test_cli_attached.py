@@ -13,7 +13,7 @@ from freshq.stores.dynamodb.key import KeyPart, TableKey
 from tests.contract.test_attach import dead, in_work
 from tests.support.attached import Shipments
 from tests.support.readings import ids
-from tests.unit.test_cli_verbs import answer, fails, freshq
+from tests.unit.cli.test_cli_verbs import answer, fails, freshq
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

@@ -52,7 +52,7 @@ ENVIRONMENT: Final = {
     "FRESHQ_PROCESS_TASKS_TOPIC_ARN": topic_arn("ProcessTasksTopic"),
     "FRESHQ_KILL_SWITCH_PARAMETER": KILL_SWITCH,
     "FRESHQ_DELIVERY_STREAM": DELIVERY_STREAM,
-    "FRESHQ_RUNNER": "tests.unit.test_permissions:run",
+    "FRESHQ_RUNNER": "tests.unit.aws.test_permissions:run",
     "FRESHQ_IDLE_EXIT_SECONDS": "0.05",
     "FRESHQ_PASS_SECONDS": "1",
     "FRESHQ_SETTLE_SECONDS": "2",

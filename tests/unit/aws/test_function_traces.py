@@ -67,7 +67,7 @@ def test_each_run_is_a_subsegment_with_the_id_of_its_task(tmp_path: Path) -> Non
 
 def test_the_runner_has_its_environment(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_BUCKET", "")  # so that it is reset
-    monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.test_function_traces:name_bucket")
+    monkeypatch.setenv("FRESHQ_RUNNER", "tests.unit.aws.test_function_traces:name_bucket")
     monkeypatch.setenv("FRESHQ_RUNNER_ENVIRONMENT", '{"MY_BUCKET": "quotes"}')
     application.queue.put(1, task_id="a")
     application.invoke("process_tasks", load_event("process_tasks-doorbell"))

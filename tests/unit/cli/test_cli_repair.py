@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from freshq import TaskStatus
 from tests.support.readings import counts, known
-from tests.unit.test_cli_verbs import URL, answer, claimed, fails, freshq, queue
+from tests.unit.cli.test_cli_verbs import URL, answer, claimed, fails, freshq, queue
 
 if TYPE_CHECKING:
     import pytest

@@ -1,0 +1,56 @@
+"""A connection to PostgreSQL that does not wait for an answer for ever.
+
+The server's own timeout does not help if the network swallows the answer, and TCP's does not if something
+in between acknowledges what it drops.
+"""
+
+from __future__ import annotations
+
+import time
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import psycopg
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+T = TypeVar("T")
+
+# The server gives up first: its answer says why, and leaves the connection usable.
+GRACE_SECONDS: Final = 1.0
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection whose statements have an answer timeout.
+
+    Attributes:
+        answer_timeout_seconds: How long to wait for an answer; None: for ever.
+        settings: The settings of the session, by name.
+    """
+
+    answer_timeout_seconds: float | None = None
+    settings: Mapping[str, str] = MappingProxyType({})
+
+    @override
+    def wait(self, gen: Generator[Any, Any, T], *arguments: Any, **options: Any) -> T:
+        if self.answer_timeout_seconds is None:
+            return super().wait(gen, *arguments, **options)
+        return super().wait(self._bounded(gen, self.answer_timeout_seconds), *arguments, **options)
+
+    def _bounded(self, gen: Generator[Any, Any, T], seconds: float) -> Generator[Any, Any, T]:
+        """Drive a generator of the driver until it ends or the time is over."""
+        deadline = time.monotonic() + seconds + GRACE_SECONDS
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > deadline:
+                    self.pgconn.finish()
+                    msg = f"no answer within {seconds:g} s"
+                    raise psycopg.OperationalError(msg)
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            result: T = end.value
+            return result
