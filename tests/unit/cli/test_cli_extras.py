@@ -34,7 +34,7 @@ def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("boto3", "aws", ["stats", "--stack", "app"]),
         ("boto3", "aws", ["attach", "Tasks", "--key", "id"]),
         ("botocore", "aws", ["table", "apply", "tables.json"]),
-        ("boto3", "aws", ["example", "call-center", "--table", "Agents"]),
+        ("boto3", "aws", ["match", "list", "--queue", "dynamodb://Agents"]),
         ("sqlalchemy", "sql", ["stats", "--queue", "sqlite:///tasks.db"]),
         ("sqlalchemy", "sql", ["sql", "migrate", "sqlite:///tasks.db"]),
         ("sqlalchemy", "sql", ["relay", "--from", "sqlite:///tasks.db", "--to", "memory://"]),

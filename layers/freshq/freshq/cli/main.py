@@ -95,7 +95,6 @@ COMMANDS: Final[tuple[Listed, ...]] = (
         "commands.demo:demo",
         "Overload two queues in memory alike: newest first beside first in, first out. Needs nothing else.",
     ),
-    Listed("example", "Other", "commands.example:app", "Example programs with made-up data."),
     Listed("version", "Other", "main:version", "Print the version."),
 )
 

@@ -1,8 +1,14 @@
-"""`freshq example`: a call center as a program."""
+"""A call center on a matching queue: callers wait for agents who speak their language.
+
+    python examples/matching/call_center.py --agents 50 --callers 200
+
+The time is virtual, so a shift of hours takes seconds. Needs the extra `cli`.
+"""
 
 from __future__ import annotations
 
 import heapq
+import json
 import random
 import time
 from collections import Counter
@@ -16,8 +22,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from freshq.cli.command import Command, Group
-from freshq.cli.commands.match import (
+from freshq import MatchQueue
+from freshq.cli.people import (
     LANGUAGES,
     LEASE_SECONDS,
     MEAN_WRAP_UP_SECONDS,
@@ -26,9 +32,7 @@ from freshq.cli.commands.match import (
     made_up_agents,
     made_up_callers,
 )
-from freshq.cli.output import json_text
 from freshq.matching.places import fits, parse_attributes
-from freshq.matching.queue import MatchQueue
 from freshq.policy.order import Order
 
 if TYPE_CHECKING:
@@ -53,7 +57,7 @@ ShowSeconds = Annotated[
     float, typer.Option(min=0, help="Duration of the live table on a terminal; 0 for no live table.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
-app = typer.Typer(cls=Group, help="Example programs with made-up data.", no_args_is_help=True)
+app = typer.Typer(add_completion=False)
 
 
 @dataclass
@@ -230,7 +234,7 @@ def jain_index(shares: list[int]) -> float:
     return 1.0 if squares == 0 else sum(shares) ** 2 / (len(shares) * squares)
 
 
-def speaks(agent: Agent, language: str) -> bool:
+def _speaks(agent: Agent, language: str) -> bool:
     """Return whether an agent speaks a language."""
     return fits({"language": language}, parse_attributes(agent.attributes))
 
@@ -248,12 +252,7 @@ OrderOption = Annotated[
 ]
 
 
-@app.callback()
-def main() -> None:
-    """Make `example` a group of commands, although it has only one."""
-
-
-@app.command("call-center", cls=Command)
+@app.command()
 def call_center(
     agent_count: Agents = 50,
     caller_count: Callers = 200,
@@ -273,7 +272,7 @@ def call_center(
     finally:
         floor.close()
     if as_json:
-        typer.echo(json_text(found))
+        typer.echo(json.dumps(found))
     else:
         _show(found, console)
 
@@ -282,13 +281,15 @@ def _opened(agent_count: int, caller_count: int, order: AgentOrder, seed: int, t
     """Return the call centre before the first call."""
     rng = random.Random(seed)  # noqa: S311 - made-up people
     clock = Clock(start=time.time())
-    queue = MatchQueue.memory(order=order, lease_seconds=LEASE_SECONDS, clock=clock)
-    if table is not None:
-        queue = MatchQueue.dynamodb(table, order=order, lease_seconds=LEASE_SECONDS, clock=clock)
+    options = {"order": order.value, "lease_seconds": LEASE_SECONDS, "clock": clock}
+    try:
+        queue = MatchQueue.memory(**options) if table is None else MatchQueue.dynamodb(table, **options)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     queue.create_table()
     if waiting := queue.waiting():
-        msg = f"table: {table!r} is in use ({waiting} resources waiting); name a table for the example only"
-        raise ValueError(msg)
+        msg = f"{table!r} is in use ({waiting} resources waiting); name a table for the example only"
+        raise typer.BadParameter(msg)
     staff = made_up_agents(agent_count, rng)
     return Floor(queue, staff, made_up_callers(caller_count, agent_count, rng), clock, rng)
 
@@ -338,7 +339,7 @@ def _picture(floor: Floor) -> Table:
             if caller.language == language
         ]
         bar = "█" * min(len(waits), BAR_CHARS)
-        able = sum(speaks(agent, language) for agent in floor.staff)
+        able = sum(_speaks(agent, language) for agent in floor.staff)
         table.add_row(
             language, str(able), str(free[language]), f"{bar} {len(waits)}", f"{max(waits, default=0):.0f} s"
         )
@@ -368,3 +369,7 @@ def _show(found: dict[str, Any], console: Console) -> None:
         f"{found['agents_recovered']} of {found['connections_lost']}",
     )
     console.print(facts)
+
+
+if __name__ == "__main__":
+    app()
