@@ -281,7 +281,7 @@ def _opened(agent_count: int, caller_count: int, order: AgentOrder, seed: int, t
     """Return the call centre before the first call."""
     rng = random.Random(seed)  # noqa: S311 - made-up people
     clock = Clock(start=time.time())
-    options = {"order": order.value, "lease_seconds": LEASE_SECONDS, "clock": clock}
+    options: dict[str, Any] = {"order": order.value, "lease_seconds": LEASE_SECONDS, "clock": clock}
     try:
         queue = MatchQueue.memory(**options) if table is None else MatchQueue.dynamodb(table, **options)
     except ValueError as error:
