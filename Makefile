@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.txt pyproject.toml 2>/d
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample check scan docs format lock release soak bench pipeline-package clean
+.PHONY: help setup demo test test-room test-spark coverage mutation mutation-sample architecture check scan docs format lock release soak bench pipeline-package clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ mutation-sample: setup ## Mutation testing by a small random sample of each room
 
 coverage: setup ## Measure branch coverage of the fast tests by room, into docs/coverage.md (some minutes)
 	@$(BIN)/python -m local.room_coverage
+
+architecture: setup ## Write docs/contributing/architecture.md: the rooms, and the functions that a verb enters
+	@$(BIN)/python -m local.architecture
 
 check: setup ## Lint, types, architecture, templates
 	$(BIN)/ruff check .
