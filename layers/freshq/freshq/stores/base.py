@@ -331,37 +331,8 @@ class Stats:
     ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-class Store(Protocol):
-    """Durable home of the tasks of one or more queues.
-
-    Attributes:
-        transactions: Present where tasks live in a database with transactions; None elsewhere.
-        history: Present where the store can keep every change of a queue's tasks; None elsewhere.
-        place: Equal for two stores only if an id that is taken in one is taken in the other; None: not known.
-    """
-
-    transactions: Transactions | None = None
-    history: History | None = None
-    place: object = None
-
-    def clock(self) -> float:
-        """Return the time of the store, or of this machine where it has none, in seconds since the epoch.
-
-        Raises:
-            StoreError: If it was never read, and the store does not answer.
-        """
-        return time.time()
-
-    def time_range(self) -> TimeRange:
-        """Return between which times the store's clock is now; any time where it has none.
-
-        Raises:
-            StoreError: If it was never read, and the store does not answer.
-        """
-        return ANY_TIME
-
-    def create_table(self) -> None:
-        """Create the tables unless they exist; return once they can be used."""
+class Tasks(Protocol):
+    """Tasks by their ids: put, read, change and delete them."""
 
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
         """Add tasks whose ids are free.
@@ -384,17 +355,8 @@ class Store(Protocol):
         msg = f"{type(self).__name__} never replaces tasks"
         raise NotImplementedError(msg)
 
-    def claim(self, request: ClaimRequest) -> list[Task]:
-        """Take up to `request.limit` claimable tasks, best first, each by one conditional write."""
-
-    def peek(self, request: ClaimRequest) -> list[Task]:
-        """Return the tasks that a claim would take now, best first, and take none."""
-
-    def delayed(self, queue: str, limit: int) -> list[Task]:
-        """Return some of the delayed tasks, the next due first: at least one page of what comes due."""
-
-    def leased(self, queue: str, limit: int) -> list[Task]:
-        """Return some of the TAKEN tasks, the first lease to end first, as `delayed` does."""
+    def get(self, task_id: str) -> Task | None:
+        """Return a task by its id, strongly consistent."""
 
     def replace(self, task: Task, guard: Guard) -> Task:
         """Store the new version of a task, all but its payload, group and queue.
@@ -446,11 +408,71 @@ class Store(Protocol):
             ConflictError: If the guard does not hold.
         """
 
+    def purge(self, queue: str) -> int:
+        """Delete every task of the queue; return how many."""
+
+    def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
+        """Yield every task of the queue, in an order that `start_after`, a task id, continues."""
+
+    def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
+        """Yield the dead letters of a queue, the last to die first, at the cost of the dead letters only.
+
+        Args:
+            queue: Name of the queue.
+            start_after: Place of the dead letter that the first one follows; None to begin.
+        """
+
+    def index_dead(self, queue: str) -> int:  # noqa: ARG002 - the interface
+        """Bring into the index of `dead` what an earlier version left out; return how many dead letters.
+
+        0 where the tables' migrations do it.
+        """
+        return 0
+
+
+class Lines(Protocol):
+    """The claimable tasks of a queue, by priority level and group."""
+
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        """Take up to `request.limit` claimable tasks, best first, each by one conditional write."""
+
+    def peek(self, request: ClaimRequest) -> list[Task]:
+        """Return the tasks that a claim would take now, best first, and take none."""
+
+    def count_waiting(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, int]:
+        """Count the tasks claimable at `now` by group, reading little more than `at_most` of each line."""
+
+    def newest_created(
+        self, queue: str, now: float, created_after: float, at_most: int
+    ) -> dict[str | None, list[float]]:
+        """Return when tasks claimable at `now` were created, by group: of each line the `at_most` newest."""
+
+    def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
+        """Return the creation time of the oldest task that is claimable at `now`; None if there is none."""
+
+    def oldest_tasks(self, request: OldestRequest) -> list[Task]:
+        """Return the oldest claimable tasks, those of the lowest priority level first."""
+
+    def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
+        """Return counts that cost at most a page per shard, whatever the backlog."""
+
+
+class Agenda(Protocol):
+    """The tasks of a queue with a time to come: delayed, leased or stale."""
+
     def due(self, queue: str, now: float, limit: int) -> Due:
         """Return up to `limit` tasks with an expired lease or a delay that has passed.
 
         Tasks whose row another transaction holds are left out.
         """
+
+    def delayed(self, queue: str, limit: int) -> list[Task]:
+        """Return some of the delayed tasks, the next due first: at least one page of what comes due."""
+
+    def leased(self, queue: str, limit: int) -> list[Task]:
+        """Return some of the TAKEN tasks, the first lease to end first, as `delayed` does."""
 
     def tidy(self, queue: str, now: float, limit: int) -> int:  # noqa: ARG002 - the interface
         """Take stale tasks out of their lines, and delete tasks past their retention.
@@ -472,56 +494,9 @@ class Store(Protocol):
         """Return how many tasks that cannot be read became dead letters here since the last call."""
         return 0
 
-    def put_count(self) -> int:
-        """Return a number that changes with each put of this process; constant if they are not counted."""
-        return 0
 
-    def wait_for_put(self, seen: int, seconds: float) -> None:  # noqa: ARG002 - the interface
-        """Wait until `put_count` differs from `seen`, at most `seconds`."""
-        time.sleep(seconds)
-
-    def get(self, task_id: str) -> Task | None:
-        """Return a task by its id, strongly consistent."""
-
-    def scan(self, queue: str, start_after: str | None = None) -> Iterator[Task]:
-        """Yield every task of the queue, in an order that `start_after`, a task id, continues."""
-
-    def dead(self, queue: str, start_after: DeadPlace | None = None) -> Iterator[Task]:
-        """Yield the dead letters of a queue, the last to die first, at the cost of the dead letters only.
-
-        Args:
-            queue: Name of the queue.
-            start_after: Place of the dead letter that the first one follows; None to begin.
-        """
-
-    def index_dead(self, queue: str) -> int:  # noqa: ARG002 - the interface
-        """Bring into the index of `dead` what an earlier version left out; return how many dead letters.
-
-        0 where the tables' migrations do it.
-        """
-        return 0
-
-    def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
-        """Return counts that cost at most a page per shard, whatever the backlog."""
-
-    def purge(self, queue: str) -> int:
-        """Delete every task of the queue; return how many."""
-
-    def count_waiting(
-        self, queue: str, now: float, created_after: float, at_most: int
-    ) -> dict[str | None, int]:
-        """Count the tasks claimable at `now` by group, reading little more than `at_most` of each line."""
-
-    def newest_created(
-        self, queue: str, now: float, created_after: float, at_most: int
-    ) -> dict[str | None, list[float]]:
-        """Return when tasks claimable at `now` were created, by group: of each line the `at_most` newest."""
-
-    def oldest_created(self, queue: str, now: float, created_after: float) -> float | None:
-        """Return the creation time of the oldest task that is claimable at `now`; None if there is none."""
-
-    def oldest_tasks(self, request: OldestRequest) -> list[Task]:
-        """Return the oldest claimable tasks, those of the lowest priority level first."""
+class Records(Protocol):
+    """The small records that the processes of a queue share, its counts, and its pause."""
 
     def read_record(self, queue: str, name: str) -> SharedRecord | None:
         """Return a shared record; None if there is none."""
@@ -554,6 +529,47 @@ class Store(Protocol):
 
     def set_paused(self, queue: str, *, paused: bool) -> None:
         """Suspend claims, or allow them again."""
+
+
+class Store(Tasks, Lines, Agenda, Records, Protocol):
+    """Durable home of the tasks of one or more queues.
+
+    Attributes:
+        transactions: Present where tasks live in a database with transactions; None elsewhere.
+        history: Present where the store can keep every change of a queue's tasks; None elsewhere.
+        place: Equal for two stores only if an id that is taken in one is taken in the other; None: not known.
+    """
+
+    transactions: Transactions | None = None
+    history: History | None = None
+    place: object = None
+
+    def clock(self) -> float:
+        """Return the time of the store, or of this machine where it has none, in seconds since the epoch.
+
+        Raises:
+            StoreError: If it was never read, and the store does not answer.
+        """
+        return time.time()
+
+    def time_range(self) -> TimeRange:
+        """Return between which times the store's clock is now; any time where it has none.
+
+        Raises:
+            StoreError: If it was never read, and the store does not answer.
+        """
+        return ANY_TIME
+
+    def create_table(self) -> None:
+        """Create the tables unless they exist; return once they can be used."""
+
+    def put_count(self) -> int:
+        """Return a number that changes with each put of this process; constant if they are not counted."""
+        return 0
+
+    def wait_for_put(self, seen: int, seconds: float) -> None:  # noqa: ARG002 - the interface
+        """Wait until `put_count` differs from `seen`, at most `seconds`."""
+        time.sleep(seconds)
 
     def close(self) -> None:
         """Release what this process holds; leases that are still held stay safe."""
