@@ -49,7 +49,7 @@ def main() -> None:
 def measure(part: Part, peers: str | None) -> None:
     """Run a part in a process of its own; its failure ends this one."""
     options = ["--peers", peers] if peers and part.has_peers else []
-    subprocess.run([sys.executable, "-m", f"benchmarks.{part.module}", *options], check=True)  # noqa: S603 - a part of this package
+    subprocess.run([sys.executable, "-m", f"benchmarks.{part.module}", *options], check=True)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def whole_life(
             bench.queue().recover()
 
         cost = bench.measure(f"whole life, claims of {claim_size}", tasks, live)
-        assert bench.queue().stats().success == tasks  # noqa: S101 - a figure of anything else would be wrong
+        assert bench.queue().stats().success == tasks
     return cost
 
 
@@ -105,9 +105,9 @@ def alone(client: DynamoDBClient, tasks: int = 20) -> Cost:
         def live() -> None:
             for number in range(tasks):
                 producer.put(PAYLOAD)
-                assert not passes.all_taken()  # noqa: S101 - a figure of anything else would be wrong
+                assert not passes.all_taken()
                 with passes.slot(f"pass {number}") as entered:
-                    assert entered  # noqa: S101 - a figure of anything else would be wrong
+                    assert entered
                     for claim in worker.claim(limit=SLOTS):
                         worker.complete(claim)
                     for _ in range(round(idle_seconds / poll_seconds)):
@@ -118,7 +118,7 @@ def alone(client: DynamoDBClient, tasks: int = 20) -> Cost:
                 bench.clock.now += EVERY_SECONDS - idle_seconds
 
         cost = bench.measure(ALONE, tasks, live)
-        assert worker.stats().success == tasks  # noqa: S101 - a figure of anything else would be wrong
+        assert worker.stats().success == tasks
     return cost
 
 
@@ -135,7 +135,7 @@ def shed_task(client: DynamoDBClient, max_age_seconds: float | None = None, task
         def go_stale() -> None:
             bench.queue().put_many([{"payload": PAYLOAD, "max_age_seconds": max_age_seconds}] * tasks)
             bench.clock.now += (max_age_seconds or QUEUE_MAX_AGE_SECONDS) + 1
-            assert bench.queue().claim(limit=10) == []  # noqa: S101 - a figure of anything else would be wrong
+            assert bench.queue().claim(limit=10) == []
 
         whose = "the queue's max age" if max_age_seconds is None else "its own, shorter max age"
         return bench.measure(f"shed by {whose}, put included", tasks, go_stale)
@@ -152,7 +152,7 @@ class _Worker:
 
     def claim(self) -> None:
         self.held = self.queue.claim(limit=self.tasks)
-        assert len(self.held) == self.tasks  # noqa: S101 - a figure of anything else would be wrong
+        assert len(self.held) == self.tasks
 
     def bounce(self) -> None:
         for claim in self.held:
@@ -214,7 +214,7 @@ def _recovery(bench: Bench, worker: _Worker) -> Cost:
     bench.clock.now += LEASE_SECONDS
 
     def sweep() -> None:
-        assert bench.queue().recover() == worker.tasks  # noqa: S101 - a figure of anything else would be wrong
+        assert bench.queue().recover() == worker.tasks
         bench.clock.now += LATE_CLAIM_SECONDS + 1
         bench.queue().recover()  # deletes the lease record of the dead worker
 
@@ -265,7 +265,7 @@ def approximate_stats(client: DynamoDBClient, tasks: int) -> Cost:
     with new_bench(client) as bench:
         queue = bench.queue()
         first = queue.get(queue.put(PAYLOAD).task_id)
-        assert first is not None  # noqa: S101 - a figure of anything else would be wrong
+        assert first is not None
         load(client, bench.table, [replace(first, task_id=str(uuid.uuid4())) for _ in range(1, tasks)])
         step = f"approximate stats, {tasks:,} tasks waiting"
         return bench.measure(step, 1, lambda: queue.stats(approximate=True))

@@ -77,7 +77,7 @@ class Bench:
             self.table,
             self.client,
             clock=self.clock,
-            rng=random.Random(7),  # noqa: S311 - jitter
+            rng=random.Random(7),
             lease_seconds=LEASE_SECONDS,
             max_age_seconds=QUEUE_MAX_AGE_SECONDS,
         )

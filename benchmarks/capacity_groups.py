@@ -23,7 +23,7 @@ def groups(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
             return producer.put_many([{"payload": PAYLOAD, "group": group}] * count)
 
         def claim() -> None:
-            assert len(worker.claim(limit=tasks)) == tasks  # noqa: S101 - a figure of anything else would be wrong
+            assert len(worker.claim(limit=tasks)) == tasks
 
         costs = [
             bench.measure("first put of a queue's first group", 1, lambda: put("a", 1)),

@@ -28,7 +28,7 @@ LIMITS: Final = {"freshq --help": 0.35, "freshq put": 0.5, "freshq claim": 0.5, 
 
 def processor_seconds(arguments: list[str]) -> float:
     """Return the processor time of a program, that of the system included."""
-    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL) as program:  # noqa: S603 - of this module
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL) as program:
         _, status, used = os.wait4(program.pid, 0)
         program.returncode = os.waitstatus_to_exitcode(status)
     if program.returncode:

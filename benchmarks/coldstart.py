@@ -117,7 +117,7 @@ def started(
     at_init = (layer / "freshq/aws/settings.py").exists()
     arguments = [json.dumps([str(path) for path in paths]), FUNCTIONS[function], json.dumps(at_init)]
     tracing = {"PATH": os.environ["PATH"], "POWERTOOLS_TRACE_DISABLED": variant.untraced}
-    return subprocess.run(  # noqa: S603 - this interpreter, without its site-packages
+    return subprocess.run(
         [sys.executable, "-I", "-S", *options, "-c", PROGRAM, *arguments],
         env=ENVIRONMENT | tracing,
         capture_output=True,
@@ -130,7 +130,7 @@ def build_commit(commit: str, folder: Path) -> Path:
     """Return the application as a commit built it."""
     source = folder / "source"
     source.mkdir()
-    archive = subprocess.run(  # noqa: S603 - git, with a commit of this repository
+    archive = subprocess.run(
         ["git", "archive", commit],  # noqa: S607 - git on PATH
         cwd=PROJECT,
         capture_output=True,

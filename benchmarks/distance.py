@@ -130,7 +130,7 @@ def far_away(delay_seconds: float) -> Iterator[Far]:
             proxy.join()
 
 
-def _stand_between(port: int, delay_seconds: float, ready: Any, over: Any) -> None:  # noqa: ANN401 - multiprocessing's own
+def _stand_between(port: int, delay_seconds: float, ready: Any, over: Any) -> None:
     """Delay the answers of a server, in this process."""
     with Proxy(port) as proxy:
         proxy.delay_seconds, proxy.fault = delay_seconds, Fault.DELAY

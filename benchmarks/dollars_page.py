@@ -98,7 +98,7 @@ def page(entries: Sequence[Mapping[str, Any]], capacity: Mapping[str, Any], pric
     return "\n\n".join(parts) + "\n"
 
 
-def _wrapped(text: str, **values: Any) -> str:  # noqa: ANN401 - figures and words
+def _wrapped(text: str, **values: Any) -> str:
     return "\n".join(paragraph(" ".join(text.split()).format(**values)))
 
 

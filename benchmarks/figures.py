@@ -51,7 +51,7 @@ def commit(folder: Path = Path()) -> str:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(folder), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603 - git, by name
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *WRITTEN)
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
@@ -64,7 +64,7 @@ def today() -> str:
 
 def write(
     name: str,
-    figures: Any,  # noqa: ANN401 - JSON
+    figures: Any,
     packages: Sequence[str] = (),
     programs: Mapping[str, str] | None = None,
 ) -> Path:
@@ -96,6 +96,6 @@ def is_measured(name: str) -> bool:
     return (RESULTS / f"{name}.json").exists()
 
 
-def figures_of(name: str) -> Any:  # noqa: ANN401 - JSON
+def figures_of(name: str) -> Any:
     """Return only the figures of a part."""
     return read(name)["figures"]

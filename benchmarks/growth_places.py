@@ -115,7 +115,7 @@ class Place:
         """Count the instructions of Python: memory has neither calls nor rows."""
         cost = Cost()
 
-        def count(frame: FrameType, event: str, _argument: object) -> Any:  # noqa: ANN401 - a trace function
+        def count(frame: FrameType, event: str, _argument: object) -> Any:
             frame.f_trace_opcodes = True
             cost.amounts["steps"] += event == "opcode"
             return count
@@ -177,7 +177,7 @@ class SqlPlace(Place):
         super().__init__(Queue.sql(url, name, **options(order)))
         self.queue.create_table()
         store = self.queue.store
-        assert isinstance(store, SqlStore)  # noqa: S101 - for the type
+        assert isinstance(store, SqlStore)
         self._store = store
         self._engine = store.database.engine
         self._is_postgresql = self._engine.dialect.name == "postgresql"
@@ -241,7 +241,7 @@ class SqlPlace(Place):
         connection.set_progress_handler(step, 1)
         raw.close()
 
-    def _explain(self, text: str, arguments: Any, cost: Cost) -> None:  # noqa: ANN401 - of the driver
+    def _explain(self, text: str, arguments: Any, cost: Cost) -> None:
         if text.split(maxsplit=1)[0].upper() not in ("SELECT", "WITH", "UPDATE", "DELETE"):
             return
         prefix = f"EXPLAIN ({PLAN_OPTIONS}, FORMAT JSON)" if self._is_postgresql else "EXPLAIN QUERY PLAN"
@@ -276,11 +276,11 @@ class _Statements:
         database = store.database
         execute = getattr(database, "_execute")  # noqa: B009 - a private name
 
-        def collected(statement: Any, parameters: Any) -> Any:  # noqa: ANN401 - the store's own
+        def collected(statement: Any, parameters: Any) -> Any:
             self.statements.append((statement.text, statement.arguments(parameters)))
             return execute(statement, parameters)
 
-        def note(_connection: Any, _cursor: Any, statement: str, arguments: Any, *_rest: Any) -> None:  # noqa: ANN401 - SQLAlchemy's
+        def note(_connection: Any, _cursor: Any, statement: str, arguments: Any, *_rest: Any) -> None:
             self.statements.append((statement, arguments))
 
         sa.event.listen(database.engine, "before_cursor_execute", note)
@@ -313,6 +313,6 @@ def plan_lines(plan: dict[str, Any], depth: int = 0) -> Iterator[str]:
         yield from plan_lines(part, depth + 1)
 
 
-def options(order: Order) -> Any:  # noqa: ANN401 - options of a queue
+def options(order: Order) -> Any:
     """Return the options of every queue here."""
     return {"order": order, "max_age_seconds": QUEUE_MAX_AGE_SECONDS, "lease_seconds": LEASE_SECONDS}

@@ -61,7 +61,7 @@ def write_events(folder: Path, events: int, files: int = 64, seed: int = 1) -> i
         files: Number of files.
         seed: The same seed gives the same lines.
     """
-    rng = random.Random(f"{seed}/lives")  # noqa: S311 - a simulation
+    rng = random.Random(f"{seed}/lives")
     tape = _Tape(events, rng, seed)
     lines = list(tape.lines())
     count = len(lines)

@@ -58,7 +58,7 @@ def measured(queue: Queue, tasks: int) -> Figures:
     worker = Worker(queue, watch.run, concurrency=SLOTS, poll_seconds=POLL_SECONDS, observer=watch)
     working = threading.Thread(target=worker.run)
     working.start()
-    pauses = random.Random("lone")  # noqa: S311 - a load
+    pauses = random.Random("lone")
     for _ in range(tasks):
         time.sleep(pauses.uniform(2, 3) * POLL_SECONDS)  # the worker waits at another moment each time
         watch.over.clear()

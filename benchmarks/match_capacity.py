@@ -49,7 +49,7 @@ class MatchMeter:
     actions: int = 0
     sent: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
-    def ask(self, params: dict[str, Any], model: Any, **_rest: Any) -> dict[str, Any]:  # noqa: ANN401 - botocore's
+    def ask(self, params: dict[str, Any], model: Any, **_rest: Any) -> dict[str, Any]:
         """Count a call, and have DynamoDB return what it consumes."""
         self.calls[model.name] += 1
         self.sent.append((model.name, params))
@@ -62,7 +62,7 @@ class MatchMeter:
             self.write_units += UNITS_AN_ACTION
         return params | {"ReturnConsumedCapacity": "TOTAL"}
 
-    def count(self, parsed: dict[str, Any], model: Any, **_rest: Any) -> None:  # noqa: ANN401 - botocore's
+    def count(self, parsed: dict[str, Any], model: Any, **_rest: Any) -> None:
         """Add the consumption of a call that is not a transaction."""
         if model.name == "TransactWriteItems":
             return
@@ -73,7 +73,7 @@ class MatchMeter:
             self.write_units += units
 
 
-def size_bytes(value: Any) -> int:  # noqa: ANN401 - a part of an item
+def size_bytes(value: Any) -> int:
     """Return the approximate size of an item: its names and texts in UTF-8."""
     if isinstance(value, dict):
         return sum(len(name.encode()) + size_bytes(part) for name, part in value.items())

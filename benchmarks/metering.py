@@ -48,11 +48,11 @@ class Meter:
     calls: Counter[str] = field(default_factory=Counter)
     refused: int = 0
 
-    def ask(self, params: dict[str, Any], **_rest: Any) -> dict[str, Any]:  # noqa: ANN401 - botocore's
+    def ask(self, params: dict[str, Any], **_rest: Any) -> dict[str, Any]:
         """Make DynamoDB report what a call consumes."""
         return params | {"ReturnConsumedCapacity": "INDEXES"}
 
-    def count(self, parsed: dict[str, Any], model: Any, **_rest: Any) -> None:  # noqa: ANN401 - botocore's
+    def count(self, parsed: dict[str, Any], model: Any, **_rest: Any) -> None:
         """Add up what a call consumed."""
         self.calls[model.name] += 1
         if parsed.get("Error", {}).get("Code") == "ConditionalCheckFailedException":

@@ -74,7 +74,7 @@ def interval(values: Sequence[float]) -> dict[str, float]:
     return {"mean": round(min(1.0, fmean(values)), 4), "half_width": round(half, 4)}
 
 
-def offered(load: float, seed: int, **more: Any) -> Load:  # noqa: ANN401 - of Source
+def offered(load: float, seed: int, **more: Any) -> Load:
     """Return tasks that arrive at random at a load, given as a multiple of capacity; each takes the same."""
     usual: dict[str, Any] = {"duration_seconds": SECONDS, "service": ServiceDistribution.DET}
     return Source(

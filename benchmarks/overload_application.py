@@ -181,7 +181,7 @@ def _run_seconds(lives: Sequence[Life]) -> float:
 
 def _offer(applications: Sequence[_Application], load: float, seconds: float) -> float:
     """Put the same tasks into every queue at random times; return when that began."""
-    rng = random.Random(11)  # noqa: S311 - arrivals
+    rng = random.Random(11)
     rate_per_second = load * SERVERS / MEASURED_TASK_SECONDS
     with ThreadPoolExecutor(PUTTERS) as pool:
         began, at, puts = time.time(), 0.0, []

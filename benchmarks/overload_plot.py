@@ -70,7 +70,7 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     file.write_bytes(recompressed(file.read_bytes()))
 
 
-def _loads(report: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of Altair, a layered chart
+def _loads(report: Mapping[str, Any]) -> Any:
     rows = [{**row, **_band(row)} for row in report["by_load"]]
     x, y = _load_axis("load, as a multiple of what can be done"), _share("done in time, of what can be done")
     return alt.layer(
@@ -91,7 +91,7 @@ def _loads(report: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of Altair, a lay
     ).properties(width=WIDTH, height=HEIGHT)
 
 
-def _burst(rows: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401 - of Altair, a layered chart
+def _burst(rows: Sequence[Mapping[str, Any]]) -> Any:
     scale = alt.Scale(domain=list(SHOWN), nice=False, clamp=True)
     x = alt.X(
         "second:Q",
@@ -117,7 +117,7 @@ def _burst(rows: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401 - of Altai
     )
 
 
-def _flood(figures: Sequence[Mapping[str, Any]]) -> Any:  # noqa: ANN401 - of Altair, a layered chart
+def _flood(figures: Sequence[Mapping[str, Any]]) -> Any:
     rows = [{**row, **_band(row)} for row in figures]
     x, y = _load_axis("load of the flood"), _share("its tasks done in time")
     return alt.layer(

@@ -54,7 +54,7 @@ MAX_TASKS: Final = 100_000
 def cold(events: Path, out: Path) -> dict[str, Any]:
     """Run the command in a new process, and return its summary."""
     command = [sys.executable, "-m", "freshq_pipeline", "run", "--events", str(events), "--out", str(out)]
-    done = subprocess.run(  # noqa: S603 - no shell
+    done = subprocess.run(
         # Without an index lag, which DuckDB does not know.
         [*command, "--index-lag-seconds", "0", "--master", MASTER, "--memory", MEMORY, "--json"],
         check=True,

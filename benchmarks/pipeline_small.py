@@ -66,7 +66,7 @@ def cost(command: list[str], cache: Path) -> Cost:
     """
     before, start = os.times(), time.perf_counter()
     environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
-    subprocess.run(command, check=True, capture_output=True, env=environment)  # noqa: S603 - no shell
+    subprocess.run(command, check=True, capture_output=True, env=environment)
     seconds, after = time.perf_counter() - start, os.times()
     of_children = (after.children_user - before.children_user, after.children_system - before.children_system)
     return Cost(round(seconds, 1), round(sum(of_children), 1))

@@ -70,7 +70,7 @@ def divided(number: int, parts: int) -> list[int]:
     return [number // parts + (part < number % parts) for part in range(parts)]
 
 
-def timed(job: Callable[..., None], workers: int, *arguments: Any) -> float:  # noqa: ANN401 - the job's own
+def timed(job: Callable[..., None], workers: int, *arguments: Any) -> float:
     """Run a job in its processes; return the seconds from the first start to the last end.
 
     Args:
@@ -92,7 +92,7 @@ def timed(job: Callable[..., None], workers: int, *arguments: Any) -> float:  # 
     return float(max(end for _start, end in spans) - min(start for start, _end in spans))
 
 
-def _child(job: Any, workers: int, barrier: Any, results: Any, arguments: tuple[Any, ...]) -> None:  # noqa: ANN401 - multiprocessing's own
+def _child(job: Any, workers: int, barrier: Any, results: Any, arguments: tuple[Any, ...]) -> None:
     started: list[float] = []
 
     def ready() -> None:

@@ -78,7 +78,7 @@ def drain_file(python: str, peer: str, file: Path, jobs: int) -> float:
 
 
 def _output(python: str, *arguments: str) -> str:
-    done = subprocess.run(  # noqa: S603 - fixed arguments
+    done = subprocess.run(
         [python, PROGRAM, *arguments],
         check=True,
         stdout=subprocess.PIPE,
@@ -93,7 +93,7 @@ def _seconds(
 ) -> float:
     """Start a process for each list of arguments, all at once; return the seconds that the peer recorded."""
     running = [
-        subprocess.Popen(  # noqa: S603 - fixed arguments
+        subprocess.Popen(
             [python, PROGRAM, verb, peer, server.conninfo, *each],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -158,7 +158,7 @@ def drain_pgbench(server: Server, folder: Path, workers: int, jobs: int) -> floa
     pgbench = shutil.which("pgbench") or "pgbench"
     options = ["--no-vacuum", "--protocol=prepared", f"--client={workers}", f"--jobs={min(2, workers)}"]
     where = [f"--host={server.host}", f"--port={server.port}", "--username=freshq", "postgres"]
-    output = subprocess.run(  # noqa: S603 - fixed arguments, no shell
+    output = subprocess.run(
         [pgbench, *options, f"--transactions={jobs // workers}", f"--file={script}", *where],
         check=True,
         capture_output=True,

@@ -159,7 +159,7 @@ def _pythons(whole: Mapping[str, Any]) -> str:
     return f"{own}, the others {others}" if others else own
 
 
-def _files(parts: Sequence[Part] | Any) -> Iterator[str]:  # noqa: ANN401 - a view of a dictionary's values
+def _files(parts: Sequence[Part] | Any) -> Iterator[str]:
     return (file for part in parts for file in part.files if is_measured(file))
 
 

@@ -198,12 +198,12 @@ def celery(where: str) -> Peer:
     return Peer(runs, fill, work)
 
 
-def sqlite_huey(file: str, **options: Any) -> Any:  # noqa: ANN401 - the peer's own
+def sqlite_huey(file: str, **options: Any) -> Any:
     """Return a huey that does not wait for the disk; its own `fsync=False` keeps less than the others do."""
     package, storage = importlib.import_module("huey"), importlib.import_module("huey.storage")
 
     class _Storage(storage.SqliteStorage):  # type: ignore[misc,name-defined]
-        def _create_connection(self) -> Any:  # noqa: ANN401 - the peer's own
+        def _create_connection(self) -> Any:
             connection = super()._create_connection()
             connection.execute("PRAGMA synchronous=NORMAL")
             return connection

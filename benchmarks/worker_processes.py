@@ -84,7 +84,7 @@ def together(contender: str, url: str, tasks: int, concurrency: int, processes: 
     return [Span(*each) for each in found if each]
 
 
-def _process(job: Job, number: int, spans: Any) -> None:  # noqa: ANN401 - multiprocessing's own
+def _process(job: Job, number: int, spans: Any) -> None:
     """Work in a process of its own, which logs no task, and tell the span; nothing if it had no task."""
     logging.disable(logging.WARNING)
     queue = opened(job.url)

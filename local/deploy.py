@@ -156,7 +156,7 @@ def _sam(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Run the SAM CLI; raise a DeployError with its last lines if it fails."""
     with tempfile.TemporaryDirectory(prefix="freshq-sam-") as temporary:
         settings = {"SAM_CLI_TELEMETRY": "0", "SAM_CLI_POLL_DELAY": "0.2", "TMPDIR": temporary}
-        process = subprocess.Popen(  # noqa: S603 - this interpreter, arguments made here
+        process = subprocess.Popen(
             [sys.executable, "-m", "samcli", *arguments],
             env={**environment, **settings},
             stdin=subprocess.DEVNULL,

@@ -127,7 +127,7 @@ class Emulator:
         with socket.create_server((_HOST, 0), backlog=_BACKLOG) as server, self.log.open("wb") as log:
             port = int(server.getsockname()[1])
             self.endpoint_url = f"http://{_HOST}:{port}"
-            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, a file beside this one
+            self._process = subprocess.Popen(
                 [sys.executable, "-P", str(_PROCESS), str(server.fileno())],
                 env=self.environment | self._settings(port),
                 cwd=self._folder,

@@ -79,7 +79,7 @@ def _read_shard(client: DynamoDBStreamsClient, stream_arn: str, shard_id: str) -
         iterator = page.get("NextShardIterator", "")
 
 
-def _image(image: Any) -> Image | None:  # noqa: ANN401 - the client's own form
+def _image(image: Any) -> Image | None:
     return dict(image) if image else None
 
 

@@ -34,7 +34,7 @@ class BatchingWindows:
     meanwhile, such as the records that a client asks for, is not held back.
     """
 
-    def __init__(self, mappings: Any, streams: Any, clock: Callable[[], float] = time.monotonic) -> None:  # noqa: ANN401 - modules without types
+    def __init__(self, mappings: Any, streams: Any, clock: Callable[[], float] = time.monotonic) -> None:
         """Replace two functions of the emulator.
 
         Args:
@@ -42,15 +42,15 @@ class BatchingWindows:
             streams: Its module of streams.
             clock: Returns the time in seconds.
         """
-        self._wake: threading.Event = mappings._esm_wake  # noqa: SLF001 - ministack has no public place for it
-        self._each_mapping = mappings._iter_all_esms  # noqa: SLF001 - as above
+        self._wake: threading.Event = mappings._esm_wake
+        self._each_mapping = mappings._iter_all_esms
         self._records_since = streams.stream_records_since
         self._clock = clock
         # In each thread the mapping that it reads for, in `mapping`.
         self._reading = threading.local()
         # Where the next batch begins, and when its first record was seen, by mapping.
         self._first_seen: dict[str, tuple[int, float]] = {}
-        mappings._iter_all_esms = self._iterate  # noqa: SLF001 - as above
+        mappings._iter_all_esms = self._iterate
         streams.stream_records_since = self._full_or_due
 
     def _iterate(self) -> Iterator[tuple[Any, ...]]:
@@ -59,7 +59,7 @@ class BatchingWindows:
             yield found
         self._reading.mapping = {}
 
-    def _full_or_due(self, table: str, position: int, limit: int, **place: Any) -> list[Any]:  # noqa: ANN401 - ministack's
+    def _full_or_due(self, table: str, position: int, limit: int, **place: Any) -> list[Any]:
         records: list[Any] = self._records_since(table, position, limit, **place)
         reader: dict[str, Any] = getattr(self._reading, "mapping", {})
         window_seconds = float(reader.get("MaximumBatchingWindowInSeconds") or 0)
@@ -85,21 +85,21 @@ def with_parents(record: Mapping[str, Any], pattern: Mapping[str, Any]) -> dict[
     return {**record, **parents}
 
 
-def mend_filters(mappings: Any) -> None:  # noqa: ANN401 - a module without types
+def mend_filters(mappings: Any) -> None:
     """Have the emulator's filters match records in which levels are missing.
 
     Args:
         mappings: The emulator's module of event source mappings.
     """
-    matches = mappings._match_esm_filter  # noqa: SLF001 - ministack has no public place for it
+    matches = mappings._match_esm_filter
 
     def matches_with_parents(record: Mapping[str, Any], pattern: Mapping[str, Any]) -> bool:
         return bool(matches(with_parents(record, pattern), pattern))
 
-    mappings._match_esm_filter = matches_with_parents  # noqa: SLF001 - as above
+    mappings._match_esm_filter = matches_with_parents
 
 
-def unpack_once(runtime: Any, folder: Path) -> None:  # noqa: ANN401 - a module without types
+def unpack_once(runtime: Any, folder: Path) -> None:
     """Have the emulator unpack a package once for all processes of functions, which only read it.
 
     Args:
@@ -109,7 +109,7 @@ def unpack_once(runtime: Any, folder: Path) -> None:  # noqa: ANN401 - a module 
     one_at_a_time = threading.Lock()
 
     class Package(zipfile.ZipFile):
-        def extractall(self, path: Any = None, *_options: Any) -> None:  # noqa: ANN401 - as the emulator calls it
+        def extractall(self, path: Any = None, *_options: Any) -> None:
             content = sorted((part.filename, part.CRC) for part in self.infolist())
             kept = folder / sha256(repr(content).encode()).hexdigest()
             with one_at_a_time:
@@ -128,11 +128,11 @@ def _end_with_parent() -> None:
 
 
 def _main(descriptor: int) -> None:
-    from hypercorn.asyncio import serve  # noqa: PLC0415 - tests of the windows do without the emulator
-    from hypercorn.config import Config  # noqa: PLC0415 - as above
-    from ministack.app import app  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
-    from ministack.core import lambda_runtime  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
-    from ministack.services import dynamodb, lambda_svc  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
+    from hypercorn.asyncio import serve
+    from hypercorn.config import Config
+    from ministack.app import app  # type: ignore[import-untyped]
+    from ministack.core import lambda_runtime  # type: ignore[import-untyped]
+    from ministack.services import dynamodb, lambda_svc  # type: ignore[import-untyped]
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     BatchingWindows(lambda_svc, dynamodb)

@@ -126,7 +126,7 @@ def main(size: int, children: int, results: Path) -> None:
     chosen: list[Any] = []
     counts: Counter[str] = Counter()
 
-    def collect(*, mutant_names: Any) -> Any:  # noqa: ANN401 - mutmut's
+    def collect(*, mutant_names: Any) -> Any:
         mutants, files = _collect(mutant_names=mutant_names)
         chosen[:] = sampled(mutants, size)
         counts.update(room_of(name) for _file, name, _status in mutants)
@@ -144,7 +144,7 @@ def main(size: int, children: int, results: Path) -> None:
     results.write_text(json.dumps(found, indent=1), "utf-8")
 
 
-def outcome(file: Any, name: str, _before: object) -> dict[str, str]:  # noqa: ANN401 - mutmut's
+def outcome(file: Any, name: str, _before: object) -> dict[str, str]:
     """Return what became of a mutant."""
     status = mutmut.status_by_exit_code[file.exit_code_by_key[name]]
     change = mutmut.get_diff_for_mutant(name, path=file.path) if status != "killed" else ""

@@ -48,7 +48,7 @@ def run_tests(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
     """Run a command, show its output as it comes, and return its exit status and that output."""
-    with subprocess.Popen(  # noqa: S603 - pytest of this interpreter
+    with subprocess.Popen(
         command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
         lines = []
@@ -62,13 +62,13 @@ def main() -> None:
     """Install that Spark into a temporary folder, run the tests with it, and exit with their status."""
     with tempfile.TemporaryDirectory(prefix="freshq-newest-spark-") as folder:
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        done = subprocess.run([*install, f"--target={folder}", allowed()], check=False)  # noqa: S603 - this pip
+        done = subprocess.run([*install, f"--target={folder}", allowed()], check=False)
         if done.returncode != 0:
             sys.exit("newest-spark: pip could not install Spark")
         before = os.environ.get("PYTHONPATH")
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [folder, before]))}
         environment.pop("SPARK_HOME", None)
-        subprocess.run([sys.executable, "-c", _VERSION], env=environment, check=True)  # noqa: S603 - this one
+        subprocess.run([sys.executable, "-c", _VERSION], env=environment, check=True)
         tests = [sys.executable, "-m", "pytest", "--quiet", *TESTS]
         sys.exit(run_tests(tests, environment))
 

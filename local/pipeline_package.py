@@ -96,7 +96,7 @@ def _install(site: Path, chosen: list[str]) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-warn-conflicts", "--no-compile", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     command += [*chosen, f"--target={site}", f"--requirement={REQUIREMENTS}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - this pip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise PackageError("pip could not install the environment:\n" + done.stderr.strip()[-1000:])
 

@@ -77,7 +77,7 @@ def run_pipeline(events: Path, out: Path, as_of_ms: int) -> dict[str, Any]:
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "freshq_pipeline", "run", "--json"]
     command += ["--events", str(events), "--out", str(out), "--as-of", str(as_of_ms)]
-    process = subprocess.Popen(  # noqa: S603 - this interpreter, this project's module
+    process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:

@@ -85,7 +85,7 @@ def _git(project: Path, *arguments: str) -> str:
 
 
 def _run(project: Path, *command: str) -> str:
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         msg = f"{' '.join(command[:4])} failed:\n{(done.stdout + done.stderr).strip()[-2000:]}"
         raise ReleaseError(msg)

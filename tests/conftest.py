@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 REGION = "eu-west-1"
 os.environ.update(
     AWS_ACCESS_KEY_ID="test",
-    AWS_SECRET_ACCESS_KEY="test",  # noqa: S106 - names no account
+    AWS_SECRET_ACCESS_KEY="test",
     AWS_DEFAULT_REGION=REGION,
     AWS_EC2_METADATA_DISABLED="true",
     POWERTOOLS_SERVICE_NAME="freshq",

@@ -64,8 +64,8 @@ def _requested(events: str, out: str, options: Options) -> RunRequest:
     Raises:
         BadInput: If Spark here cannot read or write an address.
     """
-    from freshq_pipeline.spark.session import submitted  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
+    from freshq_pipeline.spark.session import submitted
+    from freshq_pipeline.storage.folder import Folder
 
     for name, address in (("events", events), ("out", out)):
         # A configuration of Spark's own may give it what the package from PyPI lacks.
@@ -85,7 +85,7 @@ class Spark:
 
     def session(self, tuning: Tuning) -> AbstractContextManager[SparkSession]:
         """Return a session with settings for the input, which starts when it is entered."""
-        from freshq_pipeline.spark.session import spark_session  # noqa: PLC0415 - an extra
+        from freshq_pipeline.spark.session import spark_session
 
         load_ahead()
         return spark_session(self.master, self.memory, tuning)
@@ -112,13 +112,13 @@ class Scenarios:
 
     def days(self) -> DayRange:
         """Return the days of creation of the tasks."""
-        from freshq_pipeline.replays.days import DayRange  # noqa: PLC0415 - an extra
+        from freshq_pipeline.replays.days import DayRange
 
         return DayRange(self.since, self.until)
 
     def grid(self) -> Grid:
         """Return the parsed scenarios."""
-        from freshq_pipeline.replays.grid import Grid, parse_numbers, parse_orders  # noqa: PLC0415 - an extra
+        from freshq_pipeline.replays.grid import Grid, parse_numbers, parse_orders
 
         deadlines: tuple[float | None, ...] = (None,)
         if self.deadline_seconds is not None:
@@ -172,8 +172,8 @@ def run(
     events: EventsOption, out: OutOption, options: Options, spark: Spark, as_json: JsonOption = False
 ) -> None:
     """Compute tables, summary and report from a folder of changes; later runs read only new files."""
-    from freshq_pipeline.runs.batch import execute  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.state import SUMMARY  # noqa: PLC0415 - an extra
+    from freshq_pipeline.runs.batch import execute
+    from freshq_pipeline.storage.state import SUMMARY
 
     request = _requested(events, out, options)
     summary = None
@@ -205,14 +205,14 @@ def stream(
     SIGTERM or Ctrl-C ends it after the batch in progress, with the exit status that it has without; a second
     one ends it at once.
     """
-    from freshq_pipeline.gold.new_violations import without_new  # noqa: PLC0415 - an extra
-    from freshq_pipeline.report.batches import Batches  # noqa: PLC0415 - an extra
-    from freshq_pipeline.runs.batch import plan  # noqa: PLC0415 - an extra
-    from freshq_pipeline.runs.stopping import asked_to_stop  # noqa: PLC0415 - an extra
-    from freshq_pipeline.runs.stream import stream as follow  # noqa: PLC0415 - an extra
-    from freshq_pipeline.spark.tuning import LARGE  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.state import SUMMARY  # noqa: PLC0415 - an extra
+    from freshq_pipeline.gold.new_violations import without_new
+    from freshq_pipeline.report.batches import Batches
+    from freshq_pipeline.runs.batch import plan
+    from freshq_pipeline.runs.stopping import asked_to_stop
+    from freshq_pipeline.runs.stream import stream as follow
+    from freshq_pipeline.spark.tuning import LARGE
+    from freshq_pipeline.storage.folder import Folder
+    from freshq_pipeline.storage.state import SUMMARY
 
     if every_seconds is not None and not 0 < every_seconds < float("inf"):
         msg = f"every-seconds: must be greater than 0, got {every_seconds:g}"
@@ -243,9 +243,9 @@ def replay(
 
     Exits with status 5 if the replay of the recorded policy is more than 5 % off the recording.
     """
-    from freshq_pipeline.replays.published import replay_published  # noqa: PLC0415 - an extra
-    from freshq_pipeline.runs.batch import as_before, execute, plan  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.state import SUMMARY  # noqa: PLC0415 - an extra
+    from freshq_pipeline.replays.published import replay_published
+    from freshq_pipeline.runs.batch import as_before, execute, plan
+    from freshq_pipeline.storage.state import SUMMARY
 
     grid, days = scenarios.grid(), scenarios.days()
     # A replay must not change how the current tables were made.
@@ -262,8 +262,8 @@ def replay(
 @app.command()
 def report(out: OutOption) -> None:
     """Write the report of the current run again."""
-    from freshq_pipeline.report.page import REPORT, write_report  # noqa: PLC0415 - an extra
-    from freshq_pipeline.storage.folder import Folder  # noqa: PLC0415 - an extra
+    from freshq_pipeline.report.page import REPORT, write_report
+    from freshq_pipeline.storage.folder import Folder
 
     folder = Folder(out)
     write_report(folder)
@@ -286,7 +286,7 @@ def pull(
     """Copy the landed events of a stack or of a SQL queue; later pulls copy only new ones."""
     if sum(source is not None for source in (stack, queue, match_queue)) != 1:
         raise BadInput("pull: give either --stack NAME or --queue URL or --match-queue URL")
-    from freshq_pipeline.cluster.pulling import from_address, from_stack  # noqa: PLC0415 - an extra
+    from freshq_pipeline.cluster.pulling import from_address, from_stack
 
     console = Console(stderr=True)
     with Progress(*Progress.get_default_columns(), console=console, disable=not console.is_terminal) as bar:
@@ -323,9 +323,9 @@ def submit(
 
     Each command has the options that it has here. A stream reads what there is, and ends.
     """
-    from freshq_pipeline.cluster.commands import options_of  # noqa: PLC0415 - an extra
-    from freshq_pipeline.cluster.submit import Job  # noqa: PLC0415 - an extra
-    from freshq_pipeline.cluster.submit import submit as start  # noqa: PLC0415 - an extra
+    from freshq_pipeline.cluster.commands import options_of
+    from freshq_pipeline.cluster.submit import Job
+    from freshq_pipeline.cluster.submit import submit as start
 
     if command is Command.REPLAY:
         scenarios.check()

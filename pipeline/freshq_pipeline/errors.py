@@ -33,13 +33,13 @@ class PipelineError(Exception):
     status = FAILED_STATUS
 
 
-class BadInput(PipelineError):  # noqa: N818 - it names the input, as ValueError does
+class BadInput(PipelineError):
     """The events or an option cannot be used."""
 
     status = BAD_INPUT_STATUS
 
 
-class Unfinished(PipelineError):  # noqa: N818 - it names the state
+class Unfinished(PipelineError):
     """The tables are published, but what follows failed; the next run makes up for it."""
 
     status = UNFINISHED_STATUS
@@ -49,7 +49,7 @@ class NotRegistered(Unfinished):
     """The tables are published, but a catalog does not have them."""
 
 
-class Overtaken(PipelineError):  # noqa: N818 - it names the state
+class Overtaken(PipelineError):
     """Another run was published after this one had begun, so this one published nothing."""
 
     def __init__(self, out: str) -> None:
@@ -57,7 +57,7 @@ class Overtaken(PipelineError):  # noqa: N818 - it names the state
         super().__init__(f"out: another run published in {out} meanwhile; run again")
 
 
-class Interrupted(PipelineError):  # noqa: N818 - as KeyboardInterrupt
+class Interrupted(PipelineError):
     """Ctrl-C stopped the command, but not the run that it follows."""
 
     status = INTERRUPTED_STATUS

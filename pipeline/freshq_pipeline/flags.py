@@ -89,7 +89,7 @@ def with_options(*without: str) -> Callable[[Callable[..., None]], Callable[...,
             shared.setdefault(one.name, one)
 
         @wraps(command)
-        def expanded(**values: Any) -> None:  # noqa: ANN401 - of any option
+        def expanded(**values: Any) -> None:
             for name, options in groups.items():
                 values[name] = hints[name](**{one.name: values[one.name] for one in options})
             for one in shared:
@@ -107,7 +107,7 @@ def with_options(*without: str) -> Callable[[Callable[..., None]], Callable[...,
     return decorate
 
 
-def _options_of(group: Any, without: tuple[str, ...]) -> list[inspect.Parameter]:  # noqa: ANN401 - a dataclass
+def _options_of(group: Any, without: tuple[str, ...]) -> list[inspect.Parameter]:
     types = get_type_hints(group)
     options = []
     for one in fields(group):
@@ -122,7 +122,7 @@ def _flag(name: str) -> str:
     return FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
-def given(options: Any, context: typer.Context) -> dict[str, str | None]:  # noqa: ANN401 - a dataclass
+def given(options: Any, context: typer.Context) -> dict[str, str | None]:
     """Return the options of a dataclass that the user gave: flags with values, None for a switch."""
     values = {
         _flag(one.name): getattr(options, one.name)
@@ -132,6 +132,6 @@ def given(options: Any, context: typer.Context) -> dict[str, str | None]:  # noq
     return {flag: None if value is True else str(value) for flag, value in values.items()}
 
 
-def flags_of(group: Any, *without: str) -> set[str]:  # noqa: ANN401 - a dataclass
+def flags_of(group: Any, *without: str) -> set[str]:
     """Return the flags of a dataclass, but for some of its fields."""
     return {_flag(one.name) for one in fields(group) if one.name not in without}

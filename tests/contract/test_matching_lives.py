@@ -228,7 +228,7 @@ def test_a_change_that_is_not_made_leaves_no_event(engine: sa.Engine) -> None:
     resource = store.get("ellen")
     assert resource is not None
     with pytest.raises(ChangedError):
-        store.commit(Change(replace(resource, token="another"), None, at=1.0))  # noqa: S106 - no secret
+        store.commit(Change(replace(resource, token="another"), None, at=1.0))
     queue.enqueue("ellen")
     with pytest.raises(WrongResourceState):
         queue.enqueue("ellen")

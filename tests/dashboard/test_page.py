@@ -28,7 +28,7 @@ TURN_SECONDS = 0.02
 # A change is a put, or a claim with its end: as many as the two make together are shown as rates.
 CHANGES_PER_SECOND = PUT_PER_SECOND + CLAIMED_PER_SECOND
 EVIL = "<img src=x onerror=\"document.title='evil'\">"
-SECRET_WORD = "only-on-request"  # noqa: S105 - it is what a payload says
+SECRET_WORD = "only-on-request"
 
 
 @dataclass

@@ -96,13 +96,13 @@ def ran(rows: list[Row], **names: Any) -> None:
     """Run the Python of a section, one line after the other; what is a comparison must hold."""
     for row in rows:
         *before, last = ast.parse(row.python).body
-        exec(compile(ast.Module(before, []), row.feature, "exec"), names)  # noqa: S102 - our own page
+        exec(compile(ast.Module(before, []), row.feature, "exec"), names)
         if isinstance(last, ast.Expr):
             compared = isinstance(last.value, ast.Compare | ast.BoolOp | ast.UnaryOp)
             value = eval(compile(ast.Expression(last.value), row.feature, "eval"), names)  # noqa: S307 - likewise
             assert value is True or not compared, f"{row.feature}: {row.python}"
         else:
-            exec(compile(ast.Module([last], []), row.feature, "exec"), names)  # noqa: S102 - as above
+            exec(compile(ast.Module([last], []), row.feature, "exec"), names)
 
 
 def to_local(client: DynamoDBClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-m", "local.demo"]
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # noqa: S603 - this interpreter, this project's module
+    return subprocess.Popen(
         COMMAND,
         cwd=PROJECT,
         env=os.environ | {FOLDER_VARIABLE: str(folder)},

@@ -27,7 +27,7 @@ class Environment:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command of this environment, away from the checkout."""
         program, *arguments = command
-        return subprocess.run(  # noqa: S603 - a program of this environment
+        return subprocess.run(
             [str(self.folder / "bin" / program), *arguments],
             cwd=self.folder,
             env={"PATH": os.environ["PATH"], "HOME": str(self.folder), "AWS_DEFAULT_REGION": "us-east-1"},
@@ -71,7 +71,7 @@ def install(names: set[str], site: Path) -> None:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel once."""
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(  # noqa: S603 - this interpreter's hatchling
+    subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)],
         cwd=REPOSITORY,
         capture_output=True,
@@ -85,7 +85,7 @@ def environment(wheel: Path, folder: Path, *extras: str) -> Environment:
     """Make a fresh environment with the wheel, what it needs, and what the extras need."""
     venv.create(folder, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
-    subprocess.run(  # noqa: S603 - this interpreter's pip
+    subprocess.run(
         [
             *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder), "install"),
             *("--quiet", "--no-deps", "--no-index", str(wheel)),

@@ -48,7 +48,7 @@ def test_the_notebook_picks_a_max_age(
     names: dict[str, Any] = {}
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type == "code":
-            exec(compile(cell.source, f"cell {number}", "exec"), names)  # noqa: S102 - the notebook's own code
+            exec(compile(cell.source, f"cell {number}", "exec"), names)
     summary = names["recorded"].summary
     assert (summary["tasks"], summary["success"], summary["shed"]) == (725, 250, 475)
     assert names["tasks"].where("queue = 'mail' and in_time").count() == 5
@@ -67,6 +67,6 @@ def test_the_notebook_picks_a_max_age(
     # With no max age that fits, the last two cells say so.
     names["OLDEST_SECONDS"] = 0.0
     for cell in [cell for cell in notebook.cells if cell.cell_type == "code"][-2:]:
-        exec(compile(cell.source, "again", "exec"), names)  # noqa: S102 - the notebook's own code
+        exec(compile(cell.source, "again", "exec"), names)
     assert "No max age of these keeps 99 of 100 waits within 0 s. Try shorter ones" in capsys.readouterr().out
     assert "No max age of these" in (tmp_path / "out/max_age.svg").read_text()

@@ -107,7 +107,7 @@ def sound_blocks() -> dict[bytes, list[dict[str, Any]]]:
 @pytest.mark.parametrize("scan", [True, False])
 def test_both_make_the_same_events(
     sound_blocks: dict[bytes, list[dict[str, Any]]],
-    scan: bool,  # noqa: FBT001 - of the parametrization
+    scan: bool,
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:

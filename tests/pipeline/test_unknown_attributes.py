@@ -45,7 +45,7 @@ def with_attributes() -> Recording:
 
 @pytest.mark.parametrize("form", [Format.STREAMS, Format.KINESIS, Format.EXPORT])
 @pytest.mark.parametrize("scan", [True, False])
-def test_names_are_kept_without_values(form: Format, scan: bool, spark: SparkSession, tmp_path: Path) -> None:  # noqa: FBT001 - of the parametrization
+def test_names_are_kept_without_values(form: Format, scan: bool, spark: SparkSession, tmp_path: Path) -> None:
     lines = lines_of(with_attributes(), form)
     write_lines(tmp_path / "a.json", lines)
     events = canonical_files(spark, [str(tmp_path / "a.json")], form, scan=scan)

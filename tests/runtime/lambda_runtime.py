@@ -136,7 +136,7 @@ class LambdaRuntime:
         program = emulator()
         assert program is not None
         self._port, api_port = _free_ports()
-        self._process = subprocess.Popen(  # noqa: S603 - SAM CLI's program, this interpreter
+        self._process = subprocess.Popen(
             [
                 *(str(program), "--runtime-interface-emulator-address", f"127.0.0.1:{self._port}"),
                 *("--runtime-api-address", f"127.0.0.1:{api_port}", "--log-level", "error"),

@@ -175,7 +175,7 @@ def sessions(
         endpoint_url=dynamodb_local.meta.endpoint_url,
         region_name=REGION,
         aws_access_key_id=ACCESS_KEY,
-        aws_secret_access_key="none",  # noqa: S106 - DynamoDB Local checks none
+        aws_secret_access_key="none",
     )
     with AwsStub() as stub, ThreadPoolExecutor(4) as pool:
         cloud = Cloud(template, runtime_folder(tmp_path_factory.mktemp("runtime")), client, stub)

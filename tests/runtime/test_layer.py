@@ -60,7 +60,7 @@ def test_a_start_loads_what_the_function_uses_and_little_else(
     logical_id = "".join(part.title() for part in function.split("_")) + "Function"
     layer = application / "FreshqLayer" / "python"
     paths = [application / logical_id, layer, runtime_folder(tmp_path)]
-    done = subprocess.run(  # noqa: S603 - this interpreter, without its site-packages
+    done = subprocess.run(
         [sys.executable, "-B", "-I", "-S", "-c", PROGRAM, json.dumps([str(path) for path in paths])],
         env=ENVIRONMENT | {"PATH": os.environ["PATH"]},
         capture_output=True,
@@ -103,7 +103,7 @@ def dry_run(tmp_path: Path) -> Callable[[str], str]:
         other = tmp_path / on_path
         other.write_text(f"#!/bin/sh\nexit $([ {on_path} = python3.99 ]; echo $?)\n")
         other.chmod(0o755)
-        return subprocess.run(  # noqa: S603 - make, of this machine
+        return subprocess.run(
             [make, "-n", "build-FreshqLayer", "ARTIFACTS_DIR=/layer", "LAYER_RUNTIME=python3.99"],
             cwd=PROJECT / "layers" / "freshq",
             env={"PATH": str(tmp_path)},

@@ -114,7 +114,7 @@ def _client(endpoint_url: str, answer_seconds: float) -> DynamoDBClient:
         endpoint_url=endpoint_url,
         region_name="us-east-1",
         aws_access_key_id="local",
-        aws_secret_access_key="local",  # noqa: S106 - names no account
+        aws_secret_access_key="local",
         config=Config(
             connect_timeout=answer_seconds,
             read_timeout=answer_seconds,

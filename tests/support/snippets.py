@@ -159,7 +159,7 @@ class Reader:
         self._mentioned += code
         printed = StringIO()
         with redirect_stdout(printed):
-            exec(compile(code, place, "exec"), self._names)  # noqa: S102 - the page's own program
+            exec(compile(code, place, "exec"), self._names)
         self._last = printed.getvalue()
 
     def _type(self, code: str, place: str) -> None:
@@ -178,7 +178,7 @@ class Reader:
         self._mentioned += command if "pytest" not in command else " ".join((command, *self._saved))
         bash = shutil.which("bash")
         assert bash is not None
-        done = subprocess.run(  # noqa: S603 - the page's own command
+        done = subprocess.run(
             [bash, "-c", command],
             cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, timeout=COMMAND_SECONDS, check=False,

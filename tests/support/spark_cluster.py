@@ -101,7 +101,7 @@ class SparkCluster:
             seconds: How long it may take.
         """
         command = [str(SPARK / "bin/spark-submit"), "--master", self.master, *arguments]
-        return subprocess.run(  # noqa: S603 - Spark's own
+        return subprocess.run(
             command, env=self.environment, cwd=self._folder, capture_output=True, text=True, check=False,
             timeout=seconds,
         )  # fmt: skip
@@ -109,7 +109,7 @@ class SparkCluster:
     def _start(self, name: str, main: str, *options: str) -> Path:
         log = self._folder / f"{name}.log"
         with log.open("wb") as file:
-            process = subprocess.Popen(  # noqa: S603 - Spark's own
+            process = subprocess.Popen(
                 [str(SPARK / "bin/spark-class"), main, "--host", HOST, "--port", "0", "--webui-port", "0",
                  *options],
                 env=self.environment, cwd=self._folder, stdout=file, stderr=subprocess.STDOUT,

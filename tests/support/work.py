@@ -65,7 +65,7 @@ class Work:
         self.errors = ""
 
     def __enter__(self) -> Self:
-        self.process = subprocess.Popen(  # noqa: S603 - this interpreter, this package
+        self.process = subprocess.Popen(
             self._command,
             cwd=self._folder,
             stdout=subprocess.PIPE,

@@ -38,7 +38,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_library_example_runs(tmp_path: Path) -> None:
     example = blocks("python")[0]
-    done = subprocess.run(  # noqa: S603 - this interpreter, this README
+    done = subprocess.run(
         [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
@@ -49,7 +49,7 @@ def test_the_library_example_runs(tmp_path: Path) -> None:
 def overrides_of_the_runner_example() -> dict[str, str]:
     """Return the parameters as SAM gets them from a shell."""
     (shown,) = re.findall(r"--parameter-overrides (Stage=dev Runner=.*?)\n   ```", DEPLOY, re.DOTALL)
-    words = subprocess.run(  # noqa: S603 - this page
+    words = subprocess.run(
         ["/bin/sh", "-c", f"printf '%s\\0' {shown}"], capture_output=True, text=True, check=True
     )
     overrides: dict[str, str] = CfnParameterOverridesType().convert(
@@ -122,9 +122,7 @@ def test_the_console_events_are_accepted() -> None:
 def test_the_make_targets_exist_and_are_listed() -> None:
     make = shutil.which("make")
     assert make is not None
-    help_text = subprocess.run(  # noqa: S603 - make, of this machine
-        [make], cwd=PROJECT, capture_output=True, text=True, check=True
-    ).stdout
+    help_text = subprocess.run([make], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     for target in set(re.findall(r"(?:^ *|`)make ([a-z-]+)", README + CONTRIBUTING, re.MULTILINE)):
         assert f"make {target} " in help_text, target
 
@@ -179,7 +177,5 @@ def test_the_runbook_has_a_page_for_every_alarm() -> None:
 @pytest.mark.parametrize("arguments", [["version"], ["--help"], ["stats", "--help"]])
 def test_the_command_is_installed(arguments: list[str]) -> None:
     command = Path(sys.executable).parent / "freshq"
-    done = subprocess.run(  # noqa: S603 - this project's command
-        [command, *arguments], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -39,7 +39,7 @@ class RefusedError(FreshqError):
     """The queue's state does not allow the request; nothing was changed."""
 
 
-class LeaseLost(RefusedError):  # noqa: N818 - the public contract fixes this name
+class LeaseLost(RefusedError):
     """The claim no longer holds its task: its lease expired, or it was settled or cancelled.
 
     Attributes:
@@ -58,7 +58,7 @@ class LeaseLost(RefusedError):  # noqa: N818 - the public contract fixes this na
         self.status = status
 
 
-class TaskNotFound(RefusedError):  # noqa: N818 - names the outcome
+class TaskNotFound(RefusedError):
     """The queue has no task with this id."""
 
     def __init__(self, task_id: str, queue: str, *, is_record: bool = False) -> None:
@@ -76,7 +76,7 @@ class TaskNotFound(RefusedError):  # noqa: N818 - names the outcome
         self.task_id = task_id
 
 
-class IllegalTransition(RefusedError):  # noqa: N818 - names the outcome
+class IllegalTransition(RefusedError):
     """The verb does not apply to a task in this status."""
 
     def __init__(self, task_id: str, verb: str, status: str, allowed: str) -> None:
@@ -86,7 +86,7 @@ class IllegalTransition(RefusedError):  # noqa: N818 - names the outcome
         self.status = status
 
 
-class NotReady(RefusedError):  # noqa: N818 - names the outcome
+class NotReady(RefusedError):
     """The record is under construction and cannot be put yet."""
 
     def __init__(self, task_id: str) -> None:
@@ -96,7 +96,7 @@ class NotReady(RefusedError):  # noqa: N818 - names the outcome
         self.task_id = task_id
 
 
-class AlreadyQueued(RefusedError):  # noqa: N818 - names the outcome
+class AlreadyQueued(RefusedError):
     """The record is already in a queue, PENDING or TAKEN, and keeps its position."""
 
     def __init__(self, task_id: str, queue: str, status: str) -> None:
@@ -110,7 +110,7 @@ class AlreadyQueued(RefusedError):  # noqa: N818 - names the outcome
         self.status = status
 
 
-class NoPosition(RefusedError):  # noqa: N818 - names the outcome
+class NoPosition(RefusedError):
     """The record lacks the attribute that orders its table, or has it with another type."""
 
     def __init__(self, task_id: str, attribute: str, attribute_type: str) -> None:
@@ -124,7 +124,7 @@ class NoPosition(RefusedError):  # noqa: N818 - names the outcome
         self.attribute = attribute
 
 
-class LostRace(RefusedError):  # noqa: N818 - names the outcome
+class LostRace(RefusedError):
     """Others changed the task during every attempt to change it."""
 
     def __init__(self, task_id: str, tries: int) -> None:
@@ -133,7 +133,7 @@ class LostRace(RefusedError):  # noqa: N818 - names the outcome
         self.task_id = task_id
 
 
-class Overloaded(RefusedError):  # noqa: N818 - names the outcome
+class Overloaded(RefusedError):
     """Admission control rejected the task: nothing was written for it.
 
     Attributes:
@@ -164,7 +164,7 @@ class MatchLost(LeaseLost):
         self.task_id = self.resource_id = resource_id
 
 
-class ResourceNotFound(RefusedError):  # noqa: N818 - names the outcome
+class ResourceNotFound(RefusedError):
     """No resource with this id is registered."""
 
     def __init__(self, resource_id: str) -> None:
@@ -172,7 +172,7 @@ class ResourceNotFound(RefusedError):  # noqa: N818 - names the outcome
         self.resource_id = resource_id
 
 
-class WrongResourceState(RefusedError):  # noqa: N818 - names the outcome
+class WrongResourceState(RefusedError):
     """The verb does not apply to a resource in this status."""
 
     def __init__(self, resource_id: str, verb: str, status: str, advice: str) -> None:
@@ -182,7 +182,7 @@ class WrongResourceState(RefusedError):  # noqa: N818 - names the outcome
         self.status = status
 
 
-class WaitTimeout(FreshqError, TimeoutError):  # noqa: N818 - names the outcome
+class WaitTimeout(FreshqError, TimeoutError):
     """The task was not over in time. It stays as it is, and may still end.
 
     Attributes:
@@ -203,15 +203,15 @@ class StoreError(FreshqError):
     """A store call failed. A failed call never looks like an empty answer."""
 
 
-class TableMissing(StoreError):  # noqa: N818 - names the outcome
+class TableMissing(StoreError):
     """The table, or one of its indexes, does not exist."""
 
 
-class Throttled(StoreError):  # noqa: N818 - names the outcome
+class Throttled(StoreError):
     """The store throttled the call, and its retries."""
 
 
-class Unreachable(StoreError):  # noqa: N818 - names the outcome
+class Unreachable(StoreError):
     """The store did not answer: check the network, the credentials and the region."""
 
 
@@ -224,7 +224,7 @@ class DamagedTaskError(StoreError):
         super().__init__(f"task {task_id!r} cannot be read: it is damaged or of a newer version ({what})")
 
 
-class PutIncomplete(StoreError):  # noqa: N818 - names the outcome
+class PutIncomplete(StoreError):
     """Some tasks of a `put_many` were not written.
 
     Attributes:
@@ -244,7 +244,7 @@ class PutIncomplete(StoreError):  # noqa: N818 - names the outcome
         self.task_ids = list(task_ids)
 
 
-class MissingExtra(FreshqError, ImportError):  # noqa: N818 - names the outcome
+class MissingExtra(FreshqError, ImportError):
     """A package is missing that one of freshq's extras installs.
 
     Attributes:

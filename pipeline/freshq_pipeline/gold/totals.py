@@ -92,7 +92,7 @@ def scan_totals(out: Folder, paths: list[str], kind: str) -> Iterator[pa.RecordB
     return batches
 
 
-def _scanner(out: Folder, paths: list[str], kind: str, columns: Sequence[str]) -> Any:  # noqa: ANN401 - PyArrow has no types
+def _scanner(out: Folder, paths: list[str], kind: str, columns: Sequence[str]) -> Any:
     return out.scan(paths, SCHEMA, columns, pc.field("kind") == kind)
 
 

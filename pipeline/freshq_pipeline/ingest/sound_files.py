@@ -143,7 +143,7 @@ def _written(events: Folder, out: Folder, part: str, group: _Group) -> Sound:
     return shared.sound
 
 
-class _Unsound(Exception):  # noqa: N818 - it names the file's state
+class _Unsound(Exception):
     """A file cannot be read here, or has a line of which Arrow makes no event."""
 
 

@@ -98,7 +98,7 @@ def _simulated(
     return [json.loads(row["result"]) for row in sorted(simulated, key=lambda row: row["place"])]
 
 
-def _simulate(batches: Iterator[pa.RecordBatch], shipped: Any, seed: int) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Spark's Broadcast
+def _simulate(batches: Iterator[pa.RecordBatch], shipped: Any, seed: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = batch.to_pylist()
         results = [json.dumps(_scenario(shipped.value[row["load"]], row, seed)) for row in rows]

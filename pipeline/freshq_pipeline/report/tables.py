@@ -51,7 +51,7 @@ class Tables:
         """The files of `minutes` on the newest days."""
         return newest_days(published_paths(self.out, self.run_id, "minutes"), MAX_DAYS)
 
-    def dataset(self, name: str, paths: Sequence[str] | None = None) -> Any:  # noqa: ANN401 - PyArrow has no types
+    def dataset(self, name: str, paths: Sequence[str] | None = None) -> Any:
         """Return a table, or some of its files, as a PyArrow dataset."""
         files = published_paths(self.out, self.run_id, name) if paths is None else paths
         return self.out.dataset(files, place(name), FOLDERS if name in BY_DAY else ())
@@ -61,7 +61,7 @@ class Tables:
         name: str,
         paths: Sequence[str],
         columns: Sequence[str],
-        where: Any = None,  # noqa: ANN401 - as above
+        where: Any = None,
     ) -> Iterator[pa.Table]:
         """Yield rows of the charts' queues, batch by batch, with `queue`."""
         wanted = pa.array(self.queues, pa.string())

@@ -101,11 +101,11 @@ class Folder:
         infos = self._files.get_file_info(chosen)
         return sorted(info.base_name for info in infos if info.type is fs.FileType.Directory)
 
-    def open(self, path: str) -> Any:  # noqa: ANN401 - PyArrow has no types
+    def open(self, path: str) -> Any:
         """Open a file for reading its bytes, without decompression."""
         return self._files.open_input_stream(self._path(path), compression=None)
 
-    def read_json(self, path: str) -> Any:  # noqa: ANN401 - any JSON value
+    def read_json(self, path: str) -> Any:
         """Return the content of a JSON file.
 
         Raises:
@@ -118,7 +118,7 @@ class Folder:
                 msg = f"{self.at(path)} is damaged ({error}); restore it, or run once with --full-refresh"
                 raise BadInput(msg) from error
 
-    def dataset(self, paths: Sequence[str], below: str, folders: Sequence[str]) -> Any:  # noqa: ANN401 - PyArrow has no types
+    def dataset(self, paths: Sequence[str], below: str, folders: Sequence[str]) -> Any:
         """Return Parquet files as a PyArrow dataset.
 
         Args:
@@ -132,7 +132,7 @@ class Folder:
             partitioning=named if folders else None, partition_base_dir=self._path(below),
         )  # fmt: skip
 
-    def scan(self, paths: Sequence[str], schema: Any, columns: Sequence[str], where: Any = None) -> Any:  # noqa: ANN401 - PyArrow has no types
+    def scan(self, paths: Sequence[str], schema: Any, columns: Sequence[str], where: Any = None) -> Any:
         """Return a PyArrow scanner of Parquet files, which reads them batch by batch.
 
         Args:
@@ -146,7 +146,7 @@ class Folder:
         )
         return found.scanner(columns=list(columns), filter=where)
 
-    def write_parquet(self, path: str, batches: Iterable[Any], schema: Any, **options: Any) -> None:  # noqa: ANN401 - PyArrow has no types
+    def write_parquet(self, path: str, batches: Iterable[Any], schema: Any, **options: Any) -> None:
         """Write PyArrow record batches as a Parquet file, atomically.
 
         Args:
@@ -201,7 +201,7 @@ class Folder:
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
 
-    def _info(self, path: str) -> Any:  # noqa: ANN401 - PyArrow has no types
+    def _info(self, path: str) -> Any:
         return self._files.get_file_info(self._path(path))
 
 

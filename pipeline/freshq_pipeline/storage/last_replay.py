@@ -43,7 +43,7 @@ def last_replay(out: Folder) -> dict[str, Any] | None:
     return checked(kept, out.at(REPLAY))
 
 
-def checked(result: Any, place: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
+def checked(result: Any, place: str) -> dict[str, Any]:
     """Return the result of a replay.
 
     Args:

@@ -105,7 +105,7 @@ def test_two_queues_do_not_share_a_metric() -> None:
         "metrics.log_metrics(lambda event, context: count('Rings'))({}, None)"
     )
     environment = os.environ | {"FRESHQ_STACK": "freshq-prod", "FRESHQ_QUEUE_NAME": "mail"}
-    done = subprocess.run(  # noqa: S603 - this interpreter
+    done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     (line,) = emitted(done.stdout)

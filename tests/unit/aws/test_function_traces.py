@@ -47,7 +47,7 @@ def test_each_run_is_a_subsegment_with_the_id_of_its_task(tmp_path: Path) -> Non
             "AWS_LAMBDA_FUNCTION_NAME": "worker",
         }
         environment.pop("POWERTOOLS_TRACE_DISABLED")
-        subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=60)  # noqa: S603 - this interpreter
+        subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=60)
         packets = [daemon.recv(65536).decode() for _run in range(2)]
     runs: dict[str, Any] = {}
     for packet in packets:

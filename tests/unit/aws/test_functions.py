@@ -254,7 +254,7 @@ def test_a_function_imports_nothing_that_the_layer_leaves_out(function: str) -> 
         "sqlalchemy",
     ]
     left_out += ["freshq.worker.otel", "typer"]
-    done = subprocess.run(  # noqa: S603 - this interpreter
+    done = subprocess.run(
         [sys.executable, "-c", program, str(PROJECT / "functions" / function / "app.py"), *left_out],
         capture_output=True,
         text=True,

@@ -100,7 +100,7 @@ def test_a_record_becomes_a_task_with_its_first_put() -> None:
         (None, False),
     ],
 )
-def test_a_removal_by_ttl_differs_from_a_clients(identity: dict[str, str] | None, by_ttl: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_removal_by_ttl_differs_from_a_clients(identity: dict[str, str] | None, by_ttl: bool) -> None:
     tape = Recording()
     tape.put(0, "a")
     tape.remove(100, "a", by_ttl=False)

@@ -56,7 +56,7 @@ def test_version() -> None:
 
 def freshq(*arguments: str, encoding: str = "utf-8", to: int = subprocess.PIPE) -> tuple[int, str, str]:
     """Run the command in a process of its own; return its status, its output and its errors."""
-    done = subprocess.run(  # noqa: S603 - the command under test
+    done = subprocess.run(
         [sys.executable, "-m", "freshq.cli", *arguments],
         check=False,
         stdout=to,
@@ -112,7 +112,7 @@ def test_a_command_needs_no_standard_output(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
     program = "import sys; sys.stdout = None; from freshq.cli.__main__ import main; main()"
     for arguments in (["table", "create", url], ["stats", "--queue", url]):
-        done = subprocess.run(  # noqa: S603 - the command under test
+        done = subprocess.run(
             [sys.executable, "-c", program, *arguments], check=False, capture_output=True, text=True
         )
         assert (done.returncode, done.stderr) == (0, "")

@@ -291,7 +291,7 @@ def test_a_process_starts_the_schedules_and_ends_with_a_signal(folder: Path) -> 
     queue.create_table()
     shutil.copy(EXAMPLE, folder)
     command = [sys.executable, "-P", "-m", "freshq.cli", "cron", "schedules.toml"]
-    with subprocess.Popen(  # noqa: S603 - this interpreter
+    with subprocess.Popen(
         [*command, "--queue", "sqlite:///tasks.db"], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None

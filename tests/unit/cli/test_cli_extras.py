@@ -18,7 +18,7 @@ DYNAMODB = ["--queue", "dynamodb://Tasks"]
 
 def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process that cannot import some packages."""
-    return subprocess.run(  # noqa: S603 - this interpreter
+    return subprocess.run(
         [sys.executable, "-c", PROGRAM, packages, *arguments], capture_output=True, text=True, check=False
     )
 

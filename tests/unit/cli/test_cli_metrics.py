@@ -98,7 +98,7 @@ def test_names_are_those_of_the_page_on_operations() -> None:
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_when_told_to(sqlite_url: str, told: signal.Signals) -> None:
     program = [sys.executable, "-m", "freshq.cli", "metrics", "--queue", sqlite_url, "--port", "0", "--json"]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603 - the program is above
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]

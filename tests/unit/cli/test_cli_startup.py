@@ -44,7 +44,7 @@ UNUSED_BY_VERBS = {
 
 def loaded(*arguments: str) -> set[str]:
     """Return the modules that a command has loaded at its end."""
-    done = subprocess.run(  # noqa: S603 - this interpreter
+    done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments],
         capture_output=True,
         text=True,

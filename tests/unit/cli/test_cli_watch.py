@@ -252,7 +252,7 @@ class TestCommand:
         code = "from freshq.cli.main import app; app()"
         command = [sys.executable, "-c", code, "watch", "--queue", "memory://", "--every-seconds", "0.05"]
         environment = os.environ | {"TERM": "xterm"}
-        with subprocess.Popen(  # noqa: S603 - this interpreter
+        with subprocess.Popen(
             command, stdin=inside, stdout=inside, stderr=inside, env=environment, start_new_session=True
         ) as process:
             os.close(inside)

@@ -145,7 +145,7 @@ def test_a_plot_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_simulate_does_not_load_the_extra() -> None:
     """Only a plot needs it, and it is slow to load."""
     program = "import sys, freshq.cli.main; sys.exit('altair' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)  # noqa: S603 - this interpreter
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_sweep_prints_a_table() -> None:

@@ -37,7 +37,7 @@ class Application:
         self.port = free_port()
         self.log = folder / "log.txt"
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(  # noqa: S603 - fixed arguments
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", "uvicorn", "app:app", "--host", HOST, "--port", str(self.port)],
                 cwd=folder,
                 stderr=log,

@@ -59,7 +59,7 @@ IN_ALL: Final = int(os.environ.get("FRESHQ_FUZZ_EXAMPLES", "0"))
 PROPERTIES: Final = 22
 EXAMPLES: Final = -(-IN_ALL // PROPERTIES) if IN_ALL else 25
 LONGEST_ERROR_CHARS: Final = 700
-SECRET: Final = "payload-4111"  # noqa: S105 - of a payload
+SECRET: Final = "payload-4111"
 
 fuzz = settings(
     max_examples=EXAMPLES,

@@ -55,9 +55,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error(package: ModuleType) ->
 def test_importing_the_package_loads_no_module_of_it(package: str, loaded: list[str]) -> None:
     starts = ("freshq.", "freshq_pipeline.")
     program = f"import sys, {package}; print([name for name in sys.modules if name.startswith({starts})])"
-    run = subprocess.run(  # noqa: S603 - the program is above
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert run.stdout.strip() == str(loaded)
 

@@ -126,7 +126,7 @@ def test_the_history_with_the_cost_of_each_change_is_read_from_the_stream(
         endpoint_url=streamed_store.client.meta.endpoint_url,
         region_name=streamed_store.client.meta.region_name,
         aws_access_key_id="local",
-        aws_secret_access_key="local",  # noqa: S106 - names no account
+        aws_secret_access_key="local",
     )
     changes = list(read_changes(streams, streamed_store.table))
     assert [task.status for task in versions_by_task(changes)["a"]] == ["PENDING", "TAKEN", "SUCCESS"]

@@ -29,9 +29,7 @@ license = "MIT"
 def git(project: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
     command = ["git", *identity, *arguments]
-    return subprocess.run(  # noqa: S603 - git, in a temporary folder
-        command, cwd=project, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    return subprocess.run(command, cwd=project, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

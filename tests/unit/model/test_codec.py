@@ -215,7 +215,7 @@ class TestKinds:
     def test_a_payload_that_does_not_fit_is_refused_at_the_put(
         self,
         codec: Packed,
-        with_codec: bool,  # noqa: FBT001 - a parameter of the test
+        with_codec: bool,
     ) -> None:
         handlers = Handlers(codec=codec) if with_codec else Handlers()
         queue = Queue.memory(kinds=handlers)
@@ -317,7 +317,7 @@ class ByPydantic(JsonCodec):
 
 
 class TestErrorsOfPydantic:
-    SECRET = "s3cr3t-payload"  # noqa: S105 - stands for what nobody may read
+    SECRET = "s3cr3t-payload"
 
     def test_a_payload_is_neither_in_the_error_nor_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("DEBUG")

@@ -81,7 +81,7 @@ class TestReports:
         assert store.reports == []
 
     @pytest.mark.parametrize("is_async", [False, True])
-    def test_the_end_stores_the_last_one(self, is_async: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    def test_the_end_stores_the_last_one(self, is_async: bool) -> None:
         handlers, queue = Handlers(), Queue.memory()
 
         def load(task: Task) -> None:

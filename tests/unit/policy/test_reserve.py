@@ -127,7 +127,7 @@ def test_shared_counts_are_short() -> None:
         (Order.LIFO, True, True),
     ],
 )
-def test_which_claims_show_skipped_tasks(order: Order, short: bool, due: bool) -> None:  # noqa: FBT001 - a case
+def test_which_claims_show_skipped_tasks(order: Order, short: bool, due: bool) -> None:
     assert SkippedTasks(order).check_due(0.0, 1.0, short=short) is due
     assert not SkippedTasks(order).check_due(0.0, 0.0, short=short)
 

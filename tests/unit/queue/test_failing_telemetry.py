@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from freshq import Task
 
-SECRET = "s3cr3t-payload"  # noqa: S105 - stands for what nobody may read
+SECRET = "s3cr3t-payload"
 
 
-class Broken(Exception):  # noqa: N818 - stands for any error of telemetry
+class Broken(Exception):
     """Telemetry is broken."""
 
 

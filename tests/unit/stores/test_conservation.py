@@ -240,7 +240,7 @@ class Conservation(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model)
     @rule(index=st.integers(0, 50), verb=st.sampled_from(REPAIRS), force=st.booleans())
-    def repair(self, index: int, verb: str, force: bool) -> None:  # noqa: FBT001 - drawn by name
+    def repair(self, index: int, verb: str, force: bool) -> None:
         task_id = self.known_id(index)
         task = self.model[task_id]
         states = {"pending", "delayed"} | ({"taken"} if force else set())
@@ -254,7 +254,7 @@ class Conservation(RuleBasedStateMachine):
                 task.created, task.deadline, task.attempts = changed.created, changed.deadline, 0
 
     @rule(process=st.integers(0, 1), orderly=st.booleans())
-    def restart(self, process: int, orderly: bool) -> None:  # noqa: FBT001 - drawn by name
+    def restart(self, process: int, orderly: bool) -> None:
         """Crash a process; its tasks must be recovered."""
         if orderly:
             self.processes[process].close()
@@ -286,7 +286,7 @@ class Conservation(RuleBasedStateMachine):
         return list(self.model)[index % len(self.model)]
 
     @contextmanager
-    def refused_unless(self, allowed: bool, error: type[Exception]) -> Iterator[None]:  # noqa: FBT001 - read as a sentence
+    def refused_unless(self, allowed: bool, error: type[Exception]) -> Iterator[None]:
         if allowed:
             yield
         else:

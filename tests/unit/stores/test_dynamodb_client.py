@@ -26,7 +26,7 @@ from freshq.stores.dynamodb.store import DynamoDBStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TOKEN = "t"  # noqa: S105 - of a lease
+TOKEN = "t"
 NOW = 1_700_000_000.0
 HELD = Task(
     "a", "default", TaskStatus.TAKEN, NOW, NOW, NOW + 60, 0, "r", lease_token=TOKEN, lease_until=NOW + 60

@@ -34,7 +34,7 @@ def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:
     assert [name for name, _code in blocks] == ["quotes.py", "test_quotes.py"]
     for name, code in blocks:
         (tmp_path / name).write_text(code, "utf-8")
-    run = subprocess.run(  # noqa: S603 - this interpreter
+    run = subprocess.run(
         [*PYTEST, "-p", "freshq.testing.plugin", "-W", "error", "test_quotes.py"],
         cwd=tmp_path,
         capture_output=True,
@@ -55,9 +55,7 @@ class TestPlugin:
             "import pytest, sys; before = set(sys.modules); import freshq.testing.plugin; "
             "print(sorted(set(sys.modules) - before))"
         )
-        run = subprocess.run(  # noqa: S603 - the program is above
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True
-        )
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert run.stdout.strip() == "['freshq', 'freshq.testing', 'freshq.testing.plugin']"
 
     @pytest.mark.parametrize(
@@ -74,9 +72,7 @@ class TestPlugin:
         (tmp_path / "conftest.py").write_text(conftest, "utf-8")
         code = "def test_a(): pass\ndef test_b(freshq_queue): assert freshq_queue.claim() == []\n"
         (tmp_path / "test_it.py").write_text(code, "utf-8")
-        run = subprocess.run(  # noqa: S603 - this interpreter
-            [*PYTEST, *options], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        run = subprocess.run([*PYTEST, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert passed in run.stdout, run.stdout + run.stderr
 
     def test_a_name_that_freshq_testing_lacks_is_an_attribute_error(self) -> None:

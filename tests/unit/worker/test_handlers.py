@@ -78,7 +78,7 @@ def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(# quotes\.py\n.*?)```", page, re.DOTALL)
     program = tmp_path / "quotes.py"
     program.write_text(code, "utf-8")
-    run = subprocess.run(  # noqa: S603 - this interpreter, the page's program
+    run = subprocess.run(
         [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, check=True
     )
     assert run.stdout == "{'symbol': 'ABC', 'price': '0.50'}\n"

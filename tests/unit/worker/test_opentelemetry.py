@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from freshq import Task
 
-SECRET = "s3cr3t-payload"  # noqa: S105 - stands for what nobody may read
+SECRET = "s3cr3t-payload"
 QUICK: Any = {"backoff": Backoff(base_seconds=0.001, cap_seconds=0.001)}
 
 
@@ -633,7 +633,7 @@ def test_the_address_of_a_queue_says_that_a_command_tells_of_it(tmp_path: Path) 
     queue.put(SECRET, trace_context="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     queue.close()
     command = ["work", "app:run", "--queue", f"{url}?telemetry=opentelemetry", "--idle-exit-seconds", "0.05"]
-    done = subprocess.run(  # noqa: S603 - this interpreter
+    done = subprocess.run(
         [sys.executable, "-m", "freshq.cli", *command],
         capture_output=True,
         text=True,
@@ -669,15 +669,13 @@ print([name for name in sys.modules if name.startswith("opentelemetry") or "otel
 
 
 def test_nothing_of_it_is_loaded_unless_it_is_used() -> None:
-    run = subprocess.run(  # noqa: S603 - the program is above
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
 
 
 def test_without_its_extra_it_is_one_error_that_names_it() -> None:
     program = "import sys; sys.modules['opentelemetry'] = None; from freshq import OpenTelemetry"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603 - the program is above
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.stderr.splitlines()[-1].endswith(
         "opentelemetry is not installed; run: pip install 'freshq[otel]'"
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TRACE_ID = CONTEXT[3:35]
-SECRET = "s3cr3t-payload"  # noqa: S105 - stands for what nobody may read
+SECRET = "s3cr3t-payload"
 of_application = logging.getLogger("application")
 
 

@@ -234,7 +234,7 @@ class TestMaxRunSeconds:
             "w = freshq.Worker(q, lambda _: threading.Event().wait(), max_run_seconds=0.05, "
             "poll_seconds=0.01, idle_exit_seconds=0.1); print(w.run().overran)"
         )
-        done = subprocess.run(  # noqa: S603 - this interpreter
+        done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
         )
         assert done.stdout.strip() == "['a']"

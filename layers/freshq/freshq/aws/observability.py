@@ -62,7 +62,7 @@ def set_log_levels(level: str | None) -> None:
         logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
 
 
-def fields(**values: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON values
+def fields(**values: Any) -> dict[str, Any]:
     """Return the fields of a line, as `logger` takes them: ``logger.info("swept", **fields(found=answer))``.
 
     Until the record is made they have one name together: `logging` refuses a field that the record has
@@ -127,7 +127,7 @@ def count_dead_letters(queue: BaseQueue) -> None:
     count("TasksFailed", counts.quarantined + counts.exhausted)
 
 
-def log_transition(message: str, task_id: str, **facts: Any) -> None:  # noqa: ANN401 - JSON values
+def log_transition(message: str, task_id: str, **facts: Any) -> None:
     """Log that a task changed its state: at INFO if the task is in the sample, else at DEBUG."""
     ratio = float(os.environ.get(SAMPLE_VARIABLE, "1"))
     log = logger.info if is_sampled(task_id, ratio) else logger.debug

@@ -74,7 +74,7 @@ class LoadRequest(BaseModel):
         return fitting if self.count is None else min(self.count, fitting), rate_per_second
 
 
-def parse_load_request(event: Any) -> LoadRequest:  # noqa: ANN401 - what a caller sent
+def parse_load_request(event: Any) -> LoadRequest:
     """Return the request in an event; a scheduled event without input asks for the small load.
 
     Raises:
@@ -82,7 +82,7 @@ def parse_load_request(event: Any) -> LoadRequest:  # noqa: ANN401 - what a call
     """
     if not isinstance(event, dict):
         msg = f"event: must be a JSON object, got {type(event).__name__}"
-        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+        raise ValueError(msg)
     if event.get("detail-type") == "Scheduled Event":
         return LoadRequest()
     try:
@@ -174,7 +174,7 @@ class LoadReport:
             self.errors.append({"index": index, "error": str(outcome)})
 
 
-class TasksNotWritten(StoreError):  # noqa: N818 - names the outcome
+class TasksNotWritten(StoreError):
     """Some tasks were not written. An invocation that repeats the event and its ids creates none twice.
 
     Lambda repeats a failed asynchronous invocation under its request id, from which ids are generated.

@@ -66,7 +66,7 @@ def part_of(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         return {}
     if not isinstance(part, Mapping):
         msg = f"record: {name} must be an object, got {type(part).__name__}"
-        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+        raise ValueError(msg)
     return part
 
 

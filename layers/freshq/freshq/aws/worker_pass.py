@@ -128,7 +128,7 @@ def traced(runner: Runner) -> Runner:
         return runner
     in_subsegment = tracer.provider.in_subsegment
 
-    def run(task: Task) -> Any:  # noqa: ANN401 - any JSON value
+    def run(task: Task) -> Any:
         with in_subsegment(name="## runner") as subsegment:
             if subsegment is not None:
                 subsegment.put_annotation(key="task_id", value=task.task_id)

@@ -23,7 +23,7 @@ def main() -> None:
     escape_what_no_encoding_has()
     try:
         with needs("cli"):
-            from freshq.cli.main import app  # noqa: PLC0415 - loads the extra
+            from freshq.cli.main import app
     except MissingExtra as error:
         print_error(error)
         sys.exit(exit_status(error))

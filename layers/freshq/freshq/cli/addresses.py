@@ -45,7 +45,7 @@ def stack_queue(stack: str, name: str | None = None) -> BaseQueue:
         MissingExtra: If the extra `aws` is not installed.
     """
     with needs("aws"):
-        from freshq.aws.settings import QueueSettings  # noqa: PLC0415 - an extra
+        from freshq.aws.settings import QueueSettings
     description = _description(stack)
     outputs = {entry["OutputKey"]: entry["OutputValue"] for entry in description.get("Outputs", [])}
     if "QueueTableName" not in outputs:
@@ -65,18 +65,18 @@ def _snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def cloudformation() -> Any:  # noqa: ANN401 - boto3 and its types do not agree on the name of this client
+def cloudformation() -> Any:
     """Return a client from the environment."""
     with needs("aws"):
-        import boto3  # noqa: PLC0415 - an extra
+        import boto3
 
     return boto3.client("cloudformation")
 
 
 def _description(stack: str) -> dict[str, Any]:
     with needs("aws"):
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - an extra
-        from botocore.parsers import ResponseParserError  # noqa: PLC0415 - an extra
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
     try:
         found = cloudformation().describe_stacks(StackName=stack)["Stacks"]
     except ClientError as error:
@@ -102,7 +102,7 @@ def telemetry_named(name: str) -> Telemetry:
     if name != TELEMETRY:
         msg = f"must be {TELEMETRY}, got {quoted(name)}"
         raise ValueError(msg)
-    from freshq.worker.otel import OpenTelemetry  # noqa: PLC0415 - an extra
+    from freshq.worker.otel import OpenTelemetry
 
     return OpenTelemetry()
 
@@ -344,10 +344,10 @@ def dynamodb_client(table: str, region: str | None, profile: str | None) -> Dyna
         MissingExtra: If the extra `aws` is not installed.
     """
     with needs("aws"):
-        import boto3  # noqa: PLC0415 - an extra
-        from botocore.exceptions import BotoCoreError, ProfileNotFound  # noqa: PLC0415 - an extra
+        import boto3
+        from botocore.exceptions import BotoCoreError, ProfileNotFound
 
-        from freshq.stores.dynamodb.calls import default_client  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.calls import default_client
     try:
         return default_client(boto3.Session(profile_name=profile, region_name=region))
     except ProfileNotFound as error:

@@ -49,7 +49,7 @@ UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__bases__[0])
 QUEUE_PANEL: Final = "Queue"
 
 
-def parsed(argument: str, text: str) -> Any:  # noqa: ANN401 - any JSON value
+def parsed(argument: str, text: str) -> Any:
     """Return the JSON value that a string is.
 
     Raises:
@@ -98,7 +98,7 @@ def application_imports() -> Iterator[str]:
 class PlainFlags:
     """Leaves out of help that a flag is `<bool>`: it takes no value."""
 
-    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - Typer's own
+    def get_params(self, ctx: Any) -> list[Any]:
         """Return the options and arguments of a command."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
@@ -124,7 +124,7 @@ class OneLineErrors(Group):
         extra.pop("standalone_mode", None)
         sys.exit(flushed(self.status(args, **extra)))
 
-    def status(self, args: Sequence[str] | None = None, **extra: Any) -> int:  # noqa: ANN401 - as for main
+    def status(self, args: Sequence[str] | None = None, **extra: Any) -> int:
         """Run a command and return its status."""
         try:
             status = super().main(args, standalone_mode=False, **extra)
@@ -233,7 +233,7 @@ class SessionCommand(Command):
 
     options_class: ClassVar[type[Any]]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Typer's own
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Make the command that Typer describes, with the shared options added."""
         super().__init__(*args, **kwargs)
         app = typer.Typer(add_completion=False)
@@ -248,7 +248,7 @@ class SessionCommand(Command):
         with self.open_session(ctx, options) as ctx.session:
             return super().invoke(ctx)
 
-    def open_session(self, context: Any, options: Any) -> AbstractContextManager[Any]:  # noqa: ANN401 - the subclass's own
+    def open_session(self, context: Any, options: Any) -> AbstractContextManager[Any]:
         """Return the session that the options open, for a `with` block."""
         raise NotImplementedError
 
@@ -283,8 +283,8 @@ class QueueCommand(SessionCommand):
 
 def _open(context: typer.Context, options: QueueFlags) -> BaseQueue:
     with quick_imports():
-        from freshq.cli.addresses import stack_queue  # noqa: PLC0415 - help needs none
-        from freshq.cli.configuration import open_configured  # noqa: PLC0415 - help needs none
+        from freshq.cli.addresses import stack_queue
+        from freshq.cli.configuration import open_configured
     if options.stack is not None:
         if is_given(context, "queue"):
             raise ValueError("stack: give either --queue or --stack")

@@ -119,14 +119,14 @@ def check_options(options: Mapping[str, Any]) -> None:
     """
     shards = options.get(SHARDS)
     if shards is not None:
-        from freshq.stores.dynamodb.store import MAX_SHARDS  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.store import MAX_SHARDS
 
         checked_count(SHARDS, shards, MAX_SHARDS)
     known: Any = {option: value for option, value in options.items() if option != SHARDS}
     parse_options(known)
 
 
-def _change(queue: BaseQueue, change: Any) -> None:  # noqa: ANN401 - as for change_record
+def _change(queue: BaseQueue, change: Any) -> None:
     if not change_record(queue.store, queue.name, RECORD, change):
         msg = f"queue {quoted(queue.name)}: other processes changed its options; try again"
         raise RefusedError(msg)

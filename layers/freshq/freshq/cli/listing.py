@@ -38,7 +38,7 @@ class Listed:
     on_queue: bool = False
     on_task: bool = False
 
-    def load(self) -> Any:  # noqa: ANN401 - Typer does not export the type of its commands
+    def load(self) -> Any:
         """Return the command itself."""
         module, _, attribute = self.target.partition(":")
         with needs("cli"), quick_imports():
@@ -58,7 +58,7 @@ class LazyCommand(TyperCommand):
         self._listed = listed
 
     @cached_property
-    def loaded(self) -> Any:  # noqa: ANN401 - Typer does not export the type of its commands
+    def loaded(self) -> Any:
         """The command itself."""
         return self._listed.load()
 

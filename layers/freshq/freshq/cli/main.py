@@ -107,7 +107,7 @@ def version() -> None:
 class Freshq(OneLineErrors):
     """The group of all commands."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Typer's own
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Make the group that Typer describes, with the commands added."""
         super().__init__(*args, **kwargs)
         self.commands = lazy_commands(COMMANDS)

@@ -263,7 +263,7 @@ class Output:
     def console(self) -> Console:
         """Prints tables for people."""
         with needs("cli"):
-            from rich.console import Console  # noqa: PLC0415 - slow to load, and many answers need none
+            from rich.console import Console
 
         width = None if self.wraps else PIPE_CHARS
         return Console(markup=False, emoji=False, highlight=False, width=width)
@@ -346,7 +346,7 @@ class Output:
 
 def _counts(stats: Stats, title: str) -> Table:
     """Return the table of the states, their numbers of tasks and their ages."""
-    from rich.table import Table  # noqa: PLC0415 - slow to load
+    from rich.table import Table
 
     values = {key: value for key, value in asdict(stats).items() if not isinstance(value, dict)}
     values |= {f"shed: {reason}": number for reason, number in stats.shed_by_reason.items()}
@@ -364,8 +364,8 @@ def _counts(stats: Stats, title: str) -> Table:
 
 def _listing(rows: Sequence[tuple[str, ...]], last: str, width: int) -> Table:
     """Return a table that fits into `width` characters: first the last column is cut, then ids are folded."""
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - slow to load
-    from rich.table import Table  # noqa: PLC0415 - slow to load
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
 
     headings = ("task", "state", *NUMBERS)
     widths = [max(map(len, column)) for column in zip(headings, *(row[:-1] for row in rows), strict=True)]
@@ -404,7 +404,7 @@ def _state(task: Task, now: float) -> str:
 
 def details(facts: Mapping[str, str]) -> Table:
     """Return names and values side by side, with nothing cut off."""
-    from rich.table import Table  # noqa: PLC0415 - slow to load
+    from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)

@@ -476,7 +476,7 @@ def shell(context: QueueContext) -> None:
     running = Shell(session)
     if session.can_ask:
         with needs("cli"):
-            from freshq.cli.prompt import Prompt  # noqa: PLC0415 - slow to load, and a pipe needs none
+            from freshq.cli.prompt import Prompt
 
         typer.echo(f"queue {session.queue.name}; help lists the commands, quit leaves")
         running.run_all(Prompt(running))

@@ -308,7 +308,7 @@ class Schedule:
         payload: object,
         *,
         catch_up: int = DEFAULT_CATCH_UP,
-        **arguments: Any,  # noqa: ANN401 - the arguments of put
+        **arguments: Any,
     ) -> Schedule:
         """Return a schedule.
 

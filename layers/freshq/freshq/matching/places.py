@@ -91,7 +91,7 @@ def group_of(sort_key: str) -> str:
     return sort_key.partition(END_OF_GROUP)[0]
 
 
-def checked_name(where: str, name: Any) -> str:  # noqa: ANN401 - whatever a caller gave
+def checked_name(where: str, name: Any) -> str:
     """Return the name of an attribute.
 
     Raises:
@@ -100,7 +100,7 @@ def checked_name(where: str, name: Any) -> str:  # noqa: ANN401 - whatever a cal
     return _checked_text(where, "a name", name, MAX_NAME_BYTES)
 
 
-def checked_value(where: str, value: Any) -> str:  # noqa: ANN401 - whatever a caller gave
+def checked_value(where: str, value: Any) -> str:
     """Return one value of an attribute.
 
     Raises:
@@ -109,7 +109,7 @@ def checked_value(where: str, value: Any) -> str:  # noqa: ANN401 - whatever a c
     return _checked_text(where, "a value", value, MAX_VALUE_BYTES)
 
 
-def checked_resource_id(resource_id: Any, argument: str = "resource_id") -> str:  # noqa: ANN401 - whatever a caller gave
+def checked_resource_id(resource_id: Any, argument: str = "resource_id") -> str:
     """Return the id of a resource or a caller.
 
     Raises:
@@ -118,7 +118,7 @@ def checked_resource_id(resource_id: Any, argument: str = "resource_id") -> str:
     return _checked_text(argument, "an id", resource_id, MAX_RESOURCE_ID_BYTES)
 
 
-def _checked_text(where: str, what: str, text: Any, limit_bytes: int) -> str:  # noqa: ANN401
+def _checked_text(where: str, what: str, text: Any, limit_bytes: int) -> str:
     try:
         usable = isinstance(text, str) and 0 < len(text.encode()) <= limit_bytes
     except UnicodeEncodeError:
@@ -129,7 +129,7 @@ def _checked_text(where: str, what: str, text: Any, limit_bytes: int) -> str:  #
     return str(text)
 
 
-def parse_attributes(attributes: Any) -> Attributes:  # noqa: ANN401 - whatever a caller gave
+def parse_attributes(attributes: Any) -> Attributes:
     """Return the attributes of a resource in their normal form.
 
     Args:
@@ -141,7 +141,7 @@ def parse_attributes(attributes: Any) -> Attributes:  # noqa: ANN401 - whatever 
     """
     if not isinstance(attributes, Mapping):
         msg = f"attributes: must be a mapping from names to values, got {type(attributes).__name__}"
-        raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+        raise ValueError(msg)
     parsed = {checked_name("attributes", name): _values(name, given) for name, given in attributes.items()}
     ordered = dict(sorted(parsed.items()))
     _check_actions(ordered)
@@ -150,7 +150,7 @@ def parse_attributes(attributes: Any) -> Attributes:  # noqa: ANN401 - whatever 
     return ordered
 
 
-def _values(name: str, given: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever a caller gave
+def _values(name: str, given: Any) -> tuple[str, ...]:
     where = f"attributes.{plain(name)}"
     values = given if isinstance(given, AbstractSet | list | tuple) else [given]
     if not values:

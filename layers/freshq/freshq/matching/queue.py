@@ -91,7 +91,7 @@ class OpenedResources:
     @classmethod
     def memory(cls, **options: Unpack[MatchOptions]) -> Self:
         """Return a queue in this process's memory, for tests and trials."""
-        from freshq.matching.stores.memory import MemoryMatchStore  # noqa: PLC0415 - only the store in use
+        from freshq.matching.stores.memory import MemoryMatchStore
 
         return cls(MemoryMatchStore(), **options)
 
@@ -110,7 +110,7 @@ class OpenedResources:
             MissingExtra: If the extra `aws` is not installed.
         """
         with needs("aws"):
-            from freshq.matching.stores.dynamodb import DynamoDBMatchStore  # noqa: PLC0415 - only the store in use
+            from freshq.matching.stores.dynamodb import DynamoDBMatchStore
 
         return cls(DynamoDBMatchStore(table, client), **options)
 
@@ -140,8 +140,8 @@ class OpenedResources:
             MissingExtra: If the extra `sql` is not installed.
         """
         with needs("sql"):
-            from freshq.matching.stores.sql import SqlMatchStore  # noqa: PLC0415 - only the store in use
-            from freshq.stores.sql.history import history_seconds_for  # noqa: PLC0415 - likewise
+            from freshq.matching.stores.sql import SqlMatchStore
+            from freshq.stores.sql.history import history_seconds_for
 
         seconds = history_seconds_for(history, history_seconds)
         return cls(SqlMatchStore(url, table, history_seconds=seconds), **options)
@@ -277,7 +277,7 @@ class MatchQueue(OpenedResources):
 
     # --- callers
 
-    def match(self, criteria: Any, limit: int = 1) -> list[Match]:  # noqa: ANN401 - checked at once
+    def match(self, criteria: Any, limit: int = 1) -> list[Match]:
         """Take the resources that fit, in the order of the queue.
 
         If too few are waiting, resources whose callers' leases have expired are recovered first: at most
@@ -325,7 +325,7 @@ class MatchQueue(OpenedResources):
             raise MatchLost(resource_id, holder(resource))
         return held_match(resource)
 
-    def wait(self, criteria: Any, caller_id: str) -> Match | None:  # noqa: ANN401 - checked at once
+    def wait(self, criteria: Any, caller_id: str) -> Match | None:
         """Return the match of a caller, who waits in line if no resource that fits is queued.
 
         A waiting caller is served when a resource that fits is queued, first come first served. Ask again

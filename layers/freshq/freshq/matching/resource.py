@@ -34,7 +34,7 @@ _Level = tuple[str | None, ...]
 """One exact question: each name has this value. Other names do not matter."""
 
 
-def parse_criteria(criteria: Any) -> list[list[Ask]]:  # noqa: ANN401 - whatever a caller gave
+def parse_criteria(criteria: Any) -> list[list[Ask]]:
     """Return the asks by rank, best first.
 
     A value is a string; a set of strings, any of which will do; or a list of strings, sets and None in order
@@ -62,14 +62,14 @@ def parse_criteria(criteria: Any) -> list[list[Ask]]:  # noqa: ANN401 - whatever
     return ranks
 
 
-def _levels(criteria: Any) -> dict[str, list[_Level]]:  # noqa: ANN401 - whatever a caller gave
+def _levels(criteria: Any) -> dict[str, list[_Level]]:
     if not isinstance(criteria, Mapping):
         msg = f"criteria: must be a mapping from names to values, got {type(criteria).__name__}"
-        raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+        raise ValueError(msg)
     return {checked_name("criteria", name): _preferences(name, given) for name, given in criteria.items()}
 
 
-def _preferences(name: str, given: Any) -> list[_Level]:  # noqa: ANN401 - whatever a caller gave
+def _preferences(name: str, given: Any) -> list[_Level]:
     where = f"criteria.{plain(name)}"
     preferences: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     if not preferences:
@@ -78,7 +78,7 @@ def _preferences(name: str, given: Any) -> list[_Level]:  # noqa: ANN401 - whate
     return [_level(where, preference) for preference in preferences]
 
 
-def _level(where: str, given: Any) -> _Level:  # noqa: ANN401 - whatever a caller gave
+def _level(where: str, given: Any) -> _Level:
     if given is None:
         return (None,)
     if not isinstance(given, AbstractSet):

@@ -123,7 +123,7 @@ def held_task(claim: object) -> Task:
     """
     if not isinstance(claim, Claim):
         msg = f"claim: must be a Claim, as returned by claim(), got {type(claim).__name__}"
-        raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+        raise ValueError(msg)
     task = claim.task
     return task if task.status is TaskStatus.TAKEN else replace(task, status=TaskStatus.TAKEN)
 
@@ -153,7 +153,7 @@ class Page:
         return self.tasks[index]
 
 
-class Retry(Exception):  # noqa: N818 - an outcome, not an error
+class Retry(Exception):
     """Try the task again later.
 
     Attributes:
@@ -181,21 +181,21 @@ class Retry(Exception):  # noqa: N818 - an outcome, not an error
         self.delay_seconds = delay_seconds
 
 
-class Reject(Exception):  # noqa: N818 - an outcome, not an error
+class Reject(Exception):
     """The task can never succeed: make it a dead letter now."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
 
 
-class Busy(Exception):  # noqa: N818 - an outcome, not an error
+class Busy(Exception):
     """The downstream is overloaded: release the task without counting the attempt, and pause briefly."""
 
     def __init__(self, reason: str = "the runner is busy") -> None:
         super().__init__(reason)
 
 
-class RunnerExit(Exception):  # noqa: N818 - names what the runner did
+class RunnerExit(Exception):
     """The runner raised what would end a process, such as SystemExit. Here it ends only the attempt."""
 
 

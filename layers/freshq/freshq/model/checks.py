@@ -81,11 +81,11 @@ def checked_error(value: object) -> str | None:
         return None
     if not isinstance(value, str):
         msg = f"error: must be a string or None, got {type(value).__name__}; pass str(error)"
-        raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+        raise ValueError(msg)
     return value.encode(errors="replace").decode()
 
 
-def checked_result(result: Any, payload: Any) -> Any:  # noqa: ANN401 - any JSON value
+def checked_result(result: Any, payload: Any) -> Any:
     """Return a copy of a result; it must fit into one item with the payload of its task."""
     if result is None:
         return None

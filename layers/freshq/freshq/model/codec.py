@@ -30,14 +30,14 @@ class Codec(Protocol):
     results. Several threads call it.
     """
 
-    def encode(self, value: Any) -> Any:  # noqa: ANN401 - any value
+    def encode(self, value: Any) -> Any:
         """Return the JSON value that is stored for a payload or a result.
 
         Raises:
             ValueError: If there is none; the message has no part of the value.
         """
 
-    def decoder(self, annotation: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - an annotation
+    def decoder(self, annotation: Any) -> Callable[[Any], Any]:
         """Return a function that makes a value of a type from the stored JSON value.
 
         That function raises ValueError if the value can never fit; the task then becomes a dead letter. The
@@ -61,7 +61,7 @@ class Kinds(Protocol):
     def codec(self) -> Codec:
         """Encodes and decodes their payloads."""
 
-    def check(self, kind: str | None, payload: Any) -> None:  # noqa: ANN401 - any JSON value
+    def check(self, kind: str | None, payload: Any) -> None:
         """Check a payload as it is stored.
 
         Raises:
@@ -90,7 +90,7 @@ class JsonCodec:
     keys are not strings, because JSON would change their type. Pydantic parses the types.
     """
 
-    def encode(self, value: Any) -> Any:  # noqa: ANN401 - any value
+    def encode(self, value: Any) -> Any:
         """Return a copy of a value, as every store returns it.
 
         Raises:
@@ -98,11 +98,11 @@ class JsonCodec:
         """
         return json_copy(json_text(value), value)
 
-    def decoder(self, annotation: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - an annotation
+    def decoder(self, annotation: Any) -> Callable[[Any], Any]:
         """Return a function that makes a value of a type, as pydantic does, from the stored JSON value."""
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
 
-        def decode(stored: Any) -> Any:  # noqa: ANN401 - any JSON value
+        def decode(stored: Any) -> Any:
             try:
                 return adapter.validate_json(json_text(stored))
             except ValidationError as error:
@@ -122,11 +122,11 @@ def checked_codec(codec: object, name: str = "") -> Codec:
     """
     if isinstance(codec, type) or not isinstance(codec, Codec):
         msg = f"{name}must be an object with the methods encode and decoder"
-        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+        raise ValueError(msg)
     return codec
 
 
-def encoded(codec: Codec, value: Any, name: str) -> Any:  # noqa: ANN401 - any value
+def encoded(codec: Codec, value: Any, name: str) -> Any:
     """Return a payload or a result as it is to be checked and stored.
 
     Args:

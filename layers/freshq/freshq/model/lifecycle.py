@@ -95,7 +95,7 @@ class Lifecycle:
             raise ValueError(msg)
         return max_age_seconds
 
-    def completed(self, task: Task, now: float, result: Any, request_token: str | None = None) -> Task:  # noqa: ANN401 - any JSON value
+    def completed(self, task: Task, now: float, result: Any, request_token: str | None = None) -> Task:
         """Return the task after success.
 
         Args:
@@ -262,7 +262,7 @@ class Lifecycle:
         """Return when the store may delete a task that is over at `useful_until`, in whole seconds."""
         return ceil(useful_until + self.config.retention_seconds)
 
-    def _settled(self, task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:  # noqa: ANN401 - fields
+    def _settled(self, task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:
         return self._next(task, verb, to, now, **UNHELD, **changes)
 
     def _next(
@@ -272,7 +272,7 @@ class Lifecycle:
         to: TaskStatus,
         now: float,
         request_token: str | None = None,
-        **changes: Any,  # noqa: ANN401 - the fields of Task
+        **changes: Any,
     ) -> Task:
         """Apply a verb; set the expiry and the request token of the new version."""
         if to is TaskStatus.PENDING:

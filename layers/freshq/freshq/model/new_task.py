@@ -62,7 +62,7 @@ class NewTask(BaseModel):
 
     @field_validator("at", mode="before")
     @classmethod
-    def _at_is_an_instant(cls, at: Any) -> Any:  # noqa: ANN401 - what a caller may have given
+    def _at_is_an_instant(cls, at: Any) -> Any:
         if not isinstance(at, datetime):
             return at
         if at.tzinfo is None:
@@ -79,7 +79,7 @@ class NewTask(BaseModel):
 
     @field_validator("payload")
     @classmethod
-    def _payload_is_json(cls, payload: Any) -> Any:  # noqa: ANN401 - any JSON value
+    def _payload_is_json(cls, payload: Any) -> Any:
         text = json_text(payload)
         size_bytes = len(text.encode())
         if size_bytes > MAX_PAYLOAD_BYTES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable  # noqa: TC003 - Pydantic reads it at run time
+from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -15,9 +15,9 @@ from freshq.model.codec import JSON, Codec, Kinds, checked_codec
 from freshq.model.task import MAX_SECONDS
 from freshq.model.telemetry import Telemetry
 from freshq.model.validation import first_problem
-from freshq.policy.backlog_limit import BacklogLimit  # noqa: TC001 - Pydantic reads it at run time
+from freshq.policy.backlog_limit import BacklogLimit
 from freshq.policy.order import Order
-from freshq.policy.pressure import Door  # noqa: TC001 - Pydantic reads it at run time
+from freshq.policy.pressure import Door
 from freshq.policy.retry import Backoff
 from freshq.policy.rules import CodelRule, OverloadRules, ReserveRule
 

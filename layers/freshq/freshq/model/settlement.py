@@ -61,7 +61,7 @@ class Settlement:
             object.__setattr__(self, "result", checked_result(self.result, task.payload))
 
     @classmethod
-    def complete(cls, claim: Claim, result: Any = None) -> Settlement:  # noqa: ANN401 - any JSON value
+    def complete(cls, claim: Claim, result: Any = None) -> Settlement:
         """Return a settlement as SUCCESS.
 
         Args:
@@ -142,7 +142,7 @@ def checked_settlements(settlements: Sequence[object]) -> list[Settlement]:
     for each in settlements:
         if not isinstance(each, Settlement):
             msg = f"settlements: must be Settlement objects, got {type(each).__name__}"
-            raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+            raise ValueError(msg)
         found.append(each)
     return found
 

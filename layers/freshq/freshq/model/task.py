@@ -359,7 +359,7 @@ def give_handle(task: Task, handle: RunHandle) -> None:
     object.__setattr__(task, "_handle", handle)  # the task is frozen, and no field of it changes
 
 
-def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:  # noqa: ANN401 - the fields of Task
+def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:
     """Return the task after `verb`.
 
     Args:

@@ -165,7 +165,7 @@ class GuardedTelemetry(Telemetry):
         """
         answer: Future[T] = Future()
 
-        def once(*arguments: Any) -> T:  # noqa: ANN401 - those of the call
+        def once(*arguments: Any) -> T:
             if not answer.done():
                 try:
                     answer.set_result(call(*arguments))

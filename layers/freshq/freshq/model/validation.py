@@ -26,7 +26,7 @@ _TIMES: Final = (datetime, date, time)
 _KNOWN: Final = (str, int, float, bool, type(None), BaseModel, *_TEXTS, *_TIMES)
 
 
-def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
+def json_text(value: Any) -> str:
     """Return the JSON text of a value.
 
     Besides JSON's own values it takes pydantic models and dataclasses, as objects, and dates, times, UUID
@@ -56,7 +56,7 @@ def json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
     return text
 
 
-def json_copy(text: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def json_copy(text: str, value: Any) -> Any:
     """Return what a store gives back for a value.
 
     Args:
@@ -76,7 +76,7 @@ def json_copy(text: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return copy
 
 
-def _as_json(value: Any) -> Any:  # noqa: ANN401 - whatever JSON does not have
+def _as_json(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if _is_dataclass(value):
@@ -89,7 +89,7 @@ def _as_json(value: Any) -> Any:  # noqa: ANN401 - whatever JSON does not have
     raise TypeError(msg)
 
 
-def _nested_within(value: Any, levels: int) -> bool:  # noqa: ANN401 - any JSON value
+def _nested_within(value: Any, levels: int) -> bool:
     if isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, list):
@@ -97,7 +97,7 @@ def _nested_within(value: Any, levels: int) -> bool:  # noqa: ANN401 - any JSON 
     return levels > 0 and all(_nested_within(inner, levels - 1) for inner in value)
 
 
-def _place_of_problem(value: Any) -> str:  # noqa: ANN401 - any value
+def _place_of_problem(value: Any) -> str:
     """Return where in a value something is that JSON does not have, such as ``legs[0].price``."""
     try:
         return next(_unknown(value, ""), "")
@@ -105,7 +105,7 @@ def _place_of_problem(value: Any) -> str:  # noqa: ANN401 - any value
         return ""
 
 
-def _unknown(value: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - any value
+def _unknown(value: Any, path: str) -> Iterator[str]:
     """Yield the paths of the innermost values that JSON does not have."""
     if isinstance(value, float) and not isfinite(value):
         yield path
@@ -116,7 +116,7 @@ def _unknown(value: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - any valu
         yield path
 
 
-def _changed_keys(value: Any, path: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any value that JSON took
+def _changed_keys(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yield where a key is not a string, and its type. A pydantic model says itself how it is written."""
     if isinstance(value, dict):
         yield from ((path, type(key).__name__) for key in value if not isinstance(key, str))
@@ -124,7 +124,7 @@ def _changed_keys(value: Any, path: str) -> Iterator[tuple[str, str]]:  # noqa: 
         yield from _changed_keys(inner, place)
 
 
-def _inside(value: Any, path: str) -> Iterator[tuple[Any, str]]:  # noqa: ANN401 - any value
+def _inside(value: Any, path: str) -> Iterator[tuple[Any, str]]:
     """Yield what a value contains, with its path."""
     if isinstance(value, dict):
         yield from ((inner, _joined(path, key)) for key, inner in value.items())
@@ -139,7 +139,7 @@ def _joined(path: str, name: object) -> str:
     return f"{path}.{name}" if path else f"{name}"
 
 
-def _is_dataclass(value: Any) -> bool:  # noqa: ANN401 - any value
+def _is_dataclass(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
 
 

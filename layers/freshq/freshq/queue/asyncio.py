@@ -153,12 +153,12 @@ class AsyncHeldTask:
         return await self._threads.run(call)
 
     @property
-    def result(self) -> Any:  # noqa: ANN401 - any JSON value
+    def result(self) -> Any:
         """A JSON value to keep with the task; set it in the block."""
         return self._held.result
 
     @result.setter
-    def result(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
+    def result(self, value: Any) -> None:
         self._held.result = value
 
 
@@ -290,7 +290,7 @@ class AsyncQueue:
         given: object = queue
         if not isinstance(given, BaseQueue):
             msg = f"queue: must be a Queue, got {type(given).__name__}; to open one, AsyncQueue.sql(url)"
-            raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+            raise ValueError(msg)
         self.queue = queue
         self.threads = Threads(checked_count("max_threads", max_threads), "freshq-async")
         # A separate pool, so that calls waiting for a connection cannot block the calls that hold one.

@@ -381,7 +381,7 @@ class AttachedQueue(RecordVerbs, BaseQueue):
 
 def open_dynamodb(
     table: str,
-    client: Any,  # noqa: ANN401 - a boto3 client, or None
+    client: Any,
     key: str | None,
     shards: int,
     options: QueueOptions,
@@ -394,8 +394,8 @@ def open_dynamodb(
         MissingExtra: If the extra `aws` is not installed.
     """
     with needs("aws"):
-        from freshq.stores.dynamodb.attached.attach import open_attachment  # noqa: PLC0415 - as in Queue
-        from freshq.stores.dynamodb.attached.store import AttachedDynamoDBStore  # noqa: PLC0415 - as in Queue
+        from freshq.stores.dynamodb.attached.attach import open_attachment
+        from freshq.stores.dynamodb.attached.store import AttachedDynamoDBStore
 
     attachment, used_client = open_attachment(table, client, key, shards)
     defaults: QueueOptions = {"order": attachment.order, "max_age_seconds": NEVER_STALE_SECONDS}

@@ -29,7 +29,7 @@ class Putting(Verbs):
 
     def put(
         self,
-        payload: Any,  # noqa: ANN401 - any JSON value
+        payload: Any,
         task_id: str | None = None,
         priority: int = 0,
         delay_seconds: float = 0,

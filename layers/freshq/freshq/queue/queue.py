@@ -22,7 +22,7 @@ class Queue(BaseQueue):
     @classmethod
     def memory(cls, **options: Unpack[QueueOptions]) -> Self:
         """Return a queue in the memory of this process, for tests and experiments."""
-        from freshq.stores.memory import MemoryStore  # noqa: PLC0415 - only the store in use is loaded
+        from freshq.stores.memory import MemoryStore
 
         return cls(MemoryStore(), **options)
 
@@ -87,7 +87,7 @@ class Queue(BaseQueue):
         if key is not None:
             raise ValueError("key: only with attach=True; freshq's own tables have the key taskId")
         with needs("aws"):
-            from freshq.stores.dynamodb.store import DynamoDBStore  # noqa: PLC0415 - only the store in use
+            from freshq.stores.dynamodb.store import DynamoDBStore
 
         return cls(DynamoDBStore(table, client, shards=shards), **options)
 
@@ -118,7 +118,7 @@ class Queue(BaseQueue):
             MissingExtra: If the extra `sql` is not installed.
         """
         with needs("sql"):
-            from freshq.stores.sql import open_store  # noqa: PLC0415 - only the store in use is loaded
+            from freshq.stores.sql import open_store
 
         store, others = open_store(url, table, dict(options), history, history_seconds)
         return cls(store, **others)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Settling(Verbs):
     """Settles and extends claims."""
 
-    def complete(self, claim: Claim, result: Any = None) -> Task:  # noqa: ANN401 - any JSON value
+    def complete(self, claim: Claim, result: Any = None) -> Task:
         """Settle a claim as SUCCESS.
 
         Args:

@@ -47,7 +47,7 @@ class Admission:
         self._fates = fates
         self._limit = rules.backlog
         self._door = None if rules.door is None else DoorControl(rules.door, rules.deadline_seconds)
-        self._uniform = Random(f"{seed}/door").random  # noqa: S311 - a simulation
+        self._uniform = Random(f"{seed}/door").random
         self._flow = FlowCounter(rules.deadline_seconds)
 
     def put(self, task: int, now: float) -> None:

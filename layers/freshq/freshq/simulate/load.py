@@ -177,7 +177,7 @@ class Source:
 
     def _stream(self, use: str) -> Random:
         # One stream per use: other service times do not change the arrivals.
-        return Random(f"{self.seed}/{use}")  # noqa: S311 - a simulation
+        return Random(f"{self.seed}/{use}")
 
 
 def positive(name: str, value: float) -> None:
@@ -279,7 +279,7 @@ def read_trace(
     else:
         # Includes the last arrival, so that a single one has a duration.
         duration_seconds = math.nextafter(arrivals[-1].at_seconds - start, math.inf)
-    rng = Random(f"{seed}/services")  # noqa: S311 - a simulation
+    rng = Random(f"{seed}/services")
     drawn = services(service, service_mean_seconds, len(arrivals), rng)
     return _load(arrivals, drawn, deadline_seconds, duration_seconds)
 

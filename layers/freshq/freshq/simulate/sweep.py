@@ -141,7 +141,7 @@ def draw_sweep(
         file: Where to write the plot.
         run: The measures of one simulation, to be marked in every chart; None for no mark.
     """
-    import altair as alt  # noqa: PLC0415 - an extra, and slow to load
+    import altair as alt
 
     rows = [
         {"policy": cell.policy, "load": cell.load, **_measures(cell.result, cell.load, deadline_seconds)}
@@ -180,7 +180,7 @@ def _pair(
     rows: Sequence[dict[str, Any]], mark: dict[str, Any] | None, policy: str, colour: str, *, is_first: bool
 ) -> alt.VConcatChart:
     """Return the goodput of a policy above its waits, before those of the others in grey."""
-    import altair as alt  # noqa: PLC0415 - an extra, and slow to load
+    import altair as alt
 
     # Hidden labels take their place, so that all charts of a row are at the same height.
     first: dict[str, Any] = {"labelOpacity": float(is_first), "ticks": is_first, "domain": is_first}
@@ -205,7 +205,7 @@ def _pair(
 
 def _lines(rows: Sequence[dict[str, Any]], measure: alt.Y, policy: str, colour: str) -> list[alt.Chart]:
     """Return the line of a policy, and behind it those of the others."""
-    import altair as alt  # noqa: PLC0415 - an extra, and slow to load
+    import altair as alt
 
     others = alt.Chart(alt.InlineData(values=[row for row in rows if row["policy"] != policy]))
     own = alt.Chart(alt.InlineData(values=[row for row in rows if row["policy"] == policy]))
@@ -216,7 +216,7 @@ def _lines(rows: Sequence[dict[str, Any]], measure: alt.Y, policy: str, colour: 
 
 def _mark(values: dict[str, Any] | None, measure: alt.Y) -> list[alt.Chart]:
     """Return a star for the measures of one simulation; nothing if there are none."""
-    import altair as alt  # noqa: PLC0415 - an extra, and slow to load
+    import altair as alt
 
     if values is None:
         return []
@@ -226,7 +226,7 @@ def _mark(values: dict[str, Any] | None, measure: alt.Y) -> list[alt.Chart]:
 
 
 def _load_axis() -> alt.X:
-    import altair as alt  # noqa: PLC0415 - an extra, and slow to load
+    import altair as alt
 
     return alt.X(
         "load:Q",
@@ -238,7 +238,7 @@ def _load_axis() -> alt.X:
 
 def _ideal() -> list[alt.Chart]:
     """Return a dashed line for the best possible goodput."""
-    import altair as alt  # noqa: PLC0415 - an extra, and slow to load
+    import altair as alt
 
     best = [{"load": load, "best": min(load, 1.0)} for load in sorted({*LOADS, 1.0})]
     line = alt.Chart(alt.InlineData(values=best)).mark_line(strokeDash=[5, 4], color="#404040", strokeWidth=1)

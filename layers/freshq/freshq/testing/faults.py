@@ -54,13 +54,13 @@ class FaultyStore:
         """Carry out the next calls, and fail all the same: the reply is lost on its way."""
         self._replies_to_lose = calls
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
+    def __getattr__(self, name: str) -> Any:
         """Return the store's attribute; a method with the faults in it."""
         attribute = getattr(self._store, name)
         if name in _LOCAL or name.startswith("_") or not callable(attribute):
             return attribute
 
-        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the store's own
+        def call(*args: Any, **kwargs: Any) -> Any:
             if self._is_down or self._take("_calls_to_fail"):
                 raise Unreachable("the test made the store fail")
             answer = attribute(*args, **kwargs)

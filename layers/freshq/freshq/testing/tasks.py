@@ -127,7 +127,7 @@ def _run(queue: BaseQueue, claim: Claim, runner: Runner, codec: Codec) -> Fate:
 _FIELDS: Final = frozenset(field.name for field in fields(Task))
 
 
-def make_task(payload: Any = None, **values: Any) -> Task:  # noqa: ANN401 - a payload is any JSON value
+def make_task(payload: Any = None, **values: Any) -> Task:
     """Return a task as a runner gets it: claimed a moment ago, at its first attempt.
 
     `task.progress(...)` checks its arguments, and the task has them as `progress_fraction` and
@@ -178,7 +178,7 @@ class _ShownAtOnce(RunHandle):
             object.__setattr__(self._task, f"progress_{name}", value)
 
 
-def assert_put(queue: BaseQueue, **expected: Any) -> Task:  # noqa: ANN401 - attributes of any type
+def assert_put(queue: BaseQueue, **expected: Any) -> Task:
     """Check that a task with these attributes is in the queue, in any status, and return it.
 
     Args:
@@ -225,7 +225,7 @@ def _checked(values: dict[str, Any]) -> None:
         raise ValueError(msg)
 
 
-def _stored(name: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _stored(name: str, value: Any) -> Any:
     """Return a payload or a result as a store gives it back."""
     try:
         return json_copy(json_text(value), value)

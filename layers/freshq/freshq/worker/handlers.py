@@ -132,7 +132,7 @@ class Handlers(CoroutineRunner):
         with _last_attempt_rejects(handler, task):
             return handler.function(*handler.arguments(task))
 
-    def check(self, kind: str | None, payload: Any) -> None:  # noqa: ANN401 - any JSON value
+    def check(self, kind: str | None, payload: Any) -> None:
         """Check a payload as it is stored; a queue with `kinds=` these handlers does so at each put.
 
         Raises:
@@ -185,12 +185,12 @@ def _last_attempt_rejects(handler: _Handler, task: Task) -> Iterator[None]:
         raise Reject(msg) from error
 
 
-async def _run_async(handler: _Handler, task: Task) -> Any:  # noqa: ANN401 - what it returns
+async def _run_async(handler: _Handler, task: Task) -> Any:
     with _last_attempt_rejects(handler, task):
         return await _limited(handler, handler.arguments(task))
 
 
-async def _limited(handler: _Handler, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401 - what it returns
+async def _limited(handler: _Handler, arguments: tuple[Any, ...]) -> Any:
     try:
         async with asyncio.timeout(handler.max_run_seconds) as limit:
             return await handler.function(*arguments)
@@ -212,7 +212,7 @@ def _decoder(kind: str, function: object, codec: Codec) -> Callable[[Any], Any] 
     """
     if not callable(function):
         msg = f"handler of {quoted(kind)}: must be a function, got {type(function).__name__}"
-        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+        raise ValueError(msg)
     if is_async_generator(function):
         msg = f"handler of {quoted(kind)}: is an async generator; return a value, do not yield"
         raise ValueError(msg)

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from freshq.model.task import MAX_SECONDS
 from freshq.model.validation import first_problem
 from freshq.policy.limits import (
-    ConcurrencyLimit,  # noqa: TC001 - Pydantic reads them at run time
-    RetryBudget,  # noqa: TC001 - Pydantic reads them at run time
-    SharedBucket,  # noqa: TC001 - Pydantic reads them at run time
+    ConcurrencyLimit,
+    RetryBudget,
+    SharedBucket,
 )
 from freshq.worker.report import LoggingObserver, Observer, Observers, TellingObserver
 

@@ -49,7 +49,7 @@ PROGRESS_SECONDS: Final = 5.0
 NOT_OF_APPLICATIONS: Final = (Path(__file__).parents[1], Path(traceback.__file__).parent)
 
 
-def load_object(argument: str, name: str, advice: str, *, what: str, example: str) -> Any:  # noqa: ANN401
+def load_object(argument: str, name: str, advice: str, *, what: str, example: str) -> Any:
     """Import what a name such as ``orders.runner:run`` refers to.
 
     Args:
@@ -116,7 +116,7 @@ class CoroutineRunner(ABC):
     codec: Codec = JSON
 
     @abstractmethod
-    def __call__(self, task: Task) -> Any:  # noqa: ANN401 - any value
+    def __call__(self, task: Task) -> Any:
         """Run a task to its end, in this thread."""
 
     @abstractmethod
@@ -166,7 +166,7 @@ def load_runner(name: str, advice: str = "") -> Runner:
         module_name, _, object_name = name.partition(":")
         problem = f"has a {type(runner).__name__}, not a function, as {object_name!r}"
         msg = f"runner: module {quoted(module_name)} {problem}"
-        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+        raise ValueError(msg)
     found: Runner = runner
     return found
 
@@ -185,7 +185,7 @@ def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
     takes = "a task and a connection" if transaction else "a task"
     if not callable(runner):
         msg = f"runner: must be a function that takes {takes}, got {type(runner).__name__}"
-        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+        raise ValueError(msg)
     if is_async(runner) or is_async_generator(runner):
         msg = "runner: is an async function; register it with freshq.Handlers, or pass one that is not async"
         raise ValueError(msg)
@@ -201,13 +201,13 @@ def checked_runner(runner: object, *, transaction: bool = False) -> Runner:
     return runner
 
 
-def is_async(function: Any) -> bool:  # noqa: ANN401 - anything that can be called
+def is_async(function: Any) -> bool:
     """Return whether a call makes a coroutine."""
     # An object with an async `__call__` is not a coroutine function itself.
     return any(inspect.iscoroutinefunction(each) for each in (function, function.__call__))
 
 
-def is_async_generator(function: Any) -> bool:  # noqa: ANN401 - anything that can be called
+def is_async_generator(function: Any) -> bool:
     """Return whether a call makes an asynchronous generator."""
     return any(inspect.isasyncgenfunction(each) for each in (function, function.__call__))
 
@@ -225,7 +225,7 @@ def instrumented(runner: Callable[..., Any], telemetry: Telemetry) -> Callable[.
     return partial(_run, runner, telemetry)
 
 
-def _run(runner: Callable[..., Any], telemetry: Telemetry, task: Task, *connection: object) -> Any:  # noqa: ANN401 - any value
+def _run(runner: Callable[..., Any], telemetry: Telemetry, task: Task, *connection: object) -> Any:
     scope = telemetry.run(task)
     token = RUNNING.set(scope)
     try:
@@ -280,7 +280,7 @@ def _end(scope: RunScope, answer: Future[Any]) -> None:
     scope.end(CancelledRun("the run was cancelled") if cancelled else answer.exception())
 
 
-class CancelledRun(Exception):  # noqa: N818 - names what became of the run
+class CancelledRun(Exception):
     """A coroutine was cancelled: the lease of its task is lost, or the worker ends at once."""
 
 

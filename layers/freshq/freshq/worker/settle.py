@@ -263,7 +263,7 @@ def _delayed(retry: Retry) -> tuple[str, float | None]:
         return f"{error}; {wrong}", None
 
 
-def completed(claim: Claim, result: Any = None, codec: Codec = JSON) -> RunEnd:  # noqa: ANN401 - any value
+def completed(claim: Claim, result: Any = None, codec: Codec = JSON) -> RunEnd:
     """Return the end of a run that returned a result."""
     try:
         settlement = Settlement.complete(claim, encoded(codec, result, "result"))

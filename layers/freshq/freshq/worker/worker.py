@@ -271,5 +271,5 @@ def blocking_queue(queue: BaseQueue | AsyncQueue) -> BaseQueue:
     own: Any = getattr(queue, "queue", queue)
     if not isinstance(own, BaseQueue):
         msg = f"queue: must be a queue, such as Queue.sql(...), got {type(queue).__name__}"
-        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+        raise ValueError(msg)
     return own

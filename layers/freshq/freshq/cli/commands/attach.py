@@ -101,14 +101,14 @@ def attach(
 ) -> None:
     """Add freshq's indexes to a table in use. Safe to repeat."""
     with needs("aws"):
-        from freshq.stores.dynamodb.attached import attach as attaching  # noqa: PLC0415 - an extra
-        from freshq.stores.dynamodb.calls import (  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.attached import attach as attaching
+        from freshq.stores.dynamodb.calls import (
             check_table_name,
             default_client,
             translated,
         )
-        from freshq.stores.dynamodb.store import MAX_SHARDS  # noqa: PLC0415 - an extra
-        from freshq.stores.dynamodb.table import enable_stream, stream_arn  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb.store import MAX_SHARDS
+        from freshq.stores.dynamodb.table import enable_stream, stream_arn
     check_table_name(table)
     checked_count("shards", shards, MAX_SHARDS)
     chosen, by = _order(order, order_by), _order_by(order_by, order_type)
@@ -164,8 +164,8 @@ def _order_by(name: str | None, order_type: OrderType | None) -> KeyPart | None:
     Raises:
         ValueError: If it is none of the records' attributes, or there is only a type.
     """
-    from freshq.stores.dynamodb.key import NUMBER, TEXT, KeyPart  # noqa: PLC0415 - an extra
-    from freshq.stores.dynamodb.keyspace import ATTACHED_PREFIX  # noqa: PLC0415 - an extra
+    from freshq.stores.dynamodb.key import NUMBER, TEXT, KeyPart
+    from freshq.stores.dynamodb.keyspace import ATTACHED_PREFIX
 
     if name is None:
         if order_type is not None:
@@ -212,7 +212,7 @@ def attached(session: Session, command: str) -> AttachedQueue:
     """
     if not isinstance(session.queue, AttachedQueue):
         msg = f"{command}: only on an attached table; use the address dynamodb://TABLE?key=NAME"
-        raise ValueError(msg)  # noqa: TRY004 - wrong use is a ValueError throughout
+        raise ValueError(msg)
     return session.queue
 
 
@@ -246,7 +246,7 @@ def _write(context: QueueContext, text: str, verb: str) -> None:
     record = parsed("record", sys.stdin.read() if text == "-" else text)
     if not isinstance(record, dict):
         msg = f"record: must be a JSON object, got {type(record).__name__}"
-        raise ValueError(msg)  # noqa: TRY004 - wrong use is a ValueError throughout
+        raise ValueError(msg)
     record_id = queue.put_record(record) if verb == "put" else queue.upsert_record(record)
     session.see(record_id)
     session.output.answer({"record_id": record_id}, f"record {printable(record_id)}: written")

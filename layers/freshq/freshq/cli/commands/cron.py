@@ -72,12 +72,12 @@ def _of_module(source: str) -> list[Schedule]:
         found = load_object("schedules", source, advice, what="list", example="app:schedules")
     if not isinstance(found, list | tuple):
         msg = f"schedules: {quoted(source)} is a {type(found).__name__}; make it a list of Schedule"
-        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+        raise ValueError(msg)
     for number, each in enumerate(found, 1):
         if not isinstance(each, Schedule):
             type_name = type(each).__name__
             msg = f"schedules: number {number} of {quoted(source)} is a {type_name}; use Schedule.of(...)"
-            raise ValueError(msg)  # noqa: TRY004 - as above
+            raise ValueError(msg)
     return list(found)
 
 
@@ -232,7 +232,7 @@ def _scheduler(session: Session, schedules: Sequence[Schedule], reporter: Report
         )
     if isinstance(session.queue, AttachedQueue):
         msg = "queue: an attached table takes its own records only; use a queue on a table of freshq's"
-        raise ValueError(msg)  # noqa: TRY004 - bad input is a ValueError throughout
+        raise ValueError(msg)
 
     def on_put(schedule: Schedule, receipt: Receipt) -> None:
         reporter.event(
@@ -256,7 +256,7 @@ def _reporter(session: Session) -> Reporter:
     console = session.output.console
     if session.output.as_json or not console.is_terminal:
         return JsonLines(sys.stdout, 0)
-    from freshq.cli.process import Lines  # noqa: PLC0415 - only for a terminal
+    from freshq.cli.process import Lines
 
     return Lines(console)
 

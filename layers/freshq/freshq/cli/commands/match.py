@@ -506,11 +506,11 @@ def attributes_of(pairs: Sequence[str] | None, text: str | None) -> dict[str, An
     value = parsed("attributes", text)
     if not isinstance(value, dict):
         msg = f"attributes: must be a JSON object of names and values, got {quoted(text)}"
-        raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+        raise ValueError(msg)
     return value
 
 
-def criteria_of(pairs: Sequence[str] | None, text: str | None) -> Any:  # noqa: ANN401 - the queue checks it
+def criteria_of(pairs: Sequence[str] | None, text: str | None) -> Any:
     """Return the criteria that a command line gives, for `MatchQueue.match`.
 
     Raises:
@@ -546,7 +546,7 @@ def _level(text: str) -> str | set[str] | None:
     return set(text.split(EQUAL)) if EQUAL in text else text
 
 
-def _with_sets(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _with_sets(value: Any) -> Any:
     """Return criteria from JSON, which has no sets."""
     if not isinstance(value, dict):
         return value
@@ -556,7 +556,7 @@ def _with_sets(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     }
 
 
-def _set(level: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _set(level: Any) -> Any:
     if isinstance(level, list) and all(isinstance(value, str) for value in level):
         return set(level)
     return level

@@ -20,7 +20,7 @@ Host = Annotated[str, typer.Option(help="Address to serve on; 0.0.0.0 for a Prom
 def metrics(context: QueueContext, port: Port = DEFAULT_PORT, host: Host = "127.0.0.1") -> None:
     """Serve the gauges of the queue for Prometheus, until SIGTERM or Ctrl-C."""
     with needs("metrics"):
-        from freshq.cli.commands.metrics_server import MetricsServer  # noqa: PLC0415 - loads the extra
+        from freshq.cli.commands.metrics_server import MetricsServer
 
     session = context.session
     if session.address is not None and session.address.startswith("memory:"):

@@ -97,7 +97,7 @@ def put(
     print_receipt(session, session.queue.put(value, task_id, on_conflict=conflict, **options))
 
 
-def _payload(session: Session, payload: str | None, *, as_text: bool) -> Any:  # noqa: ANN401 - any JSON value
+def _payload(session: Session, payload: str | None, *, as_text: bool) -> Any:
     """Return the payload of a put; None on an attached table, where the record is the payload."""
     if payload is None:
         if isinstance(session.queue, AttachedQueue):
@@ -176,8 +176,8 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console  # noqa: PLC0415 - slow to load
-    from rich.progress import (  # noqa: PLC0415 - slow to load
+    from rich.console import Console
+    from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
         Progress,

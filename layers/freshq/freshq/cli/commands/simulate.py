@@ -358,7 +358,7 @@ def _print_result(result: Result, *, as_json: bool) -> None:
     typer.echo(sentence_of(result))
 
 
-def _text(value: Any) -> str:  # noqa: ANN401 - a field of a result
+def _text(value: Any) -> str:
     if isinstance(value, dict):
         return "\n".join(f"{key.replace('_', ' ')} {_text(part)}" for key, part in value.items())
     if value is None:

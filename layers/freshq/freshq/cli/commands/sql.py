@@ -27,7 +27,7 @@ def main() -> None:
 def migrate(url: Url) -> None:
     """Create the tables, or update them to the newest version. Safe to repeat."""
     with needs("sql"):
-        from freshq.stores.sql import SqlStore  # noqa: PLC0415 - an extra
+        from freshq.stores.sql import SqlStore
 
     database, table = database_of(url)
     with closing(SqlStore(database, table)) as store:

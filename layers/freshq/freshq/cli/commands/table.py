@@ -132,9 +132,9 @@ def create(url: Url) -> None:
 def apply(file: File, dry_run: DryRun = False, cloudformation: CloudFormation = False) -> None:
     """Create or update the tables of a file. Other tables and indexes are kept."""
     with needs("aws"):
-        from freshq.stores.dynamodb import table as tables  # noqa: PLC0415 - an extra
-        from freshq.stores.dynamodb.calls import default_client, translated  # noqa: PLC0415 - an extra
-        from freshq.stores.dynamodb.table import read_description  # noqa: PLC0415 - an extra
+        from freshq.stores.dynamodb import table as tables
+        from freshq.stores.dynamodb.calls import default_client, translated
+        from freshq.stores.dynamodb.table import read_description
 
     description = read_description(file)
     if cloudformation:

@@ -211,7 +211,7 @@ def _reporter(job: Job) -> Reporter:
     console = job.session.output.console
     if job.session.output.as_json or not console.is_terminal:
         return JsonLines(sys.stdout, job.status_seconds)
-    from freshq.cli.process import Display, Lines  # noqa: PLC0415 - only for a terminal
+    from freshq.cli.process import Display, Lines
 
     if console.is_dumb_terminal:
         return Lines(console)
@@ -249,7 +249,7 @@ def _supervise(job: Job, processes: int) -> NoReturn:
     Raises:
         StoreError: If the store failed all of them in a way that does not pass, and never answered.
     """
-    from freshq.cli.commands.supervisor import Supervisor  # noqa: PLC0415 - only for several processes
+    from freshq.cli.commands.supervisor import Supervisor
 
     job.session.queue.close()  # each process opens its own connections
     control = ControlChannel()
@@ -338,7 +338,7 @@ def work(
     supervised: option.Supervised = False,
 ) -> None:
     """Work the queue until SIGTERM or Ctrl-C: one lets running tasks finish, a second gives them back."""
-    from freshq.worker.options import WorkerOptions  # noqa: PLC0415 - as above
+    from freshq.worker.options import WorkerOptions
 
     worker_options = WorkerOptions(
         concurrency=concurrency,

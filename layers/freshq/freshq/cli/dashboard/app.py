@@ -240,7 +240,7 @@ class _Api:
         """Return payload and result of one task."""
         return Json(contents(self._found(request.query_params.get("id", ""))))
 
-    def _found(self, task_id: str) -> Any:  # noqa: ANN401 - a Task
+    def _found(self, task_id: str) -> Any:
         task = self._queue.get(task_id)
         if task is None:
             raise TaskNotFound(task_id, self._queue.name)

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from freshq.cli.command import QueueContext  # noqa: TC001 - the signature is read at run time
+from freshq.cli.command import QueueContext
 from freshq.errors import needs
 
 DEFAULT_PORT: Final = 8710
@@ -39,14 +39,14 @@ def dashboard(
 ) -> None:
     """Serve a page that shows the queue live, to this machine only, until Ctrl-C."""
     with needs("dashboard"):
-        from freshq.cli.dashboard.app import Shown  # noqa: PLC0415 - loads the extra
-        from freshq.cli.dashboard.server import Address, Dashboard  # noqa: PLC0415 - loads the extra
+        from freshq.cli.dashboard.app import Shown
+        from freshq.cli.dashboard.server import Address, Dashboard
     if not 0 < every_seconds <= MAX_INTERVAL_SECONDS:
         msg = f"every_seconds: must be above 0 and at most {MAX_INTERVAL_SECONDS:.0f}, got {every_seconds}"
         raise ValueError(msg)
     found = []
     if schedules is not None:
-        from freshq.cli.commands.cron import load_schedules  # noqa: PLC0415 - only with schedules
+        from freshq.cli.commands.cron import load_schedules
 
         found = load_schedules(schedules)
     session = context.session

@@ -263,7 +263,7 @@ def ranks_text(caller: Caller) -> str:
     return json.dumps(caller.ranks, ensure_ascii=False)
 
 
-def ranks_of(text: str) -> Any:  # noqa: ANN401 - parsed JSON
+def ranks_of(text: str) -> Any:
     """Return what a caller asks."""
     return tuple(tuple(asks) for asks in json.loads(text))
 
@@ -528,7 +528,7 @@ class DynamoDBMatchStore(MatchStore):
             arguments["ExclusiveStartKey"] = {"pk": pk, "sk": {"S": start_after}}
         return self._query(arguments, limit)
 
-    def _write_one(self, action: Any) -> None:  # noqa: ANN401 - arguments of the client
+    def _write_one(self, action: Any) -> None:
         if "Put" in action:
             self._transactions.retried(lambda: self._client.put_item(**action["Put"]))
         else:

@@ -459,7 +459,7 @@ class SqlMatchStore(MatchStore):
             self._database.transaction(lambda connection: connection.execute(insert, values))
             self._added |= new.keys()
 
-    def _insert_or_ignore(self, table: sa.Table) -> Any:  # noqa: ANN401 - the dialect's own class
+    def _insert_or_ignore(self, table: sa.Table) -> Any:
         dialect = self._database.engine.dialect
         insert = dialect_insert(table, dialect)
         if dialect.name in ("sqlite", "postgresql"):

@@ -81,7 +81,7 @@ CLIENT_CONFIG: Final = Config(
 )
 
 
-class ConditionFailed(FreshqError):  # noqa: N818 - an outcome that every caller handles
+class ConditionFailed(FreshqError):
     """The condition of a write did not hold.
 
     Attributes:
@@ -93,7 +93,7 @@ class ConditionFailed(FreshqError):  # noqa: N818 - an outcome that every caller
         self.item = item
 
 
-class InvalidUpdate(StoreError):  # noqa: N818 - an outcome that callers handle
+class InvalidUpdate(StoreError):
     """DynamoDB found an update invalid: an attribute of the item does not have the type that it needs."""
 
 
@@ -200,7 +200,7 @@ class TableCalls:
         """Return those of the items that exist, strongly consistent, in no particular order."""
         found: list[Item] = []
 
-        def read(keys: Any) -> Any:  # noqa: ANN401 - the client's own form
+        def read(keys: Any) -> Any:
             response = self.client.batch_get_item(
                 RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}}
             )
@@ -214,7 +214,7 @@ class TableCalls:
     def delete_many(self, item_ids: Sequence[str]) -> None:
         """Delete items unconditionally."""
 
-        def write(requests: Any) -> Any:  # noqa: ANN401 - the client's own form
+        def write(requests: Any) -> Any:
             response = self.client.batch_write_item(RequestItems={self.table: requests})
             return response["UnprocessedItems"].get(self.table, [])
 
@@ -252,7 +252,7 @@ class TableCalls:
     def _conditional(self, arguments: Item) -> Item:
         return {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **self.names.arguments(arguments)}
 
-    def _write(self, send: Callable[[], Any]) -> Any:  # noqa: ANN401 - the client's response
+    def _write(self, send: Callable[[], Any]) -> Any:
         """Send a conditional write; a repeated one finds what the first did."""
         try:
             with translated(self.table):
@@ -268,7 +268,7 @@ class TableCalls:
             self._send_batch(entries[start : start + size], send)
 
     def _send_batch(self, batch: list[Item], send: Callable[[Any], Any]) -> None:
-        def send_rest(entries: Any) -> Any:  # noqa: ANN401 - a part of the client's response
+        def send_rest(entries: Any) -> Any:
             with translated(self.table):
                 return send(entries)
 

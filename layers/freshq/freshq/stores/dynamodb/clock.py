@@ -59,11 +59,11 @@ class ServerTime:
         self._wall_ahead = 0.0
         self._check_at = float("-inf")
 
-    def sending(self, **_event: Any) -> None:  # noqa: ANN401 - of botocore
+    def sending(self, **_event: Any) -> None:
         """Note when a request is sent."""
         self._sent.at = self._steady()
 
-    def received(self, response_dict: dict[str, Any] | None, **_event: Any) -> None:  # noqa: ANN401 - of botocore
+    def received(self, response_dict: dict[str, Any] | None, **_event: Any) -> None:
         """Note the Date header of an answer."""
         sent, self._sent.at = getattr(self._sent, "at", None), None
         if sent is None or response_dict is None:

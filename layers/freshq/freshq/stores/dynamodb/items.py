@@ -173,7 +173,7 @@ def _optional_seconds(item: Item, name: str) -> float | None:
     return seconds(item[name]) if name in item else None
 
 
-def _payload(item: Item) -> Any:  # noqa: ANN401 - any JSON value
+def _payload(item: Item) -> Any:
     """Return the payload of a task; None for a dead letter whose payload cannot be read."""
     if RECORD in item:
         return plain_values(item[RECORD]["M"])

@@ -68,7 +68,7 @@ class KeyPart:
             return _bytes(text, self.name)
         return text
 
-    def text(self, value: Any) -> str:  # noqa: ANN401 - text or bytes, as the low-level client has them
+    def text(self, value: Any) -> str:
         """Return the text that names a value."""
         if self.attribute_type == NUMBER:
             return _digits(Decimal(value))
@@ -83,7 +83,7 @@ class KeyPart:
         wanted, allowed = GIVEN[self.attribute_type]
         if not isinstance(value, wanted) or isinstance(value, bool):
             msg = f"{self.name}: must be {allowed}, got {type(value).__name__}"
-            raise ValueError(msg)  # noqa: TRY004 - a wrong argument is a ValueError throughout
+            raise ValueError(msg)
         return self.text(self.value(str(value)) if self.attribute_type == NUMBER else value)
 
 

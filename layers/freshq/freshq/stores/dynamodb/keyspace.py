@@ -174,7 +174,7 @@ def plain_values(record: Item) -> dict[str, Any]:
     return {name: _plain(deserialize(value)) for name, value in record.items()}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever DynamoDB can hold
+def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -188,7 +188,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever DynamoDB can hold
     return value
 
 
-def typed_value(value: Any) -> Item:  # noqa: ANN401 - whatever DynamoDB can hold
+def typed_value(value: Any) -> Item:
     """Return a JSON value, Decimal, bytes or set in the form of the low-level client.
 
     Raises:
@@ -200,7 +200,7 @@ def typed_value(value: Any) -> Item:  # noqa: ANN401 - whatever DynamoDB can hol
     return dict(TypeSerializer().serialize(_exact(value)))
 
 
-def _exact(value: Any) -> Any:  # noqa: ANN401 - whatever DynamoDB can hold
+def _exact(value: Any) -> Any:
     """Return a value with decimal numbers in place of floats."""
     if isinstance(value, float):
         return Decimal(repr(value))
@@ -353,7 +353,7 @@ class StatusIndex:
         """Return which tasks are live, by their deadlines too if the index has them."""
         return LiveTasks(self, created_after, deadline_after if self.has_deadlines else None)
 
-    def place(self, key: Item) -> Any:  # noqa: ANN401 - a number, a string as bytes, or bytes
+    def place(self, key: Item) -> Any:
         """Return what orders an entry, comparable as DynamoDB compares it."""
         ((attribute_type, value),) = key[self.range_key].items()
         if self.by_time:

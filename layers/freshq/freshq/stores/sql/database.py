@@ -63,7 +63,7 @@ class PreparedStatement:
         }
         self._processors = {name: process for name, process in processors.items() if process is not None}
 
-    def arguments(self, parameters: Mapping[str, Any]) -> Any:  # noqa: ANN401 - by position or by name
+    def arguments(self, parameters: Mapping[str, Any]) -> Any:
         """Return the parameters in the driver's form."""
         given = {**self._literals, **parameters}
         for name, process in self._processors.items():

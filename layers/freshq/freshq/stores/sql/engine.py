@@ -173,7 +173,7 @@ class ConnectionLimits:
             raise ValueError(msg)
 
 
-def connection_limits_for(lease_seconds: object, **given: Any) -> ConnectionLimits:  # noqa: ANN401 - checked by ConnectionLimits
+def connection_limits_for(lease_seconds: object, **given: Any) -> ConnectionLimits:
     """Return the limits of the connections of a queue.
 
     Args:
@@ -282,10 +282,10 @@ class StatementPool(Pool):
 
     def __init__(
         self,
-        creator: Any,  # noqa: ANN401 - SQLAlchemy's interface
+        creator: Any,
         pool_size: int = DEFAULT.max_connections,
         timeout: float = DEFAULT.answer_timeout_seconds,
-        **options: Any,  # noqa: ANN401 - SQLAlchemy's interface
+        **options: Any,
     ) -> None:
         """Open no connection yet.
 
@@ -424,21 +424,21 @@ def _opened(url: sa.URL, limits: ConnectionLimits) -> sa.Engine:
     return engine
 
 
-def _connect_bounded(_dialect: object, _record: object, arguments: Any, options: Any) -> Any:  # noqa: ANN401 - SQLAlchemy's interface
+def _connect_bounded(_dialect: object, _record: object, arguments: Any, options: Any) -> Any:
 
     from freshq.stores.sql.postgresql import BoundedConnection  # noqa: PLC0415 - needs the driver
 
     return BoundedConnection.connect(*arguments, **options)
 
 
-def _prepare_sqlite(connection: Any, _record: Any, limits: ConnectionLimits) -> None:  # noqa: ANN401 - the driver's own
+def _prepare_sqlite(connection: Any, _record: Any, limits: ConnectionLimits) -> None:
     connection.isolation_level = None  # autocommit
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute(f"PRAGMA synchronous={'FULL' if limits.durable else 'NORMAL'}")
     connection.execute(f"PRAGMA wal_autocheckpoint={SQLITE_LOG_PAGES}")
 
 
-def _prepare_postgresql(connection: Any, _record: Any, limits: ConnectionLimits) -> None:  # noqa: ANN401 - the driver's own
+def _prepare_postgresql(connection: Any, _record: Any, limits: ConnectionLimits) -> None:
     connection.autocommit = True
     connection.answer_timeout_seconds = limits.answer_timeout_seconds
     connection.settings = PLANNING | {
@@ -448,7 +448,7 @@ def _prepare_postgresql(connection: Any, _record: Any, limits: ConnectionLimits)
     connection.execute("; ".join(f"SET {name} = {value}" for name, value in connection.settings.items()))
 
 
-def _prepare_mysql(connection: Any, _record: Any, limits: ConnectionLimits) -> None:  # noqa: ANN401 - the driver's own
+def _prepare_mysql(connection: Any, _record: Any, limits: ConnectionLimits) -> None:
     with connection.cursor() as cursor:
         # Locks the rows that it takes, not the gaps between them.
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")

@@ -40,7 +40,7 @@ _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 _ADDED = re.compile(rf"\b({'|'.join(ADDED_COLUMNS)})\b")
 
 
-class RightsMissing(StoreError):  # noqa: N818 - names the outcome
+class RightsMissing(StoreError):
     """The database's user lacks a right to a table."""
 
 

@@ -144,7 +144,7 @@ class Statements:
         in_time = seen.c.deadline_us > sa.bindparam("deadline_after_us")
         return sa.select(seen.c.created_us, seen.c.task_id).where(in_time).limit(sa.bindparam("at_most"))
 
-    def insert_or_ignore(self, table: sa.Table) -> Any:  # noqa: ANN401 - the dialect's own class
+    def insert_or_ignore(self, table: sa.Table) -> Any:
         """Return an INSERT that skips rows whose key is taken, and hides no other error."""
         insert = dialect_insert(table, self.dialect)
         if self.dialect.name in ("sqlite", "postgresql"):
@@ -154,7 +154,7 @@ class Statements:
         return insert.on_duplicate_key_update({key.name: key})
 
 
-def dialect_insert(table: sa.Table, dialect: sa.Dialect) -> Any:  # noqa: ANN401 - the dialect's own class
+def dialect_insert(table: sa.Table, dialect: sa.Dialect) -> Any:
     """Return an INSERT with the clauses of a dialect. Other dialects, slow to load, are not loaded."""
     module = import_module(f"sqlalchemy.dialects.{INSERT_OF.get(dialect.name, dialect.name)}")
     return module.insert(table)
