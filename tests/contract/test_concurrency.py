@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
@@ -104,10 +105,7 @@ def test_sweeps_at_once_recover_each_task_once(table_store: StoreUnderTest) -> N
 def test_of_puts_of_the_same_id_one_creates_the_task(table_store: StoreUnderTest) -> None:
     for number in range(10):
         receipts = at_once(
-            *(
-                lambda thread=thread: table_store.queue().put(thread, task_id=str(number))  # noqa: B023
-                for thread in range(THREADS)
-            )
+            *(partial(table_store.queue().put, thread, task_id=str(number)) for thread in range(THREADS))
         )
         outcomes = [receipt.outcome for receipt in receipts]
         assert Counter(outcomes) == {PutOutcome.CREATED: 1, PutOutcome.DUPLICATE: THREADS - 1}

@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ def killed_in_the_middle(application: Deployment) -> str:
     for number in count():
         task_id = f"survivor-{number}"
         application.put({"task_id": task_id, "payload": {}})
-        wait_until(lambda: is_begun(application, task_id))  # noqa: B023 - called at once
+        wait_until(partial(is_begun, application, task_id))
         victims = application.processes("ProcessTasks")
         for pid in victims:
             os.kill(pid, signal.SIGKILL)

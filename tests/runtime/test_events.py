@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
+import boto3
 import pytest
 from local.deploy import PROJECT, build
 
@@ -168,8 +169,6 @@ def sessions(
 ) -> dict[tuple[str, str], Session]:
     """Return each function's session at each log level, four at a time."""
     # The same tables as the functions': DynamoDB Local keeps them by access key and region.
-    import boto3  # noqa: PLC0415 - only here
-
     client: DynamoDBClient = boto3.client(
         "dynamodb",
         endpoint_url=dynamodb_local.meta.endpoint_url,

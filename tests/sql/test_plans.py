@@ -115,7 +115,7 @@ def test_no_claim_reads_the_finished_rows_of_a_table_without_statistics(
     with apart.begin() as connection:
         connection.execute(
             sa.text(
-                f"INSERT INTO {TABLE} ({columns}, priority, attempts, agenda, due_us, payload) "  # noqa: S608 - the test's own
+                f"INSERT INTO {TABLE} ({columns}, priority, attempts, agenda, due_us, payload) "
                 f"SELECT {finished}, 0, 1, 'over', {FAR_US}, '1' FROM generate_series(1, {FINISHED}) AS n"
             )
         )

@@ -72,12 +72,12 @@ def multiply(engine: sa.Engine, task_id: str, count: int, step_us: int = 1) -> N
     )
     changed = {"task_id": "task_id || '-' || number.n", "created_us": "created_us + number.n * :step_us"}
     if dialect == "mariadb":
-        numbers = f"(SELECT CAST(seq AS SIGNED) AS n FROM seq_1_to_{count})"  # noqa: S608 - the test's own
+        numbers = f"(SELECT CAST(seq AS SIGNED) AS n FROM seq_1_to_{count})"
         changed["task_id"] = "concat(task_id, '-', number.n)"
     names = [column.name for column in tasks.columns]
     values = ", ".join(changed.get(name, name) for name in names)
     statement = (
-        f"INSERT INTO tasks ({', '.join(names)}) "  # noqa: S608 - the test's own
+        f"INSERT INTO tasks ({', '.join(names)}) "
         f"SELECT {values} FROM tasks CROSS JOIN {numbers} AS number WHERE task_id = :task_id"
     )
     given = {"count": count, "step_us": step_us, "task_id": task_id}

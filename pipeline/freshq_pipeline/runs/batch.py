@@ -135,7 +135,7 @@ def finish_last(request: RunRequest, todo: RunPlan) -> None:
 
 def copy_last(spark: SparkSession, request: RunRequest, last: State) -> None:
     """Copy the tables of the previous run, if it was killed before that, or was not to copy them."""
-    from freshq_pipeline.runs import spark_catalog  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.runs import spark_catalog
 
     spark_catalog.require(spark, request.options.iceberg)
     spark_catalog.copy(spark, request.out, last, request.options.iceberg)
@@ -195,7 +195,7 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
     Raises:
         PipelineError: If the run failed; nothing was published.
     """
-    from freshq_pipeline.runs import spark_catalog  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.runs import spark_catalog
 
     options = request.options
     state = State(new_run_id(), request.events.uri, options.form.value, options=options.of_tables())
@@ -221,10 +221,10 @@ def execute_plan(spark: SparkSession, request: RunRequest, todo: RunPlan, watch:
 def _work(
     spark: SparkSession, request: RunRequest, todo: RunPlan, state: State, watch: Stopwatch
 ) -> dict[str, Any]:
-    from freshq_pipeline.gold.build import TableOptions, build  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.gold.figures import with_new_violations  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.runs import spark_catalog  # noqa: PLC0415 - loads Spark
-    from freshq_pipeline.runs.new_files import join_parts, read_new_files  # noqa: PLC0415 - loads Spark
+    from freshq_pipeline.gold.build import TableOptions, build
+    from freshq_pipeline.gold.figures import with_new_violations
+    from freshq_pipeline.runs import spark_catalog
+    from freshq_pipeline.runs.new_files import join_parts, read_new_files
 
     out, options = request.out, request.options
     spark_catalog.require(spark, options.iceberg)

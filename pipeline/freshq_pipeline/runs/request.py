@@ -116,7 +116,7 @@ class Options:
 
 def _is_within(one: Folder, other: Folder) -> bool:
     """Return whether a folder is another one, or below it, also by a symbolic link or another spelling."""
-    from freshq_pipeline.storage.addresses import normalized  # noqa: PLC0415 - help does without Spark
+    from freshq_pipeline.storage.addresses import normalized
 
     paths = [folder.on_disk("") for folder in (one, other)]
     inner, outer = (

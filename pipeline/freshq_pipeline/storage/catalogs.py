@@ -69,7 +69,7 @@ def open_catalog(out: Folder, name: str) -> Catalog:
         MissingExtra: If PyIceberg is not installed.
     """
     with needs(ICEBERG):
-        from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
+        from pyiceberg.catalog import load_catalog
 
         properties = _properties(out, name)
         if properties.get("uri") == _uri(out):
@@ -108,7 +108,7 @@ def one_line(error: Exception) -> str:
 
 def _properties(out: Folder, name: str) -> dict[str, str]:
     """Return the properties of a catalog for PyIceberg."""
-    from pyiceberg.utils.config import Config  # noqa: PLC0415 - an extra
+    from pyiceberg.utils.config import Config
 
     # Otherwise PyIceberg asks S3 in North Virginia, which a job without a network of its own cannot reach.
     region = os.environ.get("AWS_REGION")

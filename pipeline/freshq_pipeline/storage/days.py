@@ -81,7 +81,7 @@ def days_from_json(kept: Mapping[str, Any]) -> dict[int, Day]:
 
 def iso(day: int) -> str:
     """Return a day as Spark writes it: YYYY-MM-DD."""
-    import numpy as np  # noqa: PLC0415 - the command's help does without it
+    import numpy as np
 
     text = str(np.datetime64(day, "D"))
     return text if len(text.split("-", 1)[0]) <= _LONGEST_YEAR else f"+{text}"
@@ -93,7 +93,7 @@ def number(text: str) -> int:
     Args:
         text: From `iso`.
     """
-    import numpy as np  # noqa: PLC0415 - as above
+    import numpy as np
 
     return int(np.datetime64(text.removeprefix("+"), "D").astype(np.int64))
 

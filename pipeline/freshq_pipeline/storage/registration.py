@@ -154,7 +154,7 @@ class Registry:
 
     def _table(self, catalog: Catalog, name: str) -> Table:
         """Return a table of the catalog, which is made if it does not exist."""
-        from freshq_pipeline.storage.data_files import partitions_of, schema_of  # noqa: PLC0415 - an extra
+        from freshq_pipeline.storage.data_files import partitions_of, schema_of
 
         identifier = (self.name.namespace, name)
         schema = schema_of(name)
@@ -185,7 +185,7 @@ class Registry:
 
 def _replace(table: Table, run_id: str, wanted: set[str]) -> None:
     """Replace the files of a table by others in one commit."""
-    from freshq_pipeline.storage.data_files import data_files  # noqa: PLC0415 - an extra
+    from freshq_pipeline.storage.data_files import data_files
 
     snapshot = table.current_snapshot()
     known = {} if snapshot is None else {file.file_path: file for file in _files(table, [snapshot])}
@@ -260,7 +260,7 @@ def _lists(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
 
 def _files(table: Table, snapshots: Iterable[Snapshot]) -> list[DataFile]:
     """Return the files with rows that snapshots have."""
-    from pyiceberg.manifest import DataFileContent  # noqa: PLC0415 - an extra
+    from pyiceberg.manifest import DataFileContent
 
     lists = {one for snapshot in snapshots for one in _manifests(table, snapshot)}
     return [

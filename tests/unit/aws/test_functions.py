@@ -13,7 +13,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from freshq import PutIncomplete, Queue, StoreError, TableMissing, Throttled
+from freshq import Busy, PutIncomplete, Queue, StoreError, TableMissing, Throttled
 from freshq.aws import observability
 from freshq.aws.archive import Archive
 from freshq.stores.dynamodb.claim import WorkerPasses
@@ -603,8 +603,6 @@ def test_every_event_file_has_the_expected_result(
 
 def busy(task: Any) -> None:
     """Be a runner without capacity."""
-    from freshq import Busy  # noqa: PLC0415 - this function is loaded by its name
-
     raise Busy(task.task_id)
 
 
@@ -634,8 +632,6 @@ def hang(task: Any) -> None:
 
 def pull_the_switch(task: Any) -> str:
     """Be a runner during which somebody sets the kill switch, and that leaves older tasks."""
-    import boto3  # noqa: PLC0415 - this function is loaded by its name
-
     boto3.client("ssm").put_parameter(Name="/freshq/switch", Value="stop", Type="String", Overwrite=True)
     outlast_the_pass(task)
     if task.payload < 30:

@@ -204,7 +204,10 @@ class TestScheduler:
     ) -> None:
         clock.now = 60.0 * round(START / 60)
         start = clock.now
-        number = lambda moment: round((moment.timestamp() - start) / 60)  # noqa: E731 - a payload
+
+        def number(moment: datetime) -> int:
+            return round((moment.timestamp() - start) / 60)
+
         node = Scheduler(queue, [Schedule.of("m", Every(60), number, catch_up=catch_up)])
         node.fire()
         clock.advance(4 * 60 + 1)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
+import boto3
 import pytest
 from local.facts import (
     Life,
@@ -112,8 +113,6 @@ def test_percentiles() -> None:
 def test_the_history_with_the_cost_of_each_change_is_read_from_the_stream(
     streamed_store: StoreUnderTest,
 ) -> None:
-    import boto3  # noqa: PLC0415 - for a second client of the same server
-
     assert streamed_store.client is not None
     assert streamed_store.table is not None
     queue = streamed_store.queue()

@@ -103,7 +103,7 @@ rules = st.one_of(
         st.just(Order.FIFO),
         codel=st.just(CodelRule(0.5, 1.0)),
         backlog=st.none() | st.builds(BacklogLimit, st.integers(2, 5), group_share=st.just(0.5)),
-        fair=st.just(True),  # noqa: FBT003 - the value drawn
+        fair=st.sampled_from([True]),
     ),
 )
 
