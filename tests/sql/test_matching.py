@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError
 
 from freshq import MatchQueue
 from freshq.matching.stores.sql import SqlMatchStore, tables_of
 from freshq.stores.sql.database import Database
+from tests.support.lost_replies import LostReplies
 from tests.support.matching import emptied_resources, join, names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SPANISH = {"language": "Spanish"}
 
@@ -42,19 +38,7 @@ def test_every_change_survives_a_lost_reply(
     sqlite_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = MatchQueue(SqlMatchStore(emptied_resources(sqlite_engine)))
-    run, lost = Database._run, 0
-
-    def lose(engine: sa.Engine, work: Callable[[sa.Connection], Any]) -> Any:
-        """Commit every other transaction, and lose its reply."""
-        nonlocal lost
-        done = run(engine, work)
-        if engine is sqlite_engine:
-            lost += 1
-            if lost % 2:
-                raise OperationalError("", {}, sqlite3.OperationalError("database is locked"))
-        return done
-
-    monkeypatch.setattr(Database, "_run", staticmethod(lose))
+    replies = LostReplies(sqlite_engine, monkeypatch)
     monkeypatch.setattr("freshq.stores.sql.database.time.sleep", lambda _seconds: None)
     join(queue, "Ellen", SPANISH)
     (match,) = queue.match(SPANISH)
@@ -68,7 +52,7 @@ def test_every_change_survives_a_lost_reply(
     assert queue.abandon("bob") is True
     queue.unregister("Ellen")
     assert queue.get("Ellen") is None
-    assert lost > 18
+    assert replies.lost > 9
 
 
 def test_resources_are_read_by_pages(sqlite_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from freshq.stores.sql.database import DatabaseClock
 from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.migrations import MIGRATIONS, Migration, migrate
 from freshq.stores.sql.schema import ADDED_COLUMNS, schema
+from tests.support.lost_replies import LostReplies
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, ids, known, payloads, total
 from tests.support.verbs import VERBS, prepared
@@ -56,6 +57,12 @@ def test_stores_on_the_same_tables_share_their_statements() -> None:
     here, also_here, there = (SqlStore(engines[number]) for number in (0, 0, 1))
     assert here.claim_sql is also_here.claim_sql
     assert here.claim_sql is not there.claim_sql
+
+
+def engine_of(queue: Queue) -> sa.Engine:
+    """Return the engine of a queue in a SQL database."""
+    assert isinstance(queue.store, SqlStore)
+    return queue.store.database.engine
 
 
 def spoil(engine: sa.Engine, task_id: str) -> None:
@@ -357,15 +364,15 @@ class TestMigrations:
                 verb(queue, claim)
 
 
-class TestConnections:
-    @pytest.fixture(autouse=True)
-    def _no_pauses(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(
-            database,
-            "CALL_RETRY",
-            CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.01, cap_seconds=0.01)),
-        )
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat failed calls as often as usual, but at once."""
+    retry = CallRetry(max_tries=5, backoff=Backoff(base_seconds=0.01, cap_seconds=0.01))
+    monkeypatch.setattr(database, "CALL_RETRY", retry)
 
+
+@pytest.mark.usefixtures("no_pauses")
+class TestConnections:
     @pytest.fixture
     def postgres_engine(self, postgres_engine: sa.Engine) -> Iterator[sa.Engine]:
         """Return the engine, and leave no dead connection in it."""
@@ -416,18 +423,16 @@ class TestConnections:
         assert len(calls) == 1
 
 
+@pytest.mark.usefixtures("no_pauses")
 class TestLostReply:
-    """The statement was committed, its reply was lost, and it is sent again."""
+    """The database carried out what it was sent, the reply was lost, and it is sent again."""
 
     @pytest.fixture(autouse=True)
-    def _twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Run every unit of work twice, as if the first reply were lost after the commit."""
-
-        def twice(_self: Any, run: Any) -> Any:
-            run(1)
-            return run(2)
-
-        monkeypatch.setattr(database.Database, "_retried", twice)
+    def replies(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[LostReplies]:
+        """Lose the first reply to each unit of work."""
+        lost = LostReplies(engine_of(queue), monkeypatch)
+        yield lost
+        assert lost.lost > 2
 
     def test_nothing_is_done_twice(self, queue: Queue, store: StoreUnderTest) -> None:
         assert queue.put("work", task_id="a").outcome is PutOutcome.CREATED
@@ -464,20 +469,18 @@ class TestLostReplyOfAPut:
     """A put was committed, its reply was lost, and others acted before it is sent again."""
 
     @pytest.fixture
-    def meanwhile(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    def meanwhile(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Callable[[Callable[[], object]], None]]:
         """Return a function that sets what happens between the two tries of the next call."""
-        retried = database.Database._retried
+        replies = LostReplies(engine_of(queue), monkeypatch, loses=False)
 
         def set_act(act: Callable[[], object]) -> None:
-            def twice(_self: Any, run: Any) -> Any:
-                monkeypatch.setattr(database.Database, "_retried", retried)
-                run(1)
-                act()
-                return run(2)
+            replies.loses = replies.loses_once = True
+            monkeypatch.setattr("freshq.stores.sql.database.time.sleep", lambda _seconds: act())
 
-            monkeypatch.setattr(database.Database, "_retried", twice)
-
-        return set_act
+        yield set_act
+        assert replies.lost == 1
 
     def test_an_update_that_ran_meanwhile_does_not_run_again(
         self, queue: Queue, meanwhile: Callable[[Callable[[], object]], None]
@@ -513,26 +516,19 @@ class TestLostReplyOfAPut:
 
 
 class TestBatchesThatFail:
-    @pytest.fixture
-    def third_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Make the third batch fail for good after its commit."""
-        insert, batches = SqlStore._insert_batch, iter(range(1, 100))
-
-        def fail(store: Any, rows: Any) -> list[bool]:
-            added = insert(store, rows)
-            if next(batches) == 3:
-                raise Unreachable("the reply was lost")
-            return added
-
-        monkeypatch.setattr(SqlStore, "_insert_batch", fail)
-
-    @pytest.mark.usefixtures("third_fails")
-    def test_the_error_says_what_is_in_and_a_repetition_doubles_nothing(self, queue: Queue) -> None:
+    @pytest.mark.usefixtures("no_pauses")
+    def test_the_error_says_what_is_in_and_a_repetition_doubles_nothing(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replies = LostReplies(engine_of(queue), monkeypatch)
+        replies.lost_from = 3
         tasks = [{"payload": number} for number in range(2_000)]
         with pytest.raises(PutIncomplete, match="1000 of 2000 tasks were not written") as caught:
             queue.put_many(tasks)
+        assert replies.lost == database.CALL_RETRY.max_tries
+        replies.loses = False
         entries = list(zip(caught.value.task_ids, caught.value.receipts, strict=True))
-        assert all(isinstance(entry, Receipt | Unreachable) for _id, entry in entries)
+        assert all(isinstance(entry, Receipt | StoreError) for _id, entry in entries)
         again = [
             task | {"task_id": task_id}
             for task, (task_id, entry) in zip(tasks, entries, strict=True)
