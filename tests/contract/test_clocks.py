@@ -106,42 +106,29 @@ def ahead_by(seconds: float) -> Callable[[], float]:
     return lambda: time.time() + seconds
 
 
-def right(store: StoreUnderTest, **options: Any) -> Queue:
-    """Return a queue that goes by the store's time."""
-    return Queue(store.make_store(1), **options)
+class TestPassedClocks:
+    """A queue uses a clock that its caller passes, and corrects nothing."""
 
-
-class TestWrongClocks:
-    """A clock that runs, but differs from the store's, is corrected."""
-
-    def test_a_claimer_far_ahead_does_not_take_what_is_held(self, shared_store: StoreUnderTest) -> None:
-        first = right(shared_store, lease_seconds=60)
-        second = shared_store.queue(clock=ahead_by(66), lease_seconds=60)
-        first.put("work")
-        assert len(first.claim()) == 1
-        assert second.recover() == 0
-        assert second.claim() == []
-
-    def test_a_holder_far_behind_holds_no_longer_than_others_believe(
-        self, shared_store: StoreUnderTest
+    @pytest.mark.parametrize("seconds", [66.0, -66.0])
+    def test_a_running_clock_that_differs_from_the_stores_is_used_as_it_is(
+        self, shared_store: StoreUnderTest, seconds: float
     ) -> None:
-        behind = shared_store.queue(clock=ahead_by(-66), lease_seconds=60)
-        behind.put("work")
-        before = time.time()
-        (claim,) = behind.claim()
-        assert claim.lease_until > before + 50
-        assert right(shared_store).recover() == 0
+        queue = shared_store.queue(clock=ahead_by(seconds))
+        queue.put("work", task_id="a")
+        assert known(queue, "a").created == pytest.approx(time.time() + seconds, abs=10)
 
-    def test_a_task_of_a_producer_behind_by_more_than_its_max_age_is_claimed(
-        self, shared_store: StoreUnderTest
-    ) -> None:
-        shared_store.queue(clock=ahead_by(-120)).put("work", max_age_seconds=60)
-        assert len(right(shared_store).claim()) == 1
-
-    def test_a_simulated_clock_is_left_alone(self, shared_store: StoreUnderTest) -> None:
+    def test_a_clock_that_stands_still_is_used_as_it_is(self, shared_store: StoreUnderTest) -> None:
         queue = shared_store.queue()
         queue.put("work", task_id="a")
         assert known(queue, "a").created == shared_store.clock.now
+
+    def test_queues_without_a_clock_share_the_stores_time(self, shared_store: StoreUnderTest) -> None:
+        first, second = (Queue(shared_store.make_store(1), lease_seconds=60) for _ in range(2))
+        first.put("work", task_id="a")
+        (claim,) = first.claim()
+        assert claim.lease_until == pytest.approx(time.time() + 60, abs=10)
+        assert second.recover() == 0
+        assert second.claim() == []
 
 
 class TestDate:

@@ -82,41 +82,7 @@ class TestComparedClock:
         return Ticking()
 
     def exact(self, machine: Machine) -> Callable[[], TimeRange]:
-        return lambda: TimeRange.around(machine.wall(), 0.1)
-
-    def refused(self) -> TimeRange:
-        raise AssertionError("a simulated clock is not compared")
-
-    @pytest.mark.parametrize("rate", [0, 100], ids=["stands still", "runs faster"])
-    def test_a_simulated_clock_is_left_alone(self, machine: Machine, rate: int) -> None:
-        def clock() -> float:
-            return START + rate * machine.steady()
-
-        assert ComparedClock(clock, self.refused, machine.steady)() == pytest.approx(clock(), abs=1)
-
-    def test_a_clock_that_says_that_it_is_simulated_is_left_alone(self, machine: Machine) -> None:
-        class Fast:
-            simulated = True
-
-            def __call__(self) -> float:
-                return START + 1.01 * machine.steady()
-
-        clock = ComparedClock(Fast(), self.refused, machine.steady)
-        assert clock() == pytest.approx(Fast()(), abs=1)
-
-    def test_a_clock_that_says_that_it_is_real_is_compared_even_if_it_jumps(self, machine: Machine) -> None:
-        class Real:
-            simulated = False
-            skew = 0.0
-
-            def __call__(self) -> float:
-                return machine.wall() + self.skew
-
-        real = Real()
-        clock = ComparedClock(real, self.exact(machine), machine.steady)
-        clock()
-        real.skew = 60.0
-        assert clock() == pytest.approx(machine.wall(), abs=0.2)
+        return lambda: TimeRange(machine.wall() - 0.1, machine.wall() + 0.1, machine.wall())
 
     @pytest.mark.parametrize("skew", [33.0, -33.0, 0.5])
     def test_a_wrong_clock_is_corrected_and_said_to_be_wrong_once(
@@ -137,13 +103,6 @@ class TestComparedClock:
 
         clock = ComparedClock(read, self.exact(machine), machine.steady)
         assert clock() == readings[-1]
-
-    def test_a_clock_that_jumps_is_simulated(self, machine: Machine) -> None:
-        skew = 0.0
-        clock = ComparedClock(lambda: machine.wall() + skew, self.exact(machine), machine.steady)
-        clock()
-        skew = 60.0
-        assert clock() == pytest.approx(machine.wall() + 60, abs=0.2)
 
 
 class TestServerTime:

@@ -16,7 +16,6 @@ from freshq.matching.places import checked_resource_id, names_in, parse_attribut
 from freshq.matching.resource import ResourceStatus, checked_resource_status, parse_criteria
 from freshq.model.checks import checked_count, checked_seconds
 from freshq.policy.order import Order
-from freshq.stores.clocks import ComparedClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,8 +58,7 @@ class OpenedResources:
             order: fifo: the resource that has waited longest is first; lifo: the one that came last.
             lease_seconds: How long a match holds its resource unless extended. Must be the same in every
                 process.
-            clock: Returns the time in seconds since the Unix epoch; None for the store's. A clock that runs,
-                but is certainly not the store's time, is corrected.
+            clock: Returns the time in seconds since the Unix epoch; None for the store's. Used as it is.
 
         Raises:
             ValueError: If an option is wrong.
@@ -69,7 +67,7 @@ class OpenedResources:
             msg = f"order: must be fifo or lifo, got {quoted(order)}"
             raise ValueError(msg)
         checked_seconds("lease_seconds", lease_seconds, above_zero=True)
-        self._clock = store.clock if clock is None else ComparedClock(clock, store.time_range)
+        self._clock = store.clock if clock is None else clock
         self._store = store
         self._changes = Changes(store, self._clock, lease_seconds)
         self._walk = Walk(store, newest_first=Order(order) is Order.LIFO)

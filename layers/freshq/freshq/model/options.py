@@ -85,8 +85,7 @@ class QueueConfig(BaseModel):
         worker_name: Prefix of this process's lease tokens, so that the change stream shows who held a
             task; random by default.
         clock: Returns the time in seconds since the Unix epoch; by default the store's time. A clock that
-            runs, but is certainly not the store's time, is corrected, unless it has a true attribute
-            `simulated`.
+            is passed is used as it is.
         rng: Source of jitter.
         codec: Turns payloads and results into JSON values; by default that of `kinds`, or `JsonCodec`. Tasks
             have payloads and results as they are stored.

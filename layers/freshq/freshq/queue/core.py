@@ -16,7 +16,6 @@ from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel, 
 from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.upkeep import Upkeep
 from freshq.stores.base import ConflictError, Guard, OnConflict, PutResult, put_result
-from freshq.stores.clocks import ComparedClock
 from freshq.stores.lines import LineOrders, LineTurns
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class Core:
         self.backlog = BacklogBound(store, self.name, rules, self.lifecycle, self.meter)
         self.upkeep = Upkeep(store, self.name, self.lifecycle, self.now)
         given = "clock" in config.model_fields_set
-        self._clock = ComparedClock(config.clock, store.time_range) if given else store.clock
+        self._clock = config.clock if given else store.clock
         self._stamps = Stamps(self._clock)
 
     @property

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 from freshq.errors import FreshqError, quoted
 from freshq.model.answers import Claim, PutOutcome
 from freshq.model.task import LIVE, TaskStatus
-from freshq.stores.clocks import ANY_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
     Connection: TypeAlias = sa.Connection
     from collections.abc import Iterator
-
-    from freshq.stores.clocks import TimeRange
 
 OnConflict: TypeAlias = Literal["ignore", "update"]
 # What the put did, or the error that prevented it.
@@ -551,14 +548,6 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
             StoreError: If it was never read, and the store does not answer.
         """
         return time.time()
-
-    def time_range(self) -> TimeRange:
-        """Return between which times the store's clock is now; any time where it has none.
-
-        Raises:
-            StoreError: If it was never read, and the store does not answer.
-        """
-        return ANY_TIME
 
     def create_table(self) -> None:
         """Create the tables unless they exist; return once they can be used."""

@@ -1,4 +1,4 @@
-"""Guarded clocks: against jumps of the machine's clock, and against one that differs from the store's."""
+"""Clocks that withstand jumps of the machine's time, and its difference from the store's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -17,18 +18,14 @@ logger = logging.getLogger(__name__)
 JUMP_SECONDS: Final = 1.0
 # A jump counts once it has lasted this long: a clock that is wrong for a moment moves no lease.
 CONFIRM_SECONDS: Final = 5.0
-# A clock that was passed to a queue, and does not say whether it is simulated, is first read for this long.
-WATCH_SECONDS: Final = 0.00002
-# Between two readings of a clock that runs, its error changes by less than this.
-UNEVEN_SECONDS: Final = 0.05
 # A clock that was wrong counts as right again once it is this part of the range away from both ends.
 INNER_PART: Final = 0.25
 
 
-def steady_seconds() -> float:
-    """Return a time that never jumps and, where the system has such a clock, runs while it is suspended."""
-    boot_time: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
+# Returns a time that never jumps and, where the system has such a clock, runs while it is suspended.
+steady_seconds: Final[Callable[[], float]] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
 
 
 class Stopwatch:
@@ -63,11 +60,6 @@ class TimeRange:
     latest: float
     likely: float
 
-    @classmethod
-    def around(cls, now: float, error_seconds: float) -> TimeRange:
-        """Return a time that is known up to an error."""
-        return cls(now - error_seconds, now + error_seconds, now)
-
 
 ANY_TIME: Final = TimeRange(float("-inf"), float("inf"), float("nan"))
 
@@ -94,20 +86,18 @@ class MachineClock:
     def __call__(self) -> float:
         """Return the time in seconds since the epoch."""
         with self._lock:
-            steady, offset = self._read()
+            while True:
+                before = self._steady()
+                wall = self._wall()
+                steady = self._steady()
+                # The process may have been stopped between the two readings.
+                if steady - before < JUMP_SECONDS / 2:
+                    break
+            offset = wall - steady
             jumped = self._offset is not None and abs(offset - self._offset) > JUMP_SECONDS
             if self._offset is None or not jumped or self._lasts(steady, offset):
                 self._offset, self._jumped_to = offset, None
             return steady + self._offset
-
-    def _read(self) -> tuple[float, float]:
-        """Return the steady time, and how far the wall clock is ahead of it."""
-        while True:
-            before = self._steady()
-            wall = self._wall()
-            # The process may have been stopped between the two readings.
-            if (after := self._steady()) - before < JUMP_SECONDS / 2:
-                return after, wall - after
 
     def _lasts(self, steady: float, offset: float) -> bool:
         """Return whether a jump has lasted long enough."""
@@ -122,19 +112,13 @@ class MachineClock:
 
 
 class ComparedClock:
-    """A clock that is corrected when it is certainly not the store's time. Thread-safe.
-
-    A simulated clock is left alone: one with a true attribute `simulated`, or without that attribute one that
-    stands still, jumps or runs at another rate.
-    """
+    """The clock of this machine, corrected when it is certainly not the store's time. Thread-safe."""
 
     def __init__(
         self,
         clock: Callable[[], float],
         store_range: Callable[[], TimeRange],
         steady: Callable[[], float] = steady_seconds,
-        *,
-        simulated: bool | None = None,
     ) -> None:
         """Compare a clock.
 
@@ -142,16 +126,10 @@ class ComparedClock:
             clock: Returns the time in seconds since the epoch.
             store_range: Returns between which times the store's clock is now.
             steady: Returns a time in seconds that never jumps.
-            simulated: Whether the clock is simulated; None: as its attribute `simulated` says. Without one,
-                find out, and watch for jumps.
         """
-        simulated = getattr(clock, "simulated", None) if simulated is None else simulated
         self._clock = clock
         self._store_range = store_range
         self._steady = steady
-        self._watched = simulated is None
-        self._simulated = simulated
-        self._offset: tuple[float, float] | None = None
         self._wrong = False
 
     def __call__(self) -> float:
@@ -160,24 +138,13 @@ class ComparedClock:
         Raises:
             StoreError: If the store's time was never read, and it does not answer.
         """
-        if self._simulated is None:
-            self._simulated = not (self._runs() and self._runs())
-        if self._simulated:
-            return self._clock()
         asked = self._steady()
         true = self._store_range()
-        before = self._steady()
         given = self._clock()
-        after = self._steady()
-        if self._watched and self._jumped(given - after, given - before):
-            self._simulated = True
-            return given
         # The store's time went on after it was read.
-        return self._corrected(given, true, after - asked)
-
-    def _corrected(self, given: float, true: TimeRange, passed_seconds: float) -> float:
+        latest = true.latest + self._steady() - asked
         inset = INNER_PART * (true.latest - true.earliest) if self._wrong else 0.0
-        wrong = not true.earliest + inset <= given <= true.latest + passed_seconds - inset
+        wrong = not true.earliest + inset <= given <= latest - inset
         if wrong and not self._wrong:
             logger.warning(
                 "the clock of this process is about %.1f s %s the store's; the store's time is used instead. "
@@ -187,24 +154,3 @@ class ComparedClock:
             )
         self._wrong = wrong
         return true.likely if wrong else given
-
-    def _runs(self) -> bool:
-        """Return whether the clock goes forward as fast as time."""
-        first = self._steady()
-        start = self._clock()
-        second = self._steady()
-        while (third := self._steady()) < second + WATCH_SECONDS:
-            pass
-        went = self._clock() - start
-        tolerance = WATCH_SECONDS / 10
-        return third - second - tolerance <= went <= self._steady() - first + tolerance
-
-    def _jumped(self, least: float, most: float) -> bool:
-        """Return whether the clock jumped since it was last read.
-
-        Args:
-            least: How far it is ahead of the steady one, at least.
-            most: At most.
-        """
-        last, self._offset = self._offset, (least, most)
-        return last is not None and (least > last[1] + UNEVEN_SECONDS or most < last[0] - UNEVEN_SECONDS)

@@ -14,7 +14,6 @@ from botocore.exceptions import ClientError
 from freshq.errors import StoreError, Throttled
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.base import History
-from freshq.stores.clocks import ANY_TIME
 from freshq.stores.dynamodb.calls import ConditionFailed, sent_despite_lost_reply, translated
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from freshq.matching.places import Place
     from freshq.matching.resource import Caller, Entry, Resource
-    from freshq.stores.clocks import TimeRange
     from freshq.stores.dynamodb.keyspace import Item
 
 T = TypeVar("T")
@@ -115,10 +113,6 @@ class MatchStore(Protocol):
     def clock(self) -> float:
         """Return the time of the store, or of this machine where it has none, in seconds since the epoch."""
         return time.time()
-
-    def time_range(self) -> TimeRange:
-        """Return between which times the store's clock is now; any time where it has none."""
-        return ANY_TIME
 
     def create_table(self) -> None:
         """Create what the store needs, unless it exists; return once it can be used."""

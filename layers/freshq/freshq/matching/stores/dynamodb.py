@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from freshq.matching.places import Place
     from freshq.matching.stores.base import Change, Span
-    from freshq.stores.clocks import TimeRange
     from freshq.stores.dynamodb.keyspace import Item
 
 # A partition of the table can write 1,000 units per second. A cycle of a resource writes 5 units here, so
@@ -362,15 +361,11 @@ class DynamoDBMatchStore(MatchStore):
         self._added: frozenset[str] = frozenset()
         self._added_combinations: frozenset[str] = frozenset()
         self._time = server_time(self._client)
-        self._clock = compared(self.time_range)
+        self._clock = compared(lambda: self._time.now(lambda: self._get(NAMES_KEY)))
 
     @override
     def clock(self) -> float:
         return self._clock()
-
-    @override
-    def time_range(self) -> TimeRange:
-        return self._time.now(lambda: self._get(NAMES_KEY))
 
     @override
     def create_table(self) -> None:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from freshq.matching.history import Event
     from freshq.matching.places import Place
     from freshq.matching.stores.base import Change, Span
-    from freshq.stores.clocks import TimeRange
 
 DIGEST_CHARS: Final = 64
 # A group, both strings quoted; the time and an id; and what separates them.
@@ -397,10 +396,6 @@ class SqlMatchStore(MatchStore):
     @override
     def clock(self) -> float:
         return self._database.clock()
-
-    @override
-    def time_range(self) -> TimeRange:
-        return self._database.clock.range()
 
     @override
     def create_table(self) -> None:

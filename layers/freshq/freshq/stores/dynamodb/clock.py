@@ -156,4 +156,4 @@ def table_time(calls: TableCalls) -> Callable[[], TimeRange]:
 
 def compared(time_range: Callable[[], TimeRange]) -> ComparedClock:
     """Return the machine's clock, corrected where it is certainly not the servers' time."""
-    return ComparedClock(time.time, time_range, simulated=False)
+    return ComparedClock(time.time, time_range)

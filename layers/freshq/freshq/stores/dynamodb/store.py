@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import DeadPlace, Due, OldestRequest, OnConflict, PutResult, SharedRecord, Stats
     from freshq.stores.claim_request import ClaimRequest
-    from freshq.stores.clocks import TimeRange
     from freshq.stores.dynamodb.keyspace import Item
     from freshq.stores.dynamodb.put import T
 
@@ -101,10 +100,6 @@ class TableStore(Store):
     @override
     def clock(self) -> float:
         return self._clock()
-
-    @override
-    def time_range(self) -> TimeRange:
-        return self._time()
 
     def _announced(
         self,

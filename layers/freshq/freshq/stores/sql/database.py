@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.clocks import MachineClock, TimeRange, steady_seconds
+from freshq.stores.clocks import MachineClock, steady_seconds
 from freshq.stores.sql.engine import AUTOCOMMIT, DEFAULT, StatementPool, file_of, is_missing, open_engine
 from freshq.stores.sql.failures import translated
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 MEASURE_EVERY_SECONDS: Final = 30.0
 # A short round trip gives a good measurement: the shortest of these readings counts.
 READINGS: Final = 3
-# Drift, and two readings of one clock one after the other, stay below this.
-MARGIN_SECONDS: Final = 0.1
 NOW: Final = {
     "postgresql": "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     "mysql": "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
@@ -95,7 +93,6 @@ class DatabaseClock:
         self._measure_every_seconds = measure_every_seconds
         self._lock = threading.Lock()
         self._offset: float | None = None
-        self._error_seconds = 0.0
         self._measure_at = 0.0
 
     def __call__(self) -> float:
@@ -112,14 +109,6 @@ class DatabaseClock:
                 offset = self._offset
         return self._monotonic() + (offset or 0.0)
 
-    def range(self) -> TimeRange:
-        """Return between which times the database's clock is now.
-
-        Raises:
-            StoreError: As the call.
-        """
-        return TimeRange.around(self(), self._error_seconds)
-
     def _measure(self) -> None:
         try:
             readings = [self._reading() for _ in range(READINGS)]
@@ -127,8 +116,7 @@ class DatabaseClock:
             if self._offset is None:
                 raise
         else:
-            round_trip, self._offset = min(readings)
-            self._error_seconds = round_trip / 2 + MARGIN_SECONDS
+            _round_trip, self._offset = min(readings)
         self._measure_at = self._monotonic() + self._measure_every_seconds
 
     def _reading(self) -> tuple[float, float]:
@@ -139,23 +127,15 @@ class DatabaseClock:
         return after - before, there - (before + after) / 2
 
 
-class SqliteClock(MachineClock):
-    """The clock of SQLite: that of the machine, which all its processes share, without its jumps."""
-
-    def range(self) -> TimeRange:
-        """Return between which times the clock is now."""
-        return TimeRange.around(self(), MARGIN_SECONDS)
-
-
-def database_clock(dialect: str, read_scalar: Callable[[sa.Executable], Any]) -> DatabaseClock | SqliteClock:
+def database_clock(dialect: str, read_scalar: Callable[[sa.Executable], Any]) -> DatabaseClock | MachineClock:
     """Return the clock of a database.
 
     Args:
         dialect: Name of its dialect.
         read_scalar: Returns the only value of a SELECT.
     """
-    if dialect == "sqlite":
-        return SqliteClock()
+    if dialect == "sqlite":  # all its processes are on this machine
+        return MachineClock()
     statement = sa.text(NOW[dialect])
     return DatabaseClock(lambda: int(read_scalar(statement)) / 1e6)
 
@@ -232,7 +212,7 @@ class Database:
         self._lock = threading.Lock()
 
     @cached_property
-    def clock(self) -> DatabaseClock | SqliteClock:
+    def clock(self) -> DatabaseClock | MachineClock:
         """The database's time."""
         return database_clock(
             self.dialect, lambda statement: self.read(lambda connection: connection.scalar(statement))

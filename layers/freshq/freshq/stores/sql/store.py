@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
-    from freshq.stores.clocks import TimeRange
-
 
 class SqlStore(ClaimPart, PutPart, Upkeep, SharedRecords, ApproximateCounts):
     """Tasks in a table of a relational database. Thread-safe; each process makes its own."""
@@ -69,10 +67,6 @@ class SqlStore(ClaimPart, PutPart, Upkeep, SharedRecords, ApproximateCounts):
     @override
     def clock(self) -> float:
         return self.database.clock()
-
-    @override
-    def time_range(self) -> TimeRange:
-        return self.database.clock.range()
 
     @override
     def create_table(self) -> None:
