@@ -6,8 +6,8 @@ import os
 import random
 import threading
 import time
-from contextlib import contextmanager
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -17,11 +17,21 @@ from sqlalchemy.exc import SQLAlchemyError
 from freshq.errors import StoreError, TableMissing, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.clocks import MachineClock, steady_seconds
-from freshq.stores.sql.engine import AUTOCOMMIT, DEFAULT, StatementPool, file_of, is_missing, open_engine
+from freshq.stores.sql.engine import (
+    AUTOCOMMIT,
+    BEGIN,
+    DEFAULT,
+    StatementPool,
+    file_of,
+    is_missing,
+    open_engine,
+)
 from freshq.stores.sql.failures import translated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy.pool import ConnectionPoolEntry
 
     from freshq.stores.sql.engine import ConnectionLimits
 
@@ -40,13 +50,14 @@ _DATABASES: Final[WeakSet[Database]] = WeakSet()
 
 
 class PreparedStatement:
-    """A statement that SQLAlchemy compiled once, as the driver takes it.
+    """A statement that SQLAlchemy compiled once, for the driver to run.
 
     Passing its text to the driver halves the time of a claim on SQLite.
 
     Attributes:
         text: The SQL.
         returns_rows: Whether it returns rows.
+        arguments: Converts parameters by name into the form that the driver takes.
     """
 
     def __init__(self, statement: sa.Executable, dialect: sa.Dialect) -> None:
@@ -60,12 +71,16 @@ class PreparedStatement:
             for name, bind in compiled.binds.items()
         }
         self._processors = {name: process for name, process in processors.items() if process is not None}
+        self.arguments: Callable[[Mapping[str, Any]], Any] = self._converted
+        if not self._literals and not self._processors and self._order is not None and len(self._order) > 1:
+            self.arguments = itemgetter(*self._order)
 
-    def arguments(self, parameters: Mapping[str, Any]) -> Any:
-        """Return the parameters in the driver's form."""
-        given = {**self._literals, **parameters}
-        for name, process in self._processors.items():
-            given[name] = process(given[name])
+    def _converted(self, parameters: Mapping[str, Any]) -> Any:
+        given = {**self._literals, **parameters} if self._literals else parameters
+        if self._processors:
+            given = dict(given)
+            for name, process in self._processors.items():
+                given[name] = process(given[name])
         return given if self._order is None else [given[name] for name in self._order]
 
 
@@ -148,7 +163,7 @@ class Result(NamedTuple):
         changed: How many rows it changed.
     """
 
-    rows: list[Any]
+    rows: Sequence[Any]
     changed: int
 
 
@@ -184,6 +199,10 @@ class Database:
         self.dialect = engine.dialect.name
         self._table = table
         self._call_seconds = limits.answer_timeout_seconds
+        if not isinstance(engine.pool, StatementPool):
+            msg = "url: an engine must be one that freshq.stores.sql.engine.open_engine made"
+            raise TypeError(msg)
+        self._lock: threading.Lock | None = None
         self.renew_lock()
         self._lock_seconds = limits.lock_timeout_seconds
         self._autocommit = engine.execution_options(**{AUTOCOMMIT: True})
@@ -208,8 +227,12 @@ class Database:
         self._must_exist = None
 
     def renew_lock(self) -> None:
-        """Replace the lock of SQLite's statements, whoever holds it."""
-        self._lock = threading.Lock()
+        """Replace the lock of SQLite's statements, whoever holds it.
+
+        A file has one writer. SQLite itself waits for the lock of another connection by growing pauses, which
+        cost several times what most statements take, so one thread at a time runs a statement.
+        """
+        self._lock = threading.Lock() if self.dialect == "sqlite" else None
 
     @cached_property
     def clock(self) -> DatabaseClock | MachineClock:
@@ -241,7 +264,11 @@ class Database:
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run statements that each commit by themselves."""
-        return self._retried(lambda _attempt: self._run(self._autocommit, work))
+
+        def run() -> T:
+            return self._run(self._autocommit, work)
+
+        return self._retried(run, run)
 
     def transaction(
         self,
@@ -256,14 +283,11 @@ class Database:
                 lost; falsy if there is none. For work that must not be done again.
         """
 
-        def run(connection: sa.Connection, attempt: int) -> T:
-            if attempt > 1 and committed_earlier is not None and (found := committed_earlier(connection)):
-                return found
-            return work(connection)
+        def repeat(connection: sa.Connection) -> T:
+            found = committed_earlier(connection) if committed_earlier else None
+            return found or work(connection)
 
-        return self._retried(
-            lambda attempt: self._run(self.engine, lambda connection: run(connection, attempt))
-        )
+        return self._retried(lambda: self._run(self.engine, work), lambda: self._run(self.engine, repeat))
 
     def execute(
         self,
@@ -278,15 +302,32 @@ class Database:
             parameters: Its parameters.
             committed_earlier: As for `transaction`: selects the rows of an earlier try.
         """
+        if self._must_exist is not None or self.requirement is not None:
+            self._check()
+        started = time.monotonic()
+        try:
+            return self._execute(statement, parameters)
+        except self._errors as error:
+            failure = error
 
-        def run(attempt: int) -> Result:
-            if attempt > 1 and committed_earlier is not None:
-                found = self._execute(committed_earlier, parameters).rows
-                if found:
-                    return Result(found, len(found))
+        def repeat() -> Result:
+            if committed_earlier is not None and (found := self._execute(committed_earlier, parameters)).rows:
+                return found
             return self._execute(statement, parameters)
 
-        return self._retried(run)
+        return self._repeated(repeat, failure, started)
+
+    def execute_many(self, statement: PreparedStatement, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Run a prepared statement once for each of several rows, in one transaction.
+
+        Returns:
+            How many rows of the table were changed. After a lost reply the statement runs again for all.
+        """
+
+        def run() -> int:
+            return self._execute(statement, {}, rows).changed
+
+        return self._retried(run, run)
 
     def check_requirement(self) -> None:
         """Raise what `requirement` raises, unless it was met before."""
@@ -308,66 +349,77 @@ class Database:
         with engine.begin() as connection:
             return work(connection)
 
-    def _execute(self, statement: PreparedStatement, parameters: Mapping[str, Any]) -> Result:
-        pool = self.engine.pool
-        if not isinstance(pool, StatementPool):
-            msg = "url: an engine must be one that freshq.stores.sql.engine.open_engine made"
-            raise TypeError(msg)
-        arguments = statement.arguments(parameters)
-        entry, cursor = pool.borrow()
-        try:
-            with self._locked():
-                cursor.execute(statement.text, arguments)
-                rows = list(cursor.fetchall()) if statement.returns_rows else []
-                changed = cursor.rowcount
-        except BaseException as error:
-            # After an interrupt too, the state of the connection is unknown.
-            pool.discard(entry, error, all_others=isinstance(error, Exception) and self._is_gone(error))
-            raise
-        pool.give_back(entry)
-        return Result(rows, changed)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """On SQLite, let one thread at a time run a statement.
-
-        A file has one writer. SQLite itself waits for the lock of another connection by growing pauses, which
-        cost several times what most statements take.
-        """
+    def _execute(
+        self,
+        statement: PreparedStatement,
+        parameters: Mapping[str, Any],
+        rows: Sequence[Mapping[str, Any]] | None = None,
+    ) -> Result:
+        """Run a statement once, or in a transaction for each of several rows."""
+        pool: Any = self.engine.pool  # a StatementPool, as __init__ checked
         lock = self._lock
-        is_held = self.dialect == "sqlite" and lock.acquire(timeout=self._lock_seconds)
+        entry, cursor = pool.borrow()
+        is_held = lock is not None and lock.acquire(timeout=self._lock_seconds)
         try:
-            yield
+            if rows is None:
+                cursor.execute(statement.text, statement.arguments(parameters))
+            else:
+                cursor.execute(BEGIN[self.dialect])
+                cursor.executemany(statement.text, [statement.arguments(row) for row in rows])
+            result = Result(cursor.fetchall() if statement.returns_rows else (), cursor.rowcount)
+            if rows is not None:
+                cursor.execute("COMMIT")
+        except BaseException as error:
+            self._discard(entry, error)
+            raise
         finally:
-            if is_held:
+            if lock is not None and is_held:
                 lock.release()
+        pool.give_back(entry)
+        return result
 
-    def _is_gone(self, error: Exception) -> bool:
-        return isinstance(error, self._errors) and isinstance(self.translated(error), Unreachable)
+    def _discard(self, entry: ConnectionPoolEntry, error: BaseException) -> None:
+        """Close a connection: after an interrupt too, its state is unknown."""
+        pool: Any = self.engine.pool
+        is_gone = isinstance(error, self._errors) and isinstance(self.translated(error), Unreachable)
+        pool.discard(entry, error, all_others=is_gone)
 
-    def _retried(self, run: Callable[[int], T]) -> T:
+    def _check(self) -> None:
+        """Check before the first call that the database is what the store needs."""
         if self._must_exist is not None:
             self._check_file(self._must_exist)
-        if self.requirement is not None:
-            self.check_requirement()
-        attempt = 0
-        last_try_at = time.monotonic() + self._call_seconds
+        self.check_requirement()
 
-        def call() -> T:
-            nonlocal attempt
-            attempt += 1
-            try:
-                return run(attempt)
-            except self._errors as error:
-                failure = self.translated(error)
-                if time.monotonic() >= last_try_at:
-                    raise _OutOfTimeError(failure) from error
-                raise failure from error
-
+    def _retried(self, run: Callable[[], T], repeat: Callable[[], T]) -> T:
+        """Run a unit of work; after a failure, repeat it."""
+        if self._must_exist is not None or self.requirement is not None:
+            self._check()
+        started = time.monotonic()
         try:
-            return CALL_RETRY.run(call, self._transient, sleep=time.sleep, uniform=random.random)
-        except _OutOfTimeError as late:
-            raise late.failure from late.__cause__
+            return run()
+        except self._errors as error:
+            failure = error
+        return self._repeated(repeat, failure, started)
+
+    def _repeated(self, repeat: Callable[[], T], failure: Exception, started: float) -> T:
+        """Repeat a unit of work that failed, as long as the reason is transient.
+
+        Args:
+            repeat: Runs it again.
+            failure: Why the first try failed.
+            started: When the first try began, on the monotonic clock.
+        """
+        uniform = random.random
+        for attempt in range(1, CALL_RETRY.max_tries):
+            error = self.translated(failure)
+            if not isinstance(error, self._transient) or time.monotonic() - started >= self._call_seconds:
+                raise error from failure
+            time.sleep(CALL_RETRY.backoff.delay_seconds(attempt, uniform()))
+            try:
+                return repeat()
+            except self._errors as again:
+                failure = again
+        raise self.translated(failure) from failure
 
 
 def _renew_locks() -> None:
@@ -377,11 +429,3 @@ def _renew_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_locks)
-
-
-class _OutOfTimeError(Exception):
-    """A call has no time for another try."""
-
-    def __init__(self, failure: StoreError) -> None:
-        super().__init__(str(failure))
-        self.failure = failure
