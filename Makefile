@@ -44,7 +44,7 @@ FAST_aws := tests/unit/aws/test_functions.py tests/unit/aws/test_landing.py -k "
 FAST_cli := tests/unit/cli/test_cli.py tests/unit/cli/test_cli_verbs.py
 FAST_testing := tests/unit/testing/test_testing.py
 FAST_template := tests/template
-FAST_local := tests/unit/local/test_facts.py tests/unit/local/test_release.py tests/unit/local/test_room_coverage.py
+FAST_local := tests/unit/local/test_facts.py tests/unit/local/test_release.py tests/unit/local/test_rooms.py
 FAST_pipeline := tests/pipeline/test_inversions.py tests/pipeline/test_by_second.py
 ROOMS := $(patsubst FAST_%,%,$(filter FAST_%,$(.VARIABLES)))
 
@@ -63,7 +63,7 @@ soak: setup ## Random verbs and inputs, killed processes, a failing network, res
 
 test-spark: setup ## Run the data pipeline on a local Spark cluster, on the bundled Java, and on the newest Spark (some minutes)
 	@$(BIN)/python -m pytest -m cluster
-	@$(BIN)/python -m local.newest_spark
+	@$(BIN)/python -m local.spark newest
 
 # SAMPLE is the number of mutants of each room; 0 means all, which takes hours.
 SAMPLE ?= 0
@@ -73,11 +73,11 @@ mutation: setup ## Mutation testing of policy/, model/ and queue/, into docs/mut
 mutation-sample: setup ## Mutation testing by a small random sample of each room
 	@$(BIN)/python -m local.mutation --sample 50
 
-coverage: setup ## Measure branch coverage of the fast tests by room, into docs/coverage.md (some minutes)
-	@$(BIN)/python -m local.room_coverage
+coverage: setup ## Measure branch coverage of the fast tests by room, into docs/contributing/coverage.md (some minutes)
+	@$(BIN)/python -m local.rooms coverage
 
 architecture: setup ## Write docs/contributing/architecture.md: the rooms, and the functions that a verb enters
-	@$(BIN)/python -m local.architecture
+	@$(BIN)/python -m local.rooms architecture
 
 check: setup ## Lint, types, architecture, templates
 	$(BIN)/ruff check .
@@ -142,7 +142,7 @@ bench: setup ## Measure and write the pages: make bench PARTS="worker growth" (d
 PIPELINE_PYTHON ?= 3.11
 PIPELINE_PROCESSOR ?= x86_64
 pipeline-package: setup ## Package the data pipeline for a Spark cluster, into build/pipeline
-	@$(BIN)/python -m local.pipeline_package --python $(PIPELINE_PYTHON) --processor $(PIPELINE_PROCESSOR)
+	@$(BIN)/python -m local.spark package --python $(PIPELINE_PYTHON) --processor $(PIPELINE_PROCESSOR)
 
 clean: ## Delete build results; keep .venv
 	rm -rf build .aws-sam .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

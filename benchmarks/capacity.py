@@ -17,10 +17,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
-from tests.support import dynamodb_local
-from tests.support.bulk import load
-from tests.support.dynamodb_local import DynamoDBLocal
-from tests.support.faults import client_at, meanwhile
+from local.faults import client_at, meanwhile
+from local.servers import DYNAMODB_LOCAL_PACKAGE, DYNAMODB_LOCAL_VERSION, DynamoDBLocal, load
 
 from benchmarks import figures
 from benchmarks.capacity_bench import LEASE_SECONDS, PAYLOAD, QUEUE_MAX_AGE_SECONDS, new_bench
@@ -291,7 +289,7 @@ def main() -> None:
         report = {"steps": [asdict(cost) for cost in all_costs(server.client())]}
         report["matching"] = matching(server.client())
         report["behind_stale"] = [asdict(behind_stale(server.client(), stale)) for stale in STALE]
-    figures.write("capacity", report, ["boto3"], {dynamodb_local.PACKAGE: dynamodb_local.VERSION})
+    figures.write("capacity", report, ["boto3"], {DYNAMODB_LOCAL_PACKAGE: DYNAMODB_LOCAL_VERSION})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar, Final
 from unittest.mock import patch
 
-from tests.support.dynamodb_local import create_without_stream
+from local.servers import create_without_stream
 
 from benchmarks.metering import metered
 from freshq import Queue

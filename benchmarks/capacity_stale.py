@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tests.support.bulk import load
+from local.servers import load
 
 from benchmarks.capacity_bench import PAYLOAD, new_bench
 

@@ -20,11 +20,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from local.deploy import PROJECT, build
+from local.deploy import PROJECT, build, runtime_folder
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from tests.runtime.lambda_runtime import runtime_folder
 
 from benchmarks import figures
 

@@ -21,9 +21,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 import psycopg
+from local.servers import HOST, Postgres
 from rich.console import Console
 from rich.table import Table
-from tests.support.databases import HOST, Postgres
 
 from benchmarks import figures
 from benchmarks.coroutines_rivals import opened_procrastinate, opened_taskiq

@@ -23,11 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 from botocore.config import Config
+from local.faults import Fault, Proxy, refused
+from local.servers import DYNAMODB_LOCAL_PACKAGE, DYNAMODB_LOCAL_VERSION, DynamoDBLocal, create_without_stream
 from rich.console import Console
-from tests.support import dynamodb_local
-from tests.support.dynamodb_local import DynamoDBLocal, create_without_stream
-from tests.support.faults import refused
-from tests.support.proxy import Fault, Proxy
 
 from benchmarks import figures
 from benchmarks.turns import rotated
@@ -169,7 +167,7 @@ def main() -> None:
     for delay_ms, ways in report[RATE].items():
         for way, each in ways.items():
             Console().print(f"{delay_ms} ms, {way}: {statistics.median(each):,.0f}/s")
-    figures.write("distance", report, ("boto3",), {dynamodb_local.PACKAGE: dynamodb_local.VERSION})
+    figures.write("distance", report, ("boto3",), {DYNAMODB_LOCAL_PACKAGE: DYNAMODB_LOCAL_VERSION})
 
 
 if __name__ == "__main__":

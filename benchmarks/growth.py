@@ -20,9 +20,8 @@ from dataclasses import asdict, dataclass, field
 from operator import truediv
 from typing import TYPE_CHECKING, Any, Final
 
+from local.servers import DynamoDBLocal, Postgres
 from rich.console import Console
-from tests.support.databases import Postgres
-from tests.support.dynamodb_local import DynamoDBLocal
 
 from benchmarks import figures
 from benchmarks.growth_page import STORES, page

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 import sqlalchemy as sa
-from tests.support.dynamodb_local import create_without_stream
+from local.servers import create_without_stream
 from typing_extensions import override
 
 from benchmarks.metering import metered

@@ -18,9 +18,9 @@ from contextlib import ExitStack
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
+from local.servers import MariaDB, Postgres, Unavailable
 from rich.console import Console
 from rich.table import Table
-from tests.support.databases import MariaDB, Postgres, Unavailable
 
 from benchmarks import figures as results_file
 from benchmarks.turns import rotated

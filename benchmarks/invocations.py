@@ -27,8 +27,7 @@ import boto3
 from botocore.config import Config
 from local.deploy import STACK, build, deploy
 from local.emulator import Emulator
-from local.facts import lives_of, percentile
-from local.history import read_changes, versions_by_task
+from local.facts import lives_of, percentile, read_changes, versions_by_task
 from rich.console import Console
 from rich.table import Table
 
@@ -41,8 +40,7 @@ from freshq.stores.dynamodb.items import is_task
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from local.facts import Life
-    from local.history import Change
+    from local.facts import Change, Life
 
 BUILD: Final = Path("build/local")
 FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")

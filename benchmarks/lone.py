@@ -16,8 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from local.servers import Postgres
 from rich.console import Console
-from tests.support.databases import Postgres
 
 from benchmarks import figures
 from benchmarks.worker_peers import PAYLOAD

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.support.faults import AFTER, hooked
+from local.faults import AFTER, hooked
 
 from freshq import MatchQueue
 

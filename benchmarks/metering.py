@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
-from tests.support.faults import AFTER, hooked
+from local.faults import AFTER, hooked
 
 from freshq.errors import FreshqError
 from freshq.stores.dynamodb.batches import Batches

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import boto3
 from local.deploy import build, deploy
 from local.emulator import Emulator
-from local.facts import lives_of, percentile
-from local.forecast import slot_seconds
-from local.history import read_changes, versions_by_task
+from local.facts import lives_of, percentile, read_changes, slot_seconds, versions_by_task
 
 from benchmarks.overload_setting import (
     FIRST_SECONDS,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import altair as alt
-from local.plot import recompressed
+from local.demo import recompressed
 
 from benchmarks.overload_setting import BURST_FACTOR, BURST_SECONDS
 from freshq.cli.dashboard.palette import Colour

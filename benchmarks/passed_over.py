@@ -13,9 +13,8 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
+from local.servers import DYNAMODB_LOCAL_PACKAGE, DYNAMODB_LOCAL_VERSION, DynamoDBLocal, create_without_stream
 from rich.console import Console
-from tests.support import dynamodb_local
-from tests.support.dynamodb_local import DynamoDBLocal, create_without_stream
 
 from benchmarks import figures
 from freshq import Order, Queue
@@ -131,7 +130,7 @@ def main() -> None:
     figures.write(
         "passed_over",
         {"tasks": arguments.tasks, "rounds": arguments.rounds, "runs": report},
-        programs={dynamodb_local.PACKAGE: dynamodb_local.VERSION},
+        programs={DYNAMODB_LOCAL_PACKAGE: DYNAMODB_LOCAL_VERSION},
     )
 
 

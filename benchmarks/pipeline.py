@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import polars as pl
+from local.oracle import differing_rows, make_tables, relations, rows_that_differ, write_tables
 from py4j.protocol import Py4JJavaError
-from tests.pipeline.oracle import differing_rows, make_tables, relations, rows_that_differ, write_tables
 
 from benchmarks import figures
 from benchmarks.lives import write_events

@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-from tests.pipeline.oracle import relations, rows_that_differ
+from local.oracle import relations, rows_that_differ
 
 from benchmarks.pipeline import by_duckdb, publish, recorded, started_cold
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
+from local.servers import HOST, Postgres
 from rich.console import Console
 from rich.table import Table
-from tests.support.databases import HOST, Postgres
 
 from benchmarks import figures as results
 from benchmarks import sql_contenders as contenders

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
+from local.servers import MariaDB
 from rich.console import Console
 from rich.table import Table
-from tests.support.databases import MariaDB
 
 from benchmarks import figures
 from freshq import Queue

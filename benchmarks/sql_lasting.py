@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from local.servers import HOST, Postgres
 from rich.console import Console
 from rich.table import Table
-from tests.support.databases import HOST, Postgres
 
 from benchmarks import figures
 from benchmarks import sql_contenders as contenders

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from local.servers import HOST, Postgres
 from rich.console import Console
-from tests.support.databases import HOST, Postgres
 
 from benchmarks import figures
 from benchmarks.turns import rotated

@@ -4,54 +4,57 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import struct
+import subprocess
 import sys
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import altair as alt
 import boto3
 from botocore.config import Config
 from rich.console import Console
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from freshq import Order, Queue
+from freshq import Order, Queue, TaskStatus
 from freshq.aws.wakeup import Ring
-from local.demo_dashboard import dashboard_beside
+from freshq.cli.dashboard.palette import Colour
+from freshq.errors import MissingExtra, needs
+from freshq_pipeline.cluster.pull import pull
 from local.deploy import PROJECT, DeployError, build, deploy
-from local.emulator import Emulator, EmulatorError, stop_on_signals
+from local.emulator import Emulator, EmulatorError, end_group, stop_on_signals
 from local.facts import (
     busy_machine_sentence,
     count_fates,
     done_in_time,
     duplicates_run,
+    first_in_first_out,
     goodput_per_second,
     lives_of,
     newest_first_ratio,
     percentile,
+    read_changes,
+    served_in_time,
+    versions_by_task,
     waits_of_done,
 )
-from local.forecast import first_in_first_out, served_in_time
-from local.history import read_changes, versions_by_task
-from local.live_view import live_view
-from local.pipeline_run import (
-    PipelineRunError,
-    compare_with_pipeline,
-    count_tasks_changes,
-    fetch_archive,
-    run_pipeline,
-)
-from local.plot import Demonstration, draw
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from local.facts import Life
-    from local.forecast import Service
-    from local.history import Change
+    from rich.console import RenderableType
+
+    from freshq import Stats
+    from local.facts import Change, Life, Service
 
 # What it makes goes elsewhere if this variable says so; tests leave alone what a user has made.
 FOLDER_VARIABLE: Final = "FRESHQ_DEMO_FOLDER"
@@ -85,6 +88,31 @@ INTERRUPTED_STATUS: Final = 130
 # The functions that a ring starts, one after the other.
 RUNG: Final = ("Trigger", "ProcessTasks")
 FUNCTIONS: Final = ("CreateTasks", "Trigger", "ProcessTasks", "Sweep", "Archive")
+# The emulator shares the processors with the load: a page that is open looks at the queue this seldom.
+EVERY_SECONDS: Final = 3.0
+# The archive receives batches of the stream some seconds after the changes.
+ARRIVAL_SECONDS: Final = 90.0
+POLL_SECONDS: Final = 1.0
+PIPELINE_SECONDS: Final = 300.0
+FATES: Final = ("success", "failure", "cancelled", "shed", "pending", "taken")
+IN_TIME: Final = "done in time"
+LATE: Final = "done too late"
+COLOURS: Final = {
+    IN_TIME: Colour.SUCCESS.value,
+    LATE: Colour.LATE.value,
+    "shed": Colour.SHED.value,
+    "failed": Colour.FAILURE.value,
+    "cancelled": Colour.CANCELLED.value,
+    "pending": Colour.PENDING.value,
+    "taken": Colour.TAKEN.value,
+}
+FATE_NAMES: Final = {TaskStatus.FAILURE: "failed"}
+LINE_COLOUR: Final = "#404040"
+WIDTH: Final = 720
+WAITS_HEIGHT: Final = 230
+FATES_HEIGHT: Final = 130
+TICK_SECONDS: Final = 5
+PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass
@@ -321,3 +349,342 @@ def _check(summary: dict[str, Any], lives: Sequence[Life]) -> None:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+@contextmanager
+def dashboard_beside(queue: Queue) -> Iterator[str | None]:
+    """Serve a dashboard on a free port as long as the block lasts; nobody reads the queue until it is opened.
+
+    Args:
+        queue: What it shows.
+
+    Yields:
+        The address to open; None if the extra is not installed.
+    """
+    try:
+        with needs("dashboard"):
+            from freshq.cli.dashboard.app import Shown  # noqa: PLC0415 - an extra
+            from freshq.cli.dashboard.server import Address, Dashboard  # noqa: PLC0415 - an extra
+    except MissingExtra:
+        yield None
+        return
+    with Dashboard(Shown(queue, every_seconds=EVERY_SECONDS), Address()).beside() as url:
+        yield url
+
+
+def _age(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.1f} s"
+
+
+def live_view(
+    stats: Stats, elapsed_seconds: float, load_seconds: float, max_age_seconds: float
+) -> RenderableType:
+    """Return one frame: progress of the load, the backlog and its ages, done and shed tasks."""
+    phase = "offering load" if elapsed_seconds < load_seconds else "draining"
+    frame = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        frame.add_column(min_width=26)
+    frame.add_row(
+        f"[bold]{phase}[/bold]  {elapsed_seconds:4.0f} s",
+        ProgressBar(total=load_seconds, completed=min(elapsed_seconds, load_seconds), width=40),
+    )
+    frame.add_row(f"backlog  [yellow]{stats.pending:5d}[/yellow]", f"in work  {stats.taken:5d}")
+    frame.add_row(
+        f"newest   {_age(stats.newest_pending_seconds):>7}",
+        f"oldest   {_age(stats.oldest_pending_seconds):>7}  (stale from {max_age_seconds:g} s)",
+    )
+    frame.add_row(
+        f"done     [green]{stats.success:5d}[/green]",
+        f"shed     [red]{stats.shed:5d}[/red]   failed {stats.failure}",
+    )
+    return frame
+
+
+class PipelineRunError(RuntimeError):
+    """The pipeline failed, or its counts differ from the demonstration's."""
+
+
+def count_tasks_changes(changes: Iterable[Change]) -> int:
+    """Return the number of changes to tasks, which is the number of events in the archive."""
+    return sum(change.task_before() is not None or change.task_after() is not None for change in changes)
+
+
+def fetch_archive(emulator: Emulator, bucket: str, events: int, folder: Path) -> None:
+    """Wait until all events are archived, and copy them to a folder.
+
+    Args:
+        emulator: Emulator with the bucket.
+        bucket: Name of the bucket.
+        events: Number of events to wait for.
+        folder: Target folder, emptied first.
+
+    Raises:
+        PipelineRunError: If the events did not arrive in time.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    client = boto3.client("s3", **emulator.connection)
+    deadline = time.monotonic() + ARRIVAL_SECONDS
+    found = 0
+    while found < events:
+        if time.monotonic() > deadline:
+            msg = f"{found} of {events} events were archived within {ARRIVAL_SECONDS:g} s"
+            raise PipelineRunError(msg)
+        time.sleep(POLL_SECONDS)
+        pull(bucket, folder, client)
+        found = len(_event_ids(folder))
+
+
+def _event_ids(folder: Path) -> set[str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    lines = [line for path in files for line in path.read_text("utf-8").splitlines()]
+    return {json.loads(line)["event_id"] for line in lines}
+
+
+def run_pipeline(events: Path, out: Path, as_of_ms: int) -> dict[str, Any]:
+    """Run the pipeline on a folder of landed events, and return its summary.
+
+    Raises:
+        PipelineRunError: If it failed; the message has the pipeline's error.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    command = [sys.executable, "-m", "freshq_pipeline", "run", "--json"]
+    command += ["--events", str(events), "--out", str(out), "--as-of", str(as_of_ms)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        output, errors = process.communicate(timeout=PIPELINE_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        msg = f"the pipeline took longer than {PIPELINE_SECONDS:g} s"
+        raise PipelineRunError(msg) from error
+    finally:
+        end_group(process)  # type: ignore[arg-type]  # text instead of bytes, but it reads neither
+    if process.returncode != 0:
+        msg = f"the pipeline failed with status {process.returncode}: {errors.strip()[-500:]}"
+        raise PipelineRunError(msg)
+    summary: dict[str, Any] = json.loads(output)
+    return summary
+
+
+def compare_with_pipeline(seen: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Compare the pipeline's ledger with the counts of the demonstration.
+
+    Raises:
+        PipelineRunError: If they differ.
+    """
+    differences = [
+        f"{fate}: {seen[fate]} seen, {facts[fate]} found" for fate in FATES if seen[fate] != facts[fate]
+    ]
+    if facts["tasks"] != seen["created"]:
+        differences.append(f"created: {seen['created']} seen, {facts['tasks']} found")
+    if facts["ledger_violations"]:
+        differences.append(f"{facts['ledger_violations']} ledger violations")
+    if differences:
+        raise PipelineRunError("the pipeline disagrees with the demonstration: " + "; ".join(differences))
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """What the chart shows.
+
+    Attributes:
+        lives: All tasks, in order of their puts.
+        fifo: What a queue that is first in, first out, with no deadlines, would have done with them.
+        load_seconds: How long tasks were put.
+        max_age_seconds: Age from which a task was stale.
+        capacity_per_second: Tasks per second that the downstream can serve.
+    """
+
+    lives: Sequence[Life]
+    fifo: Sequence[Service]
+    load_seconds: float
+    max_age_seconds: float
+    capacity_per_second: float
+
+    @property
+    def start(self) -> float:
+        """The first put, in seconds since the epoch."""
+        return self.lives[0].created
+
+    @property
+    def end_seconds(self) -> float:
+        """The end of the time axis: every task is served or stale."""
+        ends = [life.ended - self.start for life in self.lives if life.ended is not None]
+        return max([self.load_seconds + self.max_age_seconds, *ends])
+
+
+def fate_of(life: Life) -> str:
+    """Return the name of a task's fate, as the chart has it."""
+    if life.fate is not TaskStatus.SUCCESS:
+        return FATE_NAMES.get(life.fate, life.fate.value.lower())
+    return IN_TIME if life.ended is not None and life.ended <= life.deadline else LATE
+
+
+def draw(shown: Demonstration, subtitle: str, file: Path) -> None:
+    """Draw the chart into a file; the suffix chooses the format (png, svg, html).
+
+    Args:
+        shown: What to draw.
+        subtitle: One line below the title.
+        file: Where to write.
+    """
+    title = alt.TitleParams(
+        "Three times the load that can be served", subtitle=subtitle, anchor="start", fontSize=17, offset=12
+    )
+    freshq = [(life.created - shown.start, fate_of(life)) for life in shown.lives]
+    fifo = [(service.put, IN_TIME if service.in_time else LATE) for service in shown.fifo]
+    present = [fate for fate in COLOURS if any(fate == found for _put, found in (*freshq, *fifo))]
+    chart = alt.vconcat(
+        _waits(shown, present),
+        _fates(shown, freshq, present, "freshq, newest first: what became of the tasks"),
+        _fates(shown, fifo, present, "First in, first out: what would have become of them (simulated)"),
+        title=title,
+    )
+    chart.configure_view(stroke=None).configure_title(anchor="start").save(str(file), scale_factor=2)
+    if file.suffix == ".png":
+        file.write_bytes(recompressed(file.read_bytes()))
+
+
+def recompressed(picture: bytes) -> bytes:
+    """Return a PNG with the same pixels, a third as large: the renderer compresses for speed.
+
+    Its chunks each have a length, a kind, their data, and a checksum of kind and data (PNG specification,
+    section 5.3). All of IDAT are one stream of zlib.
+    """
+    chunks: list[tuple[bytes, bytes]] = []
+    at = len(PNG_SIGNATURE)
+    while at < len(picture):
+        (length,) = struct.unpack_from(">I", picture, at)
+        chunks.append((picture[at + 4 : at + 8], picture[at + 8 : at + 8 + length]))
+        at += length + 12
+    pixels = zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT"))
+    header, end = ([chunk for chunk in chunks if chunk[0] == kind] for kind in (b"IHDR", b"IEND"))
+    rest = [chunk for chunk in chunks if chunk[0] not in (b"IHDR", b"IDAT", b"IEND")]
+    parts = [*header, *rest, (b"IDAT", zlib.compress(pixels, level=9)), *end]
+    return PNG_SIGNATURE + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+
+
+def _seconds(shown: Demonstration, field: str, title: str) -> alt.X:
+    """Return the time axis, the same for all panels."""
+    ticks = list(range(0, int(shown.end_seconds) + 1, TICK_SECONDS))
+    return alt.X(
+        f"{field}:Q",
+        title=title,
+        scale=alt.Scale(domain=[0, shown.end_seconds], nice=False, padding=0),
+        axis=alt.Axis(values=ticks, format="d", grid=False),
+    )
+
+
+def _waits(shown: Demonstration, present: list[str]) -> alt.LayerChart:
+    freshq = [
+        {"started": life.claims[0].taken - shown.start, "wait": life.wait_seconds, "fate": fate_of(life)}
+        for life in shown.lives
+        if life.fate is TaskStatus.SUCCESS
+    ]
+    fifo = [
+        {
+            "started": service.started,
+            "wait": service.started - service.put,
+            "fate": IN_TIME if service.in_time else LATE,
+        }
+        for service in shown.fifo
+        if service.started <= shown.end_seconds
+    ]
+    points = [
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_point(size=26, opacity=0.75, filled=filled, strokeWidth=1.2)
+        .encode(
+            x=_seconds(shown, "started", "second in which the task was started"),
+            y=alt.Y("wait:Q", title="wait (s)"),
+            color=_colour(present),
+        )
+        for rows, filled in ((fifo, False), (freshq, True))
+    ]
+    names = [_label(rows, text) for rows, text in ((fifo, "first in, first out"), (freshq, "freshq"))]
+    layers: alt.LayerChart = alt.LayerChart(
+        layer=[
+            *points,
+            *names,
+            *_limit(shown.max_age_seconds, "of no use above this line"),
+            *_load_ends(shown, text="load ends"),
+        ],
+        title="How long a task had waited when it was started",
+        width=WIDTH,
+        height=WAITS_HEIGHT,
+    )
+    return layers
+
+
+def _fates(
+    shown: Demonstration, puts: Iterable[tuple[float, str]], present: list[str], title: str
+) -> alt.LayerChart:
+    rows: list[dict[str, Any]] = [
+        {"put": int(put), "next": int(put) + 1, "fate": fate, "rank": present.index(fate)}
+        for put, fate in puts
+    ]
+    bars = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_bar(stroke="white", strokeWidth=0.5)
+        .encode(
+            x=_seconds(shown, "put", "second in which the task was put"),
+            x2="next:Q",
+            y=alt.Y("count():Q", title="tasks per second"),
+            color=_colour(present),
+            order=alt.Order("rank:Q"),
+        )
+    )
+    layers: alt.LayerChart = alt.LayerChart(
+        layer=[bars, *_limit(shown.capacity_per_second, "can be served"), *_load_ends(shown)],
+        title=title,
+        width=WIDTH,
+        height=FATES_HEIGHT,
+    )
+    return layers
+
+
+def _colour(fates: list[str]) -> alt.Color:
+    """Return the colours of fates; the panels share the legend."""
+    scale = alt.Scale(domain=fates, range=[COLOURS[fate] for fate in fates])
+    return alt.Color(
+        "fate:N", scale=scale, legend=alt.Legend(title=None, orient="bottom", symbolType="square")
+    )
+
+
+def _label(rows: list[dict[str, Any]], text: str) -> alt.Chart:
+    """Return a name beside the middle of some points."""
+    middle = [{**rows[len(rows) // 2], "text": text}] if rows else []
+    label: alt.Chart = (
+        alt.Chart(alt.InlineData(values=middle))
+        .mark_text(align="right", dx=-10, dy=-10, fontSize=12, fontWeight="bold", color=LINE_COLOUR)
+        .encode(x="started:Q", y="wait:Q", text="text:N")
+    )
+    return label
+
+
+def _limit(value: float, text: str) -> list[alt.Chart]:
+    """Return a dashed line across a panel, and its label at the right end, where the panels are empty."""
+    data = alt.InlineData(values=[{"limit": value, "text": text}])
+    line = alt.Chart(data).mark_rule(strokeDash=[6, 4], color=LINE_COLOUR).encode(y="limit:Q")
+    label = (
+        alt.Chart(data)
+        .mark_text(align="right", baseline="bottom", dy=-3, color=LINE_COLOUR, fontWeight="bold")
+        .encode(x=alt.value(WIDTH - 4), y="limit:Q", text="text:N")
+    )
+    return [line, label]
+
+
+def _load_ends(shown: Demonstration, text: str | None = None) -> list[alt.Chart]:
+    """Return a line at the end of the load, with its label if the panel has one."""
+    data = alt.InlineData(values=[{"at": shown.load_seconds, "text": text}])
+    line = alt.Chart(data).mark_rule(color=LINE_COLOUR).encode(x="at:Q")
+    if text is None:
+        return [line]
+    label = (
+        alt.Chart(data)
+        .mark_text(align="left", baseline="top", dx=4, color=LINE_COLOUR, fontWeight="bold")
+        .encode(x="at:Q", y=alt.value(0), text="text:N")
+    )
+    return [line, label]

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,11 @@ _SOURCES: Final = ("template.yaml", "functions", "layers")
 _STAMP: Final = "sources.sha256"
 _TOOL_SECONDS: Final = 600
 _LINES_SHOWN: Final = 30
+# What Lambda's Python runtime brings along.
+RUNTIME_PACKAGES: Final = (
+    *("awslambdaric", "simplejson", "snapshot_restore_py"),
+    *("boto3", "botocore", "s3transfer", "dateutil", "six.py", "urllib3", "jmespath"),
+)
 
 
 class DeployError(RuntimeError):
@@ -174,3 +180,12 @@ def _sam(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     if process.returncode != 0:
         lines = output.decode(errors="replace").splitlines()[-_LINES_SHOWN:]
         raise DeployError("\n".join([f"sam {arguments[0]} failed:", *lines]))
+
+
+def runtime_folder(folder: Path) -> Path:
+    """Return a folder with what the runtime brings along, and nothing else of this environment."""
+    installed = Path(sysconfig.get_paths()["purelib"])
+    for pattern in (*RUNTIME_PACKAGES, "runtime_client*.so"):
+        for package in installed.glob(pattern):
+            (folder / package.name).symlink_to(package)
+    return folder

@@ -1,17 +1,23 @@
-"""The figures of the demonstration, computed from the history of its tasks. Pure."""
+"""Compute the facts of a run from its table's change stream, and simulate its arrivals in other orders."""
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from dataclasses import dataclass
-from statistics import quantiles
-from typing import TYPE_CHECKING, Final
+from statistics import fmean, median, quantiles
+from typing import TYPE_CHECKING, Any, Final
 
-from freshq import TaskStatus
+from freshq import Order, TaskStatus
 from freshq.model.task import LIVE
+from freshq.policy.rules import OverloadRules
+from freshq.simulate import Load, simulate_load, summarize
+from freshq.stores.dynamodb.items import decode, is_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
     from freshq import Task
 
@@ -21,6 +27,13 @@ INDEX_LAG_SECONDS: Final = 1.0
 CALM_GOODPUT_SHARE: Final = 0.7
 # States of an application's record in no queue; tasks never have them.
 UNQUEUED: Final = (TaskStatus.UNDER_CONSTRUCTION, TaskStatus.READY)
+# A FIFO queue without deadlines sheds nothing; no recording is as long as this.
+NEVER_SECONDS: Final = 1e9
+# An item or attribute value in the low-level client's form.
+Image = dict[str, Any]
+UNIT_BYTES: Final = 1024  # a write unit covers an item of up to 1 KB (DynamoDB, service pricing)
+INDEXES: Final = (("pendingShard", "taskCreated"), ("dueShard", "dueAt"))
+
 FATES: Final = tuple(status for status in TaskStatus if status not in UNQUEUED)
 
 
@@ -170,3 +183,149 @@ def busy_machine_sentence(goodput_per_second: float, capacity_per_second: float)
         f"{CALM_GOODPUT_SHARE:.0%} on two idle cores). Every count above is right; run it again on an "
         "idle machine."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One task that was served, in seconds from the first put.
+
+    Attributes:
+        put: When it was put.
+        started: When it was started.
+        in_time: Whether it ended by its deadline.
+    """
+
+    put: float
+    started: float
+    in_time: bool
+
+
+def slot_seconds(lives: Sequence[Life], servers: int) -> float:
+    """Return how long a task occupied its slot: its run, and the time until the slot was taken again."""
+    done = [(life.claims[-1].taken, life.ended) for life in lives if life.ended is not None and life.claims]
+    taken = sorted(start for start, _end in done)
+    ended = sorted(end for _start, end in done)
+    # While tasks wait, the k-th end makes room for the claim that follows the first ones.
+    gaps = [start - end for start, end in zip(taken[servers:], ended, strict=False)]
+    return fmean(end - start for start, end in done) + (median(gaps) if gaps else 0.0)
+
+
+def served_in_time(
+    lives: Sequence[Life], servers: int, load_seconds: float, order: Order, priorities: Sequence[int] = b""
+) -> int:
+    """Return how many of the recorded arrivals the simulator does in time, in an order, with their deadlines.
+
+    Args:
+        lives: The recorded tasks, in order of arrival; at least one was done.
+        servers: Tasks in work at a time.
+        load_seconds: How long tasks arrived.
+        order: The order of service.
+        priorities: Their priorities; empty if all are 0.
+    """
+    load = _recorded(lives, servers, load_seconds, [life.deadline for life in lives], priorities)
+    rules = OverloadRules(lives[0].deadline - lives[0].created, order)
+    return summarize(simulate_load(load, rules, servers)).served_in_time
+
+
+def first_in_first_out(lives: Sequence[Life], servers: int, load_seconds: float) -> list[Service]:
+    """Return when a queue without deadlines would have served each of the recorded arrivals."""
+    never = [life.created + NEVER_SECONDS for life in lives]
+    load = _recorded(lives, servers, load_seconds, never)
+    simulation = simulate_load(load, OverloadRules(NEVER_SECONDS, Order.FIFO), servers)
+    start = lives[0].created
+    return [
+        Service(put, started, in_time=started + seconds <= life.deadline - start)
+        for life, put, started, seconds in zip(
+            lives, load.created, simulation.starts, load.service, strict=True
+        )
+    ]
+
+
+def _recorded(
+    lives: Sequence[Life],
+    servers: int,
+    load_seconds: float,
+    deadlines: Sequence[float],
+    priorities: Sequence[int] = b"",
+) -> Load:
+    start = lives[0].created
+    return Load(
+        created=array("d", [life.created - start for life in lives]),
+        service=array("d", [slot_seconds(lives, servers)] * len(lives)),
+        deadline=array("d", [deadline - start for deadline in deadlines]),
+        duration_seconds=load_seconds,
+        levels=bytes(priorities),
+        groups=[],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of an item: its images before and after; None if there is none."""
+
+    old: Image | None
+    new: Image | None
+
+    def task_before(self) -> Task | None:
+        """Return the task before the change; None if there was none, or the item is no task."""
+        return decode(self.old) if self.old and is_task(self.old) else None
+
+    def task_after(self) -> Task | None:
+        """Return the task after the change; None if there is none, or the item is no task."""
+        return decode(self.new) if self.new and is_task(self.new) else None
+
+    def write_units(self) -> int:
+        """Return its write units: for the item, and for each index that it entered, left or moved in."""
+        item_bytes = max(_size_bytes(self.old), _size_bytes(self.new))
+        units = -(-item_bytes // UNIT_BYTES)
+        for partition, sort in INDEXES:
+            before, after = _key(self.old, partition, sort), _key(self.new, partition, sort)
+            if before != after:
+                units += (before is not None) + (after is not None)
+        return units
+
+
+def _size_bytes(image: Image | None) -> int:
+    return sum(len(name) + len(str(*value.values()).encode()) for name, value in (image or {}).items())
+
+
+def _key(image: Image | None, partition: str, sort: str) -> tuple[str, str] | None:
+    if image is None or partition not in image:
+        return None
+    return image[partition]["S"], image[sort]["N"]
+
+
+def read_changes(client: DynamoDBStreamsClient, table: str) -> Iterator[Change]:
+    """Yield all changes that are still in the stream of a table, oldest first."""
+    for stream in client.list_streams(TableName=table)["Streams"]:
+        description = client.describe_stream(StreamArn=stream["StreamArn"])["StreamDescription"]
+        for shard in description["Shards"]:
+            yield from _read_shard(client, stream["StreamArn"], shard["ShardId"])
+
+
+def _read_shard(client: DynamoDBStreamsClient, stream_arn: str, shard_id: str) -> Iterator[Change]:
+    iterator = client.get_shard_iterator(
+        StreamArn=stream_arn, ShardId=shard_id, ShardIteratorType="TRIM_HORIZON"
+    )["ShardIterator"]
+    while iterator:
+        page = client.get_records(ShardIterator=iterator)
+        if not page["Records"]:
+            return
+        for record in page["Records"]:
+            images = record["dynamodb"]
+            yield Change(_image(images.get("OldImage")), _image(images.get("NewImage")))
+        iterator = page.get("NextShardIterator", "")
+
+
+def _image(image: Any) -> Image | None:
+    return dict(image) if image else None
+
+
+def versions_by_task(changes: Iterable[Change]) -> dict[str, list[Task]]:
+    """Return the versions of every task, oldest first."""
+    versions: dict[str, list[Task]] = {}
+    for change in changes:
+        task = change.task_after()
+        if task is not None:
+            versions.setdefault(task.task_id, []).append(task)
+    return versions

@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import boto3
 import pytest
+from local.servers import (
+    DynamoDBLocal,
+    Unavailable,
+    create_without_stream,
+    dynamodb_local_is_required,
+    what_is_missing,
+)
 from moto import mock_aws
 from moto.core.botocore_stubber import BotocoreStubber
 from xdist.scheduler import LoadScopeScheduling
@@ -21,13 +28,6 @@ from freshq import Queue
 from freshq.stores.dynamodb.store import DynamoDBStore
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
-from tests.support.dynamodb_local import (
-    DynamoDBLocal,
-    Unavailable,
-    create_without_stream,
-    is_required,
-    what_is_missing,
-)
 from tests.support.made_once import clean_names_once, make_keys_once, read_models_once
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ os.environ.pop("AWS_PROFILE", None)
 START = 1_700_000_000.0
 DATABASES = ["sqlite", "postgres", "mariadb"]
 # The tests of the DynamoDB store run on moto only where DynamoDB Local cannot run.
-MISSING: Final = None if is_required() else what_is_missing()
+MISSING: Final = None if dynamodb_local_is_required() else what_is_missing()
 DYNAMODB: Final = "moto" if MISSING else "dynamodb_local"
 
 pytest_plugins = [
@@ -194,7 +194,7 @@ def dynamodb_local() -> Iterator[DynamoDBClient]:
         with DynamoDBLocal() as server:
             yield server.client()
     except Unavailable as missing:
-        if is_required():
+        if dynamodb_local_is_required():
             raise
         pytest.skip(str(missing))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks.metering import metered
+from local.faults import client_at, failing, meanwhile, refused, replies_lost
 
 from freshq import (
     AlreadyQueued,
@@ -33,7 +34,6 @@ from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from freshq.stores.dynamodb.table import TableChanges, enable_stream
 from tests.contract.test_concurrency import at_once
 from tests.support.attached import ID, Shipments
-from tests.support.faults import client_at, failing, meanwhile, refused, replies_lost
 from tests.support.readings import counts, ids
 
 if TYPE_CHECKING:

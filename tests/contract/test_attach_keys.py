@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from benchmarks.metering import metered
+from local.faults import client_at
 
 from freshq import AlreadyQueued, AttachedQueue, Queue, TaskNotFound, TaskStatus
 from freshq.stores.dynamodb.attached.attach import described_key
 from freshq.stores.dynamodb.key import KeyPart, TableKey, own_number
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
 from tests.support.attached import DATA, Shipments
-from tests.support.faults import client_at
 from tests.support.readings import counts, ids
 
 if TYPE_CHECKING:

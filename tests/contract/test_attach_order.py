@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks.metering import metered
+from local.faults import client_at
 
 from freshq import AttachedQueue, LeaseLost, NoPosition, PutIncomplete, Queue, TaskStatus
 from freshq.policy.backlog_limit import BacklogLimit
@@ -14,7 +15,6 @@ from freshq.policy.rules import CodelRule
 from freshq.stores.dynamodb.attached.attach import Attachment, open_attachment, plan_attachment
 from freshq.stores.dynamodb.key import KeyPart
 from tests.support.attached import ID, Shipments
-from tests.support.faults import client_at
 from tests.support.readings import counts, ids
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from local.faults import counted, items
 
 from freshq import Queue, TableMissing
 from freshq.model.checks import checked_result
@@ -16,7 +17,6 @@ from freshq.model.task import MAX_TRACESTATE_BYTES
 from freshq.policy.retry import Backoff
 from freshq.stores.memory import MemoryStore
 from freshq.stores.sql import SqlStore
-from tests.support.faults import counted, items
 from tests.support.readings import known, total
 from tests.support.verbs import VERBS, prepared
 

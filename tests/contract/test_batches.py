@@ -6,6 +6,19 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from local.faults import (
+    Died,
+    client_at,
+    counted,
+    crash,
+    items,
+    meanwhile,
+    one_by_one,
+    refused,
+    replies_lost,
+    replies_lost_to_the_sdk,
+    statements_left,
+)
 
 from freshq import (
     LeaseLost,
@@ -20,19 +33,6 @@ from freshq import (
 from freshq.policy.retry import Backoff, CallRetry
 from freshq.stores.dynamodb import batches
 from tests.conftest import on_table
-from tests.support.faults import (
-    Died,
-    client_at,
-    counted,
-    crash,
-    items,
-    meanwhile,
-    one_by_one,
-    refused,
-    replies_lost,
-    replies_lost_to_the_sdk,
-    statements_left,
-)
 from tests.support.readings import counts, known, payloads, total
 
 if TYPE_CHECKING:

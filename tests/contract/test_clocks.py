@@ -7,11 +7,11 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from local.faults import client_at, counted
 
 from freshq import LeaseLost, Queue, TaskStatus
 from freshq.stores.sql import SqlStore
 from tests.conftest import StoreUnderTest, on_table
-from tests.support.faults import client_at, counted
 from tests.support.readings import known
 
 if TYPE_CHECKING:

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.retries.standard import ExponentialBackoff
-
-from freshq import LeaseLost, PutIncomplete, PutOutcome, Queue, StoreError, TaskStatus, Throttled, Unreachable
-from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.dynamodb import calls
-from freshq.stores.dynamodb.put import PUT_THREADS
-from tests.conftest import on_table
-from tests.support.bulk import load
-from tests.support.faults import (
+from local.faults import (
     BEFORE,
     Died,
     client_at,
@@ -33,6 +26,13 @@ from tests.support.faults import (
     replies_lost,
     replies_lost_to_the_sdk,
 )
+from local.servers import load
+
+from freshq import LeaseLost, PutIncomplete, PutOutcome, Queue, StoreError, TaskStatus, Throttled, Unreachable
+from freshq.policy.retry import Backoff, CallRetry
+from freshq.stores.dynamodb import calls
+from freshq.stores.dynamodb.put import PUT_THREADS
+from tests.conftest import on_table
 from tests.support.readings import counts, ids, known, payloads, total
 from tests.support.verbs import VERBS, prepared
 

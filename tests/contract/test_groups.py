@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from local.faults import counted, meanwhile
 
 from freshq import StoreError
 from freshq.stores.dynamodb import lines
@@ -13,7 +14,6 @@ from freshq.stores.dynamodb.items import encode
 from freshq.stores.dynamodb.keyspace import Keyspace
 from freshq.stores.dynamodb.lines import LINE_PREFIX, LineRules, line_record
 from tests.conftest import on_table
-from tests.support.faults import counted, meanwhile
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.exceptions import ClientError
+from local.faults import hooked
 
 from freshq import MatchQueue
-from tests.support.faults import hooked
 from tests.support.matching import join
 
 if TYPE_CHECKING:

@@ -7,6 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
+from local.faults import (
+    BEFORE,
+    Died,
+    client_at,
+    counted,
+    crash,
+    hooked,
+    meanwhile,
+    refused,
+    replies_lost,
+    replies_lost_to_the_sdk,
+)
 
 from freshq import (
     MatchQueue,
@@ -19,18 +31,6 @@ from freshq import (
 )
 from freshq.matching.stores import base
 from freshq.matching.stores.base import Cancellation, classify
-from tests.support.faults import (
-    BEFORE,
-    Died,
-    client_at,
-    counted,
-    crash,
-    hooked,
-    meanwhile,
-    refused,
-    replies_lost,
-    replies_lost_to_the_sdk,
-)
 from tests.support.matching import ARTICLE, join, names, one
 
 if TYPE_CHECKING:

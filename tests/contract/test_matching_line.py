@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from benchmarks.match_capacity import match_metered
+from local.faults import client_at, meanwhile, replies_lost
 
 from freshq import Match, MatchLost, MatchQueue, RefusedError, ResourceStatus, Unreachable
 from freshq.matching import line
-from tests.support.faults import client_at, meanwhile, replies_lost
 from tests.support.matching import Desk, join
 
 if TYPE_CHECKING:

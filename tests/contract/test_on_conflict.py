@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ConnectionClosedError
+from local.faults import AFTER, hooked, meanwhile, refused
 
 from freshq import LeaseLost, LostRace, PutIncomplete, PutOutcome, Queue, TaskStatus, Throttled
 from freshq.stores.dynamodb import put as puts
 from tests.contract.test_concurrency import at_once
-from tests.support.faults import AFTER, hooked, meanwhile, refused
 from tests.support.readings import counts, ids, known, payloads, total
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from local.faults import refused
 
 from freshq import LeaseLost, Settlement, StoreError, Task, TaskStatus, Throttled
 from freshq.model.task import Verb
 from freshq.policy.retry import Backoff
 from freshq.stores.sql import SqlStore
 from tests.support.counting import counted_calls
-from tests.support.faults import refused
 from tests.support.readings import counts, ids, known
 
 if TYPE_CHECKING:

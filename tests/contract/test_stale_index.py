@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from local.faults import AFTER, hooked
+from local.servers import load
 
 from freshq import Order, TaskStatus
 from freshq.stores.dynamodb import agenda, queries
 from freshq.stores.dynamodb import counts as approximate_counts
 from freshq.stores.dynamodb.queries import MAX_PAGES
-from tests.support.bulk import load
-from tests.support.faults import AFTER, hooked
 from tests.support.readings import known
 
 if TYPE_CHECKING:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from local.faults import counted, refused
+
 from freshq import Outcome, Worker
 from freshq.policy.retry import Backoff
 from freshq.worker import loop, settle
-from tests.support.faults import counted, refused
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.working import wait_until
 

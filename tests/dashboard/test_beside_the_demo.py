@@ -6,7 +6,7 @@ import sys
 
 import httpx
 import pytest
-from local.demo_dashboard import dashboard_beside
+from local.demo import dashboard_beside
 
 from freshq import Queue
 

@@ -17,7 +17,7 @@ import pytest
 from botocore.config import Config
 from local.deploy import PROJECT, STACK, build, deploy, template_values
 from local.emulator import Emulator
-from local.history import read_changes, versions_by_task
+from local.facts import read_changes, versions_by_task
 
 from freshq import Queue
 from tests.e2e.package import Package
@@ -26,7 +26,7 @@ from tests.support.patience import PATIENCE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from local.history import Change
+    from local.facts import Change
 
     from freshq import Task
 

@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from local.facts import Life, lives_of
-from local.forecast import served_in_time
+from local.facts import Life, lives_of, served_in_time
 
 from freshq import Order, Queue, Task, TaskStatus
 from tests.conftest import Clock

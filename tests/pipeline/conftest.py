@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import duckdb
 import pytest
+from local.oracle import relations
 
 from freshq_pipeline.runs.batch import execute
 from freshq_pipeline.runs.request import Options, RunRequest
@@ -19,7 +20,6 @@ from freshq_pipeline.schemas import Format
 from freshq_pipeline.spark.session import spark_session
 from freshq_pipeline.spark.tuning import LARGE, SMALL, Tuning, tuning_for
 from freshq_pipeline.storage.folder import Folder
-from tests.pipeline.oracle import relations
 from tests.pipeline.recording import write_lines
 from tests.pipeline.two_days import two_days
 

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+from local.oracle import make_tables, relations, rows_that_differ, write_tables
 
-from tests.pipeline.oracle import make_tables, relations, rows_that_differ, write_tables
 from tests.pipeline.recording import START_SECONDS, Recording, ms, write_lines
 from tests.pipeline.wandering import wandering
 

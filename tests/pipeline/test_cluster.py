@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.lives import write_events
-from local import pipeline_package
+from local import spark
 
 from freshq_pipeline.cluster.package import ARCHIVE
 from freshq_pipeline.schemas import TABLES
@@ -47,9 +47,7 @@ def test_a_cluster_makes_the_tables_of_an_embedded_run(
     monkeypatch.setenv("PATH", f"{bare}{os.pathsep}{os.environ['PATH']}")
     write_events(tmp_path / "in", 2000, files=4, seed=3)
     with ThreadPoolExecutor(1) as other:
-        packing = other.submit(
-            pipeline_package.make, tmp_path / "package", pipeline_package.NATIVE, compression=0
-        )
+        packing = other.submit(spark.make, tmp_path / "package", spark.NATIVE, compression=0)
         embedded = pipeline(tmp_path / "in", tmp_path / "embedded")
         package = packing.result()
     archive = package / ARCHIVE

@@ -10,6 +10,7 @@ import duckdb
 import numpy as np
 import pytest
 from benchmarks.lives import write_events
+from local.oracle import make_tables, relations, rows_that_differ, write_tables
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.gold.build import check_as_of
@@ -21,7 +22,6 @@ from freshq_pipeline.schemas import TABLES, Format
 from freshq_pipeline.spark.tuning import LARGE, MEDIUM
 from freshq_pipeline.storage.state import State
 from tests.pipeline.conftest import Pipeline, Rows, table, tuned
-from tests.pipeline.oracle import make_tables, relations, rows_that_differ, write_tables
 from tests.pipeline.recording import START_SECONDS, Recording, ms, small, write_lines
 from tests.pipeline.wandering import wandering
 

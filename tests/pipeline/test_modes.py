@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks.lives import write_events
+from local.oracle import relations
 
 from freshq.policy.order import Order
 from freshq_pipeline.errors import BadInput
@@ -30,7 +31,6 @@ from freshq_pipeline.storage.folder import Folder
 from freshq_pipeline.storage.last_replay import last_replay
 from freshq_pipeline.storage.recording import IndexLag, recording_of_history
 from tests.pipeline.conftest import Pipeline, query, rows_of, table, without_names
-from tests.pipeline.oracle import relations
 from tests.pipeline.recording import START_SECONDS, Recording, small, write_lines
 
 if TYPE_CHECKING:

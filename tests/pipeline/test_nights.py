@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from local.oracle import relations
 
 from freshq_pipeline.errors import BadInput
 from freshq_pipeline.runs.request import Options
@@ -19,7 +20,6 @@ from tests.pipeline.nights import (
     quiet_days,
     recorded,
 )
-from tests.pipeline.oracle import relations
 from tests.pipeline.recording import Recording, write_lines
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
+from local.oracle import relations
 from samtranslator.yaml_helper import yaml_parse
 from typer.testing import CliRunner
 
@@ -25,7 +26,6 @@ from freshq_pipeline.cluster import pull_queue as module
 from freshq_pipeline.cluster.pull_queue import pull_queue
 from freshq_pipeline.errors import BadInput, PipelineError
 from tests.pipeline.conftest import table
-from tests.pipeline.oracle import relations
 from tests.support.histories import Life
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from local.oracle import comparable, differing_rows, make_tables, relations, rows_that_differ, write_tables
 from moto import mock_aws
 from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -30,8 +31,6 @@ from freshq_pipeline.storage.registration import RUN_ID, registry_of
 from freshq_pipeline.storage.state import State, current, publish, published_runs, register, show
 from tests.pipeline.killing import KilledError, kill_at
 from tests.pipeline.nights import nights, recorded
-from tests.pipeline.oracle import differing_rows, make_tables, relations, rows_that_differ, write_tables
-from tests.pipeline.oracle.comparison import comparable
 from tests.pipeline.recording import write_lines
 from tests.support.snippets import snippets
 from tests.support.working import wait_until

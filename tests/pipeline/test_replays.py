@@ -10,6 +10,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from benchmarks.lives import write_events
+from local.oracle import make_tables
 
 from freshq.policy.order import Order
 from freshq.policy.rules import OverloadRules
@@ -25,7 +26,6 @@ from freshq_pipeline.replays.scenarios import distinct
 from freshq_pipeline.schemas import TABLES
 from freshq_pipeline.storage.arrow_schema import arrow_schema
 from freshq_pipeline.storage.days import Day, number
-from tests.pipeline.oracle import make_tables
 from tests.pipeline.recording import write_lines
 from tests.support.functions import PROJECT
 

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from contextlib import suppress
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-# What Lambda's Python runtime brings along.
-RUNTIME_PACKAGES: Final = (
-    *("awslambdaric", "simplejson", "snapshot_restore_py"),
-    *("boto3", "botocore", "s3transfer", "dateutil", "six.py", "urllib3", "jmespath"),
-)
 START_SECONDS: Final = 60.0
 INVOKE_SECONDS: Final = 100.0
 
@@ -70,15 +64,6 @@ def declared_variables(template: Path, function: str) -> dict[str, Any]:
         else value
         for name, value in values.items()
     }
-
-
-def runtime_folder(folder: Path) -> Path:
-    """Return a folder with what the runtime brings along, and nothing else of this environment."""
-    installed = Path(sysconfig.get_paths()["purelib"])
-    for pattern in (*RUNTIME_PACKAGES, "runtime_client*.so"):
-        for package in installed.glob(pattern):
-            (folder / package.name).symlink_to(package)
-    return folder
 
 
 class LambdaRuntime:

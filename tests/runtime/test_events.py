@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import boto3
 import pytest
-from local.deploy import PROJECT, build
+from local.deploy import PROJECT, build, runtime_folder
+from local.servers import REGION
 
 from freshq import Queue
 from tests.runtime.lambda_runtime import (
@@ -21,10 +22,8 @@ from tests.runtime.lambda_runtime import (
     LambdaRuntime,
     declared_variables,
     emulator,
-    runtime_folder,
 )
 from tests.support.aws_stub import AwsStub
-from tests.support.dynamodb_local import REGION
 from tests.support.functions import EVENTS, load_event
 from tests.unit.aws.test_functions import ACCEPTED, REFUSED
 

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from benchmarks.coldstart import ENVIRONMENT
-from local.deploy import PROJECT, build
-
-from tests.runtime.lambda_runtime import runtime_folder
+from local.deploy import PROJECT, build, runtime_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from local.faults import Fault, Proxy
+
 from tests.soak.actors import LEASE_SECONDS, OPENING, play
 from tests.soak.history import OK, Stop, read
-from tests.support.proxy import Fault, Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 import sqlalchemy as sa
+from local.faults import Proxy, client_at
+from local.servers import HOST, DynamoDBLocal, Postgres, create_without_stream
 
 from freshq import Task, TaskStatus
 from freshq.stores.dynamodb.key import TableKey
@@ -23,18 +25,15 @@ from tests.soak.actors import LEASE_SECONDS, OPENING, Place
 from tests.soak.cast import DOWN_SECONDS, Cast, Network
 from tests.soak.history import OK, balance, check, read
 from tests.support.attached import Shipments
-from tests.support.databases import HOST, Postgres
-from tests.support.dynamodb_local import DynamoDBLocal, create_without_stream
-from tests.support.faults import client_at
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from local.servers import Server
+
     from freshq import AttachedQueue, Queue
-    from tests.support.databases import Server
 
 IS_LONG: Final = "FRESHQ_SOAK_SECONDS" in os.environ
 SOAK_SECONDS: Final = float(os.environ.get("FRESHQ_SOAK_SECONDS", "2"))

@@ -12,7 +12,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts
 
 if TYPE_CHECKING:
-    from tests.support.databases import Postgres
+    from local.servers import Postgres
 
 CONNECTIONS = 2
 TASKS = 8

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import sqlalchemy as sa
-
-    from tests.support.databases import Server
+    from local.servers import Server
 
 SOAK: Final = os.environ.get("FRESHQ_SOAK") == "1"
 PROCESSES: Final = 16 if SOAK else 8

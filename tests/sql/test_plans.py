@@ -15,7 +15,7 @@ from tests.support.readings import counts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.databases import Server
+    from local.servers import Server
 
 TABLE: Final = "planned"
 FINISHED: Final = 16_000

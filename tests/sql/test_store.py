@@ -38,9 +38,10 @@ from tests.support.verbs import VERBS, prepared
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from local.servers import Server
+
     from freshq import Claim
     from tests.conftest import StoreUnderTest
-    from tests.support.databases import Server
 
 TABLE: Final = "some_tasks"
 # Longer than a test may take.

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import sqlalchemy as sa
+from local.faults import Fault, Proxy
+from local.servers import HOST
 
 from freshq import Queue, Throttled, Unreachable
 from freshq.policy.retry import Backoff, CallRetry
@@ -15,16 +17,14 @@ from freshq.stores.sql import SqlStore, connection_limits_for, database
 from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.schema import schema
 from tests.sql.workers import LIMITS
-from tests.support.databases import HOST
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.proxy import Fault, Proxy
 from tests.support.readings import counts, payloads
 from tests.support.working import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.databases import Server
+    from local.servers import Server
 
 
 T = TypeVar("T")

@@ -7,10 +7,10 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from local.faults import Fault, Proxy
 
 from freshq import Queue, TaskStatus
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.proxy import Fault, Proxy
 from tests.support.work import APP, Work, until
 
 if TYPE_CHECKING:

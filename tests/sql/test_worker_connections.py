@@ -15,9 +15,9 @@ from tests.support.working import work_off
 
 if TYPE_CHECKING:
     import pytest
+    from local.servers import Server
 
     from freshq import Claim, Task
-    from tests.support.databases import Server
 
 SLOTS = 256
 MAX_CONNECTIONS = 10

@@ -8,9 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from local.servers import Postgres, Unavailable, databases_are_required
 
 from freshq import Outcome, Queue, Worker
-from tests.support.databases import Postgres, Unavailable, is_required
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import within_seconds
 
@@ -34,7 +34,7 @@ def server() -> Iterator[Postgres]:
         with Postgres() as server:
             yield server
     except Unavailable as missing:
-        if is_required():
+        if databases_are_required():
             raise
         pytest.skip(str(missing))
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import boto3
 import pytest
 from botocore.config import Config
+from local.faults import AFTER, BEFORE, Died
+from local.servers import create_without_stream
 
 from freshq import Queue
 from freshq.aws import observability, settings
 from tests.support.ahead import Ahead
 from tests.support.aws_stub import AwsStub
-from tests.support.dynamodb_local import create_without_stream
-from tests.support.faults import AFTER, BEFORE, Died
 from tests.support.functions import Context, load_function
 from tests.support.patience import PATIENCE_SECONDS
 

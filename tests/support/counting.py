@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from local import faults
+
 from freshq.stores.sql import SqlStore
-from tests.support import faults, statements
+from tests.support import statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from local.servers import MariaDB, Postgres, Server, Unavailable, databases_are_required
 
 from freshq.stores.sql import ConnectionLimits, SqlStore
 from freshq.stores.sql.engine import open_engine
 from freshq.stores.sql.schema import schema
-from tests.support.databases import MariaDB, Postgres, Server, Unavailable, is_required
 from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _running(server: Server) -> Iterator[Server]:
         with server:
             yield server
     except Unavailable as missing:
-        if is_required():
+        if databases_are_required():
             raise
         pytest.skip(str(missing))
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from local.ministack_process import BatchingWindows, mend_filters, unpack_once
+from local.emulator import BatchingWindows, mend_filters, unpack_once
 
 from freshq.testing import ManualClock
 from tests.support.patience import PATIENCE_SECONDS

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from local.faults import AFTER, BEFORE
 
 from freshq import TaskStatus
 from freshq.stores.dynamodb.claim import SLOT_LEASE_SECONDS
 from tests.support.chain import LEASE_SECONDS, RUNS, Chain, Seam, chain_on, ring_event
-from tests.support.faults import AFTER, BEFORE
 from tests.support.functions import PROJECT, Context, load_event
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import boto3
 import pytest
+from local.servers import create_without_stream
 
 from freshq import AttachedQueue, Busy, Queue, Reject, Retry
 from freshq.aws import settings
@@ -22,7 +23,6 @@ from freshq.aws.settings import QueueSettings
 from freshq.stores.dynamodb import claim, lines
 from tests.support.attached import Shipments
 from tests.support.aws_stub import AwsStub
-from tests.support.dynamodb_local import create_without_stream
 from tests.support.functions import Context, load_event, load_function
 from tests.support.permissions import (
     ATTACHED_KEY,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import figures, invocations
 from benchmarks.invocations import Counted, merged, reported_metrics, units_by_kind
-from local.history import Change
+from local.facts import Change
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from local.faults import client_at
 from typer.testing import CliRunner
 
 from freshq import MatchQueue, ResourceStatus
 from freshq.cli.main import app
 from freshq.matching.stores import dynamodb as match_store
-from tests.support.faults import client_at
 from tests.support.matching import ARTICLE, join
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from local.servers import HOST, free_port
 
 from freshq import Queue, TaskStatus
-from tests.support.databases import HOST, free_port
 from tests.support.functions import PROJECT
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, within_seconds

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from local import faults
 from typer.testing import CliRunner
 
 from freshq import Cron, Every, FreshqError, Queue, StoreError
@@ -41,7 +42,6 @@ from freshq.model.options import parse_options
 from freshq.policy.rules import ReserveRule
 from freshq.stores.dynamodb.table import read_description
 from freshq.worker.report import RunReport
-from tests.support import faults
 from tests.support.functions import EVENTS, PROJECT, Context, load_event, load_function
 
 if TYPE_CHECKING:

@@ -9,22 +9,26 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import boto3
 import pytest
+from local.demo import Demonstration, draw, recompressed
 from local.facts import (
+    Change,
     Life,
+    Service,
     TaskClaim,
     busy_machine_sentence,
     count_fates,
     duplicates_run,
+    first_in_first_out,
     goodput_per_second,
     life_of,
     lives_of,
     newest_first_ratio,
     percentile,
+    read_changes,
+    served_in_time,
+    versions_by_task,
     waits_of_done,
 )
-from local.forecast import Service, first_in_first_out, served_in_time
-from local.history import Change, read_changes, versions_by_task
-from local.plot import Demonstration, draw, recompressed
 
 from freshq import Order, Queue, Task, TaskStatus
 from tests.conftest import START, Clock, StoreUnderTest

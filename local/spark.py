@@ -1,9 +1,14 @@
-"""Pack what a Spark cluster needs to run the data pipeline: `python -m local.pipeline_package`.
+"""Test the data pipeline on the newest Spark, or package it for a cluster.
 
-Two files: the entry point, and an archive with the pipeline and everything it imports except Spark. The
-archive has the layout of a packed virtual environment, for `--archives environment.tar.gz#environment` and
-PYSPARK_PYTHON=./environment/bin/python. Its `bin/python` starts the cluster's own interpreter; see
-docs/decisions/0036-cluster-package.md.
+    python -m local.spark newest
+    python -m local.spark package [--python X.Y] [--processor NAME]
+
+The lock file pins the Spark of EMR's long-term support, so `newest` shows early what a newer Spark breaks.
+
+A package is two files: the entry point, and an archive with the pipeline and everything it imports except
+Spark. The archive has the layout of a packed virtual environment, for
+`--archives environment.tar.gz#environment` and PYSPARK_PYTHON=./environment/bin/python. Its `bin/python`
+starts the cluster's own interpreter; see docs/decisions/0036-cluster-package.md.
 """
 
 from __future__ import annotations
@@ -12,25 +17,26 @@ import argparse
 import gzip
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from freshq_pipeline.cluster.package import ARCHIVE, DESCRIPTION, DIGEST, ENTRY_POINT
 from freshq_pipeline.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
-PROJECT: Final = Path(__file__).resolve().parent.parent
-TARGET: Final = PROJECT / "build" / "pipeline"
-REQUIREMENTS: Final = PROJECT / "pipeline" / "requirements.txt"
-SOURCES: Final = (PROJECT / "layers" / "freshq" / "freshq", PROJECT / "pipeline" / "freshq_pipeline")
-MAIN: Final = PROJECT / "pipeline" / ENTRY_POINT
+TESTS: Final = ("tests/pipeline/test_facts.py",)
+_VERSION: Final = "import pyspark; print('Spark', pyspark.__version__, flush=True)"
+# What every job says when an error inside Spark, not in the job, has stopped the session.
+_STOPPED_BY_ITSELF: Final = "SparkContext was shut down"
 # The default Python of the release in pipeline/template.yaml.
 PYTHON: Final = "3.11"
 NATIVE: Final = "native"
@@ -46,6 +52,69 @@ PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}$here/site-packages"
 export PYTHONPATH
 exec python{python} "$@"
 """
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+
+
+def allowed() -> str:
+    """Return the requirement for Spark in pyproject.toml."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    (found,) = (
+        one for one in project["optional-dependencies"]["pipeline"] if one.split(">")[0].strip() == "pyspark"
+    )
+    return str(found)
+
+
+def run_tests(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the tests, once more if Spark stopped by itself, and return their exit status.
+
+    A new release of Spark now and then stops its own session, in one run of many. That is no finding about
+    the tables; twice in a row is one.
+    """
+    status, output = _run_shown(command, environment)
+    if status != 0 and _STOPPED_BY_ITSELF in output:
+        print("newest-spark: Spark stopped by itself; running the tests once more", flush=True)
+        status, _ = _run_shown(command, environment)
+    return status
+
+
+def _run_shown(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run a command, show its output as it comes, and return its exit status and that output."""
+    with subprocess.Popen(
+        command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        lines = []
+        for line in running.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line)
+    return running.returncode, "".join(lines)
+
+
+def test_newest() -> NoReturn:
+    """Install that Spark into a temporary folder, run the tests with it, and exit with their status."""
+    with tempfile.TemporaryDirectory(prefix="freshq-newest-spark-") as folder:
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        done = subprocess.run([*install, f"--target={folder}", allowed()], check=False)
+        if done.returncode != 0:
+            sys.exit("newest-spark: pip could not install Spark")
+        before = os.environ.get("PYTHONPATH")
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [folder, before]))}
+        environment.pop("SPARK_HOME", None)
+        subprocess.run([sys.executable, "-c", _VERSION], env=environment, check=True)
+        tests = [sys.executable, "-m", "pytest", "--quiet", *TESTS]
+        sys.exit(run_tests(tests, environment))
+
+
+TARGET: Final = PROJECT / "build" / "pipeline"
+
+
+REQUIREMENTS: Final = PROJECT / "pipeline" / "requirements.txt"
+
+
+SOURCES: Final = (PROJECT / "layers" / "freshq" / "freshq", PROJECT / "pipeline" / "freshq_pipeline")
+
+
+MAIN: Final = PROJECT / "pipeline" / ENTRY_POINT
 
 
 class PackageError(RuntimeError):
@@ -135,12 +204,17 @@ def _digest(path: Path) -> str:
 
 
 def main() -> None:
-    """Make the package, and print its files."""
-    parser = argparse.ArgumentParser(description="Pack the data pipeline for a Spark cluster.")
+    """Run the tests on the newest Spark, or make the package and print its files."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verb", choices=("newest", "package"))
     parser.add_argument("--python", default=PYTHON, help=f"version of the cluster's Python, or {NATIVE}")
     parser.add_argument("--processor", default="x86_64", choices=sorted(PROCESSORS))
     parser.add_argument("--target", type=Path, default=TARGET)
     chosen = parser.parse_args()
+    if chosen.verb == "newest":
+        test_newest()
     try:
         made = make(chosen.target, chosen.python, chosen.processor)
     except PackageError as error:

@@ -1,12 +1,17 @@
-"""`make architecture`: the rooms of freshq, and the way of three verbs through them, into a page.
+"""Write the pages about the rooms of freshq.
 
-Each verb runs under a profile function, so the page names the functions that really run.
+    python -m local.rooms architecture   # their order, and the functions that each verb enters
+    python -m local.rooms coverage       # how much of each the fast tests cover
+
+The functions are counted: each verb runs under a profile function, so the page names those that really run.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import tomllib
@@ -27,8 +32,10 @@ if TYPE_CHECKING:
     from types import FrameType
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
-PACKAGE: Final = PROJECT / "layers" / "freshq" / "freshq"
-PAGE: Final = PROJECT / "docs" / "contributing" / "architecture.md"
+FRESHQ: Final = PROJECT / "layers" / "freshq" / "freshq"
+ARCHITECTURE: Final = PROJECT / "docs" / "contributing" / "architecture.md"
+COVERAGE: Final = PROJECT / "docs" / "contributing" / "coverage.md"
+OUT: Final = PROJECT / "build" / "coverage"
 STORES: Final = {"memory": "In memory", "sqlite": "SQLite", "dynamodb": "DynamoDB"}
 VERBS: Final = {"put": "A put", "claim": "A claim", "complete": "A completion"}
 # Functions of their own only before Python 3.12.
@@ -53,8 +60,7 @@ FOLDERS: Final = {
     ),
     "tests/": ("Tests in folders by room; contracts run on every store.", "everything"),
 }
-
-HEAD: Final = """# Architecture
+ROOMS_HEAD: Final = """# Architecture
 
 `make architecture` writes this page from the code. A test fails if the page and the code differ.
 
@@ -65,11 +71,31 @@ import-linter checks that in `make check`. Only `stores` and `matching/stores` k
 `functions` and `aws` know Lambda. `policy`, `model` and `simulate` take time, counters and random numbers as
 arguments, so the worker, the simulator and the pipeline run the same objects.
 """
-WAYS: Final = """## The way of a verb
+WAYS_HEAD: Final = """## The way of a verb
 
 Each list names the functions that one call enters, in the order of their first entry and grouped by module.
 Three tasks went the same way before, so caches are warm. Other packages are not counted.
 """
+PACKAGE: Final = "layers/freshq/freshq/"
+TESTS: Final = ("tests/unit", "tests/contract", "tests/sql")
+# They take minutes, and only check what the simulator computes.
+SLOW: Final = ("tests/unit/simulate/test_simulate_bars.py", "tests/unit/simulate/test_simulate_theory.py")
+# Rooms whose coverage must not fall below the threshold.
+GUARDED: Final = ("model", "policy", "queue", "stores")
+THRESHOLD_PERCENT: Final = 90.0
+COVERAGE_HEAD: Final = """\
+# Coverage
+
+`make coverage` writes this page: branch coverage of the fast tests (unit, contract and SQL), by room. It
+fails if `model`, `policy`, `queue` or `stores` is below 90 %. The total counts lines and branches together,
+as coverage.py does. It needs DynamoDB Local, PostgreSQL and MariaDB, as the tests do. The end-to-end,
+template and pipeline tests are not included.
+
+| room | lines | branches | total |
+| --- | ---: | ---: | ---: |
+"""
+STATEMENTS: Final = ("covered_lines", "num_statements")
+BRANCHES: Final = ("covered_branches", "num_branches")
 
 
 @dataclass
@@ -87,8 +113,8 @@ class Way:
         code = frame.f_code
         if event == "call" and code.co_name not in COMPREHENSIONS:
             file = Path(code.co_filename)
-            if file.is_relative_to(PACKAGE):
-                self.calls[file.relative_to(PACKAGE).as_posix(), code.co_qualname] += 1
+            if file.is_relative_to(FRESHQ):
+                self.calls[file.relative_to(FRESHQ).as_posix(), code.co_qualname] += 1
 
     def counts(self) -> str:
         """Return the numbers of modules, functions and calls as a cell of a table."""
@@ -153,7 +179,7 @@ def sentence(module: Path) -> str:
     return (ast.get_docstring(ast.parse(module.read_text("utf-8"))) or "").split("\n")[0]
 
 
-def rooms() -> Iterator[str]:
+def room_rows() -> Iterator[str]:
     """Yield the table of rooms."""
     yield "| room | what belongs there | may import |"
     yield "| --- | --- | --- |"
@@ -161,23 +187,23 @@ def rooms() -> Iterator[str]:
     for place, layer in enumerate(order):
         below = ", ".join(f"`{room}`" for lower in order[place + 1 :] for room in lower)
         for room in layer:
-            folder = PACKAGE / room
+            folder = FRESHQ / room
             inits = sorted(folder.rglob("__init__.py")) or [folder.with_suffix(".py")]
             for init in inits:
-                name = init.parent.relative_to(PACKAGE).as_posix() if folder.is_dir() else room
+                name = init.parent.relative_to(FRESHQ).as_posix() if folder.is_dir() else room
                 yield f"| `{name}` | {sentence(init)} | {below or 'nothing'} |"
     for name, (belongs, imports) in FOLDERS.items():
         yield f"| `{name}` | {belongs} | {imports} |"
 
 
-def page(ways: Mapping[str, Mapping[str, Way]]) -> str:
+def architecture_page(ways: Mapping[str, Mapping[str, Way]]) -> str:
     """Return the page."""
     table = ["| modules / functions / calls | put | claim | complete |", "| --- | ---: | ---: | ---: |"]
     table += [
         f"| {STORES[store]} | {' | '.join(way.counts() for way in of.values())} |"
         for store, of in ways.items()
     ]
-    lines = [HEAD, *rooms(), "", WAYS, *table]
+    lines = [ROOMS_HEAD, *room_rows(), "", WAYS_HEAD, *table]
     for verb, title in VERBS.items():
         lines += ["", f"## {title}"]
         for store, name in STORES.items():
@@ -185,11 +211,78 @@ def page(ways: Mapping[str, Mapping[str, Way]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Write the page."""
-    PAGE.write_text(page(all_ways()), "utf-8")
-    print(f"wrote {PAGE.relative_to(PROJECT)}")
+def write_architecture() -> int:
+    """Write the page; return 0."""
+    ARCHITECTURE.write_text(architecture_page(all_ways()), "utf-8")
+    print(f"wrote {ARCHITECTURE.relative_to(PROJECT)}")
+    return 0
+
+
+def measure() -> dict[str, Any]:
+    """Run the fast tests under coverage.py and return its JSON report; exit as the tests do if they fail."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    report = OUT / "coverage.json"
+    command = [sys.executable, "-m", "pytest", "--quiet", "--numprocesses", "2", *TESTS]
+    command += [f"--ignore={path}" for path in SLOW]
+    command += ["--cov", "--cov-branch", f"--cov-report=json:{report}"]
+    environment = os.environ | {"COVERAGE_FILE": str(OUT / "data")}
+    done = subprocess.run(command, cwd=PROJECT, env=environment, check=False)
+    if done.returncode != 0:
+        sys.exit(done.returncode)
+    measured: dict[str, Any] = json.loads(report.read_text("utf-8"))
+    return measured
+
+
+def by_room(report: Mapping[str, Any]) -> dict[str, Counter[str]]:
+    """Return the counts of coverage.py's JSON report, added up by room; modules of the root are `freshq`."""
+    rooms: dict[str, Counter[str]] = {}
+    for path, file in report["files"].items():
+        inside = path.removeprefix(PACKAGE)
+        room = inside.split("/")[0] if "/" in inside else "freshq"
+        counts = {name: value for name, value in file["summary"].items() if isinstance(value, int)}
+        rooms.setdefault(room, Counter()).update(counts)
+    return dict(sorted(rooms.items()))
+
+
+def percent(counts: Mapping[str, int], *kinds: tuple[str, str]) -> float:
+    """Return the covered share of some kinds, each the names of its covered and of all; 100 of none."""
+    covered = sum(counts[name] for name, _ in kinds)
+    every = sum(counts[name] for _, name in kinds)
+    return 100.0 * covered / every if every else 100.0
+
+
+def coverage_rows(rooms: Mapping[str, Mapping[str, int]]) -> str:
+    """Return the rows of the page, in whole percent, rounded down."""
+    shown = [
+        [
+            f"{int(percent(counts, *kinds))} %"
+            for kinds in ((STATEMENTS,), (BRANCHES,), (STATEMENTS, BRANCHES))
+        ]
+        for counts in rooms.values()
+    ]
+    return "".join(f"| {room} | {' | '.join(cells)} |\n" for room, cells in zip(rooms, shown, strict=True))
+
+
+def below_threshold(rooms: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return a line for each guarded room that is missing or below the threshold."""
+    totals = {room: percent(rooms[room], STATEMENTS, BRANCHES) if room in rooms else 0.0 for room in GUARDED}
+    return [
+        f"coverage: {room} is at {total:.1f} %, below {THRESHOLD_PERCENT:g} %"
+        for room, total in totals.items()
+        if total < THRESHOLD_PERCENT
+    ]
+
+
+def write_coverage() -> int:
+    """Measure, write the page, and return 1 if a guarded room is below the threshold."""
+    rooms = by_room(measure())
+    rows = coverage_rows(rooms)
+    COVERAGE.write_text(COVERAGE_HEAD + rows, "utf-8")
+    print(rows, end="")
+    problems = below_threshold(rooms)
+    print(*problems, sep="\n", end="", file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit({"architecture": write_architecture, "coverage": write_coverage}[sys.argv[1]]())

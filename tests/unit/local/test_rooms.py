@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from local.room_coverage import GUARDED, PACKAGE, below_threshold, by_room, table
+from local.rooms import GUARDED, PACKAGE, below_threshold, by_room, coverage_rows
 
 
 def summary(lines: int, branches: int) -> dict[str, object]:
@@ -20,7 +20,7 @@ def test_files_are_added_up_by_room() -> None:
             }
         }
     )
-    assert table(rooms) == "| freshq | 100 % | 100 % | 100 % |\n| stores | 95 % | 60 % | 77 % |\n"
+    assert coverage_rows(rooms) == "| freshq | 100 % | 100 % | 100 % |\n| stores | 95 % | 60 % | 77 % |\n"
 
 
 def test_guarded_rooms_must_reach_the_threshold() -> None:
