@@ -347,10 +347,6 @@ def _check(summary: dict[str, Any], lives: Sequence[Life]) -> None:
         raise DemoError(msg)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 @contextmanager
 def dashboard_beside(queue: Queue) -> Iterator[str | None]:
     """Serve a dashboard on a free port as long as the block lasts; nobody reads the queue until it is opened.
@@ -688,3 +684,7 @@ def _load_ends(shown: Demonstration, text: str | None = None) -> list[alt.Chart]
         .encode(x="at:Q", y=alt.value(0), text="text:N")
     )
     return [line, label]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

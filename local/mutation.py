@@ -1,6 +1,6 @@
 """Mutation testing: mutmut changes the code of a room, one change at a time, and the fast tests must notice.
 
-    python -m local.mutation [ROOM ...] [--sample N] [--processes N] [--report docs/mutation.md]
+    python -m local.mutation [ROOM ...] [--sample N] [--processes N] [--report docs/contributing/mutation.md]
 
 The tests are those that run in memory or on SQLite. Each function must be called by one of them. Functions
 with a decorator, and code outside functions, are not changed: mutmut cannot do that.
@@ -187,7 +187,7 @@ def killed_ratios(mutants: list[Mutant]) -> dict[str, float]:
 
 
 def report(run: Run, known: Reasons) -> str:
-    """Return the page that docs/mutation.md shows."""
+    """Return the page that docs/contributing/mutation.md shows."""
     day = datetime.now(UTC).date().isoformat()
     left_out = " and ".join(f"`{name.removeprefix('freshq/')}`" for name in NOT_MUTATED)
     lines = [

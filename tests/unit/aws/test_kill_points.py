@@ -1,4 +1,4 @@
-"""Every point at which a process may be killed in a task's life, as docs/kill-points.md has them.
+"""Every point of a task's life at which a process may be killed: docs/contributing/kill-points.md.
 
 At each, a function is killed. Then what the page names brings the task back, within the time that it names.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
-PAGE: Final = PROJECT / "docs" / "kill-points.md"
+PAGE: Final = PROJECT / "docs" / "contributing" / "kill-points.md"
 TASK: Final = "task-a"
 PUT: Final = {"tasks": [{"payload": 1, "task_id": TASK}]}
 
