@@ -66,13 +66,10 @@ class PreparedStatement:
         self.returns_rows = statement.is_select or bool(compiled.effective_returning)
         self._literals = {name: value for name, value in compiled.params.items() if value is not None}
         self._order: Sequence[str] | None = compiled.positiontup
-        processors = {
-            name: bind.type.dialect_impl(dialect).bind_processor(dialect)
-            for name, bind in compiled.binds.items()
-        }
-        self._processors = {name: process for name, process in processors.items() if process is not None}
+        self._processors = _processors(compiled, dialect)
         self.arguments: Callable[[Mapping[str, Any]], Any] = self._converted
-        if not self._literals and not self._processors and self._order is not None and len(self._order) > 1:
+        is_plain = not self._literals and not self._processors
+        if is_plain and self._order is not None and len(self._order) > 1:
             self.arguments = itemgetter(*self._order)
 
     def _converted(self, parameters: Mapping[str, Any]) -> Any:
@@ -82,6 +79,14 @@ class PreparedStatement:
             for name, process in self._processors.items():
                 given[name] = process(given[name])
         return given if self._order is None else [given[name] for name in self._order]
+
+
+def _processors(compiled: Any, dialect: sa.Dialect) -> dict[str, Callable[[Any], Any]]:
+    """Return the functions that convert parameters for the driver, by the parameter's name."""
+    found = {
+        name: bind.type.dialect_impl(dialect).bind_processor(dialect) for name, bind in compiled.binds.items()
+    }
+    return {name: process for name, process in found.items() if process is not None}
 
 
 class DatabaseClock:
