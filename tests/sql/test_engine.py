@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -151,9 +150,8 @@ class TestPool:
 
     def test_an_engine_that_freshq_did_not_open(self, sqlite_url: str) -> None:
         foreign = sa.create_engine(sqlite_url)
-        queue = Queue(SqlStore(foreign), clock=time.time)
         with pytest.raises(TypeError, match=r"^url: .*open_engine"):
-            queue.put("work")
+            SqlStore(foreign)
         foreign.dispose()
 
 

@@ -133,9 +133,19 @@ def test_no_verb_leads_to_a_status_that_the_table_does_not_allow(queue: Queue) -
 
 
 def test_stamps_are_a_microsecond_apart_until_the_clock_goes_back_by_more_than_a_second() -> None:
-    readings = iter([START, START, START - 1, START - 1.000_001])
-    stamps = Stamps(lambda: next(readings))
-    assert [round(1e6 * (stamps.next() - START)) for _ in range(4)] == [0, 1, 2, -1_000_001]
+    clock = Clock(START)
+    stamps = Stamps(clock)
+    stamped = []
+    for now in (START, START, START - 1, START - 1.000_001):
+        clock.now = now
+        stamped.append(round(1e6 * (stamps.next() - START)))
+    assert stamped == [0, 1, 2, -1_000_001]
+
+
+def test_a_reading_from_before_a_wait_is_no_jump_of_the_clock() -> None:
+    stamps = Stamps(lambda: START + 5)
+    assert stamps.take(START + 5, 2) == [START + 5, START + 5.000_001]
+    assert stamps.take(START, 1) == [START + 5.000_002]
 
 
 def test_stamps_begin_at_the_epoch() -> None:

@@ -527,7 +527,7 @@ class TestShared:
         worker.sync(1000.0)
         assert logged(caplog) == [("queue 'q': could not share service times", True)]
         worker.sync(1100.0)
-        seconds = [reserve.seconds(1100.0) for reserve in (worker, other, elsewhere)]
+        seconds = [reserve.seconds(lambda: 1100.0) for reserve in (worker, other, elsewhere)]
         assert seconds == pytest.approx([2.0, 2.0, 0.0], rel=0.1)
         assert place.store.read_record("q", "service-times") is not None
 

@@ -6,7 +6,12 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import quoted
-from freshq.model.new_task import MAX_ID_BYTES, MAX_RESULT_AND_PAYLOAD_BYTES
+from freshq.model.new_task import (
+    MAX_ID_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_RESULT_AND_PAYLOAD_BYTES,
+    MAX_UTF8_BYTES,
+)
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, TaskStatus
 from freshq.model.validation import json_copy, json_text
 
@@ -14,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+MAX_RESULT_BESIDE_ANY_PAYLOAD_BYTES: Final = MAX_RESULT_AND_PAYLOAD_BYTES - MAX_PAYLOAD_BYTES
 # A password may contain every character, also unencoded ones: it ends at the last "@".
 USER_AND_PASSWORD: Final = re.compile(r"^((?:[^:/@]*://)?[^:/@]*:(?!//)).*@", re.DOTALL)
 PASSWORD_OPTION: Final = re.compile(r"(?<=password=)[^&#]*", re.IGNORECASE)
@@ -87,16 +93,31 @@ def checked_error(value: object) -> str | None:
 
 def checked_result(result: Any, payload: Any) -> Any:
     """Return a copy of a result; it must fit into one item with the payload of its task."""
+    return result_and_text(result, payload)[0]
+
+
+def result_and_text(result: Any, payload: Any) -> tuple[Any, str | None]:
+    """Return a copy of a result and its JSON text; it must fit into one item with the payload of its task.
+
+    Args:
+        result: Any JSON value; None for no result.
+        payload: The payload of the task.
+
+    Raises:
+        ValueError: If it is not JSON, or too large.
+    """
     if result is None:
-        return None
+        return None, None
     try:
         text = json_text(result)
-        size_bytes = len(text.encode()) + len(json_text(payload).encode())
         copy = json_copy(text, result)
+        size_bytes = 0
+        if len(text) > MAX_RESULT_BESIDE_ANY_PAYLOAD_BYTES // MAX_UTF8_BYTES:
+            size_bytes = len(text.encode()) + len(json_text(payload).encode())
     except ValueError as error:
         msg = f"result: {error}"
         raise ValueError(msg) from error
     if size_bytes > MAX_RESULT_AND_PAYLOAD_BYTES:
         msg = f"result: {size_bytes} bytes with the payload, at most {MAX_RESULT_AND_PAYLOAD_BYTES} fit"
         raise ValueError(msg + "; store it elsewhere and return a reference")
-    return copy
+    return copy, text

@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 import threading
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import IllegalTransition
-from freshq.model.task import MAX_SECONDS, Task, TaskStatus, Verb, advance
+from freshq.model.task import MAX_SECONDS, Task, TaskStatus, Verb, advance, keep_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,26 @@ NO_PROGRESS: Final = {"progress_fraction": None, "progress_step": None}
 MICROSECONDS: Final = 1_000_000
 # A clock that is set back by less than this is waited for, so that times stay in order.
 MAX_AHEAD_US: Final = 1 * MICROSECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimMoment:
+    """The times of one write that takes tasks, in seconds since the epoch.
+
+    Attributes:
+        now: Current time.
+        created_after: Tasks created at or before this time are past the queue's max age, or waited longer
+            than this take allows.
+        deadline_after: Tasks with a deadline at or before this time are too late: now plus the reserve.
+        lease_until: When the lease of the taken tasks expires.
+        expires: When the store may delete the taken tasks, in whole seconds.
+    """
+
+    now: float
+    created_after: float
+    deadline_after: float
+    lease_until: float
+    expires: int
 
 
 def new_token() -> str:
@@ -57,19 +77,26 @@ class Lifecycle:
         Raises:
             ValueError: If the max age is longer than the queue's, or the task is due in over a century.
         """
-        max_age_seconds = self._max_age_seconds(new, where)
-        first_due = _first_due(new, now, where)
+        config = self.config
+        max_age_seconds = config.max_age_seconds
+        if new.max_age_seconds is not None:
+            if new.max_age_seconds > max_age_seconds:
+                allowed = f"must be at most the queue's {max_age_seconds}"
+                msg = f"{where}max_age_seconds: {allowed}, got {new.max_age_seconds}"
+                raise ValueError(msg)
+            max_age_seconds = new.max_age_seconds
+        first_due = _first_due(new, now, where) if new.delay_seconds or new.at is not None else None
         deadline = round((now if first_due is None else first_due) + max_age_seconds, 6)
         # Tasks with the same delay keep the order in which they were put.
         enters = round(created + new.delay_seconds, 6) if new.at is None or first_due is None else first_due
-        return Task(
+        task = Task(
             task_id=new.task_id or str(uuid.uuid4()),
-            queue=self.config.name,
+            queue=config.name,
             status=TaskStatus.PENDING,
             created=enters,
             updated=now,
             deadline=deadline,
-            expires=self.expires(deadline),
+            expires=ceil(deadline + config.retention_seconds),
             request_token=new_token(),
             payload=new.payload,
             priority=new.priority,
@@ -80,20 +107,7 @@ class Lifecycle:
             first_due=first_due,
             trace_context=new.trace_context,
         )
-
-    def _max_age_seconds(self, new: NewTask, where: str) -> float:
-        """Return the max age of a new task.
-
-        Raises:
-            ValueError: If it is longer than the queue's.
-        """
-        limit_seconds = self.config.max_age_seconds
-        max_age_seconds = limit_seconds if new.max_age_seconds is None else new.max_age_seconds
-        if max_age_seconds > limit_seconds:
-            allowed = f"must be at most the queue's {limit_seconds}"
-            msg = f"{where}max_age_seconds: {allowed}, got {max_age_seconds}"
-            raise ValueError(msg)
-        return max_age_seconds
+        return keep_texts(task, payload_text=new.payload_text)
 
     def completed(self, task: Task, now: float, result: Any, request_token: str | None = None) -> Task:
         """Return the task after success.
@@ -234,7 +248,9 @@ class Lifecycle:
 
     def claimed_dead(self, task: Task, now: float, token: str, lease_until: float) -> Task:
         """Return a dead letter as held under a lease."""
-        changes = claim_times(task, now) | NO_PROGRESS | {"lease_token": token, "lease_until": lease_until}
+        first = now if task.first_claim_at is None else task.first_claim_at
+        changes: dict[str, Any] = {"first_claim_at": first, "last_claim_at": now, "lease_token": token}
+        changes |= {"lease_until": lease_until} | NO_PROGRESS
         return self._next(task, Verb.CLAIM_DEAD, TaskStatus.TAKEN, now, **changes)
 
     def unqueued(self, task: Task, to: TaskStatus, now: float) -> Task:
@@ -282,7 +298,8 @@ class Lifecycle:
             useful_until = max(task.deadline, changes["lease_until"])
         else:
             useful_until = now
-        changes |= {"expires": self.expires(useful_until), "request_token": request_token or new_token()}
+        changes["expires"] = ceil(useful_until + self.config.retention_seconds)
+        changes["request_token"] = request_token or new_token()
         return advance(task, verb, to, now, **changes)
 
 
@@ -296,10 +313,28 @@ def _first_due(new: NewTask, now: float, where: str) -> float | None:
     return round(new.at, 6) if new.at > now else None
 
 
-def claim_times(task: Task, now: float) -> dict[str, Any]:
-    """Return when a task that is claimed now was claimed first and last."""
-    first = now if task.first_claim_at is None else task.first_claim_at
-    return {"first_claim_at": first, "last_claim_at": now}
+def claimed(task: Task, moment: ClaimMoment, token: str) -> Task:
+    """Return a waiting task as held under a lease.
+
+    Every store claims by it, or by a statement that makes the same changes.
+
+    Args:
+        task: The task.
+        moment: The times of the write that takes it.
+        token: Proves who holds it, and names the write.
+    """
+    return replace(
+        task,
+        status=TaskStatus.TAKEN,
+        updated=moment.now,
+        attempts=task.attempts + 1,
+        lease_token=token,
+        lease_until=moment.lease_until,
+        expires=moment.expires,
+        request_token=token,
+        first_claim_at=moment.now if task.first_claim_at is None else task.first_claim_at,
+        last_claim_at=moment.now,
+    )
 
 
 def _moved_deadline(task: Task, created: float) -> float:
@@ -338,12 +373,23 @@ class Stamps:
 
     def next(self) -> float:
         """Return the time in seconds since the epoch, later than any before unless the clock went back."""
+        return self.take(self._clock(), 1)[0]
+
+    def take(self, now: float, count: int) -> list[float]:
+        """Return as many times, each later than any before unless the clock went back.
+
+        Args:
+            now: A reading of the clock a moment ago, in seconds since the epoch.
+            count: How many times, 1 or more.
+        """
         with self._lock:
-            # Read under the lock: a thread that waited for it would take an old reading for a jump back.
-            reading_us = round(self._clock() * MICROSECONDS)
+            reading_us = round(now * MICROSECONDS)
             if reading_us < self._latest_reading_us - MAX_AHEAD_US:
-                self._latest_reading_us = self._last_us = reading_us
-            else:
-                self._latest_reading_us = max(self._latest_reading_us, reading_us)
-                self._last_us = max(reading_us, self._last_us + 1)
-            return self._last_us / MICROSECONDS
+                # This thread may have waited for the lock: only a new reading shows a jump back.
+                reading_us = round(self._clock() * MICROSECONDS)
+                if reading_us < self._latest_reading_us - MAX_AHEAD_US:
+                    self._latest_reading_us = self._last_us = reading_us - 1
+            self._latest_reading_us = max(self._latest_reading_us, reading_us)
+            first_us = max(reading_us, self._last_us + 1)
+            self._last_us = first_us + count - 1
+        return [us / MICROSECONDS for us in range(first_us, first_us + count)]

@@ -6,7 +6,15 @@ from datetime import datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from freshq.model.task import MAX_PRIORITY, MAX_SECONDS, checked_trace_context
 from freshq.model.validation import first_problem, json_copy, json_text
@@ -18,6 +26,8 @@ if TYPE_CHECKING:
 # attributes, and the error or result.
 MAX_PAYLOAD_BYTES: Final = 400 * 1024 - 8 * 1024
 MAX_RESULT_AND_PAYLOAD_BYTES: Final = 400 * 1024 - 6 * 1024
+# A character has at most this many bytes in UTF-8.
+MAX_UTF8_BYTES: Final = 4
 # The first instant that `datetime` does not have: the year 10,000.
 MAX_EPOCH_SECONDS: Final = 253_402_300_800.0
 # Stores keep their own items under ids with this prefix.
@@ -59,6 +69,7 @@ class NewTask(BaseModel):
     kind: Annotated[str, Field(min_length=1)] | None = None
     at: Annotated[float, Field(ge=0, le=MAX_EPOCH_SECONDS)] | None = None
     trace_context: str | None = None
+    _payload_text: str = PrivateAttr("")
 
     @field_validator("at", mode="before")
     @classmethod
@@ -71,24 +82,25 @@ class NewTask(BaseModel):
         return at.timestamp()
 
     @model_validator(mode="after")
-    def _one_way_to_wait(self) -> Self:
+    def _payload_is_json(self) -> Self:
         if self.at is not None and self.delay_seconds:
-            msg = "at: cannot be combined with delay_seconds; use one of them"
-            raise ValueError(msg)
+            raise ValueError("at: cannot be combined with delay_seconds; use one of them")
+        try:
+            text = json_text(self.payload)
+            if len(text) > MAX_PAYLOAD_BYTES // MAX_UTF8_BYTES:
+                _check_size(text)
+            # As every store returns it; the caller cannot change it.
+            self.__dict__["payload"] = json_copy(text, self.payload)
+        except ValueError as error:
+            msg = f"payload: {error}"
+            raise ValueError(msg) from error
+        self._payload_text = text
         return self
 
-    @field_validator("payload")
-    @classmethod
-    def _payload_is_json(cls, payload: Any) -> Any:
-        text = json_text(payload)
-        size_bytes = len(text.encode())
-        if size_bytes > MAX_PAYLOAD_BYTES:
-            msg = (
-                f"{size_bytes} bytes of JSON, at most {MAX_PAYLOAD_BYTES} are allowed on every store; "
-                "store large data elsewhere, and put a reference to it"
-            )
-            raise ValueError(msg)
-        return json_copy(text, payload)  # as every store returns it; the caller cannot change it
+    @property
+    def payload_text(self) -> str:
+        """The payload as JSON, serialized once for its check and for the stores that keep text."""
+        return self._payload_text or json_text(self.payload)
 
     @field_validator("trace_context")
     @classmethod
@@ -101,26 +113,33 @@ class NewTask(BaseModel):
         if task_id is not None and task_id.startswith(RESERVED_ID_PREFIX):
             msg = f"ids that begin with {RESERVED_ID_PREFIX!r} are reserved; use another id"
             raise ValueError(msg)
-        return _without_nul(_within(task_id, MAX_ID_BYTES))
+        return _storable(task_id, MAX_ID_BYTES)
 
     @field_validator("group", "kind")
     @classmethod
     def _name_is_short(cls, name: str | None) -> str | None:
-        return _without_nul(_within(name, MAX_GROUP_BYTES))
+        return _storable(name, MAX_GROUP_BYTES)
 
 
-def _within(text: str | None, limit_bytes: int) -> str | None:
-    if text is not None and len(text.encode()) > limit_bytes:
+def _check_size(payload_text: str) -> None:
+    size_bytes = len(payload_text.encode())
+    if size_bytes > MAX_PAYLOAD_BYTES:
+        msg = (
+            f"{size_bytes} bytes of JSON, at most {MAX_PAYLOAD_BYTES} are allowed on every store; "
+            "store large data elsewhere, and put a reference to it"
+        )
+        raise ValueError(msg)
+
+
+def _storable(text: str | None, limit_bytes: int) -> str | None:
+    """Return a text that every store can keep: PostgreSQL has no NUL."""
+    if text is None:
+        return None
+    if len(text.encode()) > limit_bytes:
         msg = f"{len(text.encode())} bytes, at most {limit_bytes} are allowed; shorten it"
         raise ValueError(msg)
-    return text
-
-
-def _without_nul(text: str | None) -> str | None:
-    """Return the text; PostgreSQL cannot store the character NUL, and ids are the same on every store."""
-    if text is not None and "\0" in text:
-        msg = "must not contain the character NUL; leave it out"
-        raise ValueError(msg)
+    if "\0" in text:
+        raise ValueError("must not contain the character NUL; leave it out")
     return text
 
 
@@ -136,7 +155,8 @@ def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> N
     """
     if isinstance(arguments, NewTask):
         return arguments
-    _build()
+    if not NewTask.__pydantic_complete__:
+        _build()
     try:
         return NewTask.model_validate(dict(arguments))
     except ValidationError as error:
@@ -148,7 +168,6 @@ def parse_new_task(arguments: Mapping[str, Any] | NewTask, where: str = "") -> N
 
 
 def _build() -> None:
-    """Build the validator of `NewTask` unless this process has it."""
-    if not NewTask.__pydantic_complete__:
-        with _BUILDING:
-            NewTask.model_rebuild()
+    """Build the validator of `NewTask` unless another thread has done so."""
+    with _BUILDING:
+        NewTask.model_rebuild()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import quoted
 from freshq.model.answers import Claim, held_task
-from freshq.model.checks import checked_error, checked_result, checked_seconds
+from freshq.model.checks import checked_error, checked_seconds, result_and_text
 from freshq.model.lifecycle import new_token
-from freshq.model.task import Verb
+from freshq.model.task import Verb, keep_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from freshq.model.lifecycle import Lifecycle
     from freshq.model.task import Task
 
+# The work is over, well or badly.
+SERVED: Final = (Verb.COMPLETE, Verb.FAIL)
 SETTLING: Final = (Verb.COMPLETE, Verb.FAIL, Verb.RETRY, Verb.RELEASE)
 
 
@@ -42,6 +44,7 @@ class Settlement:
     error: str | None = None
     delay_seconds: float | None = None
     request_token: str = field(default="", compare=False)
+    _result_text: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -58,7 +61,9 @@ class Settlement:
         if self.error is not None:
             object.__setattr__(self, "error", checked_error(self.error))
         if self.result is not None:
-            object.__setattr__(self, "result", checked_result(self.result, task.payload))
+            result, text = result_and_text(self.result, task.payload)
+            object.__setattr__(self, "result", result)
+            object.__setattr__(self, "_result_text", text)
 
     @classmethod
     def complete(cls, claim: Claim, result: Any = None) -> Settlement:
@@ -119,17 +124,13 @@ class Settlement:
             # slot while the others are about to be free.
             object.__setattr__(self, "request_token", new_token())
         if self.verb is Verb.COMPLETE:
-            return life.completed(task, now, self.result, self.request_token)
+            done = life.completed(task, now, self.result, self.request_token)
+            return keep_texts(done, result_text=self._result_text)
         if self.verb is Verb.FAIL:
             return life.failed(task, now, self.error, self.request_token)
         if self.verb is Verb.RETRY:
             return life.retried(task, now, self.error, self.delay_seconds, uniform(), self.request_token)
         return life.released(task, now, self.delay_seconds or 0, self.request_token)
-
-    @property
-    def serves(self) -> bool:
-        """Whether the work is over, well or badly: it counts as served."""
-        return self.verb in (Verb.COMPLETE, Verb.FAIL)
 
 
 def checked_settlements(settlements: Sequence[object]) -> list[Settlement]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from freshq.errors import IllegalTransition, RefusedError, quoted
+from freshq.model.validation import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -207,14 +208,14 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[TaskStatus, ...], frozenset[TaskSta
 }
 
 
-class _Run:
-    """Keeps the run of a task beside its fields: copies of the task have none."""
+class _Beside:
+    """Keeps beside the fields of a task its run and its JSON texts: copies of the task have none."""
 
-    __slots__ = ("_handle",)
+    __slots__ = ("_handle", "_payload_text", "_result_text")
 
 
 @dataclass(frozen=True, slots=True)
-class Task(_Run):
+class Task(_Beside):
     """One unit of work as a store keeps it.
 
     Attributes:
@@ -308,6 +309,18 @@ class Task(_Run):
         return {} if self.trace_context is None else headers(self.trace_context)
 
     @property
+    def payload_text(self) -> str:
+        """The payload as JSON; the text of the check, if this task was made from what was checked."""
+        return getattr(self, "_payload_text", None) or json_text(self.payload)
+
+    @property
+    def result_text(self) -> str | None:
+        """The result as JSON, likewise; None if there is no result."""
+        if self.result is None:
+            return None
+        return getattr(self, "_result_text", None) or json_text(self.result)
+
+    @property
     def delayed(self) -> bool:
         """Whether it is PENDING but cannot be claimed before `not_before`."""
         return self.status is TaskStatus.PENDING and self.not_before is not None
@@ -357,6 +370,15 @@ def handle_of(task: Task) -> RunHandle | None:
 def give_handle(task: Task, handle: RunHandle) -> None:
     """Let the function that runs a task report on its run."""
     object.__setattr__(task, "_handle", handle)  # the task is frozen, and no field of it changes
+
+
+def keep_texts(task: Task, *, payload_text: str | None = None, result_text: str | None = None) -> Task:
+    """Return a task that keeps the JSON texts of its checked values, so that a store need not make them."""
+    if payload_text is not None:
+        object.__setattr__(task, "_payload_text", payload_text)
+    if result_text is not None:
+        object.__setattr__(task, "_result_text", result_text)
+    return task
 
 
 def advance(task: Task, verb: Verb, to: TaskStatus, now: float, **changes: Any) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -273,7 +273,7 @@ class FlowCounter:
             deadline_seconds: Age at which tasks of the queue are stale.
         """
         self.window_seconds = flow_window_seconds(deadline_seconds)
-        self._windows: dict[int, Counter[str]] = {}
+        self._windows: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     def window(self, now: float) -> int:
         """Return the number of the window that `now` (seconds) is in."""
@@ -281,14 +281,11 @@ class FlowCounter:
 
     def counts(self, window: int) -> Counter[str]:
         """Return the counts of a window, to be added to."""
-        counts = self._windows.get(window)
-        if counts is None:
-            counts = self._windows[window] = Counter()
-        return counts
+        return self._windows[window]
 
     def offered(self, now: float, count: int = 1) -> None:
         """Count tasks that were put, including rejected ones."""
-        self.counts(floor(now / self.window_seconds))["offered"] += count
+        self._windows[floor(now / self.window_seconds)]["offered"] += count
 
     def offered_by(self, group: str | None, now: float) -> None:
         """Count a task of a group that was put, rejected or not."""
@@ -298,7 +295,7 @@ class FlowCounter:
 
     def served(self, now: float, *, in_time: bool) -> None:
         """Count a task that was done."""
-        counts = self.counts(floor(now / self.window_seconds))
+        counts = self._windows[floor(now / self.window_seconds)]
         counts["served"] += 1
         if in_time:
             counts["served_in_time"] += 1
@@ -309,14 +306,14 @@ class FlowCounter:
 
     def take(self) -> dict[int, Counter[str]]:
         """Return the counts by window, and start again with nothing."""
-        windows, self._windows = self._windows, {}
+        windows, self._windows = self._windows, defaultdict(Counter)
         return windows
 
     def flow(self, now: float) -> Flow:
         """Return the flow at `now` (seconds) from these counts alone; forget windows that are over."""
         number = self.window(now)
         current, before = self.counts(number), self.counts(number - 1)
-        self._windows = {number - 1: before, number: current}
+        self._windows = defaultdict(Counter, {number - 1: before, number: current})
         return self.between(now, current, before)
 
     def between(self, now: float, current: Mapping[str, float], before: Mapping[str, float]) -> Flow:

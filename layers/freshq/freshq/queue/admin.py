@@ -93,7 +93,7 @@ class Tending(Verbs):
             IllegalTransition: If the task is neither, or TAKEN without `force`.
         """
         restored, stamp = self.lifecycle.restored, self._core.stamp
-        return self._core.change(task_id, lambda task, now: restored(task, now, stamp(), force=force))
+        return self._core.change(task_id, lambda task, now: restored(task, now, stamp(now), force=force))
 
     def touch(self, task_id: str) -> Task:
         """Set the creation time of a PENDING task to now; its max age stays the same.
@@ -105,7 +105,7 @@ class Tending(Verbs):
             IllegalTransition: If the task is not PENDING.
         """
         touched, stamp = self.lifecycle.touched, self._core.stamp
-        return self._core.change(task_id, lambda task, now: touched(task, now, stamp()))
+        return self._core.change(task_id, lambda task, now: touched(task, now, stamp(now)))
 
     def reprioritize(self, task_id: str, priority: int) -> Task:
         """Change the priority of a PENDING task; its creation time stays the same.

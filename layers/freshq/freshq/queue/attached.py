@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from freshq.model.new_task import NewTask
-    from freshq.model.options import QueueOptions
-    from freshq.queue.core import Putter
+    from freshq.model.options import QueueConfig, QueueOptions
     from freshq.stores.base import Connection, OnConflict
     from freshq.stores.dynamodb.key import KeyValue
 
@@ -165,12 +164,16 @@ class AttachedCore(Core):
     def time_order(self) -> Order | None:
         return super().time_order if self.store.is_by_time else None
 
+    def __init__(self, store: AttachedStore, config: QueueConfig) -> None:
+        super().__init__(store, config)
+        self.checks_new = True
+
     @override
-    def putter(self, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:
+    def check_put(self, on_conflict: OnConflict | None, connection: Connection | None) -> None:
         if on_conflict is not None:
             msg = "on_conflict: not supported on an attached table, whose records belong to the application; "
             raise ValueError(msg + "cancel the record, or wait until it is over, and put it again")
-        return super().putter(on_conflict, connection)
+        super().check_put(on_conflict, connection)
 
     @override
     def checked(self, new: NewTask, where: str = "") -> NewTask:
@@ -273,7 +276,9 @@ class AttachedQueue(RecordVerbs, BaseQueue):
             NoPosition: If the record lacks the attribute that orders the table.
         """
         touched, stamp = self.lifecycle.touched, self._core.stamp
-        return self._core.change(task_id, lambda task, now: touched(task, now, stamp()), self._records.move)
+        return self._core.change(
+            task_id, lambda task, now: touched(task, now, stamp(now)), self._records.move
+        )
 
     @override
     def restore(self, task_id: str, *, force: bool = False) -> Task:
@@ -292,7 +297,7 @@ class AttachedQueue(RecordVerbs, BaseQueue):
         """
         restored, stamp = self.lifecycle.restored, self._core.stamp
         return self._core.change(
-            task_id, lambda task, now: restored(task, now, stamp(), force=force), self._records.move
+            task_id, lambda task, now: restored(task, now, stamp(now), force=force), self._records.move
         )
 
     def hold(self, task_id: str) -> Task:
@@ -332,7 +337,10 @@ class AttachedQueue(RecordVerbs, BaseQueue):
         lease_seconds = self._checked_claim(limit, lease_seconds)
         dead = (self._claim_dead(task, lease_seconds) for task in self._core.store.dead(self.name))
         claims = (claim for claim in dead if claim is not None)
-        return self._core.guarded_telemetry.claim(self.name, lambda: list(islice(claims, limit)))
+        observer = self._core.observer
+        if observer is None:
+            return list(islice(claims, limit))
+        return observer.claim(self.name, lambda: list(islice(claims, limit)))
 
     def _claim_dead(self, task: Task, lease_seconds: float) -> Claim | None:
         """Claim one dead letter; return None if another process changed it first."""

@@ -6,6 +6,7 @@ import logging
 import math
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from freshq.errors import LeaseLost, StoreError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.policy.order import Order, OrderSwitch
     from freshq.queue.core import Core
+    from freshq.queue.shared.door import LineCodel
     from freshq.queue.upkeep import Portion
     from freshq.stores.base import HeldTask
 
@@ -34,6 +36,8 @@ logger = logging.getLogger(__name__)
 MIN_PART_LEFT: Final = 0.9
 # If one lease must be extended, those with less than this part left are too.
 EXTENDED_PART: Final = 0.95
+# Times are whole microseconds.
+TICK_SECONDS: Final = 1e-6
 # While some leases are extended, others age.
 MAX_EXTENSIONS: Final = 2
 # Lines in which a claim sheds what waits behind.
@@ -42,7 +46,7 @@ MAX_SHED_LINES: Final = 4
 MAX_CLAIM: Final = 1000
 
 
-def with_fresh_leases(core: Core, claims: Sequence[Claim], lease_seconds: float) -> list[Claim]:
+def with_fresh_leases(core: Core, claims: list[Claim], lease_seconds: float) -> list[Claim]:
     """Extend the leases that a slow claim has used up in part; leave out the claims that stay short.
 
     Args:
@@ -56,6 +60,9 @@ def with_fresh_leases(core: Core, claims: Sequence[Claim], lease_seconds: float)
     Raises:
         StoreError: If the store did not answer, and no claim is fresh.
     """
+    until = core.now() + lease_seconds * MIN_PART_LEFT - TICK_SECONDS
+    if not [claim for claim in claims if claim.lease_until < until]:
+        return claims
     held = {_key(claim): claim for claim in claims}
     for _ in range(MAX_EXTENSIONS):
         if not _aged(core, held, lease_seconds * MIN_PART_LEFT):
@@ -86,8 +93,7 @@ def _key(claim: Claim) -> tuple[str, str]:
 
 def _aged(core: Core, held: Mapping[tuple[str, str], Claim], seconds: float) -> list[Claim]:
     """Return the claims whose lease has less than `seconds` left."""
-    # Times are whole microseconds.
-    until = core.now() + seconds - 1e-6
+    until = core.now() + seconds - TICK_SECONDS
     return [claim for claim in held.values() if claim.lease_until < until]
 
 
@@ -153,13 +159,14 @@ def _in_turn(claimable: Sequence[Task], sign: int) -> Iterator[Waiting]:
         yield Waiting(task, WaitsFor.TURN if place < before else None)
 
 
-def shed_late(core: Core, doomed: Sequence[Claim]) -> float:
+def shed_late(core: Core, codel: LineCodel, doomed: Sequence[Claim]) -> float:
     """Shed claimed tasks that waited too long, and those that wait behind them, by one batch of writes.
 
     A claimed task that cannot be shed is recovered when its lease expires.
 
     Args:
         core: The queue.
+        codel: Its CoDel.
         doomed: The claims; one or more.
 
     Returns:
@@ -168,9 +175,9 @@ def shed_late(core: Core, doomed: Sequence[Claim]) -> float:
     """
     now = core.now()
     oldest = _oldest_behind(core, doomed, now)
-    late = [task for task in oldest if core.codel.sheds_behind(task, now)]
+    late = [task for task in oldest if codel.sheds_behind(task, now)]
     _store_as_shed(core, doomed, late, now)
-    complete = oldest and len(oldest) < MAX_SHED_BEHIND and core.codel.has_one_line
+    complete = oldest and len(oldest) < MAX_SHED_BEHIND and codel.has_one_line
     return math.inf if complete else _longest_wait_seconds(core)
 
 
@@ -179,7 +186,7 @@ def _oldest_behind(core: Core, doomed: Sequence[Claim], now: float) -> list[Task
     level = doomed[0].task.priority
     groups = dict.fromkeys(claim.task.group for claim in doomed if claim.task.priority == level)
     # CoDel does not shed tasks that the reserve keeps from being claimed.
-    reserve_seconds = core.reserve.seconds(now)
+    reserve_seconds = core.reserve.seconds(lambda: now)
     created_after = now - core.config.max_age_seconds + reserve_seconds
     request = OldestRequest(core.name, now, created_after, MAX_SHED_BEHIND, [*groups][:MAX_SHED_LINES], level)
     try:
@@ -240,7 +247,7 @@ class ShedWhenHeld:
     def shed_version(self, task: Task) -> Task | None:
         """Return the shed version of a task that was just claimed; None if it is to be run."""
         core = self._core
-        if not core.codel.sheds(task, task.updated):
+        if core.codel is None or not core.codel.sheds(task, task.updated):
             return None
         self.longest_wait_seconds = _longest_wait_seconds(core)
         core.meter.shed_early(task.updated, 1)
@@ -270,23 +277,26 @@ class Claiming(Verbs):
                 instead.
         """
         lease_seconds = self._checked_claim(limit, lease_seconds)
-        return self._core.guarded_telemetry.claim(
-            self.name, lambda: self._claim_and_bring_in(limit, lease_seconds)
-        )
+        observer = self._core.observer
+        if observer is None:
+            return self._claim(limit, lease_seconds)
+        return observer.claim(self._core.name, lambda: self._claim(limit, lease_seconds))
 
-    def _claim_and_bring_in(self, limit: int, lease_seconds: float) -> list[Claim]:
-        if self._core.store.paused(self.name):
+    def _claim(self, limit: int, lease_seconds: float) -> list[Claim]:
+        core = self._core
+        if core.store.paused(core.name):
             return []
-        claims = self._claim_unless_codel_sheds(limit, lease_seconds)
+        take = self._take if core.codel is None else partial(self._take_unless_shed, core.codel)
+        claims = take(limit, lease_seconds)
         if len(claims) < limit:
             try:
-                if self._core.bring_in_due():
-                    claims += self._claim_unless_codel_sheds(limit - len(claims), lease_seconds)
+                if core.bring_in_due():
+                    claims += take(limit - len(claims), lease_seconds)
             except StoreError:
                 if not claims:
                     raise
                 logger.warning("claimed only %d of %d tasks", len(claims), limit, exc_info=True)
-        return with_fresh_leases(self._core, claims, lease_seconds)
+        return with_fresh_leases(core, claims, lease_seconds)
 
     def peek(self, limit: int = 10) -> list[Waiting]:
         """Return waiting tasks in the order in which claims would take them, and take none.
@@ -314,10 +324,10 @@ class Claiming(Verbs):
         """Check the arguments of a claim; return the length of its leases."""
         checked_count("limit", limit, at_most=MAX_CLAIM)
         if lease_seconds is None:
-            return self.lease_seconds
+            return self._core.config.lease_seconds
         return checked_seconds("lease_seconds", lease_seconds, above_zero=True)
 
-    def _claim_unless_codel_sheds(self, limit: int, lease_seconds: float) -> list[Claim]:
+    def _take_unless_shed(self, codel: LineCodel, limit: int, lease_seconds: float) -> list[Claim]:
         """Claim tasks; shed those that CoDel sheds, with what waits behind them, and claim once more."""
         kept: list[Claim] = []
         longest_wait_seconds = math.inf
@@ -329,11 +339,11 @@ class Claiming(Verbs):
                     raise
                 logger.warning("claimed only %d of %d tasks", len(kept), limit, exc_info=True)
                 break
-            doomed = [claim for claim in claims if self._core.codel.sheds(claim.task, claim.task.updated)]
+            doomed = [claim for claim in claims if codel.sheds(claim.task, claim.task.updated)]
             kept += [claim for claim in claims if claim not in doomed]
             if not doomed:
                 break
-            longest_wait_seconds = shed_late(self._core, doomed)
+            longest_wait_seconds = shed_late(self._core, codel, doomed)
         return kept
 
     def poll(
@@ -445,26 +455,27 @@ class Claiming(Verbs):
         """
         return DeadLetterCounts(self._core.store.take_quarantined(), self._core.upkeep.take_exhausted())
 
-    def _take(self, limit: int, lease_seconds: float, longest_wait_seconds: float) -> list[Claim]:
+    def _take(self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf) -> list[Claim]:
         request = self._request(limit, lease_seconds, longest_wait_seconds)
         tasks = self._core.store.claim(request)
-        self._note_skipped(request, short=len(tasks) < limit)
+        if request.reserve_seconds:
+            self._note_skipped(request, short=len(tasks) < limit)
         return [Claim.of(task) for task in tasks]
 
     def _request(
         self, limit: int, lease_seconds: float, longest_wait_seconds: float = math.inf
     ) -> ClaimRequest:
-        config = self._core.config
+        core, config = self._core, self._core.config
         return ClaimRequest(
-            queue=self.name,
-            orders=self._core.orders,
-            turns=self._core.turns,
+            queue=core.name,
+            orders=core.orders,
+            turns=core.turns,
             limit=limit,
             tokens=[f"{config.worker_name}:{new_token()}" for _ in range(limit)],
-            clock=self.now,
+            clock=core.now,
             lease_seconds=lease_seconds,
             max_age_seconds=config.max_age_seconds,
-            reserve_seconds=self._core.reserve.seconds(self.now()),
+            reserve_seconds=core.reserve.seconds(core.now),
             retention_seconds=config.retention_seconds,
             longest_wait_seconds=longest_wait_seconds,
         )
@@ -472,8 +483,6 @@ class Claiming(Verbs):
     def _note_skipped(self, request: ClaimRequest, *, short: bool) -> None:
         """Record live tasks that this claim would have taken but for the reserve."""
         reserve, seconds = self._core.reserve, request.reserve_seconds
-        if not seconds:
-            return
         moment = request.moment()
         if reserve.check_due(moment.now, seconds, short=short):
             created_after = moment.now - request.max_age_seconds
@@ -489,5 +498,8 @@ def _with_telemetry(core: Core, enter: Callable[[], HeldTask | None]) -> HeldTas
         found.extend(filter(None, [enter()]))
         return [work.as_claim() for work in found]
 
-    core.guarded_telemetry.claim(core.name, take)
+    if core.observer is None:
+        take()
+    else:
+        core.observer.claim(core.name, take)
     return found[0] if found else None

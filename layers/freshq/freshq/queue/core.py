@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeAlias, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Final, get_args
 
 from freshq.errors import LeaseLost, LostRace, TaskNotFound, quoted
 from freshq.model.answers import held_task
 from freshq.model.checks import checked_id
+from freshq.model.codec import JSON, encoded
 from freshq.model.lifecycle import Lifecycle, Stamps
 from freshq.model.task import TaskStatus
-from freshq.model.telemetry import guarded
+from freshq.model.telemetry import Telemetry, guarded
 from freshq.policy.retry import until_committed
 from freshq.queue.shared.door import AdmissionControl, BacklogBound, LineCodel, PressureGauge
 from freshq.queue.shared.measures import FlowMeter, SharedReserve
 from freshq.queue.upkeep import Upkeep
-from freshq.stores.base import ConflictError, Guard, OnConflict, PutResult, put_result
+from freshq.stores.base import ConflictError, Guard, OnConflict
 from freshq.stores.lines import LineOrders, LineTurns
 
 if TYPE_CHECKING:
@@ -26,11 +28,9 @@ if TYPE_CHECKING:
     from freshq.model.new_task import NewTask
     from freshq.model.options import QueueConfig
     from freshq.model.task import Progress, Task
-    from freshq.model.telemetry import Telemetry
     from freshq.policy.order import Order
-    from freshq.stores.base import Connection, Store, Transactions
+    from freshq.stores.base import Connection, PutResult, Store, Transactions
 
-Putter: TypeAlias = "Callable[[Sequence[Task]], Sequence[PutResult]]"
 # Attempts of a read-change-commit before it is a LostRace.
 MAX_READ_WRITE_TRIES: Final = 10
 
@@ -51,28 +51,6 @@ def transactions_of(store: Store, what: str) -> Transactions:
     return store.transactions
 
 
-def putter(store: Store, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:
-    """Return the function that puts tasks into a store.
-
-    Args:
-        store: The store.
-        on_conflict: What to do with a live task of the same id; None: an id that is known is a duplicate.
-        connection: The caller's transaction; None: commit at once.
-
-    Raises:
-        ValueError: If an argument is wrong, or the store has no transactions.
-    """
-    if on_conflict not in (None, *get_args(OnConflict)):
-        msg = f"on_conflict: must be 'ignore', 'update' or None, got {quoted(on_conflict)}"
-        raise ValueError(msg)
-    if connection is not None:
-        transactions = transactions_of(store, "connection")
-        return lambda tasks: transactions.put(tasks, on_conflict, connection)
-    if on_conflict is None:
-        return lambda tasks: [put_result(added) for added in store.insert(tasks)]
-    return lambda tasks: store.put_over(tasks, on_conflict)
-
-
 class Core:
     """One queue in one process. Thread-safe.
 
@@ -84,13 +62,17 @@ class Core:
         orders: Which end of each line is served.
         turns: Which line of a level is served next.
         reserve: Time that must be left before the deadline for a task to be claimed.
-        codel: Which claimed tasks to shed because they waited too long.
+        codel: Which claimed tasks to shed because they waited too long; None if none are.
         meter: Counts the flow.
         gauge: Measures the pressure on the queue.
-        admission: Rejects puts by load.
-        backlog: Bounds the number of waiting tasks.
+        admission: Rejects puts by load; None if none are.
+        backlog: Bounds the number of waiting tasks; None if it is not bounded.
         telemetry: Receives every verb.
-        guarded_telemetry: The same; what it raises is only logged.
+        observer: The same; what it raises is only logged. None if it records nothing.
+        encode: Turns a payload or a result, given with its name for errors, into the JSON value to store;
+            None if the check of the value does so.
+        checks_new: Whether `checked` has anything to check.
+        stamps: Gives creation times out.
         upkeep: Brings in what is due, and tidies up.
     """
 
@@ -100,20 +82,27 @@ class Core:
         self.name = config.name
         self.lifecycle = Lifecycle(config)
         self.telemetry = config.telemetry
-        self.guarded_telemetry = guarded(config.telemetry)
+        self.observer = None if type(config.telemetry) is Telemetry else guarded(config.telemetry)
+        self.encode = None if config.codec is JSON else partial(encoded, config.codec)
+        self.checks_new = config.kinds is not None
         rules = config.rules()
         self.orders = LineOrders(rules.order, rules.deadline_seconds)
         self.turns = LineTurns()
         self.reserve = SharedReserve(store, self.name, rules)
-        self.codel = LineCodel(rules)
+        self.codel = None if rules.codel is None else LineCodel(rules)
         self.meter = FlowMeter(store, self.name, rules)
         self.gauge = PressureGauge(store, self.name, rules, self.meter)
-        self.admission = AdmissionControl(self.gauge, rules, self.uniform)
-        self.backlog = BacklogBound(store, self.name, rules, self.lifecycle, self.meter)
+        self.admission: AdmissionControl | None = None
+        if rules.door is not None:
+            self.admission = AdmissionControl(self.gauge, rules.door, rules.deadline_seconds, self.uniform)
+        self.backlog: BacklogBound | None = None
+        if rules.backlog is not None:
+            limits = (rules.backlog, rules.deadline_seconds)
+            self.backlog = BacklogBound(store, self.name, *limits, self.lifecycle, self.meter)
         self.upkeep = Upkeep(store, self.name, self.lifecycle, self.now)
         given = "clock" in config.model_fields_set
         self._clock = config.clock if given else store.clock
-        self._stamps = Stamps(self._clock)
+        self.stamps = Stamps(self._clock)
 
     @property
     def time_order(self) -> Order | None:
@@ -136,13 +125,9 @@ class Core:
         """Do a small portion of upkeep, as a claim does; return how many tasks it moved."""
         return self.upkeep.portion_in_claim().moved
 
-    def stamp(self) -> float:
-        """Return a creation time that no other task of this producer has."""
-        return self._stamps.next()
-
-    def created(self, new: NewTask, where: str = "") -> Task:
-        """Return a new task; `where` is a prefix for field names in errors."""
-        return self.lifecycle.created(self.checked(new, where), self.now(), self.stamp(), where)
+    def stamp(self, now: float) -> float:
+        """Return a creation time that no other task of this producer has, given the current time."""
+        return self.stamps.take(now, 1)[0]
 
     @property
     def codec(self) -> Codec:
@@ -150,7 +135,11 @@ class Core:
         return self.config.codec
 
     def checked(self, new: NewTask, where: str = "") -> NewTask:
-        """Return the arguments of a put as this queue takes them; `where` is as in `created`.
+        """Return the arguments of a put as this queue takes them.
+
+        Args:
+            new: The arguments.
+            where: Prefix for field names in errors.
 
         Raises:
             ValueError: If it does not take them.
@@ -163,13 +152,35 @@ class Core:
                 raise ValueError(msg) from None
         return new
 
-    def putter(self, on_conflict: OnConflict | None, connection: Connection | None) -> Putter:
-        """Return the function that puts tasks into the store.
+    def check_put(self, on_conflict: OnConflict | None, connection: Connection | None) -> None:
+        """Check how tasks are to be put.
+
+        Args:
+            on_conflict: What to do with a live task of the same id; None: an id that is known is a duplicate.
+            connection: The caller's transaction; None: commit at once.
 
         Raises:
             ValueError: If an argument is wrong, or not supported by the store.
         """
-        return putter(self.store, on_conflict, connection)
+        if on_conflict not in (None, *get_args(OnConflict)):
+            msg = f"on_conflict: must be 'ignore', 'update' or None, got {quoted(on_conflict)}"
+            raise ValueError(msg)
+        if connection is not None:
+            transactions_of(self.store, "connection")
+
+    def write(
+        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection | None
+    ) -> Sequence[bool | PutResult]:
+        """Put tasks into the store.
+
+        Returns:
+            For each, in order: whether it was new, or what the put did; or the error that prevented it.
+        """
+        if connection is not None:
+            return transactions_of(self.store, "connection").put(tasks, on_conflict, connection)
+        if on_conflict is not None:
+            return self.store.put_over(tasks, on_conflict)
+        return self.store.insert(tasks)
 
     def stored(self, task_id: str) -> Task:
         """Return a task with its stored status.
@@ -275,8 +286,9 @@ class Core:
     def served(self, claim: Claim, done: Task) -> Task:
         """Count a task that was done, and its service time; return it."""
         self.meter.served(done.updated, in_time=done.updated <= done.deadline)
-        task = claim.task  # of a claim that was extended, `updated` is when it was
-        self.reserve.observe(max(0.0, done.updated - (task.last_claim_at or task.updated)))
+        if self.reserve.learns:
+            task = claim.task  # of a claim that was extended, `updated` is when it was
+            self.reserve.observe(max(0.0, done.updated - (task.last_claim_at or task.updated)))
         return done
 
 

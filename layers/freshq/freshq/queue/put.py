@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from freshq.errors import FreshqError, Overloaded, StoreError
 from freshq.model.answers import PutOutcome, Receipt, receipts_of
-from freshq.model.codec import encoded
 from freshq.model.new_task import NewTask, parse_new_task
 from freshq.policy.shedding import ShedReason
 from freshq.queue.core import Verbs
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from freshq.model.task import Task
-    from freshq.queue.core import Putter
     from freshq.stores.base import Connection, OnConflict, PutResult
 
 logger = logging.getLogger(__name__)
@@ -61,12 +59,11 @@ class Putting(Verbs):
         Raises:
             Overloaded: If admission control rejected the task; nothing was written.
         """
-        new = parse_new_task(
-            {"payload": encoded(self._core.codec, payload, "payload"), "task_id": task_id, "at": at}
-            | {"priority": priority, "group": group, "kind": kind, "trace_context": trace_context}
-            | {"delay_seconds": delay_seconds, "max_age_seconds": max_age_seconds}
-        )
-        return self._put([self._core.created(new)], self._core.putter(on_conflict, connection))[0]
+        optional: dict[str, Any] = {"task_id": task_id, "max_age_seconds": max_age_seconds, "group": group}
+        optional |= {"kind": kind, "at": at, "trace_context": trace_context}
+        arguments = {name: value for name, value in optional.items() if value is not None}
+        arguments |= {"payload": payload, "priority": priority, "delay_seconds": delay_seconds}
+        return self._put([("", arguments)], on_conflict, connection)[0]
 
     def put_many(
         self,
@@ -95,9 +92,7 @@ class Putting(Verbs):
             msg = f"tasks: must be a list of mappings, got {type(tasks).__name__}"
             raise ValueError(msg) from error
         places = [(f"tasks[{index}].", task) for index, task in numbered]
-        how = self._core.putter(on_conflict, connection)
-        created = [self._core.created(self._parsed(task, where), where) for where, task in places]
-        return self._put(created, how)
+        return self._put(places, on_conflict, connection)
 
     def check(self, task: Mapping[str, Any] | NewTask) -> NewTask:
         """Validate the arguments of a put without writing anything.
@@ -105,57 +100,95 @@ class Putting(Verbs):
         Raises:
             ValueError: One line that names the first wrong field and what is allowed.
         """
-        new = self._core.checked(self._parsed(task))
+        new = self._parsed(task, "")
         self._core.lifecycle.created(new, now=self.now(), created=0.0)
         return new
 
-    def _parsed(self, task: Mapping[str, Any] | NewTask, where: str = "") -> NewTask:
+    def _parsed(self, task: Mapping[str, Any] | NewTask, where: str) -> NewTask:
         """Return the arguments of a put, checked; those of `check` have been encoded already."""
-        codec = self._core.codec
-        if isinstance(task, Mapping) and "payload" in task:
-            task = {**task, "payload": encoded(codec, task["payload"], f"{where}payload")}
-        return parse_new_task(task, where)
+        core = self._core
+        if core.encode is not None and isinstance(task, Mapping) and "payload" in task:
+            task = {**task, "payload": core.encode(task["payload"], f"{where}payload")}
+        new = parse_new_task(task, where)
+        return core.checked(new, where) if core.checks_new else new
 
-    def _put(self, tasks: Sequence[Task], putter: Putter) -> list[Receipt]:
-        return self._core.guarded_telemetry.put(self.name, tasks, lambda told: self._admit(told, putter))
-
-    def _admit(self, tasks: Sequence[Task], putter: Putter) -> list[Receipt]:
-        now = self.now()
-        rejections = self._rejections(tasks, now)
-        admitted = [index for index, rejection in enumerate(rejections) if rejection is None]
-        added = putter([tasks[index] for index in admitted]) if admitted else []
-        self._core.meter.offered(now, tasks)
-        self._make_room(sum(result == PutOutcome.CREATED for result in added), now)
-        results = dict(zip(admitted, added, strict=True))
-        return receipts_of(
-            [
-                rejection or _outcome(task, results[index])
-                for index, (task, rejection) in enumerate(zip(tasks, rejections, strict=True))
-            ],
-            [task.task_id for task in tasks],
+    def _put(
+        self,
+        places: Sequence[tuple[str, Mapping[str, Any] | NewTask]],
+        on_conflict: OnConflict | None,
+        connection: Connection | None,
+    ) -> list[Receipt]:
+        """Put tasks, each given with a prefix for field names in errors."""
+        core = self._core
+        if on_conflict is not None or connection is not None:
+            core.check_put(on_conflict, connection)
+        new = [self._parsed(task, where) for where, task in places]
+        now = core.now()
+        stamps = core.stamps.take(now, len(new))
+        tasks = [
+            core.lifecycle.created(each, now, created, where)
+            for each, created, (where, _) in zip(new, stamps, places, strict=True)
+        ]
+        if core.observer is None:
+            return self._written(tasks, now, on_conflict, connection)
+        return core.observer.put(
+            core.name, tasks, lambda told: self._written(told, now, on_conflict, connection)
         )
 
-    def _rejections(self, tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
-        """Return why each task is rejected, None for those that are admitted; count the rejections."""
-        rejections = [self._core.admission.rejection(task, now) for task in tasks]
-        admitted = [index for index, rejection in enumerate(rejections) if rejection is None]
-        by_backlog = self._core.backlog.rejections([tasks[index] for index in admitted], now)
-        for index, rejection in zip(admitted, by_backlog, strict=True):
-            rejections[index] = rejection
-        for rejection in filter(None, rejections):
-            self._core.meter.turned_away(now, ShedReason(rejection.reason), 1)
-        full = sum(rejection is not None for rejection in by_backlog)
-        if full:
-            self._core.meter.shed_early(now, full)
+    def _written(
+        self,
+        tasks: Sequence[Task],
+        now: float,
+        on_conflict: OnConflict | None,
+        connection: Connection | None,
+    ) -> list[Receipt]:
+        """Write the tasks that are admitted; return the receipts."""
+        core = self._core
+        has_door = core.admission is not None or core.backlog is not None
+        rejections = self._rejections(tasks, now) if has_door else {}
+        admitted = [task for index, task in enumerate(tasks) if index not in rejections]
+        results = core.write(admitted, on_conflict, connection) if admitted else []
+        core.meter.offered(now, tasks)
+        answers = [_answer(task, result) for task, result in zip(admitted, results, strict=True)]
+        if has_door:
+            self._make_room(answers, now)
+            written = iter(answers)
+            answers = [rejections.get(index) or next(written) for index in range(len(tasks))]
+        return receipts_of(answers, [task.task_id for task in tasks])
+
+    def _rejections(self, tasks: Sequence[Task], now: float) -> dict[int, Overloaded]:
+        """Return why tasks are rejected, by their places; count the rejections."""
+        core = self._core
+        found: dict[int, Overloaded | None] = {}
+        if core.admission is not None:
+            found = {index: core.admission.rejection(task, now) for index, task in enumerate(tasks)}
+        if core.backlog is not None:
+            left = [index for index in range(len(tasks)) if found.get(index) is None]
+            by_backlog = core.backlog.rejections([tasks[index] for index in left], now)
+            found |= zip(left, by_backlog, strict=True)
+            full = sum(rejection is not None for rejection in by_backlog)
+            if full:
+                core.meter.shed_early(now, full)
+        rejections = {index: rejection for index, rejection in found.items() if rejection is not None}
+        for rejection in rejections.values():
+            core.meter.turned_away(now, ShedReason(rejection.reason), 1)
         return rejections
 
-    def _make_room(self, created: int, now: float) -> None:
-        # The tasks are written: an error here must not look like a failed put.
+    def _make_room(self, answers: Sequence[Receipt | FreshqError], now: float) -> None:
+        """Shed what exceeds the backlog's limit; the tasks are written, so an error is only logged."""
+        backlog = self._core.backlog
+        if backlog is None:
+            return
+        created = sum(isinstance(each, Receipt) and each.outcome is PutOutcome.CREATED for each in answers)
         try:
-            self._core.backlog.make_room(created, now)
+            backlog.make_room(created, now)
         except StoreError:
             logger.warning("queue %r: could not enforce the backlog limit", self.name, exc_info=True)
 
 
-def _outcome(task: Task, result: PutResult) -> Receipt | FreshqError:
-    return result if isinstance(result, FreshqError) else Receipt(task.task_id, result)
+def _answer(task: Task, result: bool | PutResult) -> Receipt | FreshqError:  # noqa: FBT001 - an answer of the store
+    if isinstance(result, FreshqError):
+        return result
+    if isinstance(result, bool):
+        result = PutOutcome.CREATED if result else PutOutcome.DUPLICATE
+    return Receipt(task.task_id, result)

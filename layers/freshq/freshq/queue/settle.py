@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from freshq.errors import FreshqError, LeaseLost
 from freshq.model.answers import Claim
 from freshq.model.checks import checked_seconds
-from freshq.model.codec import encoded
-from freshq.model.settlement import Settlement, checked_settlements, rounds
-from freshq.model.task import checked_progress
+from freshq.model.settlement import SERVED, Settlement, checked_settlements, rounds
+from freshq.model.task import Verb, checked_progress
 from freshq.queue.core import Verbs
 from freshq.stores.base import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from freshq.model.task import Task
     from freshq.model.telemetry import Answer
@@ -35,7 +34,7 @@ class Settling(Verbs):
             LeaseLost: If the claim no longer holds its task.
             ValueError: If the result is not JSON, or too large.
         """
-        return self._settle(Settlement.complete(claim, encoded(self._core.codec, result, "result")))
+        return self._settle(self._completion(claim, result))
 
     def complete_many(
         self,
@@ -59,10 +58,7 @@ class Settling(Verbs):
         if len(results) != len(claims):
             msg = f"results: must have one entry per claim, {len(claims)}, got {len(results)}"
             raise ValueError(msg)
-        settlements = [
-            Settlement.complete(claim, encoded(self._core.codec, result, "result"))
-            for claim, result in zip(claims, results, strict=True)
-        ]
+        settlements = [self._completion(claim, result) for claim, result in zip(claims, results, strict=True)]
         answers: list[Task | LeaseLost] = []
         for answer in self.settle_many(settlements):
             if isinstance(answer, FreshqError) and not isinstance(answer, LeaseLost):
@@ -91,30 +87,33 @@ class Settling(Verbs):
         answers: dict[int, Task | FreshqError] = {}
         for places in rounds([settlement.claim.task.task_id for settlement in settlements]):
             some = [settlements[place] for place in places]
-            answers |= zip(places, self._with_telemetry(some, partial(self._settle_each, some)), strict=True)
+            answers |= zip(places, self._observed(some, partial(self._settle_each, some)), strict=True)
         return [answers[place] for place in range(len(settlements))]
 
-    def _with_telemetry(
-        self, settlements: Sequence[Settlement], write: Callable[[], Iterable[Answer]]
-    ) -> list[Answer]:
-        """Settle claims, and tell telemetry."""
+    def _observed(self, settlements: Sequence[Settlement], write: Callable[[], list[Answer]]) -> list[Answer]:
+        """Settle claims, and tell telemetry if there is any."""
+        core = self._core
+        if core.observer is None:
+            return write()
         ends = [(each.claim.task, each.verb) for each in settlements]
-        return self._core.guarded_telemetry.settle(self.name, ends, lambda: [*write()])
+        return core.observer.settle(core.name, ends, write)
 
-    def _settle_each(self, settlements: Sequence[Settlement]) -> Iterator[Task | FreshqError]:
+    def _settle_each(self, settlements: Sequence[Settlement]) -> list[Task | FreshqError]:
         """Settle claims of different tasks."""
         core = self._core
         now = core.now()
         settled = [
             (each.next_version(core.lifecycle, now, core.uniform), each.claim.token) for each in settlements
         ]
+        answers: list[Task | FreshqError] = []
         for each, answer in zip(settlements, core.store.settle_many(settled), strict=True):
             if isinstance(answer, ConflictError):
-                yield core.lease_lost(each.claim, answer.current)
-            elif isinstance(answer, FreshqError) or not each.serves:
-                yield answer
+                answers.append(core.lease_lost(each.claim, answer.current))
+            elif isinstance(answer, FreshqError) or each.verb not in SERVED:
+                answers.append(answer)
             else:
-                yield core.served(each.claim, answer)
+                answers.append(core.served(each.claim, answer))
+        return answers
 
     def fail(self, claim: Claim, error: str | None = None) -> Task:
         """Settle a claim as FAILURE, a dead letter, even if attempts are left.
@@ -153,13 +152,20 @@ class Settling(Verbs):
         """
         return self._settle(Settlement.release(claim, delay_seconds))
 
+    def _completion(self, claim: Claim, result: Any) -> Settlement:
+        if self._core.encode is not None:
+            result = self._core.encode(result, "result")
+        return Settlement(claim, Verb.COMPLETE, result=result)
+
     def _settle(self, settlement: Settlement) -> Task:
-        return self._with_telemetry([settlement], lambda: [self._settled(settlement)])[0]
+        if self._core.observer is not None:
+            return self._observed([settlement], lambda: [self._settled(settlement)])[0]
+        return self._settled(settlement)
 
     def _settled(self, settlement: Settlement) -> Task:
         core, claim = self._core, settlement.claim
         done = core.settle(claim, settlement.next_version(core.lifecycle, core.now(), core.uniform))
-        return core.served(claim, done) if settlement.serves else done
+        return core.served(claim, done) if settlement.verb in SERVED else done
 
     def extend(
         self, claim: Claim, lease_seconds: float, *, progress: float | None = None, step: str | None = None

@@ -1,4 +1,4 @@
-"""The request of a claim, and the moment at which a store takes tasks."""
+"""The request of a claim."""
 
 from __future__ import annotations
 
@@ -6,32 +6,13 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import TYPE_CHECKING
 
+from freshq.model.lifecycle import ClaimMoment
 from freshq.policy.codel import CLOCK_STEP_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from freshq.stores.lines import LineOrders, LineTurns
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimMoment:
-    """The times of one write that takes tasks, in seconds since the epoch.
-
-    Attributes:
-        now: Current time.
-        created_after: Tasks created at or before this time are past the queue's max age, or waited longer
-            than this take allows.
-        deadline_after: Tasks with a deadline at or before this time are too late: now plus the reserve.
-        lease_until: When the lease of the taken tasks expires.
-        expires: When the store may delete the taken tasks, in whole seconds.
-    """
-
-    now: float
-    created_after: float
-    deadline_after: float
-    lease_until: float
-    expires: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from sortedcontainers import SortedList
 from typing_extensions import override
 
 from freshq.model.answers import PutOutcome
-from freshq.model.lifecycle import claim_times, new_token
+from freshq.model.lifecycle import claimed, new_token
 from freshq.model.task import Task, TaskStatus
 from freshq.stores.base import (
     ConflictError,
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from freshq.errors import FreshqError
+    from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.base import OldestRequest, OnConflict, PutResult
-    from freshq.stores.claim_request import ClaimMoment, ClaimRequest
+    from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.lines import Line
 
 # Deadline, task id, creation time, group.
@@ -520,17 +521,7 @@ class MemoryStore(Store):
             )
 
     def _take(self, task: Task, token: str, moment: ClaimMoment) -> Task:
-        taken = replace(
-            task,
-            status=TaskStatus.TAKEN,
-            updated=moment.now,
-            attempts=task.attempts + 1,
-            lease_token=token,
-            lease_until=moment.lease_until,
-            expires=moment.expires,
-            request_token=token,
-            **claim_times(task, moment.now),
-        )
+        taken = claimed(task, moment, token)
         self._store(taken)
         return copied(taken)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.policy.backlog_limit import BacklogLimit, Eviction
     from freshq.policy.codel import Codel
-    from freshq.policy.pressure import Flow, Pressure
+    from freshq.policy.pressure import Door, Flow, Pressure
     from freshq.policy.rules import OverloadRules
     from freshq.queue.shared.measures import FlowMeter
     from freshq.stores.base import Store
@@ -70,16 +70,19 @@ class AdmissionControl:
     One thread at a time measures the pressure. The others do not wait for it: they use the last measure.
     """
 
-    def __init__(self, gauge: PressureGauge, rules: OverloadRules, uniform: Callable[[], float]) -> None:
+    def __init__(
+        self, gauge: PressureGauge, door: Door, deadline_seconds: float, uniform: Callable[[], float]
+    ) -> None:
         """Start open.
 
         Args:
             gauge: Measures the pressure on the queue.
-            rules: Have the door; without one nothing is ever rejected.
+            door: The rule.
+            deadline_seconds: Age at which tasks of the queue are stale.
             uniform: Draws a random number from [0, 1).
         """
         self._gauge = gauge
-        self._door = None if rules.door is None else DoorControl(rules.door, rules.deadline_seconds)
+        self._door = DoorControl(door, deadline_seconds)
         self._uniform = uniform
         self._checking = threading.Lock()
 
@@ -90,8 +93,6 @@ class AdmissionControl:
             StoreError: If the pressure could not be measured. The next call tries again.
         """
         door = self._door
-        if door is None:
-            return None
         if now >= door.check_at and self._checking.acquire(blocking=False):
             try:
                 door.observe(now, *self._gauge.measure(now))
@@ -111,13 +112,29 @@ class BacklogBound:
     """
 
     def __init__(
-        self, store: Store, queue: str, rules: OverloadRules, lifecycle: Lifecycle, meter: FlowMeter
+        self,
+        store: Store,
+        queue: str,
+        limit: BacklogLimit,
+        deadline_seconds: float,
+        lifecycle: Lifecycle,
+        meter: FlowMeter,
     ) -> None:
+        """Start with nothing counted.
+
+        Args:
+            store: Home of the tasks.
+            queue: Name of the queue.
+            limit: The rule.
+            deadline_seconds: Age at which tasks of the queue are stale.
+            lifecycle: Computes the shed version of a task.
+            meter: Counts what is shed.
+        """
         self._store = store
         self._queue = queue
-        self._limit = rules.backlog
-        self._deadline_seconds = rules.deadline_seconds
-        self._retry_after_seconds = rules.deadline_seconds / 10
+        self._limit = limit
+        self._deadline_seconds = deadline_seconds
+        self._retry_after_seconds = deadline_seconds / 10
         self._lifecycle = lifecycle
         self._meter = meter
         self._lock = threading.Lock()
@@ -133,7 +150,7 @@ class BacklogBound:
             StoreError: If the store did not answer.
         """
         limit = self._limit
-        if limit is None or limit.when_full is not WhenFull.REFUSE_NEWEST:
+        if limit.when_full is not WhenFull.REFUSE_NEWEST:
             return [None] * len(tasks)
         with self._lock:
             if self._take_room(len(tasks), now):
@@ -164,7 +181,7 @@ class BacklogBound:
             StoreError: If the store did not answer.
         """
         limit = self._limit
-        if limit is None or limit.when_full is not WhenFull.DROP_OLDEST or not count:
+        if limit.when_full is not WhenFull.DROP_OLDEST or not count:
             return
         with self._lock:
             if self._take_room(count, now):
@@ -231,13 +248,13 @@ class BacklogBound:
 
 
 class LineCodel:
-    """Decides which tasks to shed instead of running them. Thread-safe.
+    """Decides by CoDel which tasks to shed instead of running them. Thread-safe.
 
     Only first attempts are shed: a retried task is old for another reason than a slow queue.
     """
 
     def __init__(self, rules: OverloadRules) -> None:
-        """Start with no line seen. Without a CoDel rule nothing is ever shed."""
+        """Start with no line seen; without a CoDel rule nothing is ever shed."""
         self._rules = rules
         self._lock = threading.Lock()
         self._lines: dict[Line, Codel] = {}

@@ -107,12 +107,13 @@ class FlowMeter:
         self._counts_groups = rules.door is not None
         self._flush_seconds = self._counter.window_seconds / FLUSHES_PER_WINDOW
         self._turned_away: Counter[str] = Counter()
-        self._flushed_at: float | None = None
+        # From the first count on, when it is to be written at the latest.
+        self._flush_at = -math.inf
 
     @property
     def is_unused(self) -> bool:
         """Whether nothing was counted yet."""
-        return self._flushed_at is None
+        return self._flush_at == -math.inf
 
     def offered(self, now: float, tasks: Sequence[Task]) -> None:
         """Count tasks that were put, including those turned away."""
@@ -121,30 +122,35 @@ class FlowMeter:
             if self._counts_groups:
                 for task in tasks:
                     self._counter.offered_by(task.group, now)
-        self._flush_if_due(now)
+        if now >= self._flush_at:
+            self._flush_or_begin(now)
 
     def served(self, now: float, *, in_time: bool) -> None:
         """Count a task that was done."""
         with self._lock:
             self._counter.served(now, in_time=in_time)
-        self._flush_if_due(now)
+        if now >= self._flush_at:
+            self._flush_or_begin(now)
 
     def shed_early(self, now: float, count: int) -> None:
         """Count tasks that were shed before their deadline."""
         with self._lock:
             self._counter.shed_early(now, count)
-        self._flush_if_due(now)
+        if now >= self._flush_at:
+            self._flush_or_begin(now)
 
     def turned_away(self, now: float, reason: ShedReason, count: int) -> None:
         """Count tasks that admission control rejected."""
         with self._lock:
             self._turned_away[reason.value] += count
-        self._flush_if_due(now)
+        if now >= self._flush_at:
+            self._flush_or_begin(now)
 
-    def _flush_if_due(self, now: float) -> None:
-        if self._flushed_at is None:
-            self._flushed_at = now
-        if now - self._flushed_at >= self._flush_seconds:
+    def _flush_or_begin(self, now: float) -> None:
+        """Write the counts, or, if this is the first one, note when to."""
+        if self.is_unused:
+            self._flush_at = now + self._flush_seconds
+        else:
             self.flush(now)
 
     def flush(self, now: float) -> None:
@@ -152,7 +158,7 @@ class FlowMeter:
         with self._lock:
             windows = self._counter.take()
             turned_away, self._turned_away = self._turned_away, Counter()
-            self._flushed_at = now
+            self._flush_at = now + self._flush_seconds
         if turned_away and not self._written(REFUSED, turned_away, None):
             with self._lock:
                 self._turned_away.update(turned_away)
@@ -193,6 +199,9 @@ class SharedReserve:
 
     A fixed reserve is in the rules. A quantile is learnt by all workers together: each adds the service
     times it saw to a shared record, and continues with what all of them saw.
+
+    Attributes:
+        learns: Whether the reserve depends on the service times.
     """
 
     def __init__(self, store: Store, queue: str, rules: OverloadRules) -> None:
@@ -207,6 +216,7 @@ class SharedReserve:
         self._queue = queue
         self._lock = threading.Lock()
         self._reserve = LearnedReserve(rules.new_reserve)
+        self.learns = self._reserve.next_sync < math.inf
         self._skipped = SkippedTasks(rules.order)
 
     def observe(self, service_seconds: float) -> None:
@@ -214,9 +224,9 @@ class SharedReserve:
         with self._lock:
             self._reserve.observe(service_seconds)
 
-    def seconds(self, now: float) -> float:
-        """Return the reserve, after a sync with other workers if one is due."""
-        if now >= self._reserve.next_sync:
+    def seconds(self, clock: Callable[[], float]) -> float:
+        """Return the reserve, after a sync with other workers if one is due; only then is the time read."""
+        if self.learns and (now := clock()) >= self._reserve.next_sync:
             self.sync(now)
         return self._reserve.seconds
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from types_boto3_dynamodb import DynamoDBClient
 
-    from freshq.stores.claim_request import ClaimMoment, ClaimRequest
+    from freshq.model.lifecycle import ClaimMoment
+    from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.dynamodb.agenda import StaleTasks
     from freshq.stores.dynamodb.batches import Batches
     from freshq.stores.dynamodb.counts import WaitingTasks

@@ -25,8 +25,8 @@ from freshq.stores.dynamodb.keyspace import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from freshq.model.lifecycle import ClaimMoment
     from freshq.stores.base import Guard
-    from freshq.stores.claim_request import ClaimMoment
     from freshq.stores.dynamodb.keyspace import Keyspace
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"

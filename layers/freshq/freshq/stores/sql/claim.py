@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from typing_extensions import override
 
-from freshq.model.lifecycle import claim_times
+from freshq.model.lifecycle import claimed
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.sql.agenda import StaleTasks
@@ -25,8 +24,9 @@ from freshq.stores.sql.statements import TAKEN, Conditions, Statements
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from freshq.model.lifecycle import ClaimMoment
     from freshq.model.task import Task
-    from freshq.stores.claim_request import ClaimMoment, ClaimRequest
+    from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.lines import Line
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.lines import Window
@@ -388,22 +388,6 @@ def position(each: Stored) -> tuple[float, str]:
     return each.task.created, each.task.task_id
 
 
-def as_taken(each: Stored, request: ClaimRequest, moment: ClaimMoment) -> Stored:
-    """Return a candidate as it is once the claim has taken it."""
-    task = replace(
-        each.task,
-        status=TaskStatus.TAKEN,
-        updated=moment.now,
-        attempts=each.task.attempts + 1,
-        lease_token=request.tokens[0],
-        lease_until=moment.lease_until,
-        expires=moment.expires,
-        request_token=request.tokens[0],
-        **claim_times(each.task, moment.now),
-    )
-    return Stored(task, each.problem)
-
-
 class ClaimPart(Candidates):
     """Claims tasks."""
 
@@ -590,7 +574,7 @@ class ClaimPart(Candidates):
             return []
         listed = {"of_queue": request.queue, "ids": [each.task.task_id for each in chosen]}
         connection.execute(self.claim_sql.take, listed | taken_parameters(request, moment))
-        return [as_taken(each, request, moment) for each in chosen]
+        return [Stored(claimed(each.task, moment, request.tokens[0]), each.problem) for each in chosen]
 
     def _claimed_earlier(
         self, connection: sa.Connection, request: ClaimRequest, first: ClaimMoment

@@ -14,9 +14,10 @@ from freshq.errors import LeaseLost, StoreError
 from freshq.model.answers import Busy, Reject, Retry, error_text
 from freshq.model.checks import checked_error, checked_result
 from freshq.model.codec import encoded
+from freshq.model.lifecycle import claimed
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard, HeldTask, Transactions
-from freshq.stores.sql.claim import as_taken, is_in_time
+from freshq.stores.sql.claim import is_in_time
 from freshq.stores.sql.engine import default_settings
 from freshq.stores.sql.put import as_dead_letter
 
@@ -128,7 +129,7 @@ class SqlTransactions(Transactions):
                 moment = request.moment()
                 if not is_in_time(each.task, moment):
                     continue
-                taken = as_taken(each, request, moment).task
+                taken = claimed(each.task, moment, request.tokens[0])
                 if each.problem is not None:
                     changed: Task | None = as_dead_letter(taken, each.problem, context.now())
                 else:
