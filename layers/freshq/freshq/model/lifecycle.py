@@ -80,11 +80,7 @@ class Lifecycle:
         config = self.config
         max_age_seconds = config.max_age_seconds
         if new.max_age_seconds is not None:
-            if new.max_age_seconds > max_age_seconds:
-                allowed = f"must be at most the queue's {max_age_seconds}"
-                msg = f"{where}max_age_seconds: {allowed}, got {new.max_age_seconds}"
-                raise ValueError(msg)
-            max_age_seconds = new.max_age_seconds
+            max_age_seconds = _within(max_age_seconds, new.max_age_seconds, where)
         first_due = _first_due(new, now, where) if new.delay_seconds or new.at is not None else None
         deadline = round((now if first_due is None else first_due) + max_age_seconds, 6)
         # Tasks with the same delay keep the order in which they were put.
@@ -301,6 +297,15 @@ class Lifecycle:
         changes["expires"] = ceil(useful_until + self.config.retention_seconds)
         changes["request_token"] = request_token or new_token()
         return advance(task, verb, to, now, **changes)
+
+
+def _within(limit_seconds: float, max_age_seconds: float, where: str) -> float:
+    """Return the max age of a new task, checked."""
+    if max_age_seconds > limit_seconds:
+        allowed = f"must be at most the queue's {limit_seconds}"
+        msg = f"{where}max_age_seconds: {allowed}, got {max_age_seconds}"
+        raise ValueError(msg)
+    return max_age_seconds
 
 
 def _first_due(new: NewTask, now: float, where: str) -> float | None:

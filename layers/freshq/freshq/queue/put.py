@@ -142,35 +142,51 @@ class Putting(Verbs):
         on_conflict: OnConflict | None,
         connection: Connection | None,
     ) -> list[Receipt]:
-        """Write the tasks that are admitted; return the receipts."""
+        """Write tasks; return the receipts."""
         core = self._core
-        has_door = core.admission is not None or core.backlog is not None
-        rejections = self._rejections(tasks, now) if has_door else {}
-        admitted = [task for index, task in enumerate(tasks) if index not in rejections]
-        results = core.write(admitted, on_conflict, connection) if admitted else []
-        core.meter.offered(now, tasks)
-        answers = [_answer(task, result) for task, result in zip(admitted, results, strict=True)]
-        if has_door:
-            self._make_room(answers, now)
-            written = iter(answers)
-            answers = [rejections.get(index) or next(written) for index in range(len(tasks))]
+        if core.admission is not None or core.backlog is not None:
+            answers = self._admitted(tasks, now, on_conflict, connection)
+        else:
+            answers = self._answers(tasks, on_conflict, connection)
+            core.meter.offered(now, tasks)
         return receipts_of(answers, [task.task_id for task in tasks])
 
-    def _rejections(self, tasks: Sequence[Task], now: float) -> dict[int, Overloaded]:
-        """Return why tasks are rejected, by their places; count the rejections."""
+    def _answers(
+        self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection | None
+    ) -> list[Receipt | FreshqError]:
+        results = self._core.write(tasks, on_conflict, connection) if tasks else []
+        return [_answer(task, result) for task, result in zip(tasks, results, strict=True)]
+
+    def _admitted(
+        self,
+        tasks: Sequence[Task],
+        now: float,
+        on_conflict: OnConflict | None,
+        connection: Connection | None,
+    ) -> list[Receipt | FreshqError]:
+        """Write the tasks that the rules admit; return for each its receipt or its error."""
+        rejections = self._rejections(tasks, now)
+        admitted = [task for task, rejection in zip(tasks, rejections, strict=True) if rejection is None]
+        answers = self._answers(admitted, on_conflict, connection)
+        self._core.meter.offered(now, tasks)
+        self._make_room(answers, now)
+        written = iter(answers)
+        return [rejection or next(written) for rejection in rejections]
+
+    def _rejections(self, tasks: Sequence[Task], now: float) -> list[Overloaded | None]:
+        """Return why each task is rejected, None for those that are admitted; count the rejections."""
         core = self._core
-        found: dict[int, Overloaded | None] = {}
+        rejections: list[Overloaded | None] = [None] * len(tasks)
         if core.admission is not None:
-            found = {index: core.admission.rejection(task, now) for index, task in enumerate(tasks)}
+            rejections = [core.admission.rejection(task, now) for task in tasks]
         if core.backlog is not None:
-            left = [index for index in range(len(tasks)) if found.get(index) is None]
+            left = [index for index, rejection in enumerate(rejections) if rejection is None]
             by_backlog = core.backlog.rejections([tasks[index] for index in left], now)
-            found |= zip(left, by_backlog, strict=True)
-            full = sum(rejection is not None for rejection in by_backlog)
-            if full:
-                core.meter.shed_early(now, full)
-        rejections = {index: rejection for index, rejection in found.items() if rejection is not None}
-        for rejection in rejections.values():
+            for index, rejection in zip(left, by_backlog, strict=True):
+                rejections[index] = rejection
+            if any(by_backlog):
+                core.meter.shed_early(now, len([*filter(None, by_backlog)]))
+        for rejection in filter(None, rejections):
             core.meter.turned_away(now, ShedReason(rejection.reason), 1)
         return rejections
 
