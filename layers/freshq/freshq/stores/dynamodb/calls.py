@@ -6,6 +6,7 @@ import random
 import re
 import time
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from botocore.config import Config
@@ -24,10 +25,10 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from freshq.errors import FreshqError, StoreError, TableMissing, Throttled, Unreachable, needs, quoted
 from freshq.policy.retry import Backoff, CallRetry
-from freshq.stores.dynamodb.keyspace import KEY, RECORD, Names
+from freshq.stores.dynamodb.keyspace import EXPRESSIONS, EXPRESSIONS_CACHED, KEY, RECORD, Names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import boto3
     from types_boto3_dynamodb import DynamoDBClient
@@ -55,6 +56,9 @@ REFUSED_CODES: Final = frozenset(
     }
 )
 CONNECTION_CODES: Final = REFUSED_CODES | {"InternalFailure", "InternalServerError", "ServiceUnavailable"}
+SDK_ERRORS: Final = (ClientError, BotoCoreError)
+# No reply came: the call may have been carried out.
+LOST_REPLIES: Final = (BotoConnectionError, HTTPClientError)
 # The SDK raises them before it calls DynamoDB.
 UNCONFIGURED: Final = (NoCredentialsError, NoRegionError, PartialCredentialsError, ProfileNotFound)
 HOW_TO_CONFIGURE: Final = "set the region and the credentials, such as by AWS_REGION and AWS_PROFILE"
@@ -141,6 +145,8 @@ class TableCalls:
         self.client = client
         self.table = table
         self.names = names or Names()
+        self._is_attached = self.names.is_attached
+        self._names_in = lru_cache(maxsize=EXPRESSIONS_CACHED)(self.names.names_in)
 
     def put(self, item: Item, condition: Item | None = None) -> None:
         """Write an item.
@@ -152,12 +158,10 @@ class TableCalls:
         Raises:
             ConditionFailed: If the condition did not hold, unless an earlier try of this write made the item.
         """
-        token = item["requestToken"]["S"]
         try:
-            arguments = self._conditional({"Item": item, **(condition or {})})
-            self._write(lambda: self.client.put_item(TableName=self.table, **arguments))
+            self._write(self.client.put_item, {"Item": item, **(condition or {})})
         except ConditionFailed as failed:
-            if not made_by(failed.item, token):
+            if not made_by(failed.item, item["requestToken"]["S"]):
                 raise
 
     def update(self, arguments: Item) -> Item | None:
@@ -169,17 +173,13 @@ class TableCalls:
         Raises:
             ConditionFailed: If the condition did not hold, unless an earlier try of this write made the item.
         """
-        token = arguments["ExpressionAttributeValues"][":requestToken"]["S"]
         try:
-            conditional = self._conditional(arguments)
-            response = self._write(
-                lambda: self.client.update_item(TableName=self.table, ReturnValues="ALL_NEW", **conditional)
-            )
+            response = self._write(self.client.update_item, {**arguments, "ReturnValues": "ALL_NEW"})
         except ConditionFailed as failed:
-            if not made_by(failed.item, token):
+            if not made_by(failed.item, arguments["ExpressionAttributeValues"][":requestToken"]["S"]):
                 raise
             return failed.item
-        return self.names.from_table(response["Attributes"])
+        return self._own(response["Attributes"])
 
     def delete(self, item_id: str, condition: Item | None = None) -> None:
         """Delete an item; a missing one is no error.
@@ -187,14 +187,13 @@ class TableCalls:
         Raises:
             ConditionFailed: If the condition did not hold.
         """
-        arguments = self.names.arguments({"Key": {KEY: {"S": item_id}}, **(condition or {})})
-        self._write(lambda: self.client.delete_item(TableName=self.table, **arguments))
+        self._write(self.client.delete_item, {"Key": {KEY: {"S": item_id}}, **(condition or {})})
 
     def get(self, item_id: str) -> Item | None:
         """Return an item, strongly consistent; None if it does not exist."""
         with translated(self.table):
             response = self.client.get_item(TableName=self.table, Key=self._key(item_id), ConsistentRead=True)
-        return self.names.from_table(response["Item"]) if "Item" in response else None
+        return self._own(response["Item"]) if "Item" in response else None
 
     def get_many(self, item_ids: Sequence[str]) -> list[Item]:
         """Return those of the items that exist, strongly consistent, in no particular order."""
@@ -204,7 +203,7 @@ class TableCalls:
             response = self.client.batch_get_item(
                 RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}}
             )
-            found.extend(map(self.names.from_table, response["Responses"].get(self.table, [])))
+            found.extend(map(self._own, response["Responses"].get(self.table, [])))
             left = response["UnprocessedKeys"].get(self.table)
             return left["Keys"] if left else []
 
@@ -223,44 +222,55 @@ class TableCalls:
 
     def query(self, arguments: Item) -> Item:
         """Return one page of a Query."""
-        with translated(self.table):
-            page: Item = dict(self.client.query(TableName=self.table, **self.names.arguments(arguments)))
-        page["Items"] = list(map(self.names.from_table, page.get("Items", [])))
-        if "LastEvaluatedKey" in page:
-            page["LastEvaluatedKey"] = self._key_from_table(page["LastEvaluatedKey"])
+        try:
+            page: Item = dict(self.client.query(**self._arguments(arguments)))
+        except SDK_ERRORS as error:
+            raise freshq_error(error, self.table) from error
+        if self._is_attached:
+            page["Items"] = list(map(self.names.from_table, page.get("Items", [])))
+            if "LastEvaluatedKey" in page:
+                key = self.names.from_table(page["LastEvaluatedKey"])
+                page["LastEvaluatedKey"] = {name: value for name, value in key.items() if name != RECORD}
         return page
 
     def scan(self, arguments: Item) -> Iterator[Item]:
         """Yield the items of a strongly consistent Scan, page by page."""
-        pages = self.client.get_paginator("scan").paginate(
-            TableName=self.table, ConsistentRead=True, **self.names.arguments(arguments)
-        )
+        pages = self.client.get_paginator("scan").paginate(ConsistentRead=True, **self._arguments(arguments))
         iterator = iter(pages)
         while True:
             with translated(self.table):
                 page = next(iterator, None)
             if page is None:
                 return
-            yield from map(self.names.from_table, page["Items"])
+            yield from map(self._own, page["Items"])
+
+    def _arguments(self, arguments: Item) -> Item:
+        """Return the arguments of a call under the names in the table."""
+        names = self._names_in(*map(arguments.get, EXPRESSIONS))
+        if self._is_attached:
+            arguments = self.names.arguments(arguments)
+        return {"TableName": self.table, **arguments, **names}
 
     def _key(self, item_id: str) -> Item:
         return self.names.key_to_table({KEY: {"S": item_id}})
 
-    def _key_from_table(self, key: Item) -> Item:
-        return {name: value for name, value in self.names.from_table(key).items() if name != RECORD}
+    def _own(self, item: Mapping[str, Any]) -> Item:
+        """Return an item under freshq's own names."""
+        return self.names.from_table(item) if self._is_attached else dict(item)
 
-    def _conditional(self, arguments: Item) -> Item:
-        return {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **self.names.arguments(arguments)}
-
-    def _write(self, send: Callable[[], Any]) -> Any:
-        """Send a conditional write; a repeated one finds what the first did."""
+    def _write(self, send: Callable[..., Any], arguments: Item) -> Any:
+        """Send a conditional write. If no reply comes, send it once more: it then finds what it did."""
+        arguments = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", **self._arguments(arguments)}
         try:
-            with translated(self.table):
-                return sent_despite_lost_reply(send)
-        except ConditionFailed as failed:
-            if failed.item is not None:
-                failed.item = self.names.from_table(failed.item)
-            raise
+            try:
+                return send(**arguments)
+            except LOST_REPLIES:
+                return send(**arguments)
+        except SDK_ERRORS as error:
+            failure = freshq_error(error, self.table)
+            if isinstance(failure, ConditionFailed) and failure.item is not None:
+                failure.item = self._own(failure.item)
+            raise failure from error
 
     def _in_batches(self, entries: list[Item], size: int, send: Callable[[Any], Any]) -> None:
         """Send entries in batches; `send` returns those of a batch that stayed unprocessed."""
@@ -286,7 +296,7 @@ def sent_despite_lost_reply(send: Callable[[], T]) -> T:
     """
     try:
         return send()
-    except (BotoConnectionError, HTTPClientError):
+    except LOST_REPLIES:
         return send()
 
 
@@ -310,20 +320,28 @@ def translated(table: str) -> Iterator[None]:
     """Turn the errors of the SDK into freshq's."""
     try:
         yield
-    except ClientError as error:
-        raise _translated_client_error(error, table) from error
-    except WaiterError as error:
-        msg = f"table {table!r}: not ready in time ({error})"
-        raise StoreError(msg) from error
-    except ParamValidationError as error:
-        msg = f"table {table!r}: not sent, the SDK rejected it: {error}"
-        raise StoreError(msg) from error
-    except UNCONFIGURED as error:
-        msg = f"table {table!r}: DynamoDB was not called ({error}); {HOW_TO_CONFIGURE}"
-        raise Unreachable(msg) from error
-    except BotoCoreError as error:
-        msg = f"table {table!r}: DynamoDB did not answer ({error}); check network, region and credentials"
-        raise Unreachable(msg) from error
+    except SDK_ERRORS as error:
+        raise freshq_error(error, table) from error
+
+
+def freshq_error(error: Exception, table: str) -> FreshqError:
+    """Return freshq's error for one of the SDK's.
+
+    Args:
+        error: The error of the SDK.
+        table: Name of the table, for the message.
+    """
+    if isinstance(error, ClientError):
+        return _translated_client_error(error, table)
+    if isinstance(error, WaiterError):
+        return StoreError(f"table {table!r}: not ready in time ({error})")
+    if isinstance(error, ParamValidationError):
+        return StoreError(f"table {table!r}: not sent, the SDK rejected it: {error}")
+    if isinstance(error, UNCONFIGURED):
+        return Unreachable(f"table {table!r}: DynamoDB was not called ({error}); {HOW_TO_CONFIGURE}")
+    return Unreachable(
+        f"table {table!r}: DynamoDB did not answer ({error}); check network, region and credentials"
+    )
 
 
 def _translated_client_error(error: ClientError, table: str) -> FreshqError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from freshq.errors import DamagedTaskError
 from freshq.model.new_task import RESERVED_ID_PREFIX
@@ -12,6 +13,7 @@ from freshq.model.task import LIVE, Task, TaskStatus
 from freshq.model.validation import json_text
 from freshq.policy.shedding import ShedReason
 from freshq.stores.dynamodb.keyspace import (
+    EXPRESSIONS_CACHED,
     KEY,
     MISSING,
     POSITION,
@@ -19,7 +21,6 @@ from freshq.stores.dynamodb.keyspace import (
     Item,
     milliseconds,
     plain_values,
-    seconds,
 )
 
 if TYPE_CHECKING:
@@ -31,35 +32,92 @@ if TYPE_CHECKING:
 
 LEASE_PREFIX: Final = f"{RESERVED_ID_PREFIX}lease#"
 CONTROL_PREFIX: Final = f"{RESERVED_ID_PREFIX}control#"
-
+ONE: Final[Item] = {"N": "1"}
+PENDING: Final[Item] = {"S": TaskStatus.PENDING.value}
+TAKEN: Final[Item] = {"S": TaskStatus.TAKEN.value}
+# The condition of a claim.
+CLAIMABLE: Final = (
+    "#taskStatus = :pending AND #taskQueue = :queue AND #deadline > :deadlineAfter "
+    "AND #taskCreated > :createdAfter AND (attribute_not_exists(#notBefore) OR #notBefore <= :now)"
+)
 logger = logging.getLogger(__name__)
+
+
+class StoredField(NamedTuple):
+    """How one field of a task is stored.
+
+    Attributes:
+        field: Name of the field of `Task`.
+        name: Name of the attribute.
+        kind: How the value is written: TEXT, WHOLE, REAL, TIME or JSON.
+        required: Whether every task has it.
+    """
+
+    field: str
+    name: str
+    kind: int
+    required: bool = False
+
+
+TEXT: Final = 0
+WHOLE: Final = 1
+REAL: Final = 2
+# Milliseconds, with microseconds as the fraction.
+TIME: Final = 3
+JSON: Final = 4
+# What a change of a task may change, besides its index keys.
+MUTABLE_FIELDS: Final = (
+    StoredField("status", "taskStatus", TEXT, required=True),
+    StoredField("created", "taskCreated", TIME, required=True),
+    StoredField("updated", "taskUpdated", TIME, required=True),
+    StoredField("deadline", "deadline", TIME, required=True),
+    StoredField("expires", "ttl", WHOLE),
+    StoredField("request_token", "requestToken", TEXT, required=True),
+    StoredField("priority", "priority", WHOLE, required=True),
+    StoredField("attempts", "attempts", WHOLE, required=True),
+    StoredField("lease_token", "leaseToken", TEXT),
+    StoredField("error", "error", TEXT),
+    StoredField("result", "result", JSON),
+    StoredField("shed_reason", "shedReason", TEXT),
+    StoredField("not_before", "notBefore", TIME),
+    StoredField("lease_until", "leaseUntil", TIME),
+    StoredField("put_at", "putAt", TIME),
+    StoredField("first_due", "firstDue", TIME),
+    StoredField("first_claim_at", "firstClaimAt", TIME),
+    StoredField("last_claim_at", "lastClaimAt", TIME),
+    StoredField("dead_at", "deadAt", TIME),
+    StoredField("progress_fraction", "progressFraction", REAL),
+    StoredField("progress_step", "progressStep", TEXT),
+)
+# What only a put sets, besides the payload.
+PUT_FIELDS: Final = (
+    StoredField("task_id", "taskId", TEXT, required=True),
+    StoredField("queue", "taskQueue", TEXT, required=True),
+    StoredField("group", "taskGroup", TEXT),
+    StoredField("kind", "taskKind", TEXT),
+    StoredField("trace_context", "traceContext", TEXT),
+)
+
+
+def attributes(task: Task, fields: Iterable[StoredField]) -> Item:
+    """Return the attributes that hold some fields of a task; None for a field that it does not have."""
+    found: Item = {}
+    for field, name, kind, _required in fields:
+        value = getattr(task, field)
+        if value is None:
+            found[name] = None
+        elif kind == TIME:
+            found[name] = {"N": f"{value * 1000:.3f}"}
+        elif kind == TEXT:
+            found[name] = {"S": str(value)}
+        else:
+            found[name] = {"S": json_text(value)} if kind == JSON else {"N": str(value)}
+    return found
 
 
 def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
     """Return the attributes that a change may change, index keys included; None for those to remove."""
-    changes = {
-        "taskStatus": {"S": task.status.value},
-        "taskCreated": milliseconds(task.created),
-        "taskUpdated": milliseconds(task.updated),
-        "deadline": milliseconds(task.deadline),
-        "ttl": {"N": str(task.expires)},
-        "requestToken": {"S": task.request_token},
-        "priority": {"N": str(task.priority)},
-        "attempts": {"N": str(task.attempts)},
-        "leaseToken": None if task.lease_token is None else {"S": task.lease_token},
-        "error": None if task.error is None else {"S": task.error},
-        "result": None if task.result is None else {"S": json_text(task.result)},
-        "shedReason": None if task.shed_reason is None else {"S": task.shed_reason.value},
-        "notBefore": _optional_milliseconds(task.not_before),
-        "leaseUntil": _optional_milliseconds(task.lease_until),
-        "putAt": _optional_milliseconds(task.put_at),
-        "firstDue": _optional_milliseconds(task.first_due),
-        "firstClaimAt": _optional_milliseconds(task.first_claim_at),
-        "lastClaimAt": _optional_milliseconds(task.last_claim_at),
-        "deadAt": _optional_milliseconds(task.dead_at),
-        "progressFraction": None if task.progress_fraction is None else {"N": str(task.progress_fraction)},
-        "progressStep": None if task.progress_step is None else {"S": task.progress_step},
-    } | keyspace.index_attributes(task)
+    changes = attributes(task, MUTABLE_FIELDS) | keyspace.index_attributes(task)
     if keyspace.is_attached:
         del changes["ttl"]
     return changes
@@ -67,16 +125,9 @@ def mutable_attributes(task: Task, keyspace: Keyspace) -> Item:
 
 def encode(task: Task, keyspace: Keyspace) -> Item:
     """Return the whole item of a task."""
-    item = mutable_attributes(task, keyspace) | {
-        "taskId": {"S": task.task_id},
-        "taskQueue": {"S": task.queue},
-        "payload": {"S": json_text(task.payload)},
-        # A repeated put recognizes its task by it, even after a worker changed the task.
-        "putToken": {"S": task.request_token},
-        "taskGroup": None if task.group is None else {"S": task.group},
-        "taskKind": None if task.kind is None else {"S": task.kind},
-        "traceContext": None if task.trace_context is None else {"S": task.trace_context},
-    }
+    item = attributes(task, MUTABLE_FIELDS + PUT_FIELDS) | keyspace.index_attributes(task)
+    # A repeated put recognizes its task by the token, even after a worker changed the task.
+    item |= {"payload": {"S": json_text(task.payload)}, "putToken": item["requestToken"]}
     return {name: value for name, value in item.items() if value is not None}
 
 
@@ -119,58 +170,37 @@ def decode(item: Item) -> Task:
 def _decoded(item: Item) -> Task:
     if item.get(POSITION) == MISSING and item["taskStatus"]["S"] in LIVE:
         raise KeyError(POSITION)  # no index would list it
-    return Task(
-        task_id=item["taskId"]["S"],
-        queue=item["taskQueue"]["S"],
-        status=TaskStatus(item["taskStatus"]["S"]),
-        created=seconds(item["taskCreated"]),
-        updated=seconds(item["taskUpdated"]),
-        deadline=seconds(item["deadline"]),
-        expires=int(item["ttl"]["N"]) if "ttl" in item else 0,
-        request_token=item["requestToken"]["S"],
-        payload=_payload(item),
-        priority=int(item["priority"]["N"]),
-        group=_optional_text(item, "taskGroup"),
-        attempts=int(item["attempts"]["N"]),
-        not_before=_optional_seconds(item, "notBefore"),
-        lease_token=_optional_text(item, "leaseToken"),
-        lease_until=_optional_seconds(item, "leaseUntil"),
-        error=_optional_text(item, "error"),
-        result=json.loads(item["result"]["S"]) if "result" in item else None,
-        shed_reason=ShedReason(item["shedReason"]["S"]) if "shedReason" in item else None,
-        version=version_of(item),
-        put_at=_optional_seconds(item, "putAt"),
-        first_due=_optional_seconds(item, "firstDue"),
-        kind=_optional_text(item, "taskKind"),
-        first_claim_at=_first_claim_at(item),
-        last_claim_at=_optional_seconds(item, "lastClaimAt"),
-        dead_at=_optional_seconds(item, "deadAt"),
-        progress_fraction=float(item["progressFraction"]["N"]) if "progressFraction" in item else None,
-        progress_step=_optional_text(item, "progressStep"),
-        trace_context=_optional_text(item, "traceContext"),
-    )
+    found = _stored_fields(item)
+    # A claim writes only its own time, as a statement of PartiQL cannot say "if there is none". So the first
+    # claim is the last one until the next change writes both.
+    found.setdefault("first_claim_at", found.get("last_claim_at"))
+    found["status"] = TaskStatus(found["status"])
+    if "shed_reason" in found:
+        found["shed_reason"] = ShedReason(found["shed_reason"])
+    return Task(**found, payload=_payload(item), version=version_of(item))
 
 
-def _first_claim_at(item: Item) -> float | None:
-    """Return when a task was claimed first.
+def _stored_fields(item: Item) -> dict[str, Any]:
+    """Return the fields of a task that its attributes hold.
 
-    A claim writes only its own time, as a statement of PartiQL cannot say "if there is none". So the first
-    claim is the last one until the next change writes both.
+    Raises:
+        KeyError: If an attribute is missing that every task has.
     """
-    return _optional_seconds(item, "firstClaimAt" if "firstClaimAt" in item else "lastClaimAt")
-
-
-def _optional_milliseconds(seconds: float | None) -> Item | None:
-    return None if seconds is None else milliseconds(seconds)
-
-
-def _optional_text(item: Item, name: str) -> str | None:
-    text: str | None = item[name]["S"] if name in item else None
-    return text
-
-
-def _optional_seconds(item: Item, name: str) -> float | None:
-    return seconds(item[name]) if name in item else None
+    found: dict[str, Any] = {"expires": 0}
+    for field, name, kind, required in MUTABLE_FIELDS + PUT_FIELDS:
+        value = item.get(name)
+        if value is None:
+            if required:
+                raise KeyError(name)
+        elif kind == TEXT:
+            found[field] = value["S"]
+        elif kind == TIME:
+            found[field] = round(float(value["N"]) / 1000, 6)
+        elif kind == JSON:
+            found[field] = json.loads(value["S"])
+        else:
+            found[field] = int(value["N"]) if kind == WHOLE else float(value["N"])
+    return found
 
 
 def _payload(item: Item) -> Any:
@@ -194,13 +224,28 @@ def update_arguments(task_id: str, changes: Mapping[str, Item | None], added: st
         added: The attributes to increment, as an ADD clause without its keyword.
     """
     values: Item = {f":{name}": value for name, value in changes.items() if value is not None}
+    removed = tuple(name for name, value in changes.items() if value is None)
     if added:
-        values[":one"] = {"N": "1"}
+        values[":one"] = ONE
     return {
         "Key": {KEY: {"S": task_id}},
-        "UpdateExpression": _clauses(changes) + (f" ADD {added}" if added else ""),
+        "UpdateExpression": _update_expression(tuple(changes), removed, added),
         "ExpressionAttributeValues": values,
     }
+
+
+@lru_cache(maxsize=EXPRESSIONS_CACHED)
+def _update_expression(changed: tuple[str, ...], removed: tuple[str, ...], added: str) -> str:
+    """Return an update expression.
+
+    Args:
+        changed: The names of all attributes that it changes.
+        removed: Those of them that it removes.
+        added: The attributes to increment, as an ADD clause without its keyword.
+    """
+    assigned = ", ".join([f"#{name} = :{name}" for name in changed if name not in removed])
+    clauses = {"SET": assigned, "REMOVE": ", ".join([f"#{name}" for name in removed]), "ADD": added}
+    return " ".join([f"{keyword} {clause}" for keyword, clause in clauses.items() if clause])
 
 
 def conditioned(arguments: Item, conditions: Iterable[str], values: Item) -> Item:
@@ -216,14 +261,6 @@ def version_count(keyspace: Keyspace) -> str:
     return "#version :one" if keyspace.is_attached else ""
 
 
-def _clauses(changes: Mapping[str, Item | None]) -> str:
-    assigned = [f"#{name} = :{name}" for name, value in changes.items() if value is not None]
-    removed = [f"#{name}" for name, value in changes.items() if value is None]
-    return ("SET " + ", ".join(assigned) if assigned else "") + (
-        " REMOVE " + ", ".join(removed) if removed else ""
-    )
-
-
 def replace_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
     """Return the arguments of the UpdateItem that stores a new version of a task if a guard holds."""
     condition, values = _guarded(task, guard)
@@ -235,11 +272,7 @@ def replace_arguments(task: Task, guard: Guard, keyspace: Keyspace) -> Item:
 def delete_condition(task: Task, guard: Guard) -> Item:
     """Return the condition of a DeleteItem that deletes a task if a guard holds."""
     condition, values = _guarded(task, guard)
-    return {
-        "ConditionExpression": condition,
-        "ExpressionAttributeValues": values,
-        "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-    }
+    return {"ConditionExpression": condition, "ExpressionAttributeValues": values}
 
 
 def _guarded(task: Task, guard: Guard) -> tuple[str, Item]:
@@ -260,34 +293,31 @@ def claim_arguments(task_id: str, token: str, queue: str, moment: ClaimMoment, k
 
     The lease token is also the request token, so that a claim repeated after a lost reply is recognized.
     """
+    now = milliseconds(moment.now)
     changes: Item = {
-        "taskStatus": {"S": TaskStatus.TAKEN.value},
-        "taskUpdated": milliseconds(moment.now),
+        "taskStatus": TAKEN,
+        "taskUpdated": now,
         "leaseToken": {"S": token},
         "leaseUntil": milliseconds(moment.lease_until),
         "ttl": {"N": str(moment.expires)},
         "requestToken": {"S": token},
-        "lastClaimAt": milliseconds(moment.now),
+        "lastClaimAt": now,
         "pendingShard": None,
         "dueShard": None,
         "dueAt": None,
         "notBefore": None,
     }
+    added = "#attempts :one"
     if keyspace.is_attached:
         del changes["ttl"]
-    counted = ", ".join(filter(None, ["#attempts :one", version_count(keyspace)]))
-    conditions = [
-        "#taskStatus = :pending",
-        "#taskQueue = :queue",
-        "#deadline > :deadlineAfter",
-        "#taskCreated > :createdAfter",
-        "(attribute_not_exists(#notBefore) OR #notBefore <= :now)",
-    ]
-    values: Item = {
-        ":pending": {"S": TaskStatus.PENDING.value},
+        added += ", #version :one"
+    arguments = update_arguments(task_id, changes, added)
+    arguments["ConditionExpression"] = CLAIMABLE
+    arguments["ExpressionAttributeValues"] |= {
+        ":pending": PENDING,
         ":queue": {"S": queue},
-        ":now": milliseconds(moment.now),
+        ":now": now,
         ":createdAfter": milliseconds(moment.created_after),
         ":deadlineAfter": milliseconds(moment.deadline_after),
     }
-    return conditioned(update_arguments(task_id, changes, counted), conditions, values)
+    return arguments

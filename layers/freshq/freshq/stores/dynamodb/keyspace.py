@@ -41,13 +41,15 @@ ATTACHED_INDEX_PREFIX: Final = "freshq-"
 # What a task has that no index can list: it is damaged.
 MISSING: Final[Item] = {}
 _NAME_MARK: Final = re.compile(r"#(\w+)")
-_EXPRESSIONS: Final = (
+EXPRESSIONS: Final = (
     "KeyConditionExpression",
     "FilterExpression",
     "ConditionExpression",
     "UpdateExpression",
     "ProjectionExpression",
 )
+# Expressions that are cached, and the names in them. A queue has a few dozen.
+EXPRESSIONS_CACHED: Final = 256
 _KEYS: Final = ("Key", "ExclusiveStartKey")
 OWN_KEY: Final = TableKey.named(KEY)
 STATUS_INDEX: Final = "status-created-index"
@@ -142,7 +144,7 @@ class Names:
         return own | {RECORD: {"M": record}}
 
     def arguments(self, arguments: Mapping[str, Any]) -> Item:
-        """Return the arguments of a call under the names in the table, with ExpressionAttributeNames."""
+        """Return the arguments of a call, its keys, item and index under the names in the table."""
         renamed = dict(arguments)
         for key in _KEYS:
             if key in renamed:
@@ -151,12 +153,17 @@ class Names:
             renamed["Item"] = self.to_table(renamed["Item"])
         if "IndexName" in renamed:
             renamed["IndexName"] = self.index(renamed["IndexName"])
-        marked = {
-            name for field in _EXPRESSIONS if field in renamed for name in _NAME_MARK.findall(renamed[field])
-        }
-        if marked:
-            renamed["ExpressionAttributeNames"] = {f"#{name}": self.attribute(name) for name in marked}
         return renamed
+
+    def names_in(self, *expressions: str | None) -> Item:
+        """Return the argument of a call that names the attributes in its expressions; empty for none."""
+        marks = sorted(set(_NAME_MARK.findall(" ".join(filter(None, expressions)))))
+        if not marks:
+            return {}
+        names = map(self.attribute, marks) if self.prefix else marks
+        return {
+            "ExpressionAttributeNames": {f"#{mark}": name for mark, name in zip(marks, names, strict=True)}
+        }
 
 
 def plain_values(record: Item) -> dict[str, Any]:
@@ -452,18 +459,16 @@ class Keyspace:
         A claimable task is in the status index, a delayed one in the due index, a stale one in neither. A
         dead letter is in the due index too: to find it otherwise, the whole table would have to be read.
         """
-        keys: Item = dict.fromkeys(("pendingShard", "dueShard", "dueAt"))
+        keys: Item = {"pendingShard": None, "dueShard": None, "dueAt": None}
         shard = self.shard_of(task.task_id)
         if task.status is TaskStatus.FAILURE:
-            return keys | {
-                "dueShard": {"S": self.dead(task.queue, shard)},
-                "dueAt": milliseconds(task.updated),
-            }
-        if task.status_at(task.updated) is not TaskStatus.PENDING:
-            return keys
-        if task.not_before is not None:
-            return keys | {
-                "dueShard": {"S": self.due(task.queue, shard)},
-                "dueAt": milliseconds(task.not_before),
-            }
-        return keys | {"pendingShard": {"S": self.pending(task.queue, (task.priority, task.group), shard)}}
+            keys["dueShard"] = {"S": self.dead(task.queue, shard)}
+            keys["dueAt"] = milliseconds(task.updated)
+        elif task.status is not TaskStatus.PENDING or task.deadline <= task.updated:
+            pass
+        elif task.not_before is not None:
+            keys["dueShard"] = {"S": self.due(task.queue, shard)}
+            keys["dueAt"] = milliseconds(task.not_before)
+        else:
+            keys["pendingShard"] = {"S": self.pending(task.queue, (task.priority, task.group), shard)}
+        return keys

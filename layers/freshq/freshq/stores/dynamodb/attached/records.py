@@ -87,7 +87,7 @@ class Records:
             condition["ConditionExpression"] += f" AND {_NOT_QUEUED}"
             condition["ExpressionAttributeValues"] = values
         try:
-            self.calls.delete(record_id, condition | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"})
+            self.calls.delete(record_id, condition)
         except ConditionFailed as failed:
             if failed.item is None:
                 raise TaskNotFound(record_id, queue, is_record=True) from None
