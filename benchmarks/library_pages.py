@@ -1,14 +1,14 @@
-"""The figures within the pages asyncio, cli and telemetry, made from the results of their parts."""
+"""The figures of asyncio, the command line and telemetry, as sections of a page."""
 
 from __future__ import annotations
 
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.sections import filled, paragraph, table
+from benchmarks.sections import Name, paragraph, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 SETTINGS: Final = {
     "off": "none",
@@ -24,19 +24,15 @@ QUEUES: Final = {
 }
 
 
-def asyncio_page(written: str, found: Mapping[str, Any]) -> str:
-    """Return docs/asyncio.md with the figures of `benchmarks.coroutines`."""
-    return filled(written, {("asyncio", "coroutines"): _coroutines(found)})
-
-
-def cli_page(written: str, found: Mapping[str, Any]) -> str:
-    """Return docs/cli.md with the figures of `benchmarks.cli`."""
-    return filled(written, {("cli", "commands"): _commands(found)})
-
-
-def telemetry_page(written: str, found: Mapping[str, Any]) -> str:
-    """Return docs/telemetry.md with the figures of `benchmarks.telemetry`."""
-    return filled(written, {("telemetry", "costs"): _telemetry(found["settings"])})
+def sections(
+    coroutines: Mapping[str, Any], commands: Mapping[str, Any], telemetry: Mapping[str, Any]
+) -> dict[Name, Iterable[str]]:
+    """Return the sections with the figures of `benchmarks.coroutines`, `cli` and `telemetry`."""
+    return {
+        ("asyncio", "coroutines"): _coroutines(coroutines),
+        ("cli", "commands"): _commands(commands),
+        ("telemetry", "costs"): _telemetry(telemetry["settings"]),
+    }
 
 
 def _coroutines(found: Mapping[str, Any]) -> Iterator[str]:

@@ -55,7 +55,7 @@ SEEDS: Final = range(1, 11)
 T_OF_TEN: Final = 2.262
 # So many service times make a simulation long beside its beginning.
 SECONDS: Final = 1000.0 * TASK_SECONDS
-SOURCE: Final = "freshq's ancestor"
+SOURCE: Final = "JavaScript prototype"
 RULES: Final = {name: OverloadRules(DEADLINE_SECONDS, order) for name, order in ORDERS.items()}
 TENANTS: Final = {
     "newest first, groups in turn": OverloadRules(DEADLINE_SECONDS, fair=True),
@@ -112,7 +112,7 @@ def by_load(service: ServiceDistribution = ServiceDistribution.DET) -> list[dict
 
 
 def by_load_uneven() -> list[dict[str, Any]]:
-    """Return the same of tasks that take unequal time; the ancestor's slots wait for the longest."""
+    """Return the same for tasks of unequal length; the prototype's slots wait for the longest."""
     return by_load(ServiceDistribution.EXP)
 
 

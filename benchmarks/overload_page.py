@@ -1,4 +1,4 @@
-"""The tables within docs/overload.md, made from the results of `benchmarks.overload` and of the simulator."""
+"""The tables of overload, made from the results of `benchmarks.overload` and of the simulator."""
 
 from __future__ import annotations
 
@@ -6,37 +6,33 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.overload_burst import FOLLOWED_SECONDS, RECOVERED_WITHIN, SEEDS
 from benchmarks.overload_setting import BURST_FACTOR, BURST_LOAD, BURST_SECONDS
-from benchmarks.sections import filled, paragraph, table
+from benchmarks.sections import Name, filled, paragraph, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 SHOWN_LOADS: Final = (0.5, 0.95, 1.1, 2.0, 5.0, 10.0)
 SHOWN_POLICY_LOADS: Final = (0.8, 0.95, 1.1, 2.0, 3.0, 10.0)
 
 
-def page(written: str, report: Mapping[str, Any], simulator: Mapping[str, Any]) -> str:
-    """Return the page with its tables updated.
-
-    Args:
-        written: The page.
-        report: The figures of `benchmarks.overload`.
-        simulator: Those of `benchmarks.simulator`.
+def page(written: str, report: Mapping[str, Any]) -> str:
+    """Return docs/overload.md with the figures of `benchmarks.overload` updated.
 
     Raises:
-        ValueError: If the page lacks the marks around a table.
+        ValueError: If the page lacks the marks around the table.
     """
-    return filled(
-        written,
-        {
-            ("overload", "orders"): _table(report["by_load"], "order", SHOWN_LOADS),
-            ("overload", "uneven"): _table(report["by_load_uneven"], "order", SHOWN_LOADS),
-            ("overload", "burst"): _burst(report["after_burst"]),
-            ("overload", "policies"): _table(report["by_policy"], "policy", SHOWN_POLICY_LOADS),
-            ("overload", "tenants"): _table(report["by_flood"], "tenants", SHOWN_LOADS),
-            ("simulator", "speed"): _speed(simulator),
-        },
-    )
+    return filled(written, {("overload", "orders"): _table(report["by_load"], "order", SHOWN_LOADS)})
+
+
+def sections(report: Mapping[str, Any], simulator: Mapping[str, Any]) -> dict[Name, Iterable[str]]:
+    """Return the other sections, from the figures of `benchmarks.overload` and `benchmarks.simulator`."""
+    return {
+        ("overload", "uneven"): _table(report["by_load_uneven"], "order", SHOWN_LOADS),
+        ("overload", "burst"): _burst(report["after_burst"]),
+        ("overload", "policies"): _table(report["by_policy"], "policy", SHOWN_POLICY_LOADS),
+        ("overload", "tenants"): _table(report["by_flood"], "tenants", SHOWN_LOADS),
+        ("simulator", "speed"): _speed(simulator),
+    }
 
 
 def _table(rows: Sequence[Mapping[str, Any]], kind: str, loads: Sequence[float]) -> list[str]:
@@ -54,10 +50,9 @@ def _burst(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     most, within = 100 / (BURST_LOAD * BURST_FACTOR), 100 * RECOVERED_WITHIN
     yield from paragraph(
         f"A load of {BURST_LOAD:g} of the capacity grows to {BURST_FACTOR:g} times that for "
-        f"{BURST_SECONDS:g} s: then at most {most:g} % can be done. The table shows what share of the tasks "
-        f"put then was done in time, over {len(SEEDS)} seeds with 95 % intervals. The last column says how "
-        f"long after the burst the share of each second is back within {within:g} points of the share before "
-        "it, for good."
+        f"{BURST_SECONDS:g} s: then at most {most:g} % can be done. The table shows the share of the tasks "
+        f"put in each period that was done in time, over {len(SEEDS)} seeds with 95 % intervals. Last "
+        f"column: seconds after the burst until the share stays within {within:g} points of its earlier value."
     )
     yield ""
     spans = list(rows[0]["spans"])

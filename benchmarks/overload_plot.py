@@ -35,7 +35,7 @@ ORDERS: Final = {
     "adaptive": ("freshq, adaptive", Colour.SUCCESS.value),
     "LIFO": ("freshq, newest first", Colour.TAKEN.value),
     "FIFO": ("first in, first out", Colour.FAILURE.value),
-    "freshq's ancestor": ("freshq's ancestor", Colour.CANCELLED.value),
+    "JavaScript prototype": ("JavaScript prototype", Colour.CANCELLED.value),
 }
 TENANTS: Final = {
     "newest first, groups in turn": ("freshq, groups in turn", Colour.TAKEN.value),
@@ -82,7 +82,7 @@ def _loads(report: Mapping[str, Any]) -> Any:
                 _name("LIFO", 4.7, 1.05),
                 _name("adaptive", 2.1, 1.05),
                 _name("FIFO", 1.38, 0.3),
-                _name("freshq's ancestor", 4.7, 0.86),
+                _name("JavaScript prototype", 4.7, 0.86),
             ],
             ORDERS,
             x,

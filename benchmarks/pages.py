@@ -20,6 +20,7 @@ from benchmarks import (
 )
 from benchmarks.figures import figures_of, is_measured, read
 from benchmarks.parts import PARTS
+from benchmarks.sections import filled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +38,16 @@ def _growth() -> str:
 
 
 def _overload() -> str:
-    return overload_page.page(_written("overload"), figures_of("overload"), figures_of("simulator"))
+    return overload_page.page(_written("overload"), figures_of("overload"))
+
+
+def _measurements() -> str:
+    sections = {
+        **overload_page.sections(figures_of("overload"), figures_of("simulator")),
+        **sql_page.sections(_results("contributing/measurements")),
+        **library_pages.sections(*map(figures_of, ("asyncio", "cli", "telemetry"))),
+    }
+    return filled(_written("contributing/measurements"), sections)
 
 
 def _of_workers() -> dict[int, dict[str, Any]]:
@@ -56,9 +66,8 @@ def _results(page: str) -> dict[str, dict[str, Any]]:
 
 # Each page, and what makes it from the files as they are now.
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    "asyncio.md": lambda: library_pages.asyncio_page(_written("asyncio"), figures_of("asyncio")),
     "benchmarks.md": summary_page.current,
-    "cli.md": lambda: library_pages.cli_page(_written("cli"), figures_of("cli")),
+    "contributing/measurements.md": _measurements,
     "costs.md": _costs,
     "deploy.md": lambda: deploy_page.page(_written("deploy"), read("coldstart")),
     "dollars.md": dollars_page.current,
@@ -66,8 +75,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "overload.md": _overload,
     "pipeline.md": lambda: pipeline_page.page(_written("pipeline"), _results("pipeline")),
     "scale.md": scale.current,
-    "sql.md": lambda: sql_page.page(_written("sql"), _results("sql")),
-    "telemetry.md": lambda: library_pages.telemetry_page(_written("telemetry"), figures_of("telemetry")),
     "throughput.md": lambda: worker_page.page(_of_workers(), read("lone"), read("distance")),
 }
 

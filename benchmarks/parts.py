@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+MEASUREMENTS: Final = "contributing/measurements.md"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -65,33 +67,33 @@ PARTS: Final = {
         "distance", "a Worker on DynamoDB Local whose answers come late", ("distance",), 5, "throughput.md"
     ),
     "history": Part(
-        "history", "what the history of a SQL queue costs, in turns with none", ("history",), 3, "sql.md"
+        "history", "what the history of a SQL queue costs, in turns with none", ("history",), 3, MEASUREMENTS
     ),
     "telemetry": Part(
         "telemetry", "what OpenTelemetry costs for each task, in turns with none", ("telemetry",), 2,
-        "telemetry.md",
+        MEASUREMENTS,
     ),
     "sql": Part(
-        "sql", "claims and puts by hand on SQL, beside other queues and pgbench", ("sql",), 15, "sql.md",
+        "sql", "claims and puts by hand on SQL, beside other queues and pgbench", ("sql",), 15, MEASUREMENTS,
         has_peers=True,
     ),
     "sql-lasting": Part(
         "sql_lasting", "minutes of claims by hand on PostgreSQL, beside a million finished rows",
-        ("sql_lasting",), 7, "sql.md",
+        ("sql_lasting",), 7, MEASUREMENTS,
     ),
     "sql-dead-index": Part(
         "sql_dead_index", "what the index of dead letters costs other tasks, on MariaDB", ("sql_dead_index",),
-        2, "sql.md",
+        2, MEASUREMENTS,
     ),
     "asyncio": Part(
         "coroutines", "puts and sleeping handlers of one event loop, beside other queues", ("asyncio",), 4,
-        "asyncio.md",
+        MEASUREMENTS,
     ),
     "simulator": Part(
-        "simulator", "simulated tasks a second, by policy", ("simulator",), 1, "overload.md", is_default=True
+        "simulator", "simulated tasks a second, by policy", ("simulator",), 1, MEASUREMENTS, is_default=True
     ),
     "cli": Part(
-        "cli", "processor time of commands, against their limits", ("cli",), 1, "cli.md", is_default=True
+        "cli", "processor time of commands, against their limits", ("cli",), 1, MEASUREMENTS, is_default=True
     ),
     "coldstart": Part(
         "coldstart", "processor time of the functions' cold starts, traced or not", ("coldstart",),

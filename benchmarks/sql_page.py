@@ -1,11 +1,11 @@
-"""The figures within docs/sql.md, made from the results of the parts that measure SQL."""
+"""The figures of SQL, as sections of a page."""
 
 from __future__ import annotations
 
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.sections import filled, paragraph, table
+from benchmarks.sections import Name, paragraph, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,28 +34,20 @@ BESIDE: Final = {
 }
 
 
-def page(written: str, results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page with its figures updated.
-
-    Args:
-        written: The page.
-        results: By the name of its file, what each part wrote.
-    """
+def sections(results: Mapping[str, Mapping[str, Any]]) -> dict[Name, Iterable[str]]:
+    """Return the sections with the figures of SQL, from the result of each part by the name of its file."""
     figures = {name: result["figures"] for name, result in results.items()}
     sql = figures["sql"]
-    return filled(
-        written,
-        {
-            ("history", "costs"): _history(figures["history"]),
-            ("sql", "durable"): _durable(sql["sqlite"]),
-            ("sql", "postgresql"): _postgresql(sql, results["sql"]["machine"]),
-            ("sql", "sqlite"): _sqlite(sql["sqlite"]),
-            ("sql", "finished"): _finished(sql),
-            ("sql_lasting", "minutes"): _lasting(figures["sql_lasting"], results["sql_lasting"]["machine"]),
-            ("sql_dead_index", "costs"): _dead_index(figures["sql_dead_index"]),
-            ("sql", "plan"): ["```text", sql["plan"], "```"],
-        },
-    )
+    return {
+        ("history", "costs"): _history(figures["history"]),
+        ("sql", "durable"): _durable(sql["sqlite"]),
+        ("sql", "postgresql"): _postgresql(sql, results["sql"]["machine"]),
+        ("sql", "sqlite"): _sqlite(sql["sqlite"]),
+        ("sql", "finished"): _finished(sql),
+        ("sql_lasting", "minutes"): _lasting(figures["sql_lasting"], results["sql_lasting"]["machine"]),
+        ("sql_dead_index", "costs"): _dead_index(figures["sql_dead_index"]),
+        ("sql", "plan"): ["```text", sql["plan"], "```"],
+    }
 
 
 def _spread(numbers: Sequence[float], form: str = ",.0f") -> str:

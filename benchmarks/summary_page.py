@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.aims import by_load, counted, simulated, timed
@@ -134,7 +135,7 @@ def _parts() -> Iterator[str]:
     yield "| --- | --- | ---: | --- |"
     for name, part in PARTS.items():
         default = "**" if part.is_default else ""
-        here = "below" if part.page == "benchmarks.md" else f"[{part.page.removesuffix('.md')}]({part.page})"
+        here = "below" if part.page == "benchmarks.md" else f"[{PurePath(part.page).stem}]({part.page})"
         yield f"| {default}{name}{default} | {part.what} | {part.minutes} | {here} |"
 
 
@@ -173,8 +174,8 @@ _MEASURED: Final = (
     "The deployed application ran on the embedded emulator, with {servers} slots, tasks of {task} s and a "
     "deadline of {deadline} s: three stacks, one for each order, side by side with the same arrivals, for "
     "{long} s up to the capacity and {short} s beyond it. The first {first} s do not count. "
-    "`BatchingWindowSeconds` is 0 here: the simulator knows no worker that waits to be woken. freshq's "
-    "ancestor is simulated only."
+    "`BatchingWindowSeconds` is 0 here: the simulator knows no worker that waits to be woken. The "
+    "JavaScript prototype is simulated only."
 )
 _SHARES: Final = (
     "A share is of what the slots could do, given the measured time from one task to the next in a slot: "

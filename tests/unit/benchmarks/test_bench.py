@@ -67,10 +67,9 @@ def test_the_page_of_sql_names_what_was_not_measured(monkeypatch: pytest.MonkeyP
     assert absent == [*sql.missing({"procrastinate": "1", "huey": "1"}), "pgbench"]
     assert sql.missing(dict.fromkeys(sql.PEERS, "1")) == []
     results = {name: figures.read(name) for name in ("sql", "sql_lasting", "sql_dead_index", "history")}
-    written = (DOCS / "sql.md").read_text("utf-8")
     for missing, said in ((absent, True), ([], False)):
         results["sql"]["figures"]["missing"] = missing
-        page = " ".join(sql_page.page(written, results).split())
+        page = " ".join(sql_page.sections(results)["sql", "postgresql"])
         assert ("Not installed, so not measured: oban, litequeue, pgbench." in page) == said
 
 
@@ -303,7 +302,11 @@ def test_a_page_and_its_sections_must_fit() -> None:
 
 
 def test_every_marked_section_is_on_a_page_that_is_made() -> None:
-    marked = {page.name for page in DOCS.rglob("*.md") if MARK.search(page.read_text("utf-8"))}
+    marked = {
+        page.relative_to(DOCS).as_posix()
+        for page in DOCS.rglob("*.md")
+        if MARK.search(page.read_text("utf-8"))
+    }
     assert marked
     assert marked <= PAGES.keys()
 
@@ -326,7 +329,7 @@ def test_workers_and_tasks_are_divided_without_a_rest(number: int, parts: int, e
     assert divided(number, parts) == each
 
 
-def test_the_ancestors_loop_waits_for_all_of_a_batch() -> None:
+def test_the_prototypes_loop_waits_for_all_of_a_batch() -> None:
     """Of even tasks it does nearly all; of uneven ones, what the longest of a batch allows."""
     shares = []
     for service in (ServiceDistribution.DET, ServiceDistribution.EXP):
