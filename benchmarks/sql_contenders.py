@@ -207,7 +207,7 @@ def taking_one(queue: Queue, limit: int = 1) -> dict[str, Any]:
     request = queue._request(limit, 60.0)  # noqa: SLF001 - what a claim asks for
     moment = request.moment()
     parameters = in_time(request.queue, moment) | taken_parameters(request, moment)
-    parameters |= {"of_line": "0", "at_most": limit} | Window(0, [None], 0, 0.0).others()
+    parameters |= {"of_line": "0", "at_most": limit} | Window(0, [None], 0, 0.0).others
     return dict(sql_store(queue).claim_sql.take_only_line[True].arguments(parameters))
 
 

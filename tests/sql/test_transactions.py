@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 
 from freshq import Busy, PutOutcome, Queue, Reject, Retry, TaskStatus
 from freshq.policy.rules import CodelRule
+from freshq.stores.sql.put import PutPart
 from tests.sql.conftest import write, written
+from tests.support.lost_replies import LostReplies
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.readings import counts, known, payloads, total
 
@@ -178,22 +180,18 @@ class TestTransaction:
 
 
 class TestBatches:
-    def test_new_tasks_are_put_without_looking_for_them(self, queue: Queue, engine: sa.Engine) -> None:
+    def test_new_tasks_are_put_without_looking_for_them(
+        self, queue: Queue, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         if engine.dialect.name not in ("sqlite", "postgresql"):
             pytest.skip("MariaDB does not say which rows were new")
         queue.put("first")
-        sent: list[str] = []
-
-        def note(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
-            sent.append(statement.split(maxsplit=1)[0])
-
-        sa.event.listen(engine, "before_cursor_execute", note)
-        try:
-            receipts = queue.put_many([{"payload": number} for number in range(20)])
-        finally:
-            sa.event.remove(engine, "before_cursor_execute", note)
+        replies = LostReplies(engine, monkeypatch, loses=False)
+        looks: list[object] = []
+        monkeypatch.setattr(PutPart, "_added", lambda *arguments: looks.append(arguments))
+        receipts = queue.put_many([{"payload": number} for number in range(20)])
         assert {receipt.outcome for receipt in receipts} == {PutOutcome.CREATED}
-        assert [verb for verb in sent if verb != "BEGIN"] == ["INSERT"]
+        assert (replies.transactions, looks) == (1, [])
 
 
 class TestOutbox:

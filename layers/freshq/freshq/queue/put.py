@@ -149,7 +149,10 @@ class Putting(Verbs):
         else:
             answers = self._answers(tasks, on_conflict, connection)
             core.meter.offered(now, tasks)
-        return receipts_of(answers, [task.task_id for task in tasks])
+        receipts = [answer for answer in answers if isinstance(answer, Receipt)]
+        if len(receipts) < len(tasks):
+            receipts = receipts_of(answers, [task.task_id for task in tasks])
+        return receipts
 
     def _answers(
         self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: Connection | None

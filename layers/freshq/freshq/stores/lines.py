@@ -24,7 +24,11 @@ _Candidate = TypeVar("_Candidate")
 
 
 class LineOrders:
-    """Which end of each line is served, under one order for all lines."""
+    """Which end of each line is served, under one order for all lines.
+
+    Attributes:
+        constant: Whether every line is served newest first; None if each switches by itself.
+    """
 
     def __init__(self, order: Order, deadline_seconds: float) -> None:
         """Start with no line known.
@@ -34,7 +38,7 @@ class LineOrders:
             deadline_seconds: Age at which its tasks are stale.
         """
         self._order = order
-        self._always_newest_first = None if order.switches else order.newest_first
+        self.constant = None if order.switches else order.newest_first
         self._deadline_seconds = deadline_seconds
         self._lock = threading.Lock()
         self._policies: dict[Line, OrderPolicy] = {}
@@ -50,8 +54,8 @@ class LineOrders:
             now: Current time in seconds.
             oldest_created: Reads when the oldest live task of the line was created; None if it is empty.
         """
-        if self._always_newest_first is not None:
-            return self._always_newest_first
+        if self.constant is not None:
+            return self.constant
         with self._lock:
             policy = self._policies.get(line) or OrderPolicy(self._order, self._deadline_seconds)
             if now < policy.check_at or line in self._checking:

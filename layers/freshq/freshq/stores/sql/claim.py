@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from freshq.stores.sql.schema import Schema
 
 ORDERS: Final = (True, False)
+# Without a parameter, which the driver would be given with every claim.
+ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
 # Index rows that a claim looks at, in all its lines, to pass over tasks that are too late by their own
 # deadline: a millisecond. Of each line it looks at `MIN_LOOKED_ROWS` at least.
 LOOKED_ROWS: Final = 1_000
@@ -135,7 +137,7 @@ class ClaimStatements(Statements):
             "status": TAKEN,
             "line": sa.null(),
             "updated_us": sa.bindparam("now_us"),
-            "attempts": self.tasks.c.attempts + 1,
+            "attempts": self.tasks.c.attempts + ONE,
             "first_claim_us": sa.func.coalesce(self.tasks.c.first_claim_us, sa.bindparam("now_us")),
             "last_claim_us": sa.bindparam("now_us"),
             "lease_token": sa.bindparam("token"),
@@ -180,7 +182,12 @@ class ClaimStatements(Statements):
         )
         # Not EXISTS, for which PostgreSQL may choose the index of due times: only one has lines in order.
         return tuple(
-            sa.select(line).where(self.in_queue, *others).order_by(line).limit(1).scalar_subquery().is_(None)
+            sa.select(line)
+            .where(self.in_queue, *others)
+            .order_by(line)
+            .limit(ONE)
+            .scalar_subquery()
+            .is_(None)
             for others in ranges
         )
 
@@ -361,16 +368,16 @@ def in_time(queue: str, moment: ClaimMoment) -> dict[str, Any]:
     """Return the parameters that say which tasks of a line are in time."""
     return {
         "of_queue": queue,
-        "created_after_us": microseconds(moment.created_after),
-        "deadline_after_us": microseconds(moment.deadline_after),
+        "created_after_us": round(moment.created_after * 1e6),
+        "deadline_after_us": round(moment.deadline_after * 1e6),
     }
 
 
 def taken_parameters(request: ClaimRequest, moment: ClaimMoment) -> dict[str, Any]:
     """Return the parameters of what a claim writes: one token for all tasks that it takes."""
-    lease_until_us = microseconds(moment.lease_until)
+    lease_until_us = round(moment.lease_until * 1e6)
     return {
-        "now_us": microseconds(moment.now),
+        "now_us": round(moment.now * 1e6),
         "token": request.tokens[0],
         "lease_from_us": lease_until_us,
         "lease_until_us": lease_until_us,
@@ -435,11 +442,20 @@ class ClaimPart(Candidates):
 
     def _take_again(self, request: ClaimRequest, window: Window) -> list[Stored]:
         """Take from the lines of an earlier claim, unless there are others now."""
-        if len(window.groups) == 1:  # nothing to plan
-            counts = {window.groups[0]: request.limit}
-        else:
+        if len(window.groups) > 1:
             counts = _asked(request.turns.plan(window.level, window.groups, request.limit))
-        return self._take(request, window.level, counts, window.others(), [])
+            return self._take(request, window.level, counts, window.others, [])
+        level, group = window.level, window.groups[0]
+        newest_first = request.orders.constant
+        if newest_first is None:
+            (newest_first,) = self._by_order(request, level, {group: 1})
+        found = self._take_lines(
+            request, level, newest_first, {group: request.limit}, window.others, request.limit
+        )
+        if len(found) > 1:
+            found.sort(key=position, reverse=newest_first)
+        request.turns.record(level, group, len(found))
+        return found
 
     def _take_by_statements(self, request: ClaimRequest, taken: list[Stored]) -> bool:
         """Find lines and take from them, by statements that each commit; return whether there are lines."""
@@ -519,7 +535,7 @@ class ClaimPart(Candidates):
         others: Mapping[str, str],
         at_most: int,
     ) -> list[Stored]:
-        lines = [line_key(level, group) for group in asked]
+        lines = [f"{level}{group or ''}" for group in asked]
         arms = 0
         if self.database.dialect == "postgresql":
             which: dict[str, Any] = {"many_lines": lines, "many_counts": list(asked.values())}

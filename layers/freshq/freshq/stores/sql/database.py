@@ -69,7 +69,9 @@ class PreparedStatement:
         self._processors = _processors(compiled, dialect)
         self.arguments: Callable[[Mapping[str, Any]], Any] = self._converted
         is_plain = not self._literals and not self._processors
-        if is_plain and self._order is not None and len(self._order) > 1:
+        if is_plain and self._order is None:
+            self.arguments = dict
+        elif is_plain and self._order is not None and len(self._order) > 1:
             self.arguments = itemgetter(*self._order)
 
     def _converted(self, parameters: Mapping[str, Any]) -> Any:

@@ -117,8 +117,9 @@ class Window:
     turns_left: int
     usable_until: float
 
+    @cached_property
     def others(self) -> dict[str, str]:
-        """Return the ranges in which there must be no line if this window is to be used again.
+        """The ranges in which there must be no line if this window is to be used again.
 
         For a single line, all other lines of its level and those above it; else the higher levels.
         """

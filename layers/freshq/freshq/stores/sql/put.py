@@ -50,7 +50,7 @@ class PutStatements(Statements):
         """As `put`."""
         return self.prepared(self.put)
 
-    @property
+    @cached_property
     def counts_new_rows(self) -> bool:
         """Whether the row count of `put` leaves out rows that existed. MariaDB counts them too."""
         return self.has_returning
@@ -114,13 +114,20 @@ class PutPart(Part):
 
     @override
     def insert(self, tasks: Sequence[Task]) -> list[bool | FreshqError]:
-        rows = [row_of(task) for task in tasks]
-        if len(rows) <= BATCH_ROWS:
-            added: list[bool | FreshqError] = [*self._insert_batch(rows)]
+        if len(tasks) == 1:
+            added = self._insert_one(tasks[0])
         else:
-            added = self._insert_batches(rows)
+            rows = [row_of(task) for task in tasks]
+            added = self._insert_batches(rows) if len(rows) > BATCH_ROWS else [*self._insert_batch(rows)]
         self._put_signal.notify()
         return added
+
+    def _insert_one(self, task: Task) -> list[bool | FreshqError]:
+        row = row_of(task)
+        changed = self.database.execute(self.put_sql.put_one, row).changed
+        if changed == 1 and self.put_sql.counts_new_rows:
+            return [True]
+        return [*self.database.read(lambda connection: self._added(connection, [row]))]
 
     def _insert_batches(self, rows: list[dict[str, Any]]) -> list[bool | FreshqError]:
         """Insert the rows by batches until one fails; its rows and those after it get the error."""
@@ -133,11 +140,9 @@ class PutPart(Part):
         return added
 
     def _insert_batch(self, rows: list[dict[str, Any]]) -> list[bool]:
-        if len(rows) > 1:
-            return self.database.transaction(lambda connection: self._insert(connection, rows))
-        changed = self.database.execute(self.put_sql.put_one, rows[0]).changed
-        if changed == 1 and self.put_sql.counts_new_rows:
-            return [True]
+        changed = self.database.execute_many(self.put_sql.put_one, rows)
+        if changed == len(rows) and self.put_sql.counts_new_rows:
+            return [True] * len(rows)
         return self.database.read(lambda connection: self._added(connection, rows))
 
     @override

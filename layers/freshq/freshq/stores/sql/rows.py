@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from freshq.model.answers import PutOutcome
 from freshq.model.task import Task, TaskStatus
-from freshq.model.validation import json_text
 from freshq.policy.shedding import ShedReason
 
 if TYPE_CHECKING:
@@ -22,17 +21,33 @@ LETTERS: Final = {PutOutcome.CREATED: "c", PutOutcome.UPDATED: "u"}
 DUE: Final = "due"
 STALE: Final = "stale"
 OVER: Final = "over"
-# Columns of a task that statements select, in this order.
+# Optional numbers of a task and their columns: times in microseconds, progress in millionths.
+PUT_MILLIONTHS: Final = {"put_us": "put_at", "first_due_us": "first_due"}
+MILLIONTHS: Final = {
+    "not_before_us": "not_before",
+    "lease_until_us": "lease_until",
+    "first_claim_us": "first_claim_at",
+    "last_claim_us": "last_claim_at",
+    "dead_us": "dead_at",
+    "progress_ppm": "progress_fraction",
+}
+# Columns of a task that statements select, in this order; the optional numbers are last.
 COLUMNS: Final = (
     *("task_id", "queue", "status", "created_us", "updated_us", "deadline_us", "expires", "request_token"),
-    *("priority", "task_group", "attempts", "not_before_us", "lease_token", "lease_until_us", "error"),
-    *("result", "shed_reason", "payload", "put_us", "first_due_us", "kind"),
-    *("first_claim_us", "last_claim_us", "dead_us", "progress_ppm", "progress_step", "trace_context"),
+    *("payload", "priority", "task_group", "attempts", "lease_token", "error", "result", "shed_reason"),
+    *("kind", "progress_step", "trace_context"),
+    *(*PUT_MILLIONTHS, *MILLIONTHS),
 )
+FIRST_OPTIONAL: Final = COLUMNS.index(next(iter(PUT_MILLIONTHS)))
 # The columns that the end of a held task changes, besides its lease.
 END_COLUMNS: Final = (
     *("status", "updated_us", "expires", "request_token", "error", "result", "agenda", "due_us", "dead_us"),
     *("progress_ppm", "progress_step"),
+)
+# Set by the put; no change touches them.
+FIXED_COLUMNS: Final = (
+    *("task_id", "queue", "task_group", "payload", "put_token", "put_us", "first_due_us", "kind"),
+    "trace_context",
 )
 
 OUTCOMES: Final = {letter: outcome for outcome, letter in LETTERS.items()}
@@ -76,15 +91,6 @@ def microseconds(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _optional_millionths(number: float | None) -> int | None:
-    """Return a time in microseconds, or progress in millionths; None if there is none."""
-    return None if number is None else microseconds(number)
-
-
-def _optional_number(millionths: int | None) -> float | None:
-    return None if millionths is None else millionths / 1e6
-
-
 def line_key(priority: int, group: str | None) -> str:
     """Return a line as it is stored: its priority level, one digit, then its group."""
     return f"{priority}{group or ''}"
@@ -95,62 +101,38 @@ def parse_line(key: str) -> tuple[int, str | None]:
     return int(key[0]), key[1:] or None
 
 
-def columns_of(task: Task) -> dict[str, Any]:
-    """Return the columns of a new version of a task, all but its key, payload and group."""
-    claimable = task.status is TaskStatus.PENDING and not task.delayed and task.deadline > task.updated
-    agenda, due_us = _attention(task)
-    return {
-        "status": task.status.value,
-        "created_us": microseconds(task.created),
-        "updated_us": microseconds(task.updated),
-        "deadline_us": microseconds(task.deadline),
+def new_version(task: Task) -> dict[str, Any]:
+    """Return the columns of a new version of a task, without those that only its put sets."""
+    status, deadline_us, reason = task.status, round(task.deadline * 1e6), task.shed_reason
+    line, agenda, due_us = None, OVER, task.expires * 1_000_000
+    if status is TaskStatus.PENDING and task.not_before is not None:
+        agenda, due_us = DUE, round(task.not_before * 1e6)
+    elif status is TaskStatus.PENDING and task.deadline > task.updated:
+        line, agenda, due_us = f"{task.priority}{task.group or ''}", STALE, deadline_us
+    elif status is TaskStatus.TAKEN and task.lease_until is not None:
+        agenda, due_us = DUE, round(task.lease_until * 1e6)
+    row = {
+        "status": status.value,
+        "created_us": round(task.created * 1e6),
+        "updated_us": round(task.updated * 1e6),
+        "deadline_us": deadline_us,
         "expires": task.expires,
         "request_token": task.request_token,
         "priority": task.priority,
         "attempts": task.attempts,
-        "not_before_us": _optional_millionths(task.not_before),
         "lease_token": task.lease_token,
-        "lease_until_us": _optional_millionths(task.lease_until),
-        "error": None if task.error is None else task.error.replace("\0", "\ufffd"),
-        "result": None if task.result is None else json_text(task.result),
-        "shed_reason": None if task.shed_reason is None else task.shed_reason.value,
-        "first_claim_us": _optional_millionths(task.first_claim_at),
-        "last_claim_us": _optional_millionths(task.last_claim_at),
-        "dead_us": _optional_millionths(task.dead_at),
-        "progress_ppm": _optional_millionths(task.progress_fraction),
-        "progress_step": task.progress_step,
-        "line": line_key(task.priority, task.group) if claimable else None,
+        "shed_reason": reason and reason.value,
+        "line": line,
         "agenda": agenda,
         "due_us": due_us,
-    }
-
-
-def end(task: Task) -> dict[str, Any]:
-    """Return the columns that the end of a task changes."""
-    return {
-        "status": task.status.value,
-        "updated_us": microseconds(task.updated),
-        "expires": task.expires,
-        "request_token": task.request_token,
-        "error": None if task.error is None else task.error.replace("\0", "\ufffd"),
-        "result": None if task.result is None else json_text(task.result),
-        "agenda": OVER,
-        "due_us": task.expires * 1_000_000,
-        "dead_us": _optional_millionths(task.dead_at),
-        "progress_ppm": _optional_millionths(task.progress_fraction),
         "progress_step": task.progress_step,
+        "error": task.error and task.error.replace("\0", "\ufffd"),
+        "result": None if task.result is None else task.result_text,
     }
-
-
-def _attention(task: Task) -> tuple[str, int]:
-    """Return what a task needs attention for, and when."""
-    if task.status is TaskStatus.TAKEN and task.lease_until is not None:
-        return DUE, microseconds(task.lease_until)
-    if task.status is TaskStatus.PENDING and task.not_before is not None:
-        return DUE, microseconds(task.not_before)
-    if task.status is TaskStatus.PENDING and task.deadline > task.updated:
-        return STALE, microseconds(task.deadline)
-    return OVER, task.expires * 1_000_000
+    for column, name in MILLIONTHS.items():
+        number = getattr(task, name)
+        row[column] = None if number is None else round(number * 1e6)
+    return row
 
 
 def row_of(task: Task) -> dict[str, Any]:
@@ -159,32 +141,53 @@ def row_of(task: Task) -> dict[str, Any]:
     Raises:
         ValueError: If its id, group or kind has a NUL character, which PostgreSQL cannot store.
     """
-    for name, text in (("task_id", task.task_id), ("group", task.group or ""), ("kind", task.kind or "")):
-        if "\0" in text:
-            msg = f"{name}: must not contain the character NUL, got {text!r:.60}"
-            raise ValueError(msg)
-    return columns_of(task) | {
-        "task_id": task.task_id,
-        "queue": task.queue,
-        "task_group": task.group,
-        "put_token": remember(task.request_token, PutOutcome.CREATED),
-        "payload": json_text(task.payload),
-        "put_us": _optional_millionths(task.put_at),
-        "first_due_us": _optional_millionths(task.first_due),
-        "kind": task.kind,
-        "trace_context": task.trace_context,
+    if "\0" in f"{task.task_id}{task.group}{task.kind}":
+        names = (("task_id", task.task_id), ("group", task.group), ("kind", task.kind))
+        name, text = next((name, text) for name, text in names if "\0" in (text or ""))
+        msg = f"{name}: must not contain the character NUL, got {text!r:.60}"
+        raise ValueError(msg)
+    row = new_version(task)
+    row["task_id"] = task.task_id
+    row["queue"] = task.queue
+    row["put_token"] = LETTERS[PutOutcome.CREATED] + task.request_token
+    row["task_group"] = task.group
+    row["kind"] = task.kind
+    row["trace_context"] = task.trace_context
+    row["payload"] = task.payload_text
+    for column, name in PUT_MILLIONTHS.items():
+        number = getattr(task, name)
+        row[column] = None if number is None else round(number * 1e6)
+    return row
+
+
+def end(task: Task) -> dict[str, Any]:
+    """Return the columns that the end of a task changes."""
+    dead_at, fraction = task.dead_at, task.progress_fraction
+    return {
+        "status": task.status.value,
+        "updated_us": round(task.updated * 1e6),
+        "expires": task.expires,
+        "request_token": task.request_token,
+        "error": task.error and task.error.replace("\0", "\ufffd"),
+        "result": None if task.result is None else task.result_text,
+        "agenda": OVER,
+        "due_us": task.expires * 1_000_000,
+        "dead_us": None if dead_at is None else round(dead_at * 1e6),
+        "progress_ppm": None if fraction is None else round(fraction * 1e6),
+        "progress_step": task.progress_step,
     }
 
 
 def stored(row: Sequence[Any]) -> Stored:
     """Return the task of a row of `COLUMNS`."""
     problem = None
-    payload: Any = row[17]
+    payload: Any = row[8]
     try:
         payload = json.loads(payload)
     except (ValueError, RecursionError) as error:
         problem = f"the payload cannot be decoded: {error}"
         payload = payload.decode(errors="replace") if isinstance(payload, bytes) else payload
+    optional = [None if number is None else number / 1e6 for number in row[FIRST_OPTIONAL : len(COLUMNS)]]
     task = Task(
         task_id=row[0],
         queue=row[1],
@@ -195,24 +198,24 @@ def stored(row: Sequence[Any]) -> Stored:
         expires=row[6],
         request_token=row[7],
         payload=payload,
-        priority=row[8],
-        group=row[9],
-        attempts=row[10],
-        not_before=_optional_number(row[11]),
+        priority=row[9],
+        group=row[10],
+        attempts=row[11],
         lease_token=row[12],
-        lease_until=_optional_number(row[13]),
-        error=row[14],
-        result=None if row[15] is None else json.loads(row[15]),
-        shed_reason=None if row[16] is None else ShedReason(row[16]),
-        put_at=_optional_number(row[18]),
-        first_due=_optional_number(row[19]),
-        kind=row[20],
-        first_claim_at=_optional_number(row[21]),
-        last_claim_at=_optional_number(row[22]),
-        dead_at=_optional_number(row[23]),
-        progress_fraction=_optional_number(row[24]),
-        progress_step=row[25],
-        trace_context=row[26],
+        error=row[13],
+        result=None if row[14] is None else json.loads(row[14]),
+        shed_reason=None if row[15] is None else ShedReason(row[15]),
+        kind=row[16],
+        progress_step=row[17],
+        trace_context=row[18],
+        put_at=optional[0],
+        first_due=optional[1],
+        not_before=optional[2],
+        lease_until=optional[3],
+        first_claim_at=optional[4],
+        last_claim_at=optional[5],
+        dead_at=optional[6],
+        progress_fraction=optional[7],
     )
     return Stored(task, problem)
 

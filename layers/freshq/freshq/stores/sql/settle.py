@@ -13,7 +13,7 @@ from freshq.errors import StoreError
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard
 from freshq.stores.sql.reads import ReadPart
-from freshq.stores.sql.rows import END_COLUMNS, OVER, columns_of, end
+from freshq.stores.sql.rows import END_COLUMNS, FIXED_COLUMNS, OVER, end, new_version
 from freshq.stores.sql.statements import TAKEN, Conditions, Statements, guard_parameters
 
 if TYPE_CHECKING:
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from freshq.stores.sql.schema import Schema
 
 ENDS: Final = (TaskStatus.SUCCESS, TaskStatus.FAILURE)
-# Set by the put; no change touches them.
-FIXED_COLUMNS: Final = (
-    *("task_id", "queue", "task_group", "payload", "put_token", "put_us", "first_due_us", "kind"),
-    "trace_context",
-)
 # The guard of a change, among the columns of its new version.
 GIVEN_GUARD: Final = ("of_status", "of_lease_token", "of_request_token")
 
@@ -188,19 +183,20 @@ class SettlePart(ReadPart):
 
     @override
     def replace(self, task: Task, guard: Guard) -> Task:
-        if not self._replaced(task, guard):
+        if guard.request_token is None and guard.lease_token is not None and task.status in ENDS:
+            statement, parameters = self.settle_sql.finish, end(task)
+            parameters["of_lease_token"] = guard.lease_token
+            parameters["of_task_id"] = task.task_id
+            parameters["of_queue"] = task.queue
+        else:
+            statement = self.settle_sql.prepared_replacements[_guard_key(guard)]
+            parameters = _replacement(task, guard)
+        if self.database.execute(statement, parameters).changed != 1:
             current = self.find(task.task_id, task.queue)
             # An earlier try may have been committed, and its reply lost.
             if current is None or current.request_token != task.request_token:
                 raise ConflictError(current)
         return task
-
-    def _replaced(self, task: Task, guard: Guard) -> bool:
-        if task.status in ENDS and guard.lease_token is not None and guard.request_token is None:
-            parameters = end(task) | _this(task) | {"of_lease_token": guard.lease_token}
-            return self.database.execute(self.settle_sql.finish, parameters).changed == 1
-        statement = self.settle_sql.prepared_replacements[_guard_key(guard)]
-        return self.database.execute(statement, _replacement(task, guard)).changed == 1
 
     def replace_in(self, task: Task, guard: Guard, connection: sa.Connection) -> bool:
         """Store the new version of a task in a transaction; return whether the guard held."""
@@ -234,7 +230,7 @@ class SettlePart(ReadPart):
     def store_locked(self, tasks: Sequence[Task], connection: sa.Connection) -> None:
         """Store new versions of tasks whose rows the transaction has locked."""
         if tasks:
-            rows = [columns_of(task) | _this(task) for task in tasks]
+            rows = [new_version(task) | _this(task) for task in tasks]
             connection.execute(self.settle_sql.replace_locked, rows)
 
     @override
@@ -304,7 +300,7 @@ def _version(task: Task) -> tuple[str, str]:
 def _given(task: Task, guard: Guard) -> dict[str, Any]:
     """Return a change as `SettleStatements.replace_many` takes it."""
     named = dict.fromkeys(GIVEN_GUARD) | guard_parameters(guard)
-    return columns_of(task) | {"task_id": task.task_id, "queue": task.queue} | named
+    return new_version(task) | {"task_id": task.task_id, "queue": task.queue} | named
 
 
 def _given_end(task: Task, lease_token: str) -> dict[str, Any]:
@@ -328,4 +324,4 @@ def _admits(guard: Guard, task: Task, row: sa.Row[Any]) -> bool:
 
 
 def _replacement(task: Task, guard: Guard) -> dict[str, Any]:
-    return columns_of(task) | _this(task) | guard_parameters(guard)
+    return new_version(task) | _this(task) | guard_parameters(guard)
