@@ -52,7 +52,8 @@ def _burst(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         f"A load of {BURST_LOAD:g} of the capacity grows to {BURST_FACTOR:g} times that for "
         f"{BURST_SECONDS:g} s: then at most {most:g} % can be done. The table shows the share of the tasks "
         f"put in each period that was done in time, over {len(SEEDS)} seeds with 95 % intervals. Last "
-        f"column: seconds after the burst until the share stays within {within:g} points of its earlier value."
+        f"column: seconds after the burst until the share stays within {within:g} points of its earlier "
+        "value."
     )
     yield ""
     spans = list(rows[0]["spans"])

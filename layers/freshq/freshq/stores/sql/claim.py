@@ -535,20 +535,13 @@ class ClaimPart(Candidates):
         others: Mapping[str, str],
         at_most: int,
     ) -> list[Stored]:
-        lines = [f"{level}{group or ''}" for group in asked]
-        arms = 0
+        lines = {f"{level}{group or ''}": count for group, count in asked.items()}
         if self.database.dialect == "postgresql":
-            which: dict[str, Any] = {"many_lines": lines, "many_counts": list(asked.values())}
+            statement, which = self._for_postgresql(newest_first, lines, is_only_line=others is not NO_OTHERS)
         else:
             arms = 1 << (len(lines) - 1).bit_length()
-            counts = [*asked.values()]
-            which = {f"line_{arm}": lines[arm] if arm < len(lines) else "" for arm in range(arms)}
-            which |= {f"count_{arm}": counts[arm] if arm < len(lines) else 0 for arm in range(arms)}
-        if len(lines) == 1 and self.database.dialect == "postgresql" and others is not NO_OTHERS:
-            statement = self.claim_sql.take_only_line[newest_first]
-            which = {"of_line": lines[0]}
-        else:
             statement = self.claim_sql.take_lines(newest_first, arms)
+            which = _arms(lines, arms)
         looked = at_most + max(MIN_LOOKED_ROWS, LOOKED_ROWS // len(lines))
         moment = request.moment()
         parameters = in_time(request.queue, moment) | taken_parameters(request, moment)
@@ -558,6 +551,19 @@ class ClaimPart(Candidates):
             committed_earlier=self.claim_sql.prepared_taken,
         )
         return list(map(stored, result.rows))
+
+    def _for_postgresql(
+        self,
+        newest_first: bool,
+        lines: Mapping[str, int],
+        *,
+        is_only_line: bool,  # noqa: FBT001 - a key
+    ) -> tuple[PreparedStatement, dict[str, Any]]:
+        """Return the statement that takes from lines, and its parameters that name them."""
+        if is_only_line and len(lines) == 1:
+            return self.claim_sql.take_only_line[newest_first], {"of_line": next(iter(lines))}
+        which: dict[str, Any] = {"many_lines": [*lines], "many_counts": [*lines.values()]}
+        return self.claim_sql.take_lines(newest_first, 0), which
 
     def _take_in_transaction(self, request: ClaimRequest, taken: list[Stored]) -> bool:
         """Lock the best tasks of the lines and take them, in a transaction; return whether there are lines.
@@ -608,6 +614,16 @@ class ClaimPart(Candidates):
         parameters = {"of_queue": request.queue} | taken_parameters(request, moment)
         parameters["lease_from_us"] = microseconds(first.lease_until)
         return sorted(map(stored, connection.execute(self.claim_sql.taken, parameters)), key=rank)
+
+
+def _arms(lines: Mapping[str, int], arms: int) -> dict[str, Any]:
+    """Return the parameters of a statement with so many arms; those beyond the lines take nothing."""
+    which: dict[str, Any] = {}
+    filled = [*lines.items(), *[("", 0)] * (arms - len(lines))]
+    for arm, (line, count) in enumerate(filled):
+        which[f"line_{arm}"] = line
+        which[f"count_{arm}"] = count
+    return which
 
 
 def _asked(turns: Mapping[str | None, int], *, every: bool = False) -> dict[str | None, int]:

@@ -101,21 +101,27 @@ def parse_line(key: str) -> tuple[int, str | None]:
     return int(key[0]), key[1:] or None
 
 
+def _place(task: Task) -> tuple[str | None, str, float]:
+    """Return the line of a task, what it needs attention for, and when, in seconds since the epoch."""
+    if task.status is TaskStatus.PENDING:
+        if task.not_before is not None:
+            return None, DUE, task.not_before
+        if task.deadline > task.updated:
+            return f"{task.priority}{task.group or ''}", STALE, task.deadline
+    elif task.status is TaskStatus.TAKEN and task.lease_until is not None:
+        return None, DUE, task.lease_until
+    return None, OVER, task.expires
+
+
 def new_version(task: Task) -> dict[str, Any]:
     """Return the columns of a new version of a task, without those that only its put sets."""
-    status, deadline_us, reason = task.status, round(task.deadline * 1e6), task.shed_reason
-    line, agenda, due_us = None, OVER, task.expires * 1_000_000
-    if status is TaskStatus.PENDING and task.not_before is not None:
-        agenda, due_us = DUE, round(task.not_before * 1e6)
-    elif status is TaskStatus.PENDING and task.deadline > task.updated:
-        line, agenda, due_us = f"{task.priority}{task.group or ''}", STALE, deadline_us
-    elif status is TaskStatus.TAKEN and task.lease_until is not None:
-        agenda, due_us = DUE, round(task.lease_until * 1e6)
+    reason = task.shed_reason
+    line, agenda, due_at = _place(task)
     row = {
-        "status": status.value,
+        "status": task.status.value,
         "created_us": round(task.created * 1e6),
         "updated_us": round(task.updated * 1e6),
-        "deadline_us": deadline_us,
+        "deadline_us": round(task.deadline * 1e6),
         "expires": task.expires,
         "request_token": task.request_token,
         "priority": task.priority,
@@ -124,10 +130,10 @@ def new_version(task: Task) -> dict[str, Any]:
         "shed_reason": reason and reason.value,
         "line": line,
         "agenda": agenda,
-        "due_us": due_us,
+        "due_us": round(due_at * 1e6),
         "progress_step": task.progress_step,
         "error": task.error and task.error.replace("\0", "\ufffd"),
-        "result": None if task.result is None else task.result_text,
+        "result": task.result_text,
     }
     for column, name in MILLIONTHS.items():
         number = getattr(task, name)
