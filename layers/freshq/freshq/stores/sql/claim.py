@@ -537,7 +537,9 @@ class ClaimPart(Candidates):
     ) -> list[Stored]:
         lines = {f"{level}{group or ''}": count for group, count in asked.items()}
         if self.database.dialect == "postgresql":
-            statement, which = self._for_postgresql(newest_first, lines, is_only_line=others is not NO_OTHERS)
+            statement, which = self._for_postgresql(
+                lines, newest_first=newest_first, is_only_line=others is not NO_OTHERS
+            )
         else:
             arms = 1 << (len(lines) - 1).bit_length()
             statement = self.claim_sql.take_lines(newest_first, arms)
@@ -553,11 +555,7 @@ class ClaimPart(Candidates):
         return list(map(stored, result.rows))
 
     def _for_postgresql(
-        self,
-        newest_first: bool,
-        lines: Mapping[str, int],
-        *,
-        is_only_line: bool,  # noqa: FBT001 - a key
+        self, lines: Mapping[str, int], *, newest_first: bool, is_only_line: bool
     ) -> tuple[PreparedStatement, dict[str, Any]]:
         """Return the statement that takes from lines, and its parameters that name them."""
         if is_only_line and len(lines) == 1:
