@@ -18,10 +18,10 @@ import sqlalchemy as sa
 
 from freshq import Queue
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.claim import in_time, taken_parameters
 from freshq.stores.sql.engine import open_engine
-from freshq.stores.sql.lines import Window
+from freshq.stores.sql.lines import in_time, taken_parameters
 from freshq.stores.sql.rows import end
+from freshq.stores.sql.windows import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableSequence

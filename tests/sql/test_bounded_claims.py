@@ -9,9 +9,9 @@ import pytest
 from freshq import Order, Queue
 from freshq.stores.base import OldestRequest
 from freshq.stores.sql import SqlStore
-from freshq.stores.sql.claim import LOOKED_ROWS, STALE_ROWS
 from freshq.stores.sql.counts import COUNTED_ROWS
-from freshq.stores.sql.lines import WINDOW_LINES
+from freshq.stores.sql.lines import LOOKED_ROWS, STALE_ROWS
+from freshq.stores.sql.windows import WINDOW_LINES
 from tests.conftest import Clock
 from tests.support.readings import counts, payloads
 from tests.support.statements import multiply, rows_read, sent, sqlite_work, vacuum

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from freshq.stores.sql import lines
-from freshq.stores.sql.lines import FEW_LINES, WINDOW_LINES
+from freshq.stores.sql import windows
+from freshq.stores.sql.windows import FEW_LINES, WINDOW_LINES
 from tests.support.readings import counts, payloads
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_a_group_that_another_process_puts_takes_its_turn(
     queue: Queue, store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for few, reuse_seconds in ((1, 60), (FEW_LINES - 1, 60), (2 * FEW_LINES, 0)):
-        monkeypatch.setattr(lines, "REUSE_SECONDS", reuse_seconds)
+        monkeypatch.setattr(windows, "REUSE_SECONDS", reuse_seconds)
         queue.put_many([{"payload": "old", "group": f"{n % few:05}"} for n in range(3 * few)])
         assert payloads(queue.claim(limit=few)) == ["old"] * few
         store.queue().put("new", group=f"another-{few}")

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from freshq import Busy, PutOutcome, Queue, Reject, Retry, TaskStatus
 from freshq.policy.rules import CodelRule
-from freshq.stores.sql.put import PutPart
+from freshq.stores.sql.tasks import SqlTasks
 from tests.sql.conftest import write, written
 from tests.support.lost_replies import LostReplies
 from tests.support.patience import PATIENCE_SECONDS
@@ -188,7 +188,7 @@ class TestBatches:
         queue.put("first")
         replies = LostReplies(engine, monkeypatch, loses=False)
         looks: list[object] = []
-        monkeypatch.setattr(PutPart, "_added", lambda *arguments: looks.append(arguments))
+        monkeypatch.setattr(SqlTasks, "_added", lambda *arguments: looks.append(arguments))
         receipts = queue.put_many([{"payload": number} for number in range(20)])
         assert {receipt.outcome for receipt in receipts} == {PutOutcome.CREATED}
         assert (replies.transactions, looks) == (1, [])

@@ -535,19 +535,14 @@ class Store(Tasks, Lines, Agenda, Records, Protocol):
         transactions: Present where tasks live in a database with transactions; None elsewhere.
         history: Present where the store can keep every change of a queue's tasks; None elsewhere.
         place: Equal for two stores only if an id that is taken in one is taken in the other; None: not known.
+        clock: Returns the time of the store, in seconds since the epoch, or of this machine where the store
+            has none; raises StoreError if it was never read, and the store does not answer.
     """
 
     transactions: Transactions | None = None
     history: History | None = None
     place: object = None
-
-    def clock(self) -> float:
-        """Return the time of the store, or of this machine where it has none, in seconds since the epoch.
-
-        Raises:
-            StoreError: If it was never read, and the store does not answer.
-        """
-        return time.time()
+    clock: Callable[[], float] = staticmethod(time.time)
 
     def create_table(self) -> None:
         """Create the tables unless they exist; return once they can be used."""

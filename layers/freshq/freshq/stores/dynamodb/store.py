@@ -95,11 +95,7 @@ class TableStore(Store):
         self._due = DueTasks(calls, self._keyspace, quarantine)
         self._records = SharedRecords(calls)
         self._time = table_time(calls)
-        self._clock = compared(self._time)
-
-    @override
-    def clock(self) -> float:
-        return self._clock()
+        self.clock = compared(self._time)
 
     def _announced(
         self,

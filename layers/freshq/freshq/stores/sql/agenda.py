@@ -11,9 +11,8 @@ from typing_extensions import override
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Due
 from freshq.stores.sql.history import SqlHistory
-from freshq.stores.sql.lines import Part
 from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, task_of
-from freshq.stores.sql.statements import Conditions, Statements
+from freshq.stores.sql.statements import Conditions, SqlPart, Statements
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
@@ -154,7 +153,7 @@ class UpkeepStatements(Statements):
         return sa.delete(self.tasks).where(self.in_queue, self.listed)
 
 
-class Upkeep(Part):
+class SqlAgenda(SqlPart):
     """Finds what is due, and deletes."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:

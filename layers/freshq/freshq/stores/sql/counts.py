@@ -11,17 +11,16 @@ from typing_extensions import override
 
 from freshq.model.task import TaskStatus
 from freshq.stores.base import Stats
-from freshq.stores.sql.lines import (
+from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, parse_line, task_of
+from freshq.stores.sql.statements import SqlPart, Statements
+from freshq.stores.sql.windows import (
     END,
     FEW_LINES,
     FOLLOWING,
     WINDOW_LINES,
-    Part,
     WindowStatements,
     live_in_line,
 )
-from freshq.stores.sql.rows import DUE, OVER, STALE, microseconds, parse_line, task_of
-from freshq.stores.sql.statements import Statements
 
 if TYPE_CHECKING:
     from freshq.model.task import Task
@@ -113,12 +112,31 @@ class WaitingStatements(Statements):
         return sa.select(*columns).where(self._young(waiting))
 
 
-class Waiting(Part):
+class CountStatements(Statements):
+    """The statements that count tasks by status."""
+
+    @cached_property
+    def statuses(self) -> dict[str, sa.Select[Any]]:
+        """The number of tasks by status, by what they need attention for; up to `page` of them."""
+        return {agenda: self._statuses(agenda) for agenda in (DUE, OVER, STALE)}
+
+    def _statuses(self, agenda: str) -> sa.Select[Any]:
+        tasks = self.tasks
+        page = sa.select(tasks.c.status).where(self.in_queue, tasks.c.agenda == agenda)
+        if agenda == STALE:
+            page = page.where(tasks.c.due_us <= sa.bindparam("now_us"))
+        counted = page.order_by(tasks.c.due_us).limit(sa.bindparam("page")).subquery("counted")
+        counts: sa.Select[Any] = sa.select(counted.c.status, sa.func.count())
+        return counts.group_by(counted.c.status)
+
+
+class SqlCounts(SqlPart):
     """Reads what waits."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
         super().__init__(database, schema, queue)
         self.waiting_sql = WaitingStatements.shared(schema, database.engine.dialect)
+        self.count_sql = CountStatements.shared(schema, database.engine.dialect)
         self._line_sql = WindowStatements.shared(schema, database.engine.dialect)
 
     def waiting_lines(self, connection: sa.Connection, queue: str) -> list[Line] | None:
@@ -223,47 +241,6 @@ class Waiting(Part):
             for row in connection.execute(statement, values)
         ]
 
-
-def end_of_line(queue: str, line: Line, now: float, created_after: float) -> dict[str, Any]:
-    """Return the parameters of the oldest or the newest live task of a line."""
-    return live_in_line(queue, line, created_after, now) | {"at_most": 1, "looked": LOOKED_ROWS}
-
-
-def on_agenda(queue: str, now: float, created_after: float, rows: int) -> dict[str, Any]:
-    """Return the parameters of the first or last claimable tasks on the agenda."""
-    return {
-        "of_queue": queue,
-        "now_us": microseconds(now),
-        "created_after_us": microseconds(created_after),
-        "page": rows,
-    }
-
-
-class CountStatements(Statements):
-    """The statements that count tasks by status."""
-
-    @cached_property
-    def statuses(self) -> dict[str, sa.Select[Any]]:
-        """The number of tasks by status, by what they need attention for; up to `page` of them."""
-        return {agenda: self._statuses(agenda) for agenda in (DUE, OVER, STALE)}
-
-    def _statuses(self, agenda: str) -> sa.Select[Any]:
-        tasks = self.tasks
-        page = sa.select(tasks.c.status).where(self.in_queue, tasks.c.agenda == agenda)
-        if agenda == STALE:
-            page = page.where(tasks.c.due_us <= sa.bindparam("now_us"))
-        counted = page.order_by(tasks.c.due_us).limit(sa.bindparam("page")).subquery("counted")
-        counts: sa.Select[Any] = sa.select(counted.c.status, sa.func.count())
-        return counts.group_by(counted.c.status)
-
-
-class ApproximateCounts(Waiting):
-    """Counts tasks at a bounded cost."""
-
-    def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
-        super().__init__(database, schema, queue)
-        self.count_sql = CountStatements.shared(schema, database.engine.dialect)
-
     @override
     def approximate_stats(self, queue: str, now: float, created_after: float) -> Stats:
         def look(connection: sa.Connection) -> Stats:
@@ -301,6 +278,21 @@ class ApproximateCounts(Waiting):
         bounded |= {"oldest_pending_seconds": "at least", "newest_pending_seconds": "at most"}
         page = on_agenda(queue, now, created_after, LOOKED_ROWS)
         return [connection.execute(self.waiting_sql.newest_waiting, page).scalar()]
+
+
+def end_of_line(queue: str, line: Line, now: float, created_after: float) -> dict[str, Any]:
+    """Return the parameters of the oldest or the newest live task of a line."""
+    return live_in_line(queue, line, created_after, now) | {"at_most": 1, "looked": LOOKED_ROWS}
+
+
+def on_agenda(queue: str, now: float, created_after: float, rows: int) -> dict[str, Any]:
+    """Return the parameters of the first or last claimable tasks on the agenda."""
+    return {
+        "of_queue": queue,
+        "now_us": microseconds(now),
+        "created_after_us": microseconds(created_after),
+        "page": rows,
+    }
 
 
 def _stats(

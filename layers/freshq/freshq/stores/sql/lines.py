@@ -1,229 +1,624 @@
-"""Find the lines that have work."""
+"""Claim tasks: one statement where the database returns what it changed, else a transaction."""
 
 from __future__ import annotations
 
-import math
-import time
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+import logging
+from collections import defaultdict
+from functools import cache, cached_property, partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
+from typing_extensions import override
 
-from freshq.stores.base import Store
-from freshq.stores.sql.rows import line_key, microseconds, parse_line
-from freshq.stores.sql.statements import Statements
+from freshq.model.lifecycle import claimed
+from freshq.model.task import TaskStatus
+from freshq.stores.base import ConflictError, Guard
+from freshq.stores.sql.agenda import StaleTasks
+from freshq.stores.sql.counts import SqlCounts
+from freshq.stores.sql.rows import DUE, Stored, line_key, microseconds, stored
+from freshq.stores.sql.statements import TAKEN, Conditions, Statements
+from freshq.stores.sql.tasks import as_dead_letter
+from freshq.stores.sql.windows import NO_OTHERS, LineWindow, live_in_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from freshq.model.lifecycle import ClaimMoment
+    from freshq.model.task import Task
+    from freshq.stores.claim_request import ClaimRequest
     from freshq.stores.lines import Line
     from freshq.stores.sql.database import Database, PreparedStatement
     from freshq.stores.sql.schema import Schema
+    from freshq.stores.sql.windows import Window
 
-    Find: TypeAlias = Callable[[str, Mapping[str, Any]], Sequence[Any]]
+ORDERS: Final = (True, False)
+# Without a parameter, which the driver would be given with every claim.
+ONE: Final[sa.ColumnElement[int]] = sa.literal_column("1")
+# Index rows that a claim looks at, in all its lines, to pass over tasks that are too late by their own
+# deadline: a millisecond. Of each line it looks at `MIN_LOOKED_ROWS` at least.
+LOOKED_ROWS: Final = 1_000
+MIN_LOOKED_ROWS: Final = 64
+# Rows on the first page of a line, beyond those wanted: others hold some, some are too late.
+SPARE_ROWS: Final = 20
+# Rows on the second page: the caller may shed as many before it keeps one.
+SECOND_PAGE_ROWS: Final = 50
+logger = logging.getLogger(__name__)
+# If that does not suffice, as many stale tasks are taken out of their lines, and the claim looks once more.
+STALE_ROWS: Final = 500
+MAX_LOOKS: Final = 2
+# Statements that take from the lines of a level: a line may have less than its turns.
+MAX_ROUNDS: Final = 3
+# Lines that a statement asks at least, if there are as many: the next lines may be empty by then.
+MIN_ASKED: Final = 4
 
-# Lines of a level that one claim looks at: enough for fair turns, few enough for a claim of a millisecond.
-WINDOW_LINES: Final = 64
-# Up to this many lines, every claim looks for new ones. More are found again only from time to time.
-FEW_LINES: Final = 8
-REUSE_SECONDS: Final = 0.5
-FOLLOWING: Final = "following"
-LAST: Final = "last"
-# Comes after the lines of every level: these begin with a digit.
-END: Final = ":"
-# Follows a line, and precedes all lines after it: a group has no NUL.
-NEXT: Final = "\x01"
-# For `Window.others`: there may be any other line.
-NO_OTHERS: Final = {"others_from": END, "level_from": END, "others_until": END}
+
+class ClaimStatements(Statements):
+    """The statements of claims."""
+
+    @cached_property
+    def _is_postgresql(self) -> bool:
+        return self.dialect.name == "postgresql"
+
+    @cached_property
+    def _in_time(self) -> sa.ColumnElement[bool]:
+        return self.tasks.c.deadline_us > sa.bindparam("deadline_after_us")
+
+    @cached_property
+    def _best_first(self) -> dict[bool, tuple[sa.ColumnElement[Any], ...]]:
+        created, task_id = self.tasks.c.created_us, self.tasks.c.task_id
+        return {True: (created.desc(), task_id.desc()), False: (created, task_id)}
+
+    def _seen(self, line: sa.ColumnElement[str], newest_first: bool) -> sa.Select[Any]:  # noqa: FBT001 - a key
+        """The first `looked` tasks of a line: those past their own deadline are passed over among them."""
+        tasks = self.tasks.alias("in_line")
+        created, task_id = tasks.c.created_us, tasks.c.task_id
+        place: sa.Label[Any] = sa.literal_column("in_line.ctid").label("place")
+        best_first = (created.desc(), task_id.desc()) if newest_first else (created, task_id)
+        return (
+            sa.select(
+                *([place] if self._is_postgresql else []),
+                task_id,
+                tasks.c.queue,
+                created,
+                tasks.c.deadline_us,
+            )
+            .where(
+                tasks.c.queue == sa.bindparam("of_queue"),
+                tasks.c.line == line,
+                created > sa.bindparam("created_after_us"),
+            )
+            .order_by(*best_first)
+            .limit(sa.bindparam("looked"))
+        )
+
+    def _joined(self, seen: sa.FromClause, held: sa.FromClause) -> sa.ColumnElement[bool]:
+        """The condition that joins what was seen with its row."""
+        if self._is_postgresql:
+            return sa.literal_column(f"{held.name}.ctid") == sa.literal_column("seen.place")  # type: ignore[attr-defined]
+        return sa.and_(held.c.task_id == seen.c.task_id, held.c.queue == seen.c.queue)
+
+    @cached_property
+    def page(self) -> dict[bool, sa.Select[Any]]:
+        """The best `at_most` of the first `looked` tasks of a line, locked until the transaction ends."""
+        return {
+            newest_first: self._page(newest_first).with_for_update(of=self.tasks, skip_locked=True)
+            for newest_first in ORDERS
+        }
+
+    @cached_property
+    def shown(self) -> dict[bool, sa.Select[Any]]:
+        """As `page`, without locks."""
+        return {newest_first: self._page(newest_first) for newest_first in ORDERS}
+
+    def _page(self, newest_first: bool) -> sa.Select[Any]:  # noqa: FBT001 - a key
+        tasks, line = self.tasks, sa.bindparam("of_line", type_=self.tasks.c.line.type)
+        seen = self._seen(line, newest_first).subquery("seen")
+        # Not by an index of lines: the rows were found already.
+        still = sa.func.coalesce(tasks.c.line, "", type_=tasks.c.line.type) == line
+        page = (
+            sa.select(*self.columns)
+            .select_from(seen.join(tasks, self._joined(seen, tasks)))
+            .where(seen.c.deadline_us > sa.bindparam("deadline_after_us"), still)
+            .limit(sa.bindparam("at_most"))
+        )
+        if self._is_postgresql:
+            return page.order_by(*_best_first(seen, newest_first=newest_first))
+        # Rows are read, and locked, in the order of the line.
+        for dialect in ("mysql", "mariadb"):
+            page = page.prefix_with("STRAIGHT_JOIN", dialect=dialect)
+            page = page.with_hint(tasks, "FORCE INDEX (PRIMARY)", dialect)
+        return page
+
+    @cached_property
+    def _taken_values(self) -> dict[str, Any]:
+        """The columns that a claim changes."""
+        return {
+            "status": TAKEN,
+            "line": sa.null(),
+            "updated_us": sa.bindparam("now_us"),
+            "attempts": self.tasks.c.attempts + ONE,
+            "first_claim_us": sa.func.coalesce(self.tasks.c.first_claim_us, sa.bindparam("now_us")),
+            "last_claim_us": sa.bindparam("now_us"),
+            "lease_token": sa.bindparam("token"),
+            "request_token": sa.bindparam("token"),
+            "lease_until_us": sa.bindparam("lease_until_us"),
+            "agenda": sa.literal_column(f"'{DUE}'"),
+            "due_us": sa.bindparam("lease_until_us"),
+            "expires": sa.bindparam("new_expires"),
+        }
+
+    @cached_property
+    def take(self) -> sa.Update:
+        """Take the tasks that the transaction has locked."""
+        in_line = self.tasks.c.line.is_not(None)
+        return (
+            sa.update(self.tasks).where(self.in_queue_by_id, self.listed, in_line).values(self._taken_values)
+        )
+
+    @cached_property
+    def taken(self) -> sa.Select[Any]:
+        """The tasks that are held under a token, with a lease that ends in a range."""
+        tasks = self.tasks
+        return sa.select(*self.columns).where(
+            self.in_queue,
+            tasks.c.agenda == DUE,
+            tasks.c.due_us.between(sa.bindparam("lease_from_us"), sa.bindparam("lease_until_us")),
+            tasks.c.lease_token == sa.bindparam("token"),
+        )
+
+    @cached_property
+    def prepared_taken(self) -> PreparedStatement:
+        """As `taken`."""
+        return self.prepared(self.taken)
+
+    @cached_property
+    def _no_others(self) -> Conditions:
+        """No line follows `others_from`, and none is between `level_from` and `others_until`."""
+        line = self.tasks.c.line
+        ranges = (
+            (line >= sa.bindparam("others_from"),),
+            (line >= sa.bindparam("level_from"), line < sa.bindparam("others_until")),
+        )
+        # Not EXISTS, for which PostgreSQL may choose the index of due times: only one has lines in order.
+        return tuple(
+            sa.select(line)
+            .where(self.in_queue, *others)
+            .order_by(line)
+            .limit(ONE)
+            .scalar_subquery()
+            .is_(None)
+            for others in ranges
+        )
+
+    @cached_property
+    def take_only_line(self) -> dict[bool, PreparedStatement]:
+        """Take what is in time of the best `at_most` tasks of a line, unless there are others; on PostgreSQL.
+
+        It does not look beyond tasks that are too late, which would take a join.
+        """
+        return {newest_first: self.prepared(self._take_only_line(newest_first)) for newest_first in ORDERS}
+
+    def _take_only_line(self, newest_first: bool) -> sa.Update:  # noqa: FBT001 - a key
+        best = (
+            sa.select(self.tasks.c.task_id)
+            .where(*self.young_in_line, *self._no_others)
+            .order_by(*self._best_first[newest_first])
+            .limit(sa.bindparam("at_most"))
+            .with_for_update(skip_locked=True)
+        )
+        update = sa.update(self.tasks).where(self.among(best), self._in_time)
+        return update.values(self._taken_values).returning(*self.columns)
+
+    @cached_property
+    def take_lines(self) -> Callable[[bool, int], PreparedStatement]:
+        """Take the best tasks of several lines; each statement is made once for a store."""
+        return cache(self._take_lines)
+
+    def _take_lines(self, newest_first: bool, arms: int) -> PreparedStatement:  # noqa: FBT001 - a key
+        """Take up to `at_most` of the best tasks of several lines, in their order, unless there are others.
+
+        Args:
+            newest_first: Which end of the lines is served.
+            arms: How many lines; on PostgreSQL, which takes arrays, 0.
+        """
+        tasks = self.tasks
+        if self._is_postgresql:
+            best = self._best_of_array(newest_first).where(*self._no_others).limit(sa.bindparam("at_most"))
+            update = sa.update(tasks).where(self.at_places(best))
+        else:
+            best_ids = self._best_of_arms(newest_first, arms)
+            update = sa.update(tasks).where(self.in_queue, tasks.c.task_id.in_(best_ids), *self._no_others)
+        return self.prepared(update.values(self._taken_values).returning(*self.columns))
+
+    def _best_of_array(self, newest_first: bool) -> sa.Select[Any]:  # noqa: FBT001 - a key
+        """The places of the best tasks of the lines `many_lines`, of each as many as in `many_counts`."""
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only the dialect in use is loaded
+
+        lines = sa.bindparam("many_lines", type_=postgresql.ARRAY(sa.Text))
+        counts = sa.bindparam("many_counts", type_=postgresql.ARRAY(sa.Integer))
+        wanted = (
+            sa.func.unnest(
+                sa.cast(lines, postgresql.ARRAY(sa.Text)), sa.cast(counts, postgresql.ARRAY(sa.Integer))
+            )
+            .table_valued(sa.column("line", sa.Text), sa.column("count", sa.Integer))
+            .render_derived(name="wanted")
+        )
+        seen = self._seen(wanted.c.line, newest_first).correlate(wanted).lateral("seen")
+        held = self.tasks.alias("held")
+        best = (
+            sa.select(sa.literal_column("held.ctid").label("place"))
+            .select_from(seen.join(held, self._joined(seen, held)))
+            .where(
+                seen.c.deadline_us > sa.bindparam("deadline_after_us"),
+                sa.func.coalesce(held.c.line, "") == wanted.c.line,
+            )
+            .order_by(*_best_first(seen, newest_first=newest_first))
+            .limit(wanted.c.count)
+            .with_for_update(of=held, skip_locked=True)
+            .correlate(wanted)
+            .lateral("best")
+        )
+        return sa.select(sa.literal_column("best.place")).select_from(wanted.join(best, sa.true()))
+
+    def _best_of_arms(self, newest_first: bool, arms: int) -> sa.Select[Any]:  # noqa: FBT001 - a key
+        """The ids of the best tasks of the lines `line_0`, `line_1`..., up to `count_0`... of each."""
+        selects = []
+        for arm in range(arms):
+            line: sa.BindParameter[str] = sa.bindparam(f"line_{arm}", type_=sa.Text())
+            seen = self._seen(line, newest_first).subquery("seen")
+            in_time = seen.c.deadline_us > sa.bindparam("deadline_after_us")
+            best = sa.select(seen.c.task_id).where(in_time).limit(sa.bindparam(f"count_{arm}"))
+            selects.append(sa.select(best.subquery(f"best_{arm}").c.task_id))
+        united = selects[0] if arms == 1 else sa.union_all(*selects)
+        found = united.subquery("best")
+        return sa.select(found.c.task_id).limit(sa.bindparam("at_most"))
 
 
-class Part(Store):
-    """A part of the SQL store: it implements some of the methods of `Store`.
+def _best_first(seen: sa.FromClause, *, newest_first: bool) -> tuple[sa.ColumnElement[Any], ...]:
+    created, task_id = seen.c.created_us, seen.c.task_id
+    return (created.desc(), task_id.desc()) if newest_first else (created, task_id)
 
-    Attributes:
-        database: Runs the statements.
-        schema: The tables.
-        queue: The queue whose tasks `get` returns; None: of any queue of the table.
-    """
+
+class SqlLines(SqlCounts):
+    """Claims tasks, and looks at those that a claim would take."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
-        self.database = database
-        self.schema = schema
-        self.queue = queue
+        super().__init__(database, schema, queue)
+        self.claim_sql = ClaimStatements.shared(schema, database.engine.dialect)
+        self.window = LineWindow(schema, database.engine.dialect)
+        self._stale_tasks = StaleTasks(database, schema)
+
+    def candidates(
+        self, connection: sa.Connection, request: ClaimRequest, moment: ClaimMoment
+    ) -> Iterator[Stored]:
+        """Yield the claimable tasks of all lines, best first, each locked until the transaction ends."""
+        return self._best_first(connection, request, moment, self.window, self.claim_sql.page)
+
+    @override
+    def peek(self, request: ClaimRequest) -> list[Task]:
+        def look(connection: sa.Connection) -> list[Task]:
+            # A separate window: the place where the claims of this process continue stays as it is.
+            shown = self._best_first(
+                connection, request, request.moment(), self.window.copy(), self.claim_sql.shown
+            )
+            return [each.task for each in islice((each for each in shown if not each.problem), request.limit)]
+
+        return self.database.read(look)
+
+    def _best_first(
+        self,
+        connection: sa.Connection,
+        request: ClaimRequest,
+        moment: ClaimMoment,
+        window: LineWindow,
+        pages: Mapping[bool, sa.Select[Any]],
+    ) -> Iterator[Stored]:
+        def find(name: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
+            return connection.execute(window.sql.finds[name], parameters).scalars().all()
+
+        for lines in window.levels(find, request.queue):
+            level, groups = lines[0][0], [group for _level, group in lines]
+            share = max(1, request.limit // len(groups))
+            of_group = {
+                group: self._candidates_of(connection, request, moment, (level, group), share, pages)
+                for group in groups
+            }
+            yield from request.turns.interleave(level, of_group)
+
+    def _candidates_of(
+        self,
+        connection: sa.Connection,
+        request: ClaimRequest,
+        moment: ClaimMoment,
+        line: Line,
+        share: int,
+        pages: Mapping[bool, sa.Select[Any]],
+    ) -> Iterator[Stored]:
+        """Yield claimable tasks of a line, best first: a small page, then a larger one."""
+        oldest = partial(self.oldest_of_line, request, line, connection)
+        newest_first = request.orders.newest_first(line, moment.now, oldest)
+        parameters = in_time(request.queue, moment) | {"of_line": line_key(*line)}
+        seen: set[str] = set()
+        larger = max(request.limit, SECOND_PAGE_ROWS)
+        for at_most, looked in ((share, share + SPARE_ROWS), (share + larger, larger + LOOKED_ROWS)):
+            page = parameters | {"at_most": at_most, "looked": looked}
+            rows = map(stored, connection.execute(pages[newest_first], page).all())
+            for each in sorted(rows, key=position, reverse=newest_first):
+                if each.task.task_id not in seen:
+                    seen.add(each.task.task_id)
+                    yield each
+
+    def oldest_of_line(
+        self, request: ClaimRequest, line: Line, connection: sa.Connection | None = None
+    ) -> float | None:
+        """Return when the oldest live task of a line was created, in seconds; None if none is seen."""
+        moment = request.moment()
+        where = live_in_line(request.queue, line, moment.created_after, moment.deadline_after)
+
+        def read(connection: sa.Connection) -> int | None:
+            return connection.execute(
+                self.claim_sql.oldest_of_line, where | {"looked": LOOKED_ROWS, "at_most": 1}
+            ).scalar()
+
+        created_us = self.database.read(read) if connection is None else read(connection)
+        return None if created_us is None else created_us / 1e6
+
+    @override
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        claimed = self._claim(request)
+        for each in claimed:
+            if each.problem is not None:
+                self._quarantine(each.task, each.problem, each.task.updated)
+        return [each.task for each in claimed if each.problem is None]
+
+    def _quarantine(self, task: Task, problem: str, now: float) -> None:
+        try:
+            self.replace(
+                as_dead_letter(task, problem, now), Guard(TaskStatus.TAKEN, lease_token=task.lease_token)
+            )
+        except ConflictError:
+            logger.warning("task %s changed before it could become a dead letter", task.task_id)
+
+    def _claim(self, request: ClaimRequest) -> list[Stored]:
+        taken: list[Stored] = []
+        take = self._take_in_transaction
+        if self.claim_sql.has_returning:
+            take = self._take_by_statements
+            window = self.window.known(request.queue)
+            if window is not None:
+                taken += self._take_again(request, window)
+        for _ in range(MAX_LOOKS):
+            if len(taken) >= request.limit:
+                break
+            found_lines = take(request, taken)
+            is_short = found_lines and len(taken) < request.limit
+            if not is_short or not self.clear_stale(request):
+                break
+        self.window.used(request.queue, len(taken))
+        return taken
+
+    def clear_stale(self, request: ClaimRequest) -> int:
+        """Take some of the tasks that are past their deadline out of their lines; return how many."""
+        return self._stale_tasks.leave_lines(request.queue, request.clock(), STALE_ROWS)
+
+    def _take_again(self, request: ClaimRequest, window: Window) -> list[Stored]:
+        """Take from the lines of an earlier claim, unless there are others now."""
+        if len(window.groups) > 1:
+            counts = _asked(request.turns.plan(window.level, window.groups, request.limit))
+            return self._take(request, window.level, counts, window.others, [])
+        level, group = window.level, window.groups[0]
+        newest_first = request.orders.constant
+        if newest_first is None:
+            (newest_first,) = self._by_order(request, level, {group: 1})
+        found = self._take_lines(
+            request, level, newest_first, {group: request.limit}, window.others, request.limit
+        )
+        if len(found) > 1:
+            found.sort(key=position, reverse=newest_first)
+        request.turns.record(level, group, len(found))
+        return found
+
+    def _take_by_statements(self, request: ClaimRequest, taken: list[Stored]) -> bool:
+        """Find lines and take from them, by statements that each commit; return whether there are lines."""
+        found_lines = False
+        for lines in self.window.levels(self._find, request.queue):
+            found_lines = True
+            self._take_from_level(request, lines, taken)
+            if len(taken) >= request.limit:
+                break
+        return found_lines
+
+    def _find(self, name: str, parameters: Mapping[str, Any]) -> list[Any]:
+        return [
+            row[0] for row in self.database.execute(self.window.sql.prepared_finds[name], parameters).rows
+        ]
+
+    def _take_from_level(self, request: ClaimRequest, lines: Sequence[Line], taken: list[Stored]) -> None:
+        level, groups = lines[0][0], [group for _level, group in lines]
+        for number in range(1, MAX_ROUNDS + 1):
+            turns = request.turns.plan(level, groups, request.limit - len(taken))
+            counts = _asked(turns, every=number == MAX_ROUNDS)
+            found = self._take(request, level, counts, NO_OTHERS, taken)
+            taken += found
+            served = [each.task.group for each in found]
+            groups = [
+                group for group in groups if group not in counts or served.count(group) == counts[group]
+            ]
+            if not groups or len(taken) >= request.limit:
+                return
+
+    def _take(
+        self,
+        request: ClaimRequest,
+        level: int,
+        counts: Mapping[str | None, int],
+        others: Mapping[str, str],
+        taken: Sequence[Stored],
+    ) -> list[Stored]:
+        """Take tasks of lines of a level, in turns; by one statement if all have the same order."""
+        known = {each.task.task_id for each in taken}
+        found: defaultdict[str | None, list[Stored]] = defaultdict(list)
+        missing = request.limit - len(taken)
+        for newest_first, asked in self._by_order(request, level, counts).items():
+            at_most = min(missing, sum(asked.values()))
+            rows = self._take_lines(request, level, newest_first, asked, others, at_most)
+            for each in sorted(rows, key=position, reverse=newest_first):
+                if each.task.task_id not in known:
+                    found[each.task.group].append(each)
+                    missing -= 1
+        if len(found) == 1:
+            ((group, only),) = found.items()
+            request.turns.record(level, group, len(only))
+            return only
+        # In the order of the plan, as claims of one task each would take them.
+        in_turn = {group: iter(found[group]) for group in counts if group in found}
+        return list(request.turns.interleave(level, in_turn))
+
+    def _by_order(
+        self, request: ClaimRequest, level: int, counts: Mapping[str | None, int]
+    ) -> dict[bool, dict[str | None, int]]:
+        """Return the lines by whether their newest task is served first."""
+        now = request.clock()
+        by_order: dict[bool, dict[str | None, int]] = {}
+        for group, count in counts.items():
+            line = (level, group)
+            oldest = partial(self.oldest_of_line, request, line)
+            newest_first = request.orders.newest_first(line, now, oldest)
+            by_order.setdefault(newest_first, {})[group] = count
+        return by_order
+
+    def _take_lines(
+        self,
+        request: ClaimRequest,
+        level: int,
+        newest_first: bool,  # noqa: FBT001 - a key of the statements
+        asked: Mapping[str | None, int],
+        others: Mapping[str, str],
+        at_most: int,
+    ) -> list[Stored]:
+        lines = {f"{level}{group or ''}": count for group, count in asked.items()}
+        if self.database.dialect == "postgresql":
+            statement, which = self._for_postgresql(
+                lines, newest_first=newest_first, is_only_line=others is not NO_OTHERS
+            )
+        else:
+            arms = 1 << (len(lines) - 1).bit_length()
+            statement = self.claim_sql.take_lines(newest_first, arms)
+            which = _arms(lines, arms)
+        looked = at_most + max(MIN_LOOKED_ROWS, LOOKED_ROWS // len(lines))
+        moment = request.moment()
+        parameters = in_time(request.queue, moment) | taken_parameters(request, moment)
+        result = self.database.execute(
+            statement,
+            {**parameters, **which, **others, "looked": looked, "at_most": at_most},
+            committed_earlier=self.claim_sql.prepared_taken,
+        )
+        return list(map(stored, result.rows))
+
+    def _for_postgresql(
+        self, lines: Mapping[str, int], *, newest_first: bool, is_only_line: bool
+    ) -> tuple[PreparedStatement, dict[str, Any]]:
+        """Return the statement that takes from lines, and its parameters that name them."""
+        if is_only_line and len(lines) == 1:
+            return self.claim_sql.take_only_line[newest_first], {"of_line": next(iter(lines))}
+        which: dict[str, Any] = {"many_lines": [*lines], "many_counts": [*lines.values()]}
+        return self.claim_sql.take_lines(newest_first, 0), which
+
+    def _take_in_transaction(self, request: ClaimRequest, taken: list[Stored]) -> bool:
+        """Lock the best tasks of the lines and take them, in a transaction; return whether there are lines.
+
+        For databases whose UPDATE does not return what it changed.
+        """
+        first = request.moment()
+        found_lines = False
+
+        def take(connection: sa.Connection) -> list[Stored]:
+            nonlocal found_lines
+            candidates = self.candidates(connection, request, request.moment())
+            found = list(islice(candidates, request.limit - len(taken)))
+            found_lines = bool(found) or self.window.known_lines(request.queue)
+            return self._take_locked(connection, request, found)
+
+        found = self.database.transaction(
+            take, committed_earlier=partial(self._claimed_earlier, request=request, first=first)
+        )
+        known = {each.task.task_id for each in taken}
+        taken += [each for each in found if each.task.task_id not in known]
+        return found_lines
+
+    def _take_locked(
+        self, connection: sa.Connection, request: ClaimRequest, found: Sequence[Stored]
+    ) -> list[Stored]:
+        moment = request.moment()
+        chosen = [each for each in found if is_in_time(each.task, moment)]
+        if not chosen:
+            return []
+        listed = {"of_queue": request.queue, "ids": [each.task.task_id for each in chosen]}
+        connection.execute(self.claim_sql.take, listed | taken_parameters(request, moment))
+        return [Stored(claimed(each.task, moment, request.tokens[0]), each.problem) for each in chosen]
+
+    def _claimed_earlier(
+        self, connection: sa.Connection, request: ClaimRequest, first: ClaimMoment
+    ) -> list[Stored]:
+        """Return the tasks that an earlier try of this claim, begun at `first`, took; best first."""
+        moment = request.moment()
+
+        def rank(each: Stored) -> tuple[int, float, str]:
+            task = each.task
+            line = (task.priority, task.group)
+            oldest = partial(self.oldest_of_line, request, line, connection)
+            newest_first = request.orders.newest_first(line, moment.now, oldest)
+            return -task.priority, -task.created if newest_first else task.created, task.task_id
+
+        parameters = {"of_queue": request.queue} | taken_parameters(request, moment)
+        parameters["lease_from_us"] = microseconds(first.lease_until)
+        return sorted(map(stored, connection.execute(self.claim_sql.taken, parameters)), key=rank)
 
 
-def live_in_line(queue: str, line: Line, created_after: float, deadline_after: float) -> dict[str, Any]:
-    """Return the parameters of `Statements.live_in_line`."""
+def in_time(queue: str, moment: ClaimMoment) -> dict[str, Any]:
+    """Return the parameters that say which tasks of a line are in time."""
     return {
         "of_queue": queue,
-        "of_line": line_key(*line),
-        "created_after_us": microseconds(created_after),
-        "deadline_after_us": microseconds(deadline_after),
+        "created_after_us": round(moment.created_after * 1e6),
+        "deadline_after_us": round(moment.deadline_after * 1e6),
     }
 
 
-class WindowStatements(Statements):
-    """The statements that find lines, each with one index search for each line that it returns."""
-
-    @cached_property
-    def finds(self) -> dict[str, sa.Select[Any]]:
-        """The statements by name."""
-        return {FOLLOWING: self._following, LAST: self._last}
-
-    @cached_property
-    def prepared_finds(self) -> dict[str, PreparedStatement]:
-        """As `finds`."""
-        return {name: self.prepared(statement) for name, statement in self.finds.items()}
-
-    @property
-    def _following(self) -> sa.Select[Any]:
-        """The first `of_count` lines between `of_after` and `of_until`."""
-        line = self.tasks.c.line
-        # Not min(): without statistics, PostgreSQL would read all lines for it.
-        next_line = (
-            sa.select(line).where(self.in_queue, line < sa.bindparam("of_until")).order_by(line).limit(1)
-        )
-        first = next_line.where(line > sa.bindparam("of_after")).scalar_subquery()
-        place: sa.Label[int] = sa.literal_column("1").label("place")
-        lines = sa.select(first.label("line"), place).cte("next_lines", recursive=True)
-        following = next_line.where(line > lines.c.line).scalar_subquery().correlate(lines)
-        go_on = (lines.c.line.is_not(None), lines.c.place < sa.bindparam("of_count"))
-        lines = lines.union_all(sa.select(following, lines.c.place + 1).where(*go_on))
-        return sa.select(lines.c.line).where(lines.c.line.is_not(None))
-
-    @property
-    def _last(self) -> sa.Select[Any]:
-        """The last line before `of_until`."""
-        line = self.tasks.c.line
-        before = sa.select(line).where(self.in_queue, line < sa.bindparam("of_until"))
-        return before.order_by(line.desc()).limit(1)
+def taken_parameters(request: ClaimRequest, moment: ClaimMoment) -> dict[str, Any]:
+    """Return the parameters of what a claim writes: one token for all tasks that it takes."""
+    lease_until_us = round(moment.lease_until * 1e6)
+    return {
+        "now_us": round(moment.now * 1e6),
+        "token": request.tokens[0],
+        "lease_from_us": lease_until_us,
+        "lease_until_us": lease_until_us,
+        "new_expires": moment.expires,
+    }
 
 
-@dataclass
-class Window:
-    """Lines of the highest level that has any, as they were found.
-
-    Attributes:
-        level: The level.
-        groups: The groups of the lines, in order.
-        turns_left: How many tasks may be taken before lines are looked up again.
-        usable_until: When they are looked up again, on the monotonic clock.
-    """
-
-    level: int
-    groups: list[str | None]
-    turns_left: int
-    usable_until: float
-
-    @cached_property
-    def others(self) -> dict[str, str]:
-        """The ranges in which there must be no line if this window is to be used again.
-
-        For a single line, all other lines of its level and those above it; else the higher levels.
-        """
-        level = str(self.level)
-        if len(self.groups) == 1:
-            line = level + (self.groups[0] or "")
-            return {"others_from": line + NEXT, "level_from": level, "others_until": line}
-        return {"others_from": chr(ord(level) + 1), "level_from": level, "others_until": level}
+def is_in_time(task: Task, moment: ClaimMoment) -> bool:
+    """Return whether a task that was found a while ago may still be claimed."""
+    return task.created > moment.created_after and task.deadline > moment.deadline_after
 
 
-class LineWindow:
-    """Finds the lines for a claim. Thread-safe: threads that share a cursor only skip lines for a while."""
+def position(each: Stored) -> tuple[float, str]:
+    """Return the position of a task in its line."""
+    return each.task.created, each.task.task_id
 
-    def __init__(
-        self, schema: Schema, dialect: sa.Dialect, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._schema = schema
-        self._dialect = dialect
-        self.sql = WindowStatements.shared(schema, dialect)
-        self._monotonic = monotonic
-        # By queue and level: the last line of the last window.
-        self._cursors: dict[tuple[str, str], str] = {}
-        self._known: dict[str, Window] = {}
-        # Queues whose lines did not fit a window at the last look.
-        self._many: set[str] = set()
 
-    def copy(self) -> LineWindow:
-        """Return an independent copy, for a peek."""
-        copied = LineWindow(self._schema, self._dialect, self._monotonic)
-        copied._cursors, copied._many = dict(self._cursors), set(self._many)
-        return copied
+def _arms(lines: Mapping[str, int], arms: int) -> dict[str, Any]:
+    """Return the parameters of a statement with so many arms; those beyond the lines take nothing."""
+    which: dict[str, Any] = {}
+    filled = [*lines.items(), *[("", 0)] * (arms - len(lines))]
+    for arm, (line, count) in enumerate(filled):
+        which[f"line_{arm}"] = line
+        which[f"count_{arm}"] = count
+    return which
 
-    def known(self, queue: str) -> Window | None:
-        """Return the last window of a queue if it can be used again, under its condition `others`."""
-        window = self._known.get(queue)
-        if window is None or len(window.groups) == 1:
-            return window
-        is_used_up = window.turns_left <= 0 or self._monotonic() >= window.usable_until
-        return None if is_used_up or len(window.groups) <= FEW_LINES else window
 
-    def used(self, queue: str, turns: int) -> None:
-        """Count turns that the lines of the last window had."""
-        window = self._known.get(queue)
-        if window is not None:
-            window.turns_left -= turns
-
-    def known_lines(self, queue: str) -> bool:
-        """Return whether the last look at a queue found lines."""
-        return queue in self._known
-
-    def levels(self, find: Find, queue: str) -> Iterator[list[Line]]:
-        """Yield some lines of each priority level, the highest level first: all, if they fit the window."""
-        self._known.pop(queue, None)
-        for lines in self._levels(find, queue):
-            if queue not in self._known:
-                groups = [group for _level, group in lines]
-                # If there are many lines, all the others have their turn before new ones.
-                usable_until = math.inf if queue in self._many else self._monotonic() + REUSE_SECONDS
-                self._known[queue] = Window(lines[0][0], groups, len(groups), usable_until)
-            yield lines
-
-    def _levels(self, find: Find, queue: str) -> Iterator[list[Line]]:
-        if queue not in self._many:
-            keys = self._following(find, queue, "", END, WINDOW_LINES + 1)
-            if len(keys) <= WINDOW_LINES:
-                levels = [list(level) for _digit, level in groupby(keys, key=lambda key: key[0])]
-                yield from ([parse_line(key) for key in level] for level in reversed(levels))
-                return
-            self._many.add(queue)
-        yield from self._levels_of_many(find, queue)
-
-    def _levels_of_many(self, find: Find, queue: str) -> Iterator[list[Line]]:
-        until = END
-        last = self._last(find, queue, until)
-        if last is None:
-            self._many.discard(queue)
-        while last is not None:
-            level = last[0]
-            below = self._last(find, queue, level)
-            keys = self._window(find, queue, level, (below or "", until))
-            if len(keys) < WINDOW_LINES:
-                self._many.discard(queue)
-            if keys:
-                yield [parse_line(key) for key in keys]
-            until, last = level, below
-
-    def _window(self, find: Find, queue: str, level: str, between: tuple[str, str]) -> list[str]:
-        """Return the lines of a level that follow those of the last window, round and round."""
-        start, until = between
-        after = self._cursors.get((queue, level), start)
-        keys = self._following(find, queue, after, until, WINDOW_LINES)
-        if len(keys) < WINDOW_LINES and after != start:
-            keys += [
-                key
-                for key in self._following(find, queue, start, until, WINDOW_LINES - len(keys))
-                if key <= after
-            ]
-        if keys:
-            self._cursors[queue, level] = keys[-1]
-        return keys
-
-    def _following(self, find: Find, queue: str, after: str, until: str, count: int) -> list[str]:
-        where = {"of_queue": queue, "of_after": after, "of_until": until, "of_count": count}
-        return sorted(find(FOLLOWING, where))
-
-    def _last(self, find: Find, queue: str, until: str) -> str | None:
-        return next(iter(find(LAST, {"of_queue": queue, "of_until": until})), None)
+def _asked(turns: Mapping[str | None, int], *, every: bool = False) -> dict[str | None, int]:
+    """Return how many tasks to ask of which lines: of those to come to turn, and of a few to fill in."""
+    in_turn = sum(1 for count in turns.values() if count)
+    number = len(turns) if every else max(MIN_ASKED, 1 << (in_turn - 1).bit_length())
+    return {group: max(1, count) for group, count in islice(turns.items(), number)}

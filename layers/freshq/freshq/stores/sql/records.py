@@ -14,8 +14,7 @@ from typing_extensions import override
 from freshq.model.lifecycle import new_token
 from freshq.model.validation import json_text
 from freshq.stores.base import SharedRecord
-from freshq.stores.sql.lines import Part
-from freshq.stores.sql.statements import Conditions, Statements, dialect_insert
+from freshq.stores.sql.statements import Conditions, SqlPart, Statements, dialect_insert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,7 +93,7 @@ class RecordStatements(Statements):
         )
 
 
-class SharedRecords(Part):
+class SqlRecords(SqlPart):
     """Keeps what the processes of a queue share."""
 
     def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:

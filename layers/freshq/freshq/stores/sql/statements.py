@@ -14,11 +14,13 @@ from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
 
+from freshq.stores.base import Store
 from freshq.stores.sql.database import PreparedStatement
 from freshq.stores.sql.rows import COLUMNS
 
 if TYPE_CHECKING:
     from freshq.stores.base import Guard
+    from freshq.stores.sql.database import Database
     from freshq.stores.sql.schema import Schema
 
 PENDING: Final[sa.ColumnElement[str]] = sa.literal_column("'PENDING'")
@@ -152,6 +154,21 @@ class Statements:
         key = next(iter(table.primary_key))
         # INSERT IGNORE would also truncate values that are too long.
         return insert.on_duplicate_key_update({key.name: key})
+
+
+class SqlPart(Store):
+    """The base of the parts of the SQL store: each implements some of the methods of `Store`.
+
+    Attributes:
+        database: Runs the statements.
+        schema: The tables.
+        queue: The queue whose tasks `get` returns; None: of any queue of the table.
+    """
+
+    def __init__(self, database: Database, schema: Schema, queue: str | None = None) -> None:
+        self.database = database
+        self.schema = schema
+        self.queue = queue
 
 
 def dialect_insert(table: sa.Table, dialect: sa.Dialect) -> Any:

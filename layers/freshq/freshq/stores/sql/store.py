@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from freshq.stores.sql.agenda import Upkeep
-from freshq.stores.sql.claim import ClaimPart
-from freshq.stores.sql.counts import ApproximateCounts
+from freshq.stores.sql.agenda import SqlAgenda
 from freshq.stores.sql.database import Database
 from freshq.stores.sql.engine import DEFAULT, ConnectionLimits, connection_limits_for, place_of
 from freshq.stores.sql.history import history_seconds_for
+from freshq.stores.sql.lines import SqlLines
 from freshq.stores.sql.migrations import migrate
-from freshq.stores.sql.put import PutPart
-from freshq.stores.sql.records import SharedRecords
+from freshq.stores.sql.records import SqlRecords
 from freshq.stores.sql.schema import checked_table, schema
+from freshq.stores.sql.tasks import SqlTasks
 from freshq.stores.sql.transactions import SqlTransactions
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 
-class SqlStore(ClaimPart, PutPart, Upkeep, SharedRecords, ApproximateCounts):
+class SqlStore(SqlTasks, SqlLines, SqlAgenda, SqlRecords):
     """Tasks in a table of a relational database. Thread-safe; each process makes its own."""
 
     def __init__(
@@ -57,16 +56,13 @@ class SqlStore(ClaimPart, PutPart, Upkeep, SharedRecords, ApproximateCounts):
             raise ValueError("queue: must be given with history_seconds")
         database = Database(url, table, limits)
         super().__init__(database, schema(table, database.dialect), queue)
+        self.clock = database.clock
         self._history_seconds = history_seconds
         if queue is not None:  # ids are unique within a queue
             self.place = (place_of(database.engine.url), table, queue)
         if queue is not None and history_seconds:
             database.requirement = partial(self.history.check, queue)
-        self.transactions = SqlTransactions(claims=self, puts=self)
-
-    @override
-    def clock(self) -> float:
-        return self.database.clock()
+        self.transactions = SqlTransactions(tasks=self, lines=self)
 
     @override
     def create_table(self) -> None:

@@ -17,9 +17,9 @@ from freshq.model.codec import encoded
 from freshq.model.lifecycle import claimed
 from freshq.model.task import TaskStatus
 from freshq.stores.base import ConflictError, Guard, HeldTask, Transactions
-from freshq.stores.sql.claim import is_in_time
 from freshq.stores.sql.engine import default_settings
-from freshq.stores.sql.put import as_dead_letter
+from freshq.stores.sql.lines import is_in_time
+from freshq.stores.sql.tasks import as_dead_letter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from freshq.model.task import Task
     from freshq.stores.base import OnConflict, SettlingContext
     from freshq.stores.claim_request import ClaimRequest
-    from freshq.stores.sql.claim import ClaimPart
-    from freshq.stores.sql.put import PutPart
+    from freshq.stores.sql.lines import SqlLines
+    from freshq.stores.sql.tasks import SqlTasks
 
 logger = logging.getLogger(__name__)
 
@@ -56,21 +56,21 @@ class _LockedRow:
 class SqlTransactions(Transactions):
     """Verbs that share a transaction with the caller's own statements."""
 
-    def __init__(self, claims: ClaimPart, puts: PutPart) -> None:
+    def __init__(self, tasks: SqlTasks, lines: SqlLines) -> None:
         """Use parts of a store.
 
         Args:
-            claims: Finds and changes tasks.
-            puts: Puts tasks.
+            tasks: Puts and changes tasks.
+            lines: Finds tasks to hold.
         """
-        self._claims = claims
-        self._puts = puts
+        self._tasks = tasks
+        self._lines = lines
 
     @override
     def put(
         self, tasks: Sequence[Task], on_conflict: OnConflict | None, connection: sa.Connection
     ) -> list[PutOutcome]:
-        return self._puts.put_in(tasks, on_conflict, connection)
+        return self._tasks.put_in(tasks, on_conflict, connection)
 
     @override
     @contextmanager
@@ -86,7 +86,7 @@ class SqlTransactions(Transactions):
             row, passed_over = self._lock_best(transaction, request(), context, shed_version)
             if row is None:
                 transaction.close()  # upkeep needs its own transactions
-                if passed_over + self._claims.clear_stale(request()) + context.bring_in_due():
+                if passed_over + self._lines.clear_stale(request()) + context.bring_in_due():
                     row, _ = self._lock_best(transaction, request(), context, shed_version)
             if row is None:
                 yield None
@@ -124,8 +124,8 @@ class SqlTransactions(Transactions):
         passed_over: list[Task] = []
         locked: _LockedRow | None = None
         with self._translated():
-            connection = transaction.enter_context(self._claims.database.engine.begin())
-            for each in self._claims.candidates(connection, request, request.moment()):
+            connection = transaction.enter_context(self._tasks.database.engine.begin())
+            for each in self._lines.candidates(connection, request, request.moment()):
                 moment = request.moment()
                 if not is_in_time(each.task, moment):
                     continue
@@ -139,7 +139,7 @@ class SqlTransactions(Transactions):
                     locked = _LockedRow(transaction, connection, taken, guard)
                     break
                 passed_over.append(changed)
-            self._claims.store_locked(passed_over, connection)
+            self._tasks.store_locked(passed_over, connection)
         return locked, len(passed_over)
 
     def _store_completed(self, row: _LockedRow, result: object, context: SettlingContext) -> Task:
@@ -149,7 +149,7 @@ class SqlTransactions(Transactions):
             LeaseLost: If the block itself changed the task.
         """
         done = context.lifecycle.completed(row.task, context.now(), result)
-        if not self._claims.replace_in(done, row.guard, row.connection):
+        if not self._tasks.replace_in(done, row.guard, row.connection):
             raise LeaseLost(done.task_id, "it was changed within its own transaction")
         return done
 
@@ -162,7 +162,7 @@ class SqlTransactions(Transactions):
         try:
             if savepoint.is_active:
                 savepoint.rollback()
-            stored = self._claims.replace_in(failed, row.guard, row.connection)
+            stored = self._tasks.replace_in(failed, row.guard, row.connection)
             row.transaction.close()
         except SQLAlchemyError as lost:
             logger.warning(
@@ -177,7 +177,7 @@ class SqlTransactions(Transactions):
 
     def _stored_apart(self, row: _LockedRow, failed: Task) -> Task | None:
         try:
-            self._claims.replace(failed, row.guard)
+            self._tasks.replace(failed, row.guard)
         except (ConflictError, StoreError):
             logger.warning("task %s: could not record the failed attempt", failed.task_id, exc_info=True)
             return None
@@ -188,7 +188,7 @@ class SqlTransactions(Transactions):
         try:
             yield
         except SQLAlchemyError as error:
-            raise self._claims.database.translated(error) from error
+            raise self._tasks.database.translated(error) from error
 
 
 def _after(error: Exception, task: Task, context: SettlingContext) -> Task:
