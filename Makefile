@@ -135,7 +135,7 @@ release: setup ## Build and check the wheel and the sdist of the version in pypr
 	@$(BIN)/python -m local.release
 
 # PEERS is a Python in which other queues are installed.
-bench: setup ## Measure and write the pages: make bench PARTS="worker growth" (docs/benchmarks.md lists the parts)
+bench: setup ## Measure and write the pages: make bench PARTS="worker growth" (docs/contributing/benchmarks.md lists the parts)
 	@$(BIN)/python -m benchmarks $(PARTS) $(if $(PEERS),--peers $(PEERS))
 
 # PIPELINE_PYTHON is the cluster's Python; PIPELINE_PROCESSOR is the Architecture in pipeline/template.yaml.

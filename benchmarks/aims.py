@@ -1,24 +1,28 @@
-"""The figures that have an aim, from the results, and what bounds those that miss it."""
+"""Figures beside their aims, and the causes of misses: docs/contributing/benchmarks.md."""
 
 from __future__ import annotations
 
 import math
 import operator
+import statistics
+from dataclasses import dataclass
 from itertools import product
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks import deploy_page, pipeline_page
-from benchmarks.costs_page import LIFE, SHED
-from benchmarks.dollars import FOR_TASKS, LOADS, WINDOW_SECONDS
-from benchmarks.figures import figures_of, is_measured
-from benchmarks.finding import AT_LEAST, AT_MOST, Finding, of_rounds
+from benchmarks.bills import LIFE, LOADS, SHED, by_load, per_task
+from benchmarks.figures import figures_of, is_measured, read
 from benchmarks.growth_page import AIM, AIM_OF_GROUPS, GROUPS, SITUATIONS
 from benchmarks.growth_page import STORES as GROWTH_STORES
+from benchmarks.library_pages import TRACED, WITH_CLIENTS, start_ratio
 from benchmarks.overload_setting import DEADLINE_SECONDS
+from benchmarks.parts import PARTS
+from benchmarks.pipeline_page import tables_ratio, time_ratio
+from benchmarks.render import Block, Prose, Sections, Table, columns
 from benchmarks.worker_page import AIMED, AIMS, FILES, HAND, STORES, TITLES, WORKER, ratio_rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # A put of 2, a claim of 2 and a completion of 1, and a tenth of a lease record with its deletion.
 FLOOR_WRITE_UNITS: Final = 5.11
@@ -35,20 +39,111 @@ RECOVERY: Final = "seconds after a burst until as much is done in time as before
 _THROUGHPUT: Final = "[What bounds it](throughput.md#what-bounds-it)."
 _DISTANCE: Final = "[What bounds it](throughput.md#dynamodb-at-a-distance)."
 _CLOSE: Final = "Close to the capacity chance leaves slots idle that a backlog would fill."
-_CLI: Final = "Most of it is the import of the packages, which [cli](cli.md) lists."
-_COLD_START: Final = "Most of it is [imports](deploy.md#cold-starts); of these, {}."
+_CLI: Final = "Most of it is the import of [packages](measurements.md#command-line)."
+_COLD_START: Final = "Most of it is [imports](../deploy.md#cold-starts); of these, {}."
 # So many of the packages that take most of a cold start's imports are named.
 NAMED_IMPORTS: Final = 4
 _DUCKDB: Final = (
     "Making the tables from silver (sorts, windows, joins and sums) alone takes {:.1f} times as long as all "
     "of DuckDB's work "
-    "([more](decisions/0038-speed-beside-duckdb.md))."
+    "([more](../decisions/0038-speed-beside-duckdb.md))."
 )
 _NIGHT: Final = (
     "Most of it is what Spark takes to start and to plan, whatever it reads "
-    "([more](decisions/0063-fixed-cost-of-a-run.md))."
+    "([more](../decisions/0063-fixed-cost-of-a-run.md))."
 )
-_SMALL: Final = "Nearly all of it is Java: loading, compiling, planning ([more](pipeline.md#speed))."
+_SMALL: Final = "Nearly all of it is Java: loading, compiling, planning ([more](../pipeline.md#speed))."
+AT_MOST: Final = ("at most", operator.le)
+AT_LEAST: Final = ("at least", operator.ge)
+# The heading of figures that have nothing in common.
+FIGURE: Final = "figure"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One figure beside its aim.
+
+    Attributes:
+        what: What it is.
+        found: The figure.
+        relation: How it is to relate to the aim.
+        aim: The aim.
+        form: How both are shown.
+        bound: What bounds it, if it misses the aim.
+        topic: What it has in common with others: the heading of their table.
+        spread: How sure it is, as shown behind it.
+    """
+
+    what: str
+    found: float
+    relation: tuple[str, Callable[[float, float], bool]]
+    aim: float
+    form: str = "{:.2f}"
+    bound: str = ""
+    topic: str = FIGURE
+    spread: str = ""
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the aim is met, as exactly as it is shown."""
+        found, aim = (float(self.form.format(each).replace(",", "")) for each in (self.found, self.aim))
+        return self.relation[1](found, aim)
+
+    @property
+    def shown(self) -> str:
+        """The figure, as it is shown."""
+        return self.form.format(self.found)
+
+    @property
+    def shown_aim(self) -> str:
+        """The aim, as it is shown."""
+        return f"{self.relation[0]} {self.form.format(self.aim)}"
+
+    def row(self) -> list[str]:
+        """Return it as a row of a table."""
+        shown = self.shown if self.is_met else f"**{self.shown}**"
+        return [self.what, self.shown_aim, f"{shown}{self.spread and f' {self.spread}'}"]
+
+
+def of_rounds(
+    what: str,
+    rounds: Sequence[float],
+    relation: tuple[str, Callable[[float, float], bool]],
+    aim: float,
+    bound: str,
+    topic: str = FIGURE,
+) -> Finding:
+    """Return the median of rounds as a finding, with the lowest and the highest behind it."""
+    spread = f"({min(rounds):.2f} to {max(rounds):.2f})"
+    return Finding(what, statistics.median(rounds), relation, aim, bound=bound, topic=topic, spread=spread)
+
+
+def tables(findings: Sequence[Finding]) -> list[Block]:
+    """Return a table for each topic, in the order of the findings."""
+    by_topic: dict[str, list[Finding]] = {}
+    for each in findings:
+        by_topic.setdefault(each.topic, []).append(each)
+    return [
+        Table([topic, "aim", "found"], [each.row() for each in found]) for topic, found in by_topic.items()
+    ]
+
+
+def missed(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the findings that miss their aim: in one item those with one topic, aim and bound."""
+    items: dict[tuple[str, str, str], list[Finding]] = {}
+    for each in findings:
+        if not each.is_met:
+            apart = each.what if each.topic == FIGURE else each.topic
+            items.setdefault((apart, each.shown_aim, each.bound), []).append(each)
+    if not items:
+        yield "Every aim above is met."
+    for (apart, aim, bound), together in items.items():
+        head = f"- {apart[0].upper()}{apart[1:]}"
+        if together[0].topic == FIGURE:
+            yield f"{head}: {together[0].shown}, where the aim is {aim}. {bound}"
+        else:
+            figures = "; ".join(f"{each.what} {each.shown}" for each in together)
+            yield f"{head}, where the aim is {aim}: {figures}. {bound}"
 
 
 def counted() -> Iterator[Finding]:
@@ -61,7 +156,7 @@ def counted() -> Iterator[Finding]:
     yield Finding("write units of a task that is shed, its put included", units, AT_MOST, 2.0)
     for load, most_invocations in (("burst", 30), ("steady", 60)):
         one = by_load()[load]
-        found = sum(one["invocations"][name] for name in FOR_TASKS) * 1000 / one["tasks"]
+        found = 1000 * per_task(one, "invocations")
         yield Finding(
             f"invocations for 1,000 tasks, {LOADS[load]}", found, AT_MOST, most_invocations, "{:.0f}"
         )
@@ -114,7 +209,7 @@ def timed() -> Iterator[Finding]:
 
 def _of_cold_starts(found: Mapping[str, Any]) -> Finding:
     functions = found["processor_ms"].values()
-    slowest = max(deploy_page.ratio(each, deploy_page.TRACED, deploy_page.WITH_CLIENTS) for each in functions)
+    slowest = max(start_ratio(each, TRACED, WITH_CLIENTS) for each in functions)
     what = "processor time of the slowest cold start, with bytecode / without"
     shares = sorted(found["shares_of_imports"].items(), key=operator.itemgetter(1), reverse=True)
     imports = ", ".join(f"{package} takes {100 * share:.0f} %" for package, share in shares[:NAMED_IMPORTS])
@@ -150,7 +245,7 @@ def _of_growth() -> Iterator[Finding]:
         smallest = min((each["size"] for each in of_sizes), default=0)
         ratios = [each["ratio"] for each in of_sizes if each["size"] > smallest]
         if ratios:
-            title = SITUATIONS[situation][0]
+            title = SITUATIONS[situation]
             anchor = title.lower().replace(",", "").replace(" ", "-")
             yield Finding(
                 f"{GROWTH_STORES[store]}: {title[0].lower()}{title[1:]}",
@@ -166,13 +261,13 @@ def _of_growth() -> Iterator[Finding]:
 def _of_pipeline() -> Iterator[Finding]:
     what = "pipeline, 2 million events, warm: time / DuckDB's"
     found = figures_of("pipeline")
-    bound = _DUCKDB.format(pipeline_page.warm_tables_ratio(found))
-    yield Finding(what, pipeline_page.warm_ratio(found), AT_MOST, 3.0, bound=bound)
+    bound = _DUCKDB.format(tables_ratio(found, "warm"))
+    yield Finding(what, time_ratio(found, "warm"), AT_MOST, 3.0, bound=bound)
     if is_measured("pipeline_large"):
         what = "pipeline, 20 million events, started cold: time / DuckDB's"
         found = figures_of("pipeline_large")
-        bound = _DUCKDB.format(pipeline_page.cold_tables_ratio(found))
-        yield Finding(what, pipeline_page.cold_ratio(found), AT_MOST, 1.5, bound=bound)
+        bound = _DUCKDB.format(tables_ratio(found, "cold"))
+        yield Finding(what, time_ratio(found, "cold"), AT_MOST, 1.5, bound=bound)
     rounds = figures_of("pipeline_nights")["night_over_run"]["processor_seconds"]
     what = "pipeline, 2 million events: processor time of a nightly run (1 new file of 62) / of a full run"
     yield of_rounds(what, rounds, AT_MOST, 0.15, _NIGHT)
@@ -184,6 +279,53 @@ def _of_pipeline() -> Iterator[Finding]:
     yield Finding(what, seconds, AT_MOST, 20.0, "{:.1f}", _SMALL)
 
 
-def by_load() -> Mapping[str, Any]:
-    """Return what was counted of the application, with the template's batching window, by load."""
-    return {one["load"]: one for one in figures_of("invocations") if one["window_seconds"] == WINDOW_SECONDS}
+def aims_page() -> Sections:
+    """Return the sections of docs/contributing/benchmarks.md."""
+    parts = {"counted": [*counted()], "simulated": [*simulated()], "timed": [*timed()]}
+    files = {"counted": "capacity", "simulated": "overload", "timed": "worker"}
+    sections: Sections = {(files[kind], kind): tables(found) for kind, found in parts.items()}
+    every = [each for found in parts.values() for each in found]
+    return sections | {
+        ("worker", "misses"): [Prose("\n".join(missed(every)))],
+        ("capacity", "parts"): [_parts()],
+        ("capacity", "machines"): _machines(),
+    }
+
+
+def _parts() -> Table:
+    return columns(
+        PARTS.items(),
+        {
+            "part": lambda item: f"**{item[0]}**" if item[1].is_default else item[0],
+            "what it finds": lambda item: item[1].what,
+            "page": lambda item: f"[{PurePath(item[1].page).stem}]({_path(item[1].page)})",
+            "minutes": lambda item: f"{item[1].minutes}",
+        },
+        texts=3,
+    )
+
+
+def _path(page: str) -> str:
+    """Return the way to a page from the contributors' pages."""
+    return page.removeprefix("contributing/") if page.startswith("contributing/") else f"../{page}"
+
+
+def _machines() -> list[Block]:
+    """Return where each file was measured, and a sentence about the files that there are not."""
+    files = [file for part in PARTS.values() for file in part.files]
+    table = columns(
+        ({"file": file, **read(file)} for file in files if is_measured(file)),
+        {
+            "file": "{file}",
+            "date": "{date}",
+            "code": lambda whole: whole.get("commit", ""),
+            "Python": "{machine[python]}",
+            "cores": "{machine[cores]}",
+            "memory": "{machine[memory_gib]} GiB",
+            "load before": lambda whole: str(whole["machine"].get("load_before", "")),
+            "load at the end": lambda whole: str(whole["machine"].get("load", "")),
+        },
+        texts=4,
+    )
+    missing = [file for file in files if not is_measured(file)]
+    return [table, Prose(f"Not measured yet: {', '.join(missing)}.")] if missing else [table]

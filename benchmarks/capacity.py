@@ -21,10 +21,10 @@ from local.faults import client_at, meanwhile
 from local.servers import DYNAMODB_LOCAL_PACKAGE, DYNAMODB_LOCAL_VERSION, DynamoDBLocal, load
 
 from benchmarks import figures
+from benchmarks.bills import ALONE
 from benchmarks.capacity_bench import LEASE_SECONDS, PAYLOAD, QUEUE_MAX_AGE_SECONDS, new_bench
 from benchmarks.capacity_groups import groups
 from benchmarks.capacity_stale import STALE, behind_stale
-from benchmarks.costs_page import ALONE
 from benchmarks.dead_letters import dead_letters
 from benchmarks.match_capacity import matching
 from freshq import Queue, Settlement

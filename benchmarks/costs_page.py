@@ -1,55 +1,92 @@
-"""The page docs/costs.md, from what `benchmarks.capacity` and, of groups, `benchmarks.growth` counted."""
+"""The sections of docs/costs.md: units and calls, dollars, and what a rate of tasks needs."""
 
 from __future__ import annotations
 
+import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.dollars import FORMER_WRITE_UNITS
+from benchmarks import bills
+from benchmarks.bills import ALONE, LIFE, LIFE_SINGLE, LOADS, SHED, by_load, per_task, rough
+from benchmarks.figures import figures_of
+from benchmarks.render import Block, Prose, Sections, Table, across, columns
 from freshq.stores.dynamodb.queries import LARGER_PAGES_KEYS, LOOKAHEAD_KEYS, MAX_PAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-LIFE: Final = "whole life, claims of 10"
-LIFE_SINGLE: Final = "whole life, claims of 1"
-ALONE: Final = "whole life of a task that comes alone, its pass included"
-LIFE_ONE_BY_ONE: Final = "whole life, claims of 10, each write a call of its own"
-SHED: Final = "shed by the queue's max age, put included"
-BOLD: Final = frozenset({LIFE, SHED, "shed by its own, shorter max age, put included"})
+    from benchmarks.bills import Bill, Constants, Needs
+
 # Two thirds are shed in `make demo`, which offers three times the capacity.
 SHED_PER_SUCCESS: Final = 2
 STATS_WAITING: Final = 2000
-# Tasks of a claim behind stale ones, as in benchmarks.capacity_stale.
+# Tasks of a claim behind stale ones, as in the part `capacity`.
 CLAIM: Final = 10
+# The step of the part `capacity` that has the reads of each load. At 24 a second single claims are the
+# upper bound.
+READS: Final = {"trickle": ALONE, "steady": LIFE_SINGLE, "burst": LIFE}
+# The page names these defaults of the template; a test compares them.
+DEFAULTS: Final = (
+    "BatchingWindowSeconds",
+    "IdleExitSeconds",
+    "LogSampleRatio",
+    "MemorySize",
+    "WorkerPasses",
+)
+# AWS Lambda Developer Guide, "Configure Lambda function memory".
+MB_OF_A_CORE: Final = 1769
+# The items that freshq keeps for itself, by the kind in their ids.
+ITEMS: Final = {
+    "tasks": "the tasks",
+    "pass": "pass slots",
+    "lease": "lease records",
+    "counts": "flow counts",
+    "record": "shared records",
+    "control": "the control record",
+    "line": "line records",
+}
 
 
-def page(capacity: Mapping[str, Any], growth: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page.
+def costs_page() -> Sections:
+    """Return the sections of docs/costs.md."""
+    capacity, prices = figures_of("capacity"), tomllib.loads(bills.PRICES.read_text("utf-8"))
+    groups = [each for each in figures_of("growth_dynamodb")["figures"] if each["situation"] == "groups"]
+    return (
+        capacity_sections(capacity, groups) | bill_sections(by_load(), by_load(0), prices) | scale_sections()
+    )
 
-    Args:
-        capacity: The figures of `benchmarks.capacity`.
-        growth: Those of `benchmarks.growth` on DynamoDB.
-    """
+
+def capacity_sections(capacity: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> Sections:
+    """Return the sections about units and calls."""
     steps = {step["step"]: step for step in capacity["steps"]}
     some, most = capacity["behind_stale"]
-    groups = [each for each in growth if each["situation"] == "groups"]
-    return _TEXT.format(
-        steps="\n".join(_steps(capacity["steps"])),
-        groups="\n".join(_groups(groups)),
-        least_writes=_write_units(groups, min),
-        most_writes=_write_units(groups, max),
-        one_by_one=steps[LIFE_ONE_BY_ONE]["calls"],
-        with_shed=steps[LIFE]["write_units"] + SHED_PER_SUCCESS * steps[SHED]["write_units"],
-        former_units=FORMER_WRITE_UNITS["burst"],
-        pages=MAX_PAGES,
-        most_passed=most_passed_over(),
-        entries=entries_per_half_unit(capacity),
-        stale=some["stale"],
-        stale_units=some["read_units"],
-        most_units=most["read_units"],
-        waiting=STATS_WAITING,
-        stats_units=steps[f"approximate stats, {STATS_WAITING:,} tasks waiting"]["read_units"],
-    )
+    units = "{write_units:.2f}", "{read_units:.2f}", "{calls:.2f}"
+    head = ("step, per task", "write units", "read units", "calls")
+    stale = f"""A claim passes over tasks stale by their own max age within its query: at most {MAX_PAGES}
+        pages for each line and shard, or about {most_passed_over():,} tasks. The next claim of the process
+        goes on from there. DynamoDB bills half a read unit for about {entries_per_half_unit(capacity)} of
+        them: a claim behind {some["stale"]:,} stale tasks costs {some["read_units"]:g} read units, and one
+        that reads all its pages {most["read_units"]:g}."""
+    calls: dict[str, dict[int, float]] = {}
+    writes = {(each["limit"], each["size"]): each["amounts"]["write units"] for each in groups}
+    for each in sorted(groups, key=lambda each: (each["limit"], each["size"])):
+        calls.setdefault(str(each["limit"]), {})[each["size"]] = each["amounts"]["calls"]
+    text = f"""Each group that a claim takes from adds about one query. Beside 10,000 groups each task is the
+        last of its group, so a claim also deletes the records of the groups that it empties:
+        {writes[max(writes)]:.0f} write units for ten tasks instead of
+        {writes[min(key for key in writes if key[0] == CLAIM)]:.0f}."""
+    stats = steps[f"approximate stats, {STATS_WAITING:,} tasks waiting"]["read_units"]
+    with_shed = steps[LIFE]["write_units"] + SHED_PER_SUCCESS * steps[SHED]["write_units"]
+    shares = f"""Approximate stats beside {STATS_WAITING:,} waiting tasks cost {stats:g} read units. If two
+        thirds of the tasks are shed, as in `make demo`, each success also pays for the puts of the shed
+        tasks: about {with_shed:.1f} write units."""
+    table = columns(capacity["steps"], dict(zip(head, ("{step}", *units), strict=True)))
+    by_groups = across("claim of", calls, ".1f", lambda size: f"{size:,} group{'s' * (size > 1)}")
+    return {
+        ("capacity", "steps"): [table],
+        ("capacity", "stale"): [Prose(stale)],
+        ("growth_dynamodb", "groups"): [by_groups, Prose(text)],
+        ("capacity", "shares"): [Prose(shares)],
+    }
 
 
 def entries_per_half_unit(capacity: Mapping[str, Any]) -> int:
@@ -59,82 +96,199 @@ def entries_per_half_unit(capacity: Mapping[str, Any]) -> int:
 
 
 def most_passed_over() -> int:
-    """Return how many stale tasks a claim of ten passes over at most: those on its pages, in thousands."""
+    """Return how many stale tasks a claim of ten passes over at most: all on its pages, in thousands."""
     pages = (*LARGER_PAGES_KEYS, *[LARGER_PAGES_KEYS[-1]] * MAX_PAGES)[: MAX_PAGES - 1]
     return int(round(CLAIM + LOOKAHEAD_KEYS + sum(pages), -3))
 
 
-def _write_units(groups: Sequence[Mapping[str, Any]], size_of: Callable[[Iterable[int]], int]) -> float:
-    """Return the write units of the largest claim, beside the least or the most groups."""
-    size, limit = size_of(each["size"] for each in groups), max(each["limit"] for each in groups)
-    (found,) = (each for each in groups if (each["size"], each["limit"]) == (size, limit))
-    return float(found["amounts"]["write units"])
+def bill_sections(
+    counted: Mapping[str, Any], at_once: Mapping[str, Any], prices: Mapping[str, Any]
+) -> Sections:
+    """Return the sections about dollars.
+
+    Args:
+        counted: The application's counts by load, with the template's batching window.
+        at_once: The same without a window.
+        prices: The price table.
+
+    Raises:
+        ValueError: If the loads were counted with different parameters.
+    """
+    reads = {step["step"]: step["read_units"] for step in figures_of("capacity")["steps"]}
+    of_loads = [
+        bills.bill(counted[load], reads[READS[load]], prices, *bills.archive_buffer()) for load in LOADS
+    ]
+    return {
+        ("invocations", "setting"): [Prose(_SETTING.format(as_of=prices["as_of"], **_setting(counted)))],
+        ("invocations", "dollars"): [_dollars(of_loads, counted)],
+        ("invocations", "alone"): [Prose(_ALONE.format(**_alone(of_loads, counted, prices)))],
+        ("invocations", "window"): [_windows(counted, at_once)],
+        ("invocations", "beside others"): [_beside(of_loads, counted, prices)],
+        ("invocations", "standing still"): [_standing([*counted.values()], prices)],
+    }
 
 
-def _steps(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| step, per task | write units | read units | calls |"
-    yield "| --- | ---: | ---: | ---: |"
-    for step in steps:
-        name, cells = step["step"], [f"{step[kind]:.2f}" for kind in ("write_units", "read_units", "calls")]
-        if name in BOLD:
-            name, cells[0], cells[2] = f"**{name}**", f"**{cells[0]}**", f"**{cells[2]}**"
-        yield f"| {name} | {' | '.join(cells)} |"
+def _setting(counted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the stacks, which must be the same."""
+    given = [one["parameters"] for one in counted.values()]
+    if any(each != given[0] for each in given):
+        msg = f"the loads were counted with different parameters: {given}; measure them together"
+        raise ValueError(msg)
+    return {
+        **given[0],
+        "sampled": round(1 / float(given[0]["LogSampleRatio"])),
+        "cores": int(given[0]["MemorySize"]) / MB_OF_A_CORE,
+        "task_ms": 1000 * float(given[0]["DemoTaskSeconds"]),
+    }
 
 
-def _groups(figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    sizes = sorted({each["size"] for each in figures})
-    calls = {(each["limit"], each["size"]): each["amounts"]["calls"] for each in figures}
-    yield "| claim of | " + " | ".join(f"{size:,} group{'s' * (size > 1)}" for size in sizes) + " |"
-    yield "| ---: |" + " ---: |" * len(sizes)
-    for limit in sorted({each["limit"] for each in figures}):
-        yield f"| {limit} | " + " | ".join(f"{calls[limit, size]:.1f}" for size in sizes) + " |"
+def _dollars(of_loads: Sequence[Bill], counted: Mapping[str, Any]) -> Table:
+    head = [
+        "load",
+        *of_loads[0].dollars,
+        "**all**",
+        "invocations per 1,000 tasks",
+        "wait from put to claim, p50",
+    ]
+    rows = [
+        [
+            LOADS[one.load],
+            *(f"{figure:.2f}" for figure in one.dollars.values()),
+            f"**{one.total:.2f}**",
+            f"{1000 * per_task(counted[one.load], 'invocations'):,.0f}",
+            f"{counted[one.load]['wait_p50_seconds']:.1f} s",
+        ]
+        for one in of_loads
+    ]
+    return Table(head, rows)
 
 
-_TEXT: Final = """# What it costs
+def _alone(of_loads: Sequence[Bill], counted: Mapping[str, Any], prices: Mapping[str, Any]) -> dict[str, Any]:
+    alone, steady = counted["trickle"], counted["steady"]
+    idle_seconds = float(alone["parameters"]["IdleExitSeconds"])
+    month, often = (bills.month_tasks(each["rate_per_second"]) for each in (alone, steady))
+    still = bills.standing(counted.values(), bills.alarm_metrics(), prices).total
+    units = {kind: units / alone["tasks"] for kind, units in alone["write_units_of"].items()}
+    return {
+        "idle": idle_seconds,
+        "waiting": idle_seconds * bills.second_dollars(alone, prices),
+        "writes": bills.write_dollars(alone, prices) - bills.write_dollars(steady, prices),
+        "worth": bills.pass_seconds(of_loads[0], of_loads[1], alone, prices),
+        "units": alone["write_units"] / alone["tasks"],
+        "parts": ", ".join(f"{ITEMS[kind]} {each:.2f}" for kind, each in units.items()),
+        "month": round(month, -4),
+        "still": still,
+        "on_top": still / month * bills.MILLION,
+        "on_top_often": still / often * bills.MILLION,
+    }
 
-`make bench PARTS=capacity` counts these on DynamoDB Local, from the ConsumedCapacity of every response, for
-items under 1 KB, and writes this page. A failed condition reports no capacity and is counted as 1. Index
-reads are eventually consistent, item reads strongly consistent. The figures do not depend on the machine:
-every clock is the benchmark's. A worker gets through 100 tasks a second, unless the step says otherwise. At
-a lower rate fewer tasks share what a process does once in some seconds.
 
-{steps}
+def _windows(*counts: Mapping[str, Any]) -> Table:
+    return columns(
+        (of_window[load] for load in LOADS for of_window in counts),
+        {
+            "load": lambda one: LOADS[one["load"]],
+            "window": "{window_seconds} s",
+            "invocations per 1,000 tasks": lambda one: f"{1000 * per_task(one, 'invocations'):,.0f}",
+            "wait from put to claim, p50": "{wait_p50_seconds:.2f} s",
+        },
+    )
 
-Tasks that are put, claimed or settled together go out 25 a call, each under its own condition ([decision
-58](decisions/0058-batched-writes.md)); a worker settles together what ends within a few milliseconds. That
-changes the calls, not the units, but for a read unit for each id of a `put_many` that is taken. Where an
-endpoint or a role does not allow it, and on attached tables, each write is a call of its own:
-{one_by_one:.1f} calls for a whole life at claims of 10. DynamoDB Local reports no capacity for the
-statements of such calls; their units are those of the same writes, one by one.
 
-A whole life is put, claim and complete, plus the worker's lease record and its deletion, the control record
-(read once a second), the flow counts (one write every 5 s for each process) and one last empty claim. A
-task that comes alone wakes a worker for itself: the pass takes and leaves its slot, looks again until it is
-idle for long enough, and counts what waits before it ends. The system that freshq descends from paid
-{former_units} write units and 8.1 calls per task under backlog: it claimed tasks that it then had to return,
-and lost the tasks of crashed workers.
+def _beside(of_loads: Sequence[Bill], counted: Mapping[str, Any], prices: Mapping[str, Any]) -> Table:
+    rows = []
+    for one in of_loads:
+        load, ours = LOADS[one.load], [one.dollars[name] for name in ("DynamoDB", "Lambda", "SNS")]
+        sqs = bills.sqs_bill(counted[one.load], prices)
+        former = bills.FORMER_WRITE_UNITS[one.load] * prices["dynamodb"]["write_units_million"]
+        rows += [
+            [f"{load}: freshq", *(f"{each:.2f}" for each in ours), f"**{sum(ours):.2f}**"],
+            [f"{load}: SQS", *(f"{each:.2f}" for each in sqs.dollars.values()), "", f"**{sqs.total:.2f}**"],
+            [f"{load}: the JavaScript prototype", f"{former:.2f}", "", "", ""],
+        ]
+    return Table(["load and queue", "requests or units", "Lambda", "SNS", "**together**"], rows)
 
-The status index has the deadline beside its keys, about 20 bytes an entry; that costs no more write units.
-A claim passes over tasks stale by their own max age within the query, at most {pages} pages for each line and
-shard, or about {most_passed:,} tasks; the next claim of the process goes on from there. DynamoDB bills what
-it passes over, at half a read unit for about {entries} entries: a claim behind {stale:,} stale tasks costs
-{stale_units:g} read units, and one that reads all its pages {most_units:g}. That ends when upkeep, in the
-process that passed over them, has shed them: 2 write units and 1 read unit each, up to 200 a portion. What is
-stale by the queue's max age costs neither.
 
-Calls of a claim beside a thousand tasks in so many groups, on average, as `make bench PARTS=growth` counts
-them. They leave out the first claims of a process, which also read the control record and the line records:
+def _standing(entries: Sequence[Mapping[str, Any]], prices: Mapping[str, Any]) -> Prose:
+    watched = bills.alarm_metrics()
+    still = bills.standing(entries, watched, prices)
+    return Prose(
+        f"""Without a task, a stack costs {still.total:.2f} dollars a month, nearly all of it for being
+        watched: {bills.reported(entries)} metrics at {prices["metrics"]["metric_month"]:.2f} each, in
+        proportion to the hours in which they are reported, {watched} metrics of alarms at
+        {prices["metrics"]["alarm_month"]:.2f} each, and {bills.MONTH_SECONDS // bills.SWEEP_SECONDS:,} runs
+        of the sweep for {still.sweeps:.2f} together."""
+    )
 
-{groups}
 
-What groups add to the calls is mostly one query for each group that a claim takes from. Beside 10,000 groups,
-each has one task waiting, so a claim also deletes the records of the groups that it empties:
-{most_writes:.0f} write units for ten tasks instead of {least_writes:.0f}. An empty claim after the groups are
-done makes 2 to 4 calls, and at most 10 if the processes that did them died.
+def scale_sections() -> Sections:
+    """Return the sections about rates."""
+    known, quotas = bills.constants(), tomllib.loads(bills.QUOTAS.read_text("utf-8"))
+    needs = [bills.needs(rate, known) for rate in bills.RATES_PER_SECOND]
+    return {
+        ("pipeline_large", "scale"): [_assumed(known), _needs(needs)],
+        ("capacity", "quotas"): _quotas(needs, quotas),
+    }
 
-Approximate stats look into at most 64 levels and groups. If there are more, `bounded` says which figures
-are bounds. They count what waits by reading its entries: {stats_units:g} read units beside {waiting:,} tasks.
 
-If two thirds are shed, as in `make demo`, each success also pays for the puts of the shed tasks: about
-{with_shed:.1f} write units.
-"""
+def _assumed(known: Constants) -> Prose:
+    return Prose(
+        f"""Runs take {bills.RUN_SECONDS:g} s here, and a worker has {bills.SLOTS} slots; with other runs the
+        number of passes and their cost change in proportion. The pipeline took {known.spark_seconds:.0f} s
+        for {known.events:,} events on {known.spark_cores} cores, started cold; the table assumes that more
+        cores share the work evenly. Nobody has run {bills.RATES_PER_SECOND[-1]:,} tasks a second."""
+    )
+
+
+def _needs(needs: Sequence[Needs]) -> Table:
+    rows = {
+        f"passes (`WorkerPasses`) of {bills.SLOTS} slots (`Concurrency`)": ("passes", "{:,}".format),
+        "partitions of the table, and shards of its stream": ("partitions", "{:,}".format),
+        "read units a second": ("read_units", rough),
+        "queues to split the work over": ("queues", "{:,}".format),
+        "cores that run the pipeline over a day in an hour": ("spark_cores", "{:,}".format),
+        "dollars a day": ("dollars_day", rough),
+    }
+    cells = [[text, *(form(getattr(one, name)) for one in needs)] for text, (name, form) in rows.items()]
+    return Table(["tasks a second", *(f"{one.rate_per_second:,}" for one in needs)], cells)
+
+
+def _quotas(needs: Sequence[Needs], quotas: Mapping[str, Any]) -> list[Block]:
+    most = needs[-1]
+    binds_at = {name: quotas[name]["limit"] / most.used[name] * most.rate_per_second for name in quotas}
+    rows = [
+        [quota["what"], f"{quota['limit']:,}", *(_against(one.used[name], quota["limit"]) for one in needs)]
+        for name, quota in quotas.items()
+    ]
+    head = ["tasks a second", "default quota", *(f"{one.rate_per_second:,}" for one in needs)]
+    remedies = "\n".join(
+        f"- From about {rough(binds_at[name])} tasks a second, {quotas[name]['what']}: "
+        f"{quotas[name]['remedy']}. ({quotas[name]['source']}.)"
+        for name in sorted(quotas, key=binds_at.__getitem__)
+    )
+    passes, slots = (int(bills.default(name)) for name in ("WorkerPasses", "Concurrency"))
+    defaults = f"""Below {rough(min(binds_at.values()))} tasks a second no quota binds. But a stack with its
+        defaults (`WorkerPasses` {passes}, `Concurrency` {slots}) runs {passes * slots} tasks at a time:
+        raise them to match your downstream."""
+    return [Table(head, rows), Prose(remedies), Prose(defaults)]
+
+
+def _against(used: float, limit: float) -> str:
+    """Return the use of a quota, bold if it is more than the quota."""
+    shown = f"{used:,.0f}" if used >= 1 else f"{used:.2f}"
+    return f"**{shown}**" if used > limit else shown
+
+
+_SETTING: Final = """Prices are those of {as_of} in `benchmarks/prices.toml`, without free tiers. Tasks are
+under 1 KB and run for {task_ms:g} ms. Memory of {MemorySize} MB, a batching window of
+{BatchingWindowSeconds} s, a wait of {IdleExitSeconds} s before a worker ends, and log lines of one task in
+{sampled} are the template's defaults; `Concurrency` of {Concurrency} and the archive are not. Runs were
+timed on this machine. On Lambda that memory has {cores:.2f} of a core, so the processor's part of Lambda's
+column may be three times as much."""
+_ALONE: Final = """A task that comes alone wakes a worker for itself, whose pass waits {idle:g} s for another
+task before it ends (`IdleExitSeconds`): {waiting:.2f} dollars of the bill. Its pass slot and its lease
+record take another {writes:.2f} of write units: each task took {units:.2f} units ({parts}). Without the wait
+more tasks would need a pass of their own, each of which costs as much as {worth:.1f} s of waiting. One task
+every four seconds makes {month:,.0f} tasks a month. The stack's own {still:.2f} dollars a month
+([below](#a-month-without-tasks)) add {on_top:.2f} dollars a million at that rate, and {on_top_often:.2f} at
+24 a second."""

@@ -24,9 +24,10 @@ from local.servers import DynamoDBLocal, Postgres
 from rich.console import Console
 
 from benchmarks import figures
-from benchmarks.growth_page import STORES, page
+from benchmarks.growth_page import STORES, growth_sections
 from benchmarks.growth_places import DynamoDBPlace, Place, SqlPlace, options
 from benchmarks.passed_over import drain
+from benchmarks.render import markdown
 from freshq import Order, Queue, TaskStatus
 
 if TYPE_CHECKING:
@@ -265,7 +266,8 @@ def main() -> None:
         report[store] = of_store(store, sizes, arguments.groups or GROUPS, rounds)
         if not (arguments.sizes or arguments.groups or arguments.rounds):
             figures.write(f"growth_{store}", report[store], PACKAGES[store])
-    Console(soft_wrap=True).print(page(report, figures.figures_of("capacity")), markup=False, highlight=False)
+    sections = growth_sections(report, figures.figures_of("capacity"))
+    print("\n\n".join(map(markdown, sections.values())))
 
 
 if __name__ == "__main__":

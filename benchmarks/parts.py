@@ -40,12 +40,12 @@ PARTS: Final = {
     ),
     "invocations": Part(
         "invocations", "invocations, run times and log bytes of the application, emulated", ("invocations",),
-        8, "dollars.md", counts=True,
+        8, "costs.md", counts=True,
     ),
     "growth": Part(
         "growth", "how the cost of a claim grows with the queue, on each store but MariaDB",
         ("growth_memory", "growth_sqlite", "growth_postgresql", "growth_dynamodb"), 40,
-        "growth.md", counts=True,
+        "contributing/growth.md", counts=True,
     ),
     "overload": Part(
         "overload", "goodput by load and order, simulated and of the emulated application", ("overload",), 15,
@@ -57,14 +57,16 @@ PARTS: Final = {
     ),
     "worker": Part(
         "worker", "what a Worker gets through on SQL, beside other queues", ("worker", "worker_two"),
-        20, "throughput.md",
+        20, "contributing/throughput.md",
         has_peers=True,
     ),
     "lone": Part(
-        "lone", "how long a lone task takes through an idle Worker on SQL", ("lone",), 1, "throughput.md"
+        "lone", "how long a lone task takes through an idle Worker on SQL", ("lone",), 1,
+        "contributing/throughput.md",
     ),
     "distance": Part(
-        "distance", "a Worker on DynamoDB Local whose answers come late", ("distance",), 5, "throughput.md"
+        "distance", "a Worker on DynamoDB Local whose answers come late", ("distance",), 5,
+        "contributing/throughput.md",
     ),
     "history": Part(
         "history", "what the history of a SQL queue costs, in turns with none", ("history",), 3, MEASUREMENTS

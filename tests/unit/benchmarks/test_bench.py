@@ -14,11 +14,24 @@ from pathlib import Path
 import pytest
 from benchmarks import __main__ as bench
 from benchmarks import aims, figures, sql, sql_page, summary_page
-from benchmarks.costs_page import LIFE
-from benchmarks.finding import AT_LEAST, AT_MOST, Finding, missed, of_rounds, tables
-from benchmarks.pages import DOCS, PAGES
+from benchmarks.aims import AT_LEAST, AT_MOST, Finding, missed, of_rounds, tables
+from benchmarks.bills import LIFE
+from benchmarks.pages import DOCS, PAGES, made
 from benchmarks.parts import PARTS
-from benchmarks.sections import MARK, filled
+from benchmarks.render import (
+    END,
+    MARK,
+    Block,
+    Code,
+    Figure,
+    Heading,
+    Prose,
+    Table,
+    across,
+    columns,
+    filled,
+    markdown,
+)
 from benchmarks.source_loop import ends_in_time
 from benchmarks.sql_contenders import divided
 
@@ -27,7 +40,7 @@ from freshq.simulate import ServiceDistribution, Source
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_made_from_the_results(page: str) -> None:
-    assert PAGES[page]() == (DOCS / page).read_text("utf-8"), "write it anew: python -m benchmarks --pages"
+    assert made(page) == (DOCS / page).read_text("utf-8"), "write it anew: python -m benchmarks --pages"
 
 
 def test_the_readme_says_what_was_counted() -> None:
@@ -67,9 +80,10 @@ def test_the_page_of_sql_names_what_was_not_measured(monkeypatch: pytest.MonkeyP
     assert absent == [*sql.missing({"procrastinate": "1", "huey": "1"}), "pgbench"]
     assert sql.missing(dict.fromkeys(sql.PEERS, "1")) == []
     results = {name: figures.read(name) for name in ("sql", "sql_lasting", "sql_dead_index", "history")}
+    monkeypatch.setattr(sql_page, "read", results.get)
     for missing, said in ((absent, True), ([], False)):
         results["sql"]["figures"]["missing"] = missing
-        page = " ".join(sql_page.sections(results)["sql", "postgresql"])
+        page = " ".join(markdown(sql_page.sql_sections()["sql", "postgresql"]).split())
         assert ("Not installed, so not measured: oban, litequeue, pgbench." in page) == said
 
 
@@ -165,20 +179,19 @@ def test_an_aim_is_met_or_bold(
 ) -> None:
     finding = Finding("calls", found, relation, aim, form)  # type: ignore[arg-type]  # one of the two
     assert finding.is_met is is_met
-    assert ("**" in finding.row()) is not is_met
+    assert ("**" in finding.row()[-1]) is not is_met
 
 
 def test_a_figure_of_rounds_is_their_median_with_the_lowest_and_the_highest() -> None:
     finding = of_rounds("oban", [2.1, 1.9, 4.0], AT_LEAST, 2.0, "why")
-    assert finding.row() == "| oban | at least 2.00 | 2.10 (1.90 to 4.00) |"
+    assert finding.row() == ["oban", "at least 2.00", "2.10 (1.90 to 4.00)"]
 
 
 def test_a_topic_heads_its_table() -> None:
     apart, of_topic = Finding("one", 1, AT_MOST, 2), Finding("two", 3, AT_MOST, 2, topic="time / another")
-    assert list(tables([apart, of_topic])) == [
-        *("| figure | aim | found |", "| --- | ---: | ---: |", "| one | at most 2.00 | 1.00 |"),
-        "",
-        *("| time / another | aim | found |", "| --- | ---: | ---: |", "| two | at most 2.00 | **3.00** |"),
+    assert tables([apart, of_topic]) == [
+        Table(["figure", "aim", "found"], [["one", "at most 2.00", "1.00"]]),
+        Table(["time / another", "aim", "found"], [["two", "at most 2.00", "**3.00**"]]),
     ]
 
 
@@ -205,7 +218,7 @@ def test_every_miss_says_what_bounds_it() -> None:
 
 
 def test_the_anchors_of_what_bounds_a_claim_are_headings() -> None:
-    growth = (DOCS / "growth.md").read_text("utf-8")
+    growth = (DOCS / "contributing/growth.md").read_text("utf-8")
     titles = re.findall(r"^## (.+)$", growth, re.MULTILINE)
     headings = {title.lower().replace(",", "").replace(" ", "-") for title in titles}
     anchors = {each.bound.partition("growth.md#")[2].partition(")")[0] for each in aims._of_growth()}
@@ -227,8 +240,8 @@ def test_misses_of_growth_are_among_what_misses_its_aim(monkeypatch: pytest.Monk
     assert [each.is_met for each in ratios(1.2)] == [True, True]
     assert [each.is_met for each in ratios(1.9)] == [False, True]
     assert [each.row() for each in ratios(2.5)] == [
-        "| SQLite: tasks that wait | at most 1.20 | **2.50** (lowest 0.80) |",
-        "| SQLite: groups | at most 2.00 | **2.50** (lowest 0.80) |",
+        ["SQLite: tasks that wait", "at most 1.20", "**2.50** (lowest 0.80)"],
+        ["SQLite: groups", "at most 2.00", "**2.50** (lowest 0.80)"],
     ]
 
 
@@ -240,16 +253,16 @@ def test_what_bounds_a_cold_start_comes_from_its_figures() -> None:
 
 
 def test_connections_have_a_row_only_if_they_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(counts: list[int]) -> list[str]:
+    def rows(counts: list[int]) -> list[list[str]]:
         rounds = [{"tasks_per_second": 1.0, **({"connections": each} if each else {})} for each in counts]
         of_store = {"8": {"Worker": rounds}, "256": {"Worker": rounds[:1]}}
         monkeypatch.setattr(aims, "figures_of", lambda _name: {"postgresql": of_store, "sqlite": {}})
         return [each.row() for each in aims._connections()]
 
-    what = "| connections of a `Worker` with 1 to 256 slots at most, PostgreSQL | at most 10 |"
+    what = "connections of a `Worker` with 1 to 256 slots at most, PostgreSQL"
     assert rows([0, 0]) == []
-    assert rows([3, 9]) == [f"{what} 9 |"]
-    assert rows([11, 9]) == [f"{what} **11** |"]
+    assert rows([3, 9]) == [[what, "at most 10", "9"]]
+    assert rows([11, 9]) == [[what, "at most 10", "**11**"]]
 
 
 def test_overload_is_judged_close_to_the_capacity_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,18 +293,43 @@ def test_the_text_beside_the_application_takes_its_numbers_from_the_figures(
     monkeypatch.setattr(
         summary_page, "figures_of", lambda name: changed.get(name) or figures.figures_of(name)
     )
-    page = " ".join(summary_page.current().split())
+    page = " ".join(markdown(summary_page.summary_page()["overload", "application"]).split())
     assert "in a slot: 3.25 to 3.25 s" in page
     assert "load average was 7.5 to 7.5" in page
     assert "60 to 60 arrived: three tasks that end after the last second can be 2.5 points" in page
+
+
+def test_blocks_become_markdown() -> None:
+    rows = [{"name": "a", "rates": [3.0, 1.0, 2.0], "rest": None}]
+    blocks: list[Block] = [
+        Heading("Title", 3),
+        Prose("one\n    two"),
+        Prose("- first\n- second"),
+        columns(rows, {"queue": "{name}", "rate": "{rates:.1f}", "rest": "{rest}"}),
+        across("policy", {"LIFO": {1: 0.5}, "FIFO": {2: 0.25}}, ".2f", "at {}".format),
+        Table(["a", "b"], [["c", "d"]], texts=2),
+        Figure("plot.png", "A plot"),
+        Code("x = 1", "python"),
+    ]
+    assert markdown(blocks).split("\n\n") == [
+        "### Title",
+        "one two",
+        "- first\n- second",
+        "| queue | rate | rest |\n| --- | ---: | ---: |\n| a | 2.0 (1.0 to 3.0) |  |",
+        "| policy | at 1 | at 2 |\n| --- | ---: | ---: |\n| LIFO | 0.50 |  |\n| FIFO |  | 0.25 |",
+        "| a | b |\n| --- | --- |\n| c | d |",
+        "![A plot](plot.png)",
+        "```python\nx = 1\n```",
+    ]
 
 
 MARKED = "before\n<!-- made from benchmarks/results/a.json: costs -->\n\n| old |\n\n<!-- end -->\nafter\n"
 
 
 def test_a_section_is_made_anew_and_the_text_around_it_stays() -> None:
-    made = filled(MARKED, {("a", "costs"): ["| new |"]})
+    made = filled(MARKED, {("a", "costs"): [Prose("| new |")]})
     assert made == MARKED.replace("old", "new")
+    assert END in made
 
 
 def test_a_page_and_its_sections_must_fit() -> None:
@@ -303,9 +341,7 @@ def test_a_page_and_its_sections_must_fit() -> None:
 
 def test_every_marked_section_is_on_a_page_that_is_made() -> None:
     marked = {
-        page.relative_to(DOCS).as_posix()
-        for page in DOCS.rglob("*.md")
-        if MARK.search(page.read_text("utf-8"))
+        str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if MARK.search(page.read_text("utf-8"))
     }
     assert marked
     assert marked <= PAGES.keys()
@@ -317,10 +353,15 @@ def test_every_part_has_its_page_made() -> None:
 
 def test_a_file_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def unmeasured() -> list[str]:
-        return summary_page.current().partition("Not measured yet: ")[2].partition(".")[0].split(", ")
+        return (
+            markdown(aims.aims_page()["capacity", "machines"])
+            .partition("Not measured yet: ")[2]
+            .partition(".")[0]
+            .split(", ")
+        )
 
     assert "cli" not in unmeasured()
-    monkeypatch.setattr(summary_page, "is_measured", lambda name: name != "cli" and figures.is_measured(name))
+    monkeypatch.setattr(aims, "is_measured", lambda name: name != "cli" and figures.is_measured(name))
     assert "cli" in unmeasured()
 
 

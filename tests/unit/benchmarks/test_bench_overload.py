@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks import overload, overload_burst, overload_page
+from benchmarks import library_pages, overload, overload_burst
 from benchmarks.overload_application import figures_of, simulated_ends
 from benchmarks.overload_burst import BURST_STARTS, SPANS, burst_figures, counts_of, ratio, recovery_seconds
 from benchmarks.overload_plot import ORDERS as DRAWN
@@ -158,5 +158,5 @@ def test_no_mean_share_is_above_one() -> None:
 
 
 def test_an_order_that_does_not_recover_is_said_not_to() -> None:
-    assert overload_page._recovery({"recovery_seconds": None}) == "not within 55 s"
-    assert overload_page._recovery({"recovery_seconds": 16.0}) == "16 s"
+    assert library_pages.recovery({"recovery_seconds": None}) == "not within 55 s"
+    assert library_pages.recovery({"recovery_seconds": 16.0}) == "16 s"

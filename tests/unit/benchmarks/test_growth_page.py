@@ -11,6 +11,7 @@ from benchmarks.figures import figures_of
 from benchmarks.growth import in_groups
 from benchmarks.growth_places import Place, SqlPlace, options, rows_read
 from benchmarks.pages import DOCS
+from benchmarks.render import markdown
 
 from freshq import Order, Queue, TaskStatus
 from tests.support.readings import counts
@@ -61,6 +62,12 @@ def figure(size: int, ratio: float, steps: int = 5, situation: str = "waiting") 
     return of | {"ratio": ratio, "short": 0.0, "amounts": {"steps": steps}}
 
 
+def rendered(report: dict[str, Any]) -> str:
+    """Return the sections of a report as Markdown."""
+    sections = growth_page.growth_sections(report, figures_of("capacity"))
+    return "\n\n".join(map(markdown, sections.values()))
+
+
 def test_ratios_of_equal_work_are_noise() -> None:
     found = [figure(1000, 0.7), figure(10, 1.0), figure(100, 1.1), figure(1000, 4.0, steps=9, situation="x")]
     found.append(figure(10, 1.0, situation="x"))
@@ -73,14 +80,14 @@ def test_ratios_of_equal_work_are_noise() -> None:
 )
 def test_ratios_that_miss_their_aim_are_bold(situation: str, ratio: float, *, misses: bool) -> None:
     report = {"sqlite": {"figures": [figure(10, 1.0), figure(100, 1.0), figure(100, ratio, 5, situation)]}}
-    page = growth_page.page(report, figures_of("capacity"))
+    page = rendered(report)
     assert (f"| **{ratio:.2f}** |" in page) is misses
     assert (f"| {ratio:.2f} |" in page) is not misses
 
 
 def test_a_ratio_shows_its_quartiles_and_a_short_claim_what_it_found() -> None:
     one = figure(100, 1.0) | {"ratio_quartiles": (0.9, 1.25), "short": 0.5, "found": 4.0}
-    page = growth_page.page({"sqlite": {"figures": [figure(10, 1.0), one]}}, figures_of("capacity"))
+    page = rendered({"sqlite": {"figures": [figure(10, 1.0), one]}})
     assert "| 1.00 (0.90 to 1.25) | 50%, 4.0 tasks on average |" in page
 
 
@@ -90,5 +97,5 @@ def test_what_stale_tasks_cost_comes_from_one_count() -> None:
     assert (some["found"], most["found"]) == (10, 0)
     assert costs_page.entries_per_half_unit(capacity) == round(some["stale"] / some["read_units"] / 2)
     assert most["stale"] > costs_page.most_passed_over() == 17_000
-    for page in ("costs", "growth"):
+    for page in ("costs", "contributing/growth"):
         assert f"{most['read_units']:g}" in (DOCS / f"{page}.md").read_text("utf-8")

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import lone, worker
 from benchmarks.figures import figures_of
 from benchmarks.turns import rotated
-from benchmarks.worker_page import FILES, HAND, WORKER, _cell, ratio_rounds
+from benchmarks.worker_page import FILES, HAND, WORKER, ratio_cell, ratio_rounds
 from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, main, sqlite_huey
 from benchmarks.worker_processes import together
 
@@ -109,9 +109,9 @@ def test_a_peer_that_is_missing_says_so(
 @pytest.mark.parametrize(("rate", "shown"), [(80, "0.80 (0.80 to 0.80)"), (79, "**0.79 (0.79 to 0.79)**")])
 def test_a_ratio_below_its_aim_is_bold(rate: float, shown: str) -> None:
     contenders = {WORKER: [{"tasks_per_second": rate}], HAND: [{"tasks_per_second": 100}]}
-    assert _cell(contenders, HAND, "1") == shown
+    assert ratio_cell(contenders, HAND, "1") == shown
     slower = {WORKER: contenders[WORKER], "oban": contenders[HAND]}
-    assert ["**" in _cell(slower, "oban", concurrency) for concurrency in ("8", "256")] == [True, False]
+    assert ["**" in ratio_cell(slower, "oban", concurrency) for concurrency in ("8", "256")] == [True, False]
 
 
 def test_each_contender_has_each_place_as_often_as_the_others() -> None:

@@ -6,10 +6,19 @@ import tomllib
 from typing import Any
 
 import pytest
-from benchmarks import dollars_page, scale, stack
-from benchmarks.dollars import PRICES, WINDOW_SECONDS, bill, sqs_bill, standing
+from benchmarks import bills, costs_page
+from benchmarks.bills import (
+    PRICES,
+    WINDOW_SECONDS,
+    Constants,
+    bill,
+    by_load,
+    needs,
+    rough,
+    sqs_bill,
+    standing,
+)
 from benchmarks.figures import figures_of
-from benchmarks.scale import Constants, needs, rough
 
 FUNCTIONS = ("Trigger", "ProcessTasks", "Archive", "CreateTasks", "Sweep")
 COUNTED: dict[str, Any] = {
@@ -71,8 +80,8 @@ def test_the_alarms_are_those_of_a_stack_in_an_account(monkeypatch: pytest.Monke
 
     alarms = [alarm(), alarm("InAccount", 3), alarm("HasArchive"), alarm("IsAttached")]
     resources = {f"A{number}": each for number, each in enumerate(alarms)}
-    monkeypatch.setattr(stack, "template", lambda: {"Resources": resources | {"T": {"Type": "other"}}})
-    assert stack.alarm_metrics() == 5
+    monkeypatch.setattr(bills, "template", lambda: {"Resources": resources | {"T": {"Type": "other"}}})
+    assert bills.alarm_metrics() == 5
 
 
 @pytest.mark.parametrize(
@@ -81,25 +90,23 @@ def test_the_alarms_are_those_of_a_stack_in_an_account(monkeypatch: pytest.Monke
 def test_what_was_counted_has_the_defaults_that_the_page_names(one: dict[str, Any]) -> None:
     given = one["parameters"]
     assert int(given["BatchingWindowSeconds"]) == one["window_seconds"]
-    named = [
-        name for name in dollars_page.DEFAULTS if one["window_seconds"] or name != "BatchingWindowSeconds"
-    ]
+    named = [name for name in costs_page.DEFAULTS if one["window_seconds"] or name != "BatchingWindowSeconds"]
     assert {name: float(given[name]) for name in named} == {
-        name: float(stack.default(name)) for name in named
+        name: float(bills.default(name)) for name in named
     }
     for name in ("Concurrency", "Archive"):
-        assert given[name] != stack.default(name), "the page says that it is not the default"
+        assert given[name] != bills.default(name), "the page says that it is not the default"
 
 
 def test_the_window_of_the_bills_is_the_templates() -> None:
-    assert float(stack.default("BatchingWindowSeconds")) == WINDOW_SECONDS
+    assert float(bills.default("BatchingWindowSeconds")) == WINDOW_SECONDS
 
 
 def test_loads_that_were_counted_differently_make_no_page(prices: dict[str, Any]) -> None:
-    entries = figures_of("invocations")
-    entries[0] = entries[0] | {"parameters": entries[0]["parameters"] | {"MemorySize": "1024"}}
+    counted = by_load()
+    counted["steady"]["parameters"] |= {"MemorySize": "1024"}
     with pytest.raises(ValueError, match="counted with different parameters"):
-        dollars_page.page(entries, figures_of("capacity"), prices)
+        costs_page.bill_sections(counted, by_load(0), prices)
 
 
 KNOWN = Constants(
@@ -127,7 +134,7 @@ def test_what_a_rate_needs_comes_from_the_constants() -> None:
 
 
 def test_the_constants_are_those_of_the_files() -> None:
-    large, known = figures_of("pipeline_large"), scale.constants()
+    large, known = figures_of("pipeline_large"), bills.constants()
     assert known.core_seconds_per_event == pytest.approx(2 * large["spark_cold_seconds"] / large["events"])
     assert 300 < known.event_bytes < 600
 

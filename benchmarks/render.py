@@ -1,0 +1,178 @@
+"""Renders pages: headings, prose, tables, figures and code become Markdown between marks."""
+
+from __future__ import annotations
+
+import re
+import string
+import textwrap
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+# Takes the name of a file of results, and the name of a section.
+BEGIN: Final = "<!-- made from benchmarks/results/{}.json: {} -->\n"
+END: Final = "<!-- end -->"
+MARK: Final = re.compile(r"<!-- made from benchmarks/results/(\w+)\.json: ([\w ]+) -->")
+WIDTH: Final = 118
+
+
+class _Cells(string.Formatter):
+    """Formats as `str.format` does; None is empty, and the rounds of a figure are median and range."""
+
+    @override
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if value is None:
+            return ""
+        return spread(value, format_spec) if isinstance(value, list) else format(value, format_spec)
+
+
+def spread(numbers: Sequence[float], form: str) -> str:
+    """Return the median of the rounds with the lowest and the highest."""
+    return f"{median(numbers):{form}} ({min(numbers):{form}} to {max(numbers):{form}})"
+
+
+def cell(form: str | Callable[[Any], str], row: Any) -> str:
+    """Return a cell: `form` called with the row, or formatted with its fields, or with {0}."""
+    if callable(form):
+        return form(row)
+    return _Cells().vformat(form, (row,), row if isinstance(row, dict) else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading of level 2, or deeper."""
+
+    text: str
+    level: int = 2
+
+    def lines(self) -> list[str]:
+        """Return its line."""
+        return [f"{'#' * self.level} {self.text}"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """A paragraph, wrapped to the page's width; a list has an item for each line of the text."""
+
+    text: str
+
+    def lines(self) -> list[str]:
+        """Return the wrapped lines."""
+        items = self.text.splitlines() if self.text.startswith("- ") else [" ".join(self.text.split())]
+        return [
+            line
+            for item in items
+            for line in textwrap.wrap(
+                item,
+                WIDTH,
+                break_long_words=False,
+                break_on_hyphens=False,
+                subsequent_indent="  " if item.startswith("- ") else "",
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; figures are aligned to the right.
+
+    Attributes:
+        head: The heading of each column.
+        rows: The cells.
+        texts: How many of the first columns are text.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: int = 1
+
+    def lines(self) -> list[str]:
+        """Return the lines."""
+        ruler = "| --- " * self.texts + "| ---: " * (len(self.head) - self.texts) + "|"
+        return [f"| {' | '.join(self.head)} |", ruler, *(f"| {' | '.join(row)} |" for row in self.rows)]
+
+
+def columns(
+    rows: Iterable[Any], by_heading: Mapping[str, str | Callable[[Any], str]], texts: int = 1
+) -> Table:
+    """Declare a table by its columns: how each shows a row."""
+    cells = [[cell(form, row) for form in by_heading.values()] for row in rows]
+    return Table([*by_heading], cells, texts)
+
+
+def across(
+    corner: str,
+    by_row: Mapping[str, Mapping[Any, Any]],
+    form: str | Callable[[Any], str],
+    heading: Callable[[Any], str] = str,
+) -> Table:
+    """Declare a table of one figure by row and column; cells without a figure are empty."""
+    keys = list(dict.fromkeys(key for of_row in by_row.values() for key in of_row))
+    shown = form if callable(form) else lambda value: cell(f"{{value:{form}}}", {"value": value})
+    rows = [
+        [name, *(shown(of_row[key]) if key in of_row else "" for key in keys)]
+        for name, of_row in by_row.items()
+    ]
+    return Table([corner, *map(heading, keys)], rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture beside the page."""
+
+    file: str
+    text: str
+
+    def lines(self) -> list[str]:
+        """Return its line."""
+        return [f"![{self.text}]({self.file})"]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A block of text that stays as it is."""
+
+    text: str
+    language: str = "text"
+
+    def lines(self) -> list[str]:
+        """Return the block with its fences."""
+        return [f"```{self.language}", *self.text.splitlines(), "```"]
+
+
+Block = Heading | Prose | Table | Figure | Code
+# The blocks of each section, by the file of results that they are made from and a name.
+Sections = dict[tuple[str, str], list[Block]]
+
+
+def markdown(blocks: Iterable[Block]) -> str:
+    """Return blocks as Markdown, without a line break at the end."""
+    return "\n\n".join("\n".join(block.lines()) for block in blocks)
+
+
+def filled(written: str, sections: Sections) -> str:
+    """Return a page with its sections updated; the text around their marks stays.
+
+    Args:
+        written: The page.
+        sections: What stands between the marks.
+
+    Raises:
+        ValueError: If a section has no marks in the page, or marks have no section.
+    """
+    if unknown := [": ".join(name) for name in MARK.findall(written) if name not in sections]:
+        msg = f"nothing makes the section {unknown[0]!r}"
+        raise ValueError(msg)
+    for name, blocks in sections.items():
+        head, begin, rest = written.partition(BEGIN.format(*name))
+        _, end, tail = rest.partition(END)
+        if not end:
+            msg = f"no marks around the section {': '.join(name)!r}"
+            raise ValueError(msg)
+        written = f"{head}{begin}\n{markdown(blocks)}\n\n{end}{tail}"
+    return written
