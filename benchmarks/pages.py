@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks import library_pages
 from benchmarks.aims import aims_page
 from benchmarks.costs_page import costs_page
+from benchmarks.floor_page import floor_page
 from benchmarks.growth_page import growth_page
 from benchmarks.pipeline_page import pipeline_page
 from benchmarks.render import filled
@@ -37,6 +38,7 @@ def measurements_page() -> Sections:
 PAGES: Final[Mapping[str, Callable[[], Sections]]] = {
     "benchmarks.md": summary_page,
     "contributing/benchmarks.md": aims_page,
+    "contributing/floor.md": floor_page,
     "contributing/growth.md": growth_page,
     "contributing/measurements.md": measurements_page,
     "contributing/throughput.md": throughput_page,

@@ -60,6 +60,10 @@ PARTS: Final = {
         20, "contributing/throughput.md",
         has_peers=True,
     ),
+    "floor": Part(
+        "floor", "processor time of each verb on SQL, beside the same statements by the bare driver",
+        ("floor",), 1, "contributing/floor.md",
+    ),
     "lone": Part(
         "lone", "how long a lone task takes through an idle Worker on SQL", ("lone",), 1,
         "contributing/throughput.md",

@@ -1,0 +1,47 @@
+"""The floor runs the statements of freshq, and the page shows both beside each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks import floor, floor_page
+from benchmarks.floor_page import VERBS
+from benchmarks.render import markdown
+from benchmarks.sql_contenders import sql_store
+
+from freshq import Queue
+from tests.support.readings import counts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_the_floor_does_to_the_table_what_freshq_did(tmp_path: Path) -> None:
+    queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db")
+    queue.create_table()
+    recorder = floor.recorded_life(queue, 20)
+    done = counts(queue.stats())
+    queue.purge(confirm="default")
+    seconds = floor.timed_floor(sql_store(queue).database.engine, recorder)
+    assert counts(queue.stats()) == done == {"pending": 480, "success": 40}
+    assert [*seconds] == [*VERBS]
+    queue.close()
+
+
+def test_every_verb_has_a_time_beside_its_floor(tmp_path: Path) -> None:
+    found = floor.measured(f"sqlite:///{tmp_path}/tasks.db", rounds=2, tasks=20)
+    assert all(each["freshq_us"] > 0 and each["floor_us"] > 0 for each in found.values())
+    assert [*found] == [*VERBS]
+
+
+def test_a_ratio_above_its_aim_is_bold(monkeypatch: pytest.MonkeyPatch) -> None:
+    verbs = {verb: {"freshq_us": 2.4, "floor_us": 1.0} for verb in VERBS}
+    figures = {"rounds": 5, "tasks": 1000, "databases": {"SQLite": verbs}}
+    result = {"figures": figures, "machine": {"python": "3.11", "load_before": 1.0}}
+    monkeypatch.setattr(floor_page, "is_measured", lambda _name: True)
+    monkeypatch.setattr(floor_page, "read", lambda _name: result)
+    page = markdown(floor_page.floor_page()["floor", "ratios"])
+    assert "| SQLite | put | 2.4 | 1.0 | **2.40** | 2.0 |" in page
+    assert "| SQLite | claim(10) | 2.4 | 1.0 | 2.40 | 2.5 |" in page
