@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.bills import LIFE, LOADS, SHED, by_load, per_task
+from benchmarks.costs_page import LIFE, LOADS, SHED, by_load, per_task
 from benchmarks.figures import figures_of, is_measured, read
 from benchmarks.growth_page import AIM, AIM_OF_GROUPS, GROUPS, SITUATIONS
 from benchmarks.growth_page import STORES as GROWTH_STORES

@@ -12,34 +12,353 @@ It writes benchmarks/results/capacity.json, from which docs/costs.md is made.
 
 from __future__ import annotations
 
+import random
 import uuid
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from unittest.mock import patch
 
-from local.faults import client_at, meanwhile
-from local.servers import DYNAMODB_LOCAL_PACKAGE, DYNAMODB_LOCAL_VERSION, DynamoDBLocal, load
+from local.faults import AFTER, client_at, hooked, meanwhile
+from local.servers import (
+    DYNAMODB_LOCAL_PACKAGE,
+    DYNAMODB_LOCAL_VERSION,
+    DynamoDBLocal,
+    create_without_stream,
+    load,
+)
 
 from benchmarks import figures
-from benchmarks.bills import ALONE
-from benchmarks.capacity_bench import LEASE_SECONDS, PAYLOAD, QUEUE_MAX_AGE_SECONDS, new_bench
-from benchmarks.capacity_groups import groups
-from benchmarks.capacity_stale import STALE, behind_stale
-from benchmarks.dead_letters import dead_letters
-from benchmarks.match_capacity import matching
-from freshq import Queue, Settlement
+from benchmarks.costs_page import ALONE
+from benchmarks.metering import metered
+from freshq import MatchQueue, Queue, Settlement
 from freshq.aws.worker_pass import WorkerSettings
+from freshq.stores import clocks
+from freshq.stores.dynamodb import lines, shared_records
 from freshq.stores.dynamodb.batches import Batches
 from freshq.stores.dynamodb.claim import WorkerPasses
 from freshq.stores.dynamodb.leases import LATE_CLAIM_SECONDS
+from freshq.stores.dynamodb.lines import RULES
 from freshq.worker.options import WorkerConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from types_boto3_dynamodb import DynamoDBClient
 
-    from benchmarks.capacity_bench import Bench, Cost
     from freshq import Claim, Receipt
     from freshq.stores.base import OnConflict
+
+START_SECONDS: Final = 1_700_000_000.0
+LEASE_SECONDS: Final = 60.0
+QUEUE_MAX_AGE_SECONDS: Final = 3600.0
+# Of usual size: an item stays well under the 1 KB of one write unit.
+PAYLOAD: Final = {"order": "7c0a1c52-6a64-4d0c-8d0e-9a6a1b7f2c11", "customer": 4711, "items": [1, 2, 3]}
+
+
+@dataclass
+class Clock:
+    """A clock that stands still unless a benchmark moves it."""
+
+    now: float = START_SECONDS
+    # So that no store looks whether it is.
+    simulated: ClassVar[bool] = True
+
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        return self.now
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one step for one task.
+
+    Attributes:
+        step: Name of the step.
+        tasks: Number of tasks measured.
+        write_units: Write request units per task.
+        read_units: Read request units per task.
+        calls: SDK calls per task.
+    """
+
+    step: str
+    tasks: int
+    write_units: float
+    read_units: float
+    calls: float
+
+
+class Bench:
+    """A new table, queues on it, and measured steps."""
+
+    def __init__(self, client: DynamoDBClient) -> None:
+        """Create the table."""
+        self.client = client
+        self.clock = Clock()
+        self.table = f"bench-{uuid.uuid4().hex}"
+        create_without_stream(client, self.table)
+
+    def queue(self) -> Queue:
+        """Return a queue as a new process has it."""
+        return Queue.dynamodb(
+            self.table,
+            self.client,
+            clock=self.clock,
+            rng=random.Random(7),
+            lease_seconds=LEASE_SECONDS,
+            max_age_seconds=QUEUE_MAX_AGE_SECONDS,
+        )
+
+    def fill(self, tasks: int) -> None:
+        """Put tasks without measuring."""
+        self.queue().put_many([{"payload": PAYLOAD}] * tasks)
+
+    def measure(self, step: str, tasks: int, action: Callable[[], object]) -> Cost:
+        """Return the cost of an action per task."""
+        with metered(self.client) as meter:
+            action()
+        figures = (meter.write_units, meter.read_units, meter.calls.total())
+        return Cost(step, tasks, *(round(figure / tasks, 3) for figure in figures))
+
+
+@contextmanager
+def new_bench(client: DynamoDBClient) -> Iterator[Bench]:
+    """Return a bench by whose clock everything goes that freshq times by the machine's."""
+    bench = Bench(client)
+    machine = SimpleNamespace(time=bench.clock, monotonic=bench.clock)
+    with ExitStack() as patches:
+        for module in (clocks, shared_records, lines):
+            patches.enter_context(patch.object(module, "time", machine))
+        yield bench
+
+
+def groups(client: DynamoDBClient, tasks: int = 10) -> list[Cost]:
+    """Measure puts of a group, and a claim from two groups in turn."""
+    with new_bench(client) as bench:
+        producer, worker = bench.queue(), bench.queue()
+
+        def put(group: str, count: int) -> list[Receipt]:
+            return producer.put_many([{"payload": PAYLOAD, "group": group}] * count)
+
+        def claim() -> None:
+            assert len(worker.claim(limit=tasks)) == tasks
+
+        costs = [
+            bench.measure("first put of a queue's first group", 1, lambda: put("a", 1)),
+            bench.measure("put into a group that nothing waits in", 1, lambda: put("b", 1)),
+            bench.measure(
+                "put of a group, 10 in one call of `put_many`",
+                2 * tasks,
+                lambda: [put(group, tasks) for group in ("a", "b")],
+            ),
+            bench.measure("claim of 10 from two groups in turn", tasks, claim),
+        ]
+        bench.clock.now += 2 * RULES.trust_seconds
+        look = "put of a group, its line record looked at again: at most once a second"
+        return [*costs, bench.measure(look, 1, lambda: put("a", 1)), one_task_groups(client)]
+
+
+def one_task_groups(client: DynamoDBClient, tasks: int = 48) -> Cost:
+    """Measure the whole life of tasks that are each alone in their group."""
+    with new_bench(client) as bench:
+        worker = bench.queue()
+
+        def live() -> None:
+            worker.put_many([{"payload": PAYLOAD, "group": f"g{number}"} for number in range(tasks)])
+            bench.clock.now += 10
+            while claims := worker.claim(limit=10):
+                list(map(worker.complete, claims))
+            bench.clock.now += 2 * LEASE_SECONDS
+            worker.recover()
+
+        step = "whole life of a task alone in its group, claims of 10, completed one by one"
+        return bench.measure(step, tasks, live)
+
+
+# A claim passes over the first; the second are more than it can.
+STALE: Final = (3_000, 20_000)
+CLAIM: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class BehindStale:
+    """What one claim reads.
+
+    Attributes:
+        stale: Stale tasks before the live ones.
+        found: Tasks that the claim found, of ten.
+        read_units: Read units of the claim.
+    """
+
+    stale: int
+    found: int
+    read_units: float
+
+
+def behind_stale(client: DynamoDBClient, stale: int) -> BehindStale:
+    """Measure a claim of 10, newest first, where so many stale tasks are newer than ten live ones."""
+    with new_bench(client) as bench:
+        queue, now = bench.queue(), bench.clock.now
+        bench.fill(CLAIM)
+        (taken,) = queue.claim()  # reads the control record
+        live = queue.get(queue.put(PAYLOAD).task_id) or taken.task
+        # Put in the same second, each a microsecond after the one before, and stale since.
+        newer = [
+            replace(
+                live,
+                task_id=str(uuid.uuid4()),
+                created=round(now + 1 + number / 1e6, 6),
+                deadline=now + 2,
+            )
+            for number in range(stale)
+        ]
+        load(client, bench.table, newer)
+        bench.clock.now += 3
+        found: list[int] = []
+        cost = bench.measure("", 1, lambda: found.append(len(queue.claim(limit=CLAIM))))
+    return BehindStale(stale, found[0], cost.read_units)
+
+
+def dead_letters(bench: Bench, tasks: int = 10) -> list[Cost]:
+    """Measure how tasks die and return, and a listing of one page."""
+    queue = bench.queue()
+    bench.fill(tasks)
+    claims = queue.claim(limit=tasks)
+    return [
+        bench.measure(
+            "fail: the task, and its entry among the dead letters",
+            tasks,
+            lambda: [queue.fail(claim) for claim in claims],
+        ),
+        bench.measure("list of 10 dead letters", tasks, lambda: queue.list("FAILURE", limit=tasks)),
+        bench.measure("redrive of all dead letters", tasks, queue.redrive),
+        bench.measure("bury", tasks, lambda: [queue.bury(claim.task.task_id) for claim in claims]),
+        bench.measure(
+            "restore of a dead letter", tasks, lambda: [queue.restore(claim.task.task_id) for claim in claims]
+        ),
+        bench.measure("dequeue of 10", tasks, lambda: queue.dequeue(limit=tasks)),
+    ]
+
+
+LANGUAGES: Final = ("English", "French", "German", "Italian", "Spanish")
+UNITS_AN_ACTION: Final = 2
+UNIT_BYTES: Final = 1024
+# Cost of a strongly consistent read that finds nothing, which DynamoDB Local reports as 0.
+LEAST_READ_UNITS: Final = 1.0
+
+
+@dataclass(eq=False)
+class MatchMeter:
+    """The cost of the calls of a client of a `MatchQueue`.
+
+    DynamoDB Local's figures for transactions are unreliable, so they are computed by the rule in DynamoDB's
+    documentation: 2 units per action and started KB of the item. Every item here is smaller than 1 KB.
+
+    Attributes:
+        write_units: Write request units.
+        read_units: Read request units.
+        calls: Calls by operation.
+        actions: Number of transaction actions.
+        sent: The operation and arguments of every call.
+    """
+
+    write_units: float = 0.0
+    read_units: float = 0.0
+    calls: Counter[str] = field(default_factory=Counter)
+    actions: int = 0
+    sent: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def ask(self, params: dict[str, Any], model: Any, **_rest: Any) -> dict[str, Any]:
+        """Count a call, and have DynamoDB return what it consumes."""
+        self.calls[model.name] += 1
+        self.sent.append((model.name, params))
+        for action in params.get("TransactItems", []):
+            ((_, arguments),) = action.items()
+            if size_bytes(arguments.get("Item", {})) > UNIT_BYTES:
+                msg = f"an item is larger than the {UNIT_BYTES} bytes that the figures assume"
+                raise AssertionError(msg)
+            self.actions += 1
+            self.write_units += UNITS_AN_ACTION
+        return params | {"ReturnConsumedCapacity": "TOTAL"}
+
+    def count(self, parsed: dict[str, Any], model: Any, **_rest: Any) -> None:
+        """Add the consumption of a call that is not a transaction."""
+        if model.name == "TransactWriteItems":
+            return
+        units = parsed.get("ConsumedCapacity", {}).get("CapacityUnits", 0.0)
+        if model.name in ("GetItem", "Query"):
+            self.read_units += max(units, LEAST_READ_UNITS)
+        else:
+            self.write_units += units
+
+
+def size_bytes(value: Any) -> int:
+    """Return the approximate size of an item: its names and texts in UTF-8."""
+    if isinstance(value, dict):
+        return sum(len(name.encode()) + size_bytes(part) for name, part in value.items())
+    return sum(map(size_bytes, value)) if isinstance(value, list) else len(str(value).encode())
+
+
+@contextmanager
+def match_metered(client: DynamoDBClient) -> Iterator[MatchMeter]:
+    """Measure the calls of a client."""
+    meter = MatchMeter()
+    with ExitStack() as hooks:
+        hooks.enter_context(hooked(client, "provide-client-params", meter.ask))
+        hooks.enter_context(hooked(client, AFTER, meter.count))
+        yield meter
+
+
+def cycle(client: DynamoDBClient, languages: int) -> dict[str, MatchMeter]:
+    """Return the cost of each step in the cycle of an agent with a number of languages."""
+    queue = MatchQueue.dynamodb(f"agents-{uuid.uuid4().hex}", client)
+    queue.create_table()
+    meters: dict[str, MatchMeter] = {}
+    with match_metered(client) as meters["register"]:
+        queue.register("Ellen", {"language": set(LANGUAGES[:languages]), "gender": "F"})
+    with match_metered(client) as meters["enqueue"]:
+        queue.enqueue("Ellen")
+    with match_metered(client) as meters["match"]:
+        (match,) = queue.match({"language": "English", "gender": "F"})
+    with match_metered(client) as meters["extend"]:
+        match = queue.extend(match)
+    with match_metered(client) as meters["release"]:
+        queue.release(match)
+    with match_metered(client) as meters["match without a result, with recovery"]:
+        queue.match({"language": "English", "gender": "F"})
+    with match_metered(client) as meters["match without a result"]:
+        queue.match({"language": "English", "gender": "F"})
+    with match_metered(client) as meters["wait: joins the line"]:
+        queue.wait({"language": "English", "gender": "F"}, "caller")
+    with match_metered(client) as meters["wait: asks again in vain"]:
+        queue.wait({"language": "English", "gender": "F"}, "caller")
+    with match_metered(client) as meters["enqueue, matched to a waiting caller"]:
+        queue.enqueue("Ellen")
+    match = queue.held("Ellen", getattr(queue.get("Ellen"), "token", ""))
+    with match_metered(client) as meters["release of a caller who used wait"]:
+        queue.release(match)
+    queue.enqueue("Ellen")
+    with match_metered(client) as meters["wait: takes a queued resource"]:
+        queue.wait({"language": "English", "gender": "F"}, "caller")
+    return meters
+
+
+def matching(client: DynamoDBClient) -> list[dict[str, Any]]:
+    """Return the cost of each step, by the number of languages of an agent."""
+    return [
+        {
+            "languages": languages,
+            "step": step,
+            "write_units": meter.write_units,
+            "read_units": meter.read_units,
+            "calls": meter.calls.total(),
+        }
+        for languages in (1, 2, 3)
+        for step, meter in cycle(client, languages).items()
+    ]
+
 
 # How often a task comes where each has a pass for itself: as in benchmarks.invocations.
 EVERY_SECONDS: Final = 4.0

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import statistics
 import threading
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from local.servers import HOST, Postgres
@@ -26,18 +27,77 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figures
-from benchmarks.coroutines_rivals import opened_procrastinate, opened_taskiq
+from benchmarks.figures import rotated
 from benchmarks.sql_contenders import PAYLOAD, Server
-from benchmarks.turns import rotated
 from freshq import AsyncQueue, Handlers, Queue, Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
 
     Put = Callable[[], Awaitable[object]]
     Sleep = Callable[[], Awaitable[None]]
+    from contextlib import AbstractAsyncContextManager
+
     Opened = Callable[[Server, int, Sleep | None, int], AbstractAsyncContextManager[Put]]
+
+
+@asynccontextmanager
+async def opened_procrastinate(
+    server: Server, connections: int, sleep: Sleep | None, concurrency: int
+) -> AsyncIterator[Put]:
+    """Yield a function that defers a job; with a sleep, a worker runs the jobs beside it."""
+    procrastinate: Any = importlib.import_module("procrastinate")
+    connector = procrastinate.PsycopgConnector(conninfo=server.conninfo, max_size=connections)
+    app = procrastinate.App(connector=connector)
+
+    @app.task(name="sleep")  # type: ignore[untyped-decorator]  # a package that may not be there
+    async def sleeps(**_payload: object) -> None:
+        if sleep is not None:
+            await sleep()
+
+    async with app.open_async():
+        if not await app.check_connection_async():
+            await app.schema_manager.apply_schema_async()
+        await connector.execute_query_async("TRUNCATE procrastinate_jobs CASCADE")
+        worker = None
+        if sleep is not None:
+            worker = asyncio.create_task(
+                app.run_worker_async(concurrency=concurrency, install_signal_handlers=False)
+            )
+        yield lambda: sleeps.defer_async(**PAYLOAD)
+        await _cancelled(worker)
+
+
+@asynccontextmanager
+async def opened_taskiq(
+    server: Server, connections: int, sleep: Sleep | None, concurrency: int
+) -> AsyncIterator[Put]:
+    """Yield a function that sends a message; with a sleep, a receiver runs the messages beside it."""
+    broker_class: Any = importlib.import_module("taskiq_pg.asyncpg").AsyncpgBroker
+    dsn = f"postgresql://freshq@{server.host}:{server.port}/postgres"
+    broker = broker_class(dsn=dsn, write_kwargs={"max_size": connections})
+
+    @broker.task(task_name="sleep")  # type: ignore[untyped-decorator]  # a package that may not be there
+    async def sleeps(_payload: dict[str, object]) -> None:
+        if sleep is not None:
+            await sleep()
+
+    await broker.startup()
+    receiver = None
+    if sleep is not None:
+        run_receiver: Any = importlib.import_module("taskiq.api").run_receiver_task
+        receiver = asyncio.create_task(run_receiver(broker, max_async_tasks=concurrency))
+    yield lambda: sleeps.kiq(PAYLOAD)
+    await _cancelled(receiver)
+    await broker.shutdown()
+
+
+async def _cancelled(worker: asyncio.Task[None] | None) -> None:
+    if worker is not None:
+        worker.cancel()
+        with suppress(asyncio.CancelledError):
+            await worker
+
 
 PUTS: Final = 2000
 # Coroutines that put at the same time.

@@ -28,7 +28,7 @@ from local.servers import DYNAMODB_LOCAL_PACKAGE, DYNAMODB_LOCAL_VERSION, Dynamo
 from rich.console import Console
 
 from benchmarks import figures
-from benchmarks.turns import rotated
+from benchmarks.figures import rotated
 from freshq import Queue, Worker
 
 if TYPE_CHECKING:

@@ -9,10 +9,26 @@ import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+T = TypeVar("T")
+
+
+def rotated(contenders: Sequence[T], number: int) -> list[T]:
+    """Return the contenders in the order of a round: each round begins with another one.
+
+    What runs first finds a colder machine; so each has each place as often as the others.
+
+    Args:
+        contenders: All, in any order.
+        number: Number of the round, from 0.
+    """
+    first = number % len(contenders)
+    return [*contenders[first:], *contenders[:first]]
+
 
 RESULTS: Final = Path("benchmarks/results")
 GIB: Final = 2**30

@@ -20,9 +20,9 @@ from unittest.mock import patch
 from local.servers import Postgres
 
 from benchmarks import figures
-from benchmarks.floor_page import VERBS, floor_page
 from benchmarks.render import markdown
 from benchmarks.sql_contenders import PAYLOAD, sql_store
+from benchmarks.worker_page import VERBS, floor_page
 from freshq import Queue, Settlement
 
 if TYPE_CHECKING:

@@ -10,28 +10,329 @@ benchmarks/results/growth_STORE.json, unless sizes, groups or rounds are given.
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import statistics
+import sys
 import tempfile
 import time
 import uuid
-from collections import defaultdict
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from operator import truediv
 from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
 
-from local.servers import DynamoDBLocal, Postgres
+import sqlalchemy as sa
+from local.servers import DynamoDBLocal, Postgres, create_without_stream
 from rich.console import Console
+from typing_extensions import override
 
 from benchmarks import figures
 from benchmarks.growth_page import STORES, growth_sections
-from benchmarks.growth_places import DynamoDBPlace, Place, SqlPlace, options
+from benchmarks.metering import metered
 from benchmarks.passed_over import drain
 from benchmarks.render import markdown
 from freshq import Order, Queue, TaskStatus
+from freshq.model.new_task import NewTask
+from freshq.stores.dynamodb.items import encode
+from freshq.stores.dynamodb.keyspace import Keyspace
+from freshq.stores.sql import SqlStore
+from freshq.stores.sql.rows import row_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
+
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from freshq.model.task import Task
+
+QUEUE_MAX_AGE_SECONDS: Final = 86_400.0
+LEASE_SECONDS: Final = 3600.0
+BATCH_ITEMS: Final = 25
+# Threads that fill a table on DynamoDB.
+LOADERS: Final = 4
+MEMORY_BATCH: Final = 10_000
+# The plans of PostgreSQL have figures of time, which differ from run to run.
+PLAN_OPTIONS: Final = "ANALYZE, BUFFERS, TIMING OFF, COSTS OFF"
+CASTS: Final = re.compile(r'::(text|bigint|smallint|VARCHAR|BIGINT|INTEGER)| COLLATE "C"')
+# Times, and ids of tasks.
+VARYING: Final = re.compile(r"\d{13,}|[0-9a-f]{8}-[0-9a-f-]{27}")
+# As long as the ids that freshq makes: DynamoDB bills the bytes that a query passes over.
+ID_CHARS: Final = len(str(uuid.UUID(int=0)))
+
+
+@dataclass
+class Cost:
+    """What some claims cost.
+
+    Attributes:
+        amounts: By kind: calls, read units, write units, statements, rows, pages, steps.
+        plans: The plan of each statement, where the store has plans.
+    """
+
+    amounts: Counter[str] = field(default_factory=Counter)
+    plans: dict[str, str] = field(default_factory=dict)
+
+    def each(self, claims: int) -> dict[str, float]:
+        """Return the amounts of one of some claims."""
+        return {name: round(amount / claims, 1) for name, amount in sorted(self.amounts.items())}
+
+
+class Place:
+    """A queue in memory, and the base of the others.
+
+    Attributes:
+        queue: The queue.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self._filled = 0
+
+    def fill(
+        self,
+        count: int,
+        age_seconds: float = 0.0,
+        left_seconds: float | None = None,
+        status: TaskStatus = TaskStatus.PENDING,
+    ) -> None:
+        """Store tasks, each created a microsecond after the one before.
+
+        Args:
+            count: How many.
+            age_seconds: Age of the first.
+            left_seconds: Time until their deadline, negative for stale ones; None: the queue's max age.
+            status: Their status.
+        """
+        now = self.queue.now()
+        first = self.queue.lifecycle.created(NewTask(payload={"work": 1}), now, now - age_seconds)
+        deadline = first.deadline if left_seconds is None else now + left_seconds
+        # Stored before it went stale.
+        updated = min(now, deadline - 1)
+        self._filled += 1
+        named = f"{self._filled}-"
+        self._insert(replace(first, task_id=named, status=status, deadline=deadline, updated=updated), count)
+
+    def drop(self) -> None:
+        """Close the queue, and delete its tasks."""
+        self.queue.close()
+
+    def _insert(self, first: Task, count: int) -> None:
+        for start in range(0, count, MEMORY_BATCH):
+            numbers = range(start, min(count, start + MEMORY_BATCH))
+            self.queue.store.insert([numbered(first, number) for number in numbers])
+
+    @contextmanager
+    def counted(self) -> Iterator[Cost]:
+        """Count the instructions of Python: memory has neither calls nor rows."""
+        cost = Cost()
+
+        def count(frame: FrameType, event: str, _argument: object) -> Any:
+            frame.f_trace_opcodes = True
+            cost.amounts["steps"] += event == "opcode"
+            return count
+
+        sys.settrace(count)
+        try:
+            yield cost
+        finally:
+            sys.settrace(None)
+
+
+def numbered(first: Task, number: int) -> Task:
+    """Return a task that follows another, with an id as long as those that freshq makes."""
+    task_id = f"{first.task_id}{number:0{ID_CHARS - len(first.task_id)}}"
+    return replace(first, task_id=task_id, created=round(first.created + number / 1e6, 6))
+
+
+class DynamoDBPlace(Place):
+    """A queue on DynamoDB Local, in a table of its own."""
+
+    def __init__(self, client: DynamoDBClient, name: str, order: Order, shards: int = 1) -> None:
+        """Create the table."""
+        create_without_stream(client, name)
+        super().__init__(Queue.dynamodb(name, client, shards=shards, **options(order)))
+        self._client, self._table, self._keyspace = client, name, Keyspace(shards)
+
+    def _insert(self, first: Task, count: int) -> None:
+        with ThreadPoolExecutor(LOADERS) as pool:
+            list(pool.map(lambda start: self._write(first, start, count), range(0, count, BATCH_ITEMS)))
+
+    def _write(self, first: Task, start: int, count: int) -> None:
+        numbers = range(start, min(count, start + BATCH_ITEMS))
+        items = (encode(numbered(first, number), self._keyspace) for number in numbers)
+        requests: Any = {self._table: [{"PutRequest": {"Item": item}} for item in items]}
+        while requests:
+            requests = self._client.batch_write_item(RequestItems=requests)["UnprocessedItems"]
+
+    @override
+    def drop(self) -> None:
+        super().drop()
+        self._client.delete_table(TableName=self._table)
+
+    @contextmanager
+    def counted(self) -> Iterator[Cost]:
+        """Count calls and capacity units."""
+        cost = Cost()
+        with metered(self._client) as meter:
+            yield cost
+        cost.amounts.update(
+            {"calls": meter.calls.total(), "write units": meter.write_units, "read units": meter.read_units}
+        )
+
+
+class SqlPlace(Place):
+    """A queue on PostgreSQL or SQLite, in a table of its own."""
+
+    def __init__(self, url: str, name: str, order: Order) -> None:
+        """Create the table."""
+        super().__init__(Queue.sql(url, name, **options(order)))
+        self.queue.create_table()
+        store = self.queue.store
+        assert isinstance(store, SqlStore)
+        self._store = store
+        self._engine = store.database.engine
+        self._is_postgresql = self._engine.dialect.name == "postgresql"
+
+    def _insert(self, first: Task, count: int) -> None:
+        row = {name: value for name, value in row_of(first).items() if value is not None}
+        numbers = self._numbers(count)
+        digits = sa.cast(numbers, sa.Text)
+        zeros = sa.func.substr("0" * ID_CHARS, 1, ID_CHARS - len(first.task_id) - sa.func.length(digits))
+        computed: dict[str, Any] = {
+            "task_id": sa.literal(first.task_id).concat(zeros).concat(digits),
+            "created_us": sa.literal(row["created_us"], sa.BigInteger) + numbers,
+        }
+        values = [computed.get(name, sa.literal(value)).label(name) for name, value in row.items()]
+        tasks = self._store.schema.tasks
+        with self._engine.begin() as connection:
+            connection.execute(sa.insert(tasks).from_select(list(row), sa.select(*values)))
+            connection.execute(sa.text(f"ANALYZE {tasks.name}"))
+
+    @override
+    def drop(self) -> None:
+        self._store.schema.tasks.drop(self._engine)
+        super().drop()
+
+    def _numbers(self, count: int) -> sa.ColumnElement[int]:
+        if self._is_postgresql:
+            series = sa.func.generate_series(0, count - 1).table_valued(sa.column("n", sa.BigInteger))
+            return series.render_derived().c.n
+        start = sa.select(sa.literal_column("0").label("n")).cte("series", recursive=True)
+        following = sa.select(start.c.n + 1).where(start.c.n < count - 1)
+        return start.union_all(following).c.n
+
+    @contextmanager
+    def counted(self) -> Iterator[Cost]:
+        """Count statements, and what they read."""
+        cost, seen = Cost(), _Statements()
+        with seen.of(self._store), self._steps(cost):
+            yield cost
+        cost.amounts["statements"] += len(seen.statements)
+        for text, arguments in seen.statements:
+            self._explain(text, arguments, cost)
+
+    @contextmanager
+    def _steps(self, cost: Cost) -> Iterator[None]:
+        """Count the steps of SQLite's virtual machine, which has no counts of rows."""
+        if self._is_postgresql:
+            yield
+            return
+
+        def step() -> None:
+            cost.amounts["steps"] += 1
+
+        self._on_each_step(step)
+        yield
+        self._on_each_step(None)
+
+    def _on_each_step(self, step: Callable[[], None] | None) -> None:
+        # The pool lends the connection that was used last, and a claim uses only one.
+        raw = self._engine.raw_connection()
+        connection: Any = raw.driver_connection
+        connection.set_progress_handler(step, 1)
+        raw.close()
+
+    def _explain(self, text: str, arguments: Any, cost: Cost) -> None:
+        if text.split(maxsplit=1)[0].upper() not in ("SELECT", "WITH", "UPDATE", "DELETE"):
+            return
+        prefix = f"EXPLAIN ({PLAN_OPTIONS}, FORMAT JSON)" if self._is_postgresql else "EXPLAIN QUERY PLAN"
+        with self._engine.connect() as connection:
+            given = tuple(arguments) if isinstance(arguments, list) else arguments
+            rows = connection.exec_driver_sql(f"{prefix} {text}", given).all()
+            connection.rollback()
+        if not self._is_postgresql:
+            cost.plans.setdefault(self._plain(text), self._plain("\n".join(str(row[-1]) for row in rows)))
+            return
+        found = rows[0][0]
+        plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
+        cost.amounts["rows"] += rows_read(plan)
+        cost.amounts["pages"] += plan.get("Shared Hit Blocks", 0) + plan.get("Shared Read Blocks", 0)
+        cost.plans.setdefault(self._plain(text), self._plain("\n".join(plan_lines(plan))))
+
+    def _plain(self, text: str) -> str:
+        """Return a statement or plan without what differs from run to run, and without casts."""
+        text = text.replace(self._store.schema.tasks.name, "tasks")
+        return VARYING.sub("…", CASTS.sub("", text))
+
+
+class _Statements:
+    """The statements that a store sends, with their arguments in the driver's form."""
+
+    def __init__(self) -> None:
+        self.statements: list[tuple[str, Any]] = []
+
+    @contextmanager
+    def of(self, store: SqlStore) -> Iterator[None]:
+        """Collect the statements of a store."""
+        database = store.database
+        execute = getattr(database, "_execute")  # noqa: B009 - a private name
+
+        def collected(statement: Any, parameters: Any) -> Any:
+            self.statements.append((statement.text, statement.arguments(parameters)))
+            return execute(statement, parameters)
+
+        def note(_connection: Any, _cursor: Any, statement: str, arguments: Any, *_rest: Any) -> None:
+            self.statements.append((statement, arguments))
+
+        sa.event.listen(database.engine, "before_cursor_execute", note)
+        with patch.object(database, "_execute", collected):
+            yield
+        sa.event.remove(database.engine, "before_cursor_execute", note)
+
+
+def rows_read(plan: dict[str, Any]) -> int:
+    """Return how many rows a plan of PostgreSQL read from tables and indexes."""
+    total = sum(rows_read(part) for part in plan.get("Plans", ()))
+    if "Scan" in plan["Node Type"] and ("Relation Name" in plan or "Index Name" in plan):
+        removed = sum(value for name, value in plan.items() if name.startswith("Rows Removed"))
+        total += int((plan["Actual Rows"] + removed) * plan["Actual Loops"])
+    return total
+
+
+def plan_lines(plan: dict[str, Any], depth: int = 0) -> Iterator[str]:
+    """Yield a plan of PostgreSQL as indented lines."""
+    on = plan.get("Index Name") or plan.get("Relation Name")
+    condition = plan.get("Index Cond") or plan.get("TID Cond")
+    line = (
+        "  " * depth
+        + plan["Node Type"]
+        + (f" on {on}" if on else "")
+        + (f": {condition}" if condition else "")
+    )
+    yield line + (f", filter {plan['Filter']}" if "Filter" in plan else "")
+    for part in plan.get("Plans", ()):
+        yield from plan_lines(part, depth + 1)
+
+
+def options(order: Order) -> Any:
+    """Return the options of every queue here."""
+    return {"order": order, "max_age_seconds": QUEUE_MAX_AGE_SECONDS, "lease_seconds": LEASE_SECONDS}
+
 
 PACKAGES: Final[Mapping[str, Sequence[str]]] = {
     "memory": (),

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figures as results_file
-from benchmarks.turns import rotated
+from benchmarks.figures import rotated
 from freshq import Queue
 
 if TYPE_CHECKING:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.figures import figures_of, read
-from benchmarks.overload_burst import FOLLOWED_SECONDS, RECOVERED_WITHIN, SEEDS
-from benchmarks.overload_setting import BURST_FACTOR, BURST_LOAD, BURST_SECONDS
+from benchmarks.overload_setting import (
+    BURST_FACTOR,
+    BURST_LOAD,
+    BURST_SECONDS,
+    FOLLOWED_SECONDS,
+    RECOVERED_WITHIN,
+    SEEDS,
+)
 from benchmarks.render import Prose, Sections, Table, across, columns
 
 if TYPE_CHECKING:

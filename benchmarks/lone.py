@@ -20,8 +20,8 @@ from local.servers import Postgres
 from rich.console import Console
 
 from benchmarks import figures
+from benchmarks.worker import opened
 from benchmarks.worker_peers import PAYLOAD
-from benchmarks.worker_processes import opened
 from freshq import Worker
 from freshq.worker.report import LoggingObserver
 

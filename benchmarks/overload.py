@@ -17,20 +17,22 @@ from rich.console import Console
 
 from benchmarks import figures
 from benchmarks.overload_application import measured
-from benchmarks.overload_burst import BURST_STARTS, burst_figures, counts_of
-from benchmarks.overload_burst import SEEDS as BURST_SEEDS
 from benchmarks.overload_plot import PICTURE, draw
 from benchmarks.overload_setting import (
     BURST_FACTOR,
     BURST_LOAD,
     BURST_SECONDS,
+    BURST_STARTS,
     DEADLINE_SECONDS,
     ORDERS,
     QUIET_LOAD,
     SERVERS,
     TASK_SECONDS,
+    burst_figures,
+    counts_of,
+    ends_in_time,
 )
-from benchmarks.source_loop import ends_in_time
+from benchmarks.overload_setting import SEEDS as BURST_SEEDS
 from freshq import Order
 from freshq.policy.rules import OverloadRules
 from freshq.simulate import (

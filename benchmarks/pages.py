@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Final
 from benchmarks import library_pages
 from benchmarks.aims import aims_page
 from benchmarks.costs_page import costs_page
-from benchmarks.floor_page import floor_page
 from benchmarks.growth_page import growth_page
 from benchmarks.pipeline_page import pipeline_page
 from benchmarks.render import filled
 from benchmarks.sql_page import sql_sections
 from benchmarks.summary_page import summary_page
-from benchmarks.worker_page import throughput_page
+from benchmarks.worker_page import floor_page, throughput_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

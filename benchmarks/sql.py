@@ -27,8 +27,7 @@ from rich.table import Table
 from benchmarks import figures as results
 from benchmarks import sql_contenders as contenders
 from benchmarks import sql_page
-from benchmarks import sql_rivals as rivals
-from benchmarks.turns import rotated
+from benchmarks.figures import rotated
 from freshq import Queue
 from freshq.stores.sql.engine import open_engine
 
@@ -73,14 +72,14 @@ def postgresql_contenders(
     }
     python, found = peers
     if "procrastinate" in found:
-        measured[sql_page.PROCRASTINATE_PUT] = lambda: rivals.put_by_peer(
+        measured[sql_page.PROCRASTINATE_PUT] = lambda: contenders.put_by_peer(
             server, python, "procrastinate", workers, tasks
         )
     for name in ("procrastinate", "oban"):
         if name in found:
-            measured[f"{name}, run"] = partial(rivals.run_peer, server, python, name, workers, tasks)
+            measured[f"{name}, run"] = partial(contenders.run_peer, server, python, name, workers, tasks)
     if shutil.which("pgbench"):
-        measured[sql_page.PGBENCH] = lambda: rivals.drain_pgbench(server, folder, workers, tasks)
+        measured[sql_page.PGBENCH] = lambda: contenders.drain_pgbench(server, folder, workers, tasks)
     return measured
 
 
@@ -118,7 +117,7 @@ def on_sqlite(rounds: int, peers: Peers) -> Figures:
 
 
 def _of_file(python: str, peer: str, folder: Path) -> float:
-    return rivals.drain_file(python, peer, folder / f"{peer}.db", SQLITE_TASKS)
+    return contenders.drain_file(python, peer, folder / f"{peer}.db", SQLITE_TASKS)
 
 
 def with_finished_rows(server: Server, rows: int, rounds: int) -> Figures:
@@ -171,7 +170,7 @@ def missing(found: Mapping[str, str]) -> list[str]:
 
 def compared(options: argparse.Namespace) -> dict[str, object]:
     """Measure everything in turns; print and return it."""
-    peers = (options.peers, rivals.versions(options.peers))
+    peers = (options.peers, contenders.versions(options.peers))
     report: dict[str, object] = {"rounds": options.rounds, "versions": peers[1]}
     report["missing"] = missing(peers[1])
     report["sqlite"] = sqlite = on_sqlite(options.rounds, peers)

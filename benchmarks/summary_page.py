@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.bills import LOADS, by_load, per_task
+from benchmarks.costs_page import LOADS, by_load, per_task
 from benchmarks.figures import figures_of
 from benchmarks.overload_setting import (
     FIRST_SECONDS,

@@ -26,8 +26,8 @@ from rich.table import Table
 from typing_extensions import override
 
 from benchmarks import figures
-from benchmarks.turns import rotated
-from benchmarks.worker_processes import processor_seconds
+from benchmarks.figures import rotated
+from benchmarks.worker import processor_seconds
 from freshq import OpenTelemetry, Queue, Worker
 from freshq.model.telemetry import Telemetry
 from freshq.stores.dynamodb.items import encode

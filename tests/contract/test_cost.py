@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks import capacity, figures
-from benchmarks.capacity_bench import Bench
+from benchmarks.capacity import Bench
 from benchmarks.metering import metered
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.capacity_bench import Cost
+    from benchmarks.capacity import Cost
     from types_boto3_dynamodb import DynamoDBClient
 
 

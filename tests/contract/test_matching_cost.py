@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks import match_capacity
-from benchmarks.match_capacity import cycle, match_metered
+from benchmarks import capacity
+from benchmarks.capacity import cycle, match_metered
 
 from tests.support.matching import Desk, join, names
 
@@ -98,7 +98,7 @@ def test_depths_are_counted_by_the_store(table_desk: Desk, at_most: int | None, 
 
 
 def test_the_figures_are_those_of_the_cycles(dynamodb_local: DynamoDBClient) -> None:
-    found = match_capacity.matching(dynamodb_local)
+    found = capacity.matching(dynamodb_local)
     in_vain = [each for each in found if each["step"] == "match without a result"]
     assert [(each["languages"], each["write_units"], each["calls"]) for each in in_vain] == [
         (1, 0, 2),

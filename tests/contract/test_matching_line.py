@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from benchmarks.match_capacity import match_metered
+from benchmarks.capacity import match_metered
 from local.faults import client_at, meanwhile, replies_lost
 
 from freshq import Match, MatchLost, MatchQueue, RefusedError, ResourceStatus, Unreachable

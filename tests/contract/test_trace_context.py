@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.capacity_bench import PAYLOAD, Bench
+from benchmarks.capacity import PAYLOAD, Bench
 from benchmarks.metering import metered
 
 from freshq import Queue, Relay

@@ -15,7 +15,8 @@ import pytest
 from benchmarks import __main__ as bench
 from benchmarks import aims, figures, sql, sql_page, summary_page
 from benchmarks.aims import AT_LEAST, AT_MOST, Finding, missed, of_rounds, tables
-from benchmarks.bills import LIFE
+from benchmarks.costs_page import LIFE
+from benchmarks.overload_setting import ends_in_time
 from benchmarks.pages import DOCS, PAGES, made
 from benchmarks.parts import PARTS
 from benchmarks.render import (
@@ -32,7 +33,6 @@ from benchmarks.render import (
     filled,
     markdown,
 )
-from benchmarks.source_loop import ends_in_time
 from benchmarks.sql_contenders import divided
 
 from freshq.simulate import ServiceDistribution, Source

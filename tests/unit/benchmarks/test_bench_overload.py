@@ -6,17 +6,22 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks import library_pages, overload, overload_burst
+from benchmarks import library_pages, overload, overload_setting
 from benchmarks.overload_application import figures_of, simulated_ends
-from benchmarks.overload_burst import BURST_STARTS, SPANS, burst_figures, counts_of, ratio, recovery_seconds
 from benchmarks.overload_plot import ORDERS as DRAWN
 from benchmarks.overload_setting import (
     BURST_SECONDS,
+    BURST_STARTS,
     FIRST_SECONDS,
     MEASURED_DEADLINE_SECONDS,
     MEASURED_SECONDS,
     MEASURED_TASK_SECONDS,
     SERVERS,
+    SPANS,
+    burst_figures,
+    counts_of,
+    ratio,
+    recovery_seconds,
 )
 from local.facts import Life, TaskClaim
 
@@ -112,7 +117,7 @@ def test_the_share_of_seeds_is_of_all_arrivals_and_its_interval_is_of_the_seeds(
     assert ratio([(10, 0), (100, 100)])["mean"] == pytest.approx(100 / 110, abs=1e-4)
     apart, more = ratio([(10, 0), (10, 10)] * 10), ratio([(10, 0), (10, 10)] * 40)
     # A standard deviation of 0.5, by the root of the number of seeds.
-    assert apart["half_width"] == pytest.approx(overload_burst.T_OF_SEEDS * 0.5 / 20**0.5, rel=0.05)
+    assert apart["half_width"] == pytest.approx(overload_setting.T_OF_SEEDS * 0.5 / 20**0.5, rel=0.05)
     assert more["half_width"] == pytest.approx(apart["half_width"] / 2, rel=0.05)
 
 

@@ -6,8 +6,8 @@ import tomllib
 from typing import Any
 
 import pytest
-from benchmarks import bills, costs_page
-from benchmarks.bills import (
+from benchmarks import costs_page
+from benchmarks.costs_page import (
     PRICES,
     WINDOW_SECONDS,
     Constants,
@@ -80,8 +80,8 @@ def test_the_alarms_are_those_of_a_stack_in_an_account(monkeypatch: pytest.Monke
 
     alarms = [alarm(), alarm("InAccount", 3), alarm("HasArchive"), alarm("IsAttached")]
     resources = {f"A{number}": each for number, each in enumerate(alarms)}
-    monkeypatch.setattr(bills, "template", lambda: {"Resources": resources | {"T": {"Type": "other"}}})
-    assert bills.alarm_metrics() == 5
+    monkeypatch.setattr(costs_page, "template", lambda: {"Resources": resources | {"T": {"Type": "other"}}})
+    assert costs_page.alarm_metrics() == 5
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_what_was_counted_has_the_defaults_that_the_page_names(one: dict[str, An
     assert int(given["BatchingWindowSeconds"]) == one["window_seconds"]
     named = [name for name in costs_page.DEFAULTS if one["window_seconds"] or name != "BatchingWindowSeconds"]
     assert {name: float(given[name]) for name in named} == {
-        name: float(bills.default(name)) for name in named
+        name: float(costs_page.default(name)) for name in named
     }
     for name in ("Concurrency", "Archive"):
-        assert given[name] != bills.default(name), "the page says that it is not the default"
+        assert given[name] != costs_page.default(name), "the page says that it is not the default"
 
 
 def test_the_window_of_the_bills_is_the_templates() -> None:
-    assert float(bills.default("BatchingWindowSeconds")) == WINDOW_SECONDS
+    assert float(costs_page.default("BatchingWindowSeconds")) == WINDOW_SECONDS
 
 
 def test_loads_that_were_counted_differently_make_no_page(prices: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ def test_what_a_rate_needs_comes_from_the_constants() -> None:
 
 
 def test_the_constants_are_those_of_the_files() -> None:
-    large, known = figures_of("pipeline_large"), bills.constants()
+    large, known = figures_of("pipeline_large"), costs_page.constants()
     assert known.core_seconds_per_event == pytest.approx(2 * large["spark_cold_seconds"] / large["events"])
     assert 300 < known.event_bytes < 600
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks import floor, floor_page
-from benchmarks.floor_page import VERBS
+from benchmarks import floor, worker_page
 from benchmarks.render import markdown
 from benchmarks.sql_contenders import sql_store
+from benchmarks.worker_page import VERBS
 
 from freshq import Queue
 from tests.support.readings import counts
@@ -40,8 +40,8 @@ def test_a_ratio_above_its_aim_is_bold(monkeypatch: pytest.MonkeyPatch) -> None:
     verbs = {verb: {"freshq_us": 2.4, "floor_us": 1.0} for verb in VERBS}
     figures = {"rounds": 5, "tasks": 1000, "databases": {"SQLite": verbs}}
     result = {"figures": figures, "machine": {"python": "3.11", "load_before": 1.0}}
-    monkeypatch.setattr(floor_page, "is_measured", lambda _name: True)
-    monkeypatch.setattr(floor_page, "read", lambda _name: result)
-    page = markdown(floor_page.floor_page()["floor", "ratios"])
+    monkeypatch.setattr(worker_page, "is_measured", lambda _name: True)
+    monkeypatch.setattr(worker_page, "read", lambda _name: result)
+    page = markdown(worker_page.floor_page()["floor", "ratios"])
     assert "| SQLite | put | 2.4 | 1.0 | **2.40** | 2.0 |" in page
     assert "| SQLite | claim(10) | 2.4 | 1.0 | 2.40 | 2.5 |" in page

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from benchmarks import costs_page, growth_page
 from benchmarks.figures import figures_of
-from benchmarks.growth import in_groups
-from benchmarks.growth_places import Place, SqlPlace, options, rows_read
+from benchmarks.growth import Place, SqlPlace, in_groups, options, rows_read
 from benchmarks.pages import DOCS
 from benchmarks.render import markdown
 

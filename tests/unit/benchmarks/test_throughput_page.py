@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from benchmarks import lone, worker
-from benchmarks.figures import figures_of
-from benchmarks.turns import rotated
+from benchmarks.figures import figures_of, rotated
+from benchmarks.worker import together
 from benchmarks.worker_page import FILES, HAND, WORKER, ratio_cell, ratio_rounds
 from benchmarks.worker_peers import NOT_INSTALLED, PAYLOAD, main, sqlite_huey
-from benchmarks.worker_processes import together
 
 from freshq import Queue
 from tests.support.readings import counts
