@@ -13,7 +13,7 @@ class Part:
     """One part: a module of this package that measures, and writes benchmarks/results.
 
     Attributes:
-        module: Its name.
+        module: Its name, and after a colon the function if that is not `main`.
         what: What it finds, in one line.
         files: The results that it writes, without folder and suffix.
         minutes: How long it takes, roughly.
@@ -65,7 +65,7 @@ PARTS: Final = {
         ("floor",), 1, "contributing/floor.md",
     ),
     "lone": Part(
-        "lone", "how long a lone task takes through an idle Worker on SQL", ("lone",), 1,
+        "worker:lone_main", "how long a lone task takes through an idle Worker on SQL", ("lone",), 1,
         "contributing/throughput.md",
     ),
     "distance": Part(
@@ -84,19 +84,20 @@ PARTS: Final = {
         has_peers=True,
     ),
     "sql-lasting": Part(
-        "sql_lasting", "minutes of claims by hand on PostgreSQL, beside a million finished rows",
+        "sql:lasting_main", "minutes of claims by hand on PostgreSQL, beside a million finished rows",
         ("sql_lasting",), 7, MEASUREMENTS,
     ),
     "sql-dead-index": Part(
-        "sql_dead_index", "what the index of dead letters costs other tasks, on MariaDB", ("sql_dead_index",),
-        2, MEASUREMENTS,
+        "sql:dead_index_main", "what the index of dead letters costs other tasks, on MariaDB",
+        ("sql_dead_index",), 2, MEASUREMENTS,
     ),
     "asyncio": Part(
         "coroutines", "puts and sleeping handlers of one event loop, beside other queues", ("asyncio",), 4,
         MEASUREMENTS,
     ),
     "simulator": Part(
-        "simulator", "simulated tasks a second, by policy", ("simulator",), 1, MEASUREMENTS, is_default=True
+        "overload:simulator_main", "simulated tasks a second, by policy", ("simulator",), 1,
+        MEASUREMENTS, is_default=True,
     ),
     "cli": Part(
         "cli", "processor time of commands, against their limits", ("cli",), 1, MEASUREMENTS, is_default=True
@@ -110,15 +111,15 @@ PARTS: Final = {
         "pipeline.md",
     ),
     "pipeline-large": Part(
-        "pipeline_large", "the pipeline on 20 million events, beside DuckDB", ("pipeline_large",), 20,
+        "pipeline:large_main", "the pipeline on 20 million events, beside DuckDB", ("pipeline_large",), 20,
         "pipeline.md",
     ),
     "pipeline-nights": Part(
-        "pipeline_nights", "a night of the pipeline beside a run over 62 days", ("pipeline_nights",), 15,
+        "pipeline:nights_main", "a night of the pipeline beside a run over 62 days", ("pipeline_nights",), 15,
         "pipeline.md",
     ),
     "pipeline-small": Part(
-        "pipeline_small", "the pipeline on 1,000 events beside a bare PySpark script", ("pipeline_small",),
-        5, "pipeline.md",
+        "pipeline:small_main", "the pipeline on 1,000 events beside a bare PySpark script",
+        ("pipeline_small",), 5, "pipeline.md",
     ),
 }  # fmt: skip

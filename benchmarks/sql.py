@@ -9,18 +9,21 @@ or newer), pgbench where it is on the PATH.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import sys
 import tempfile
+import time
 from collections import defaultdict
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
-from local.servers import HOST, Postgres
+from local.servers import HOST, MariaDB, Postgres
 from rich.console import Console
 from rich.table import Table
 
@@ -32,9 +35,122 @@ from freshq import Queue
 from freshq.stores.sql.engine import open_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks.sql_contenders import Server
+
+LASTING_WORKERS: Final = 8
+
+
+def steadily(server: contenders.Server, rows: int, minutes: int) -> list[int]:
+    """Return the tasks a second in each of some minutes, one by one, beside finished rows."""
+    contenders.fill_freshq(server, 0)
+    contenders.add_finished(server, rows)
+    per_minute = contenders.CONTEXT.Array("q", minutes)
+    contenders.timed(contenders.keep_up, LASTING_WORKERS, server, minutes, per_minute)
+    return [round(tasks / 60) for tasks in per_minute[:]]
+
+
+def lasting_main() -> None:
+    """Measure 8 workers on PostgreSQL minute by minute, beside many finished rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--minutes", type=int, default=5)
+    parser.add_argument("--finished", type=int, default=1_000_000)
+    options = parser.parse_args()
+    with Postgres(durable=True) as running:
+        server = contenders.Server(running.url, HOST, running.port)
+        found = steadily(server, options.finished, options.minutes)
+    table = Table("minute", "tasks/s", title=f"{LASTING_WORKERS} workers, {options.finished:,} finished rows")
+    for minute, tasks in enumerate(found, start=1):
+        table.add_row(str(minute), f"{tasks:,}")
+    Console().print(table)
+    report = {
+        "workers": LASTING_WORKERS,
+        "finished_rows": options.finished,
+        "tasks_per_second_by_minute": found,
+    }
+    results.write("sql_lasting", report, ("psycopg", "sqlalchemy"))
+
+
+WITH_INDEX: Final = "with_index"
+WITHOUT_INDEX: Final = "without_index"
+CLAIM_TASKS: Final = 10
+STEPS: Final = ("put", "put, claim, complete")
+
+
+def processor_seconds(server: MariaDB) -> float:
+    """Return the processor time that the server and this process have used."""
+    # After the name of the command in brackets, the 12th and 13th fields are those of user and system time.
+    fields = Path(f"/proc/{server.pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") + time.process_time()
+
+
+def put_and_work(queue: Queue, tasks: int, server: MariaDB) -> tuple[float, float]:
+    """Put tasks one by one and complete them; return the seconds of the puts, and of their whole lives."""
+    began = processor_seconds(server)
+    for number in range(tasks):
+        queue.put(number)
+    put_seconds = processor_seconds(server) - began
+    done = 0
+    while claims := queue.claim(CLAIM_TASKS):
+        done += len(queue.complete_many(claims))
+    if done != tasks:
+        msg = f"{done} of {tasks} tasks were done"
+        raise AssertionError(msg)
+    return put_seconds, processor_seconds(server) - began
+
+
+def dead_index_ratios(server: MariaDB, rounds: int, tasks: int) -> list[tuple[float, float]]:
+    """Return, for each round, the times with the index as parts of those without: of puts and of lives."""
+    url = server.url
+    with closing(Queue.sql(url, WITH_INDEX)) as indexed, closing(Queue.sql(url, WITHOUT_INDEX)) as plain:
+        for queue in (indexed, plain):
+            queue.create_table()
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"DROP INDEX {WITHOUT_INDEX}_dead ON {WITHOUT_INDEX}"))
+        engine.dispose()
+        for queue in (indexed, plain):
+            put_and_work(queue, CLAIM_TASKS, server)
+        ratios = []
+        for number in range(rounds):
+            both = (indexed, plain) if number % 2 else (plain, indexed)
+            times = {id(queue): put_and_work(queue, tasks, server) for queue in both}
+            ours, theirs = times[id(indexed)], times[id(plain)]
+            ratios.append((ours[0] / theirs[0], ours[1] / theirs[1]))
+    return ratios
+
+
+def printed(ratios: Sequence[tuple[float, float]]) -> Table:
+    """Return the medians and the range of the ratios."""
+    table = Table("step", "median", "least", "greatest")
+    for step, found in zip(STEPS, zip(*ratios, strict=True), strict=True):
+        table.add_row(
+            step, *(f"{figure:.2f}" for figure in (statistics.median(found), min(found), max(found)))
+        )
+    return table
+
+
+def dead_index_main() -> None:
+    """Measure the cost of the index of dead letters on MariaDB, where it holds every task.
+
+    Two tables on one server, one of them without the index, are worked in turns. The processor time of the
+    server and of this process counts.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--tasks", type=int, default=300)
+    given = parser.parse_args()
+    with MariaDB() as server:
+        ratios = dead_index_ratios(server, given.rounds, given.tasks)
+    Console().print(printed(ratios))
+    by_step = dict(zip(STEPS, map(list, zip(*ratios, strict=True)), strict=True))
+    found = {step: [round(ratio, 3) for ratio in each] for step, each in by_step.items()}
+    report = {"rounds": given.rounds, "tasks": given.tasks, "processor_ratios": found}
+    results.write("sql_dead_index", report, ("sqlalchemy", "pymysql"))
+
 
 WORKERS: Final = (1, 8, 32)
 # Enough for some seconds of work.

@@ -14,6 +14,7 @@ import argparse
 import json
 import logging
 import multiprocessing
+import random
 import resource
 import statistics
 import subprocess
@@ -42,6 +43,82 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 
     from freshq import Claim, Outcome, Task
+
+LONE_SLOTS: Final = 8
+LONE_POLL_SECONDS: Final = 0.01
+LONE_LONGEST_SECONDS: Final = 60
+Figures = dict[str, list[float]]
+
+
+class _LoneWatch(LoggingObserver):
+    """Notes when a run began and when it was settled."""
+
+    def __init__(self) -> None:
+        self.began = self.ended = 0.0
+        self.over = threading.Event()
+
+    def run(self, _task: Task) -> None:
+        """Do nothing."""
+        self.began = time.monotonic()
+
+    def settled(self, claim: Claim, outcome: Outcome, run_seconds: float, error: str | None) -> None:
+        """Note the time."""
+        super().settled(claim, outcome, run_seconds, error)
+        self.ended = time.monotonic()
+        self.over.set()
+
+
+def lone_figures(queue: Queue, tasks: int) -> Figures:
+    """Put tasks one by one, each while the worker is idle; return milliseconds from the put of each."""
+    watch, found = _LoneWatch(), Figures(run_ms=[], settled_ms=[])
+    worker = Worker(queue, watch.run, concurrency=LONE_SLOTS, poll_seconds=LONE_POLL_SECONDS, observer=watch)
+    working = threading.Thread(target=worker.run)
+    working.start()
+    pauses = random.Random("lone")
+    for _ in range(tasks):
+        time.sleep(pauses.uniform(2, 3) * LONE_POLL_SECONDS)  # the worker waits at another moment each time
+        watch.over.clear()
+        put_at = time.monotonic()
+        queue.put(PAYLOAD)
+        if not watch.over.wait(LONE_LONGEST_SECONDS):
+            msg = f"a task was not settled within {LONE_LONGEST_SECONDS} s"
+            raise TimeoutError(msg)
+        found["run_ms"].append(round(1000 * (watch.began - put_at), 2))
+        found["settled_ms"].append(round(1000 * (watch.ended - put_at), 2))
+    worker.stop()
+    working.join()
+    return found
+
+
+def on(url: str, tasks: int) -> Figures:
+    """Measure on a database."""
+    queue = opened(url)
+    queue.create_table()
+    try:
+        return lone_figures(queue, tasks)
+    finally:
+        queue.close()
+
+
+def lone_main() -> None:
+    """Measure a lone task through an idle worker: from its put until it is settled.
+
+    The worker has 8 slots and looks for tasks every 10 ms, so half of the time is waiting for its next look.
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=300)
+    tasks = parser.parse_args().tasks
+    logging.disable(logging.WARNING)
+    with Postgres(durable=True) as server, tempfile.TemporaryDirectory() as folder:
+        stores = {name: on(url, tasks) for name, url in (
+            ("postgresql", server.url), ("sqlite", f"sqlite:///{folder}/tasks.db")
+        )}  # fmt: skip
+    for name, found in stores.items():
+        medians = {what: statistics.median(each) for what, each in found.items()}
+        Console().print(f"{name}: {medians}")
+    report = {"slots": LONE_SLOTS, "poll_ms": 1000 * LONE_POLL_SECONDS, "stores": stores}
+    figures.write("lone", report, ("psycopg", "sqlalchemy"))
+
 
 BY_HAND: Final = 10
 LONGEST_SECONDS: Final = 300

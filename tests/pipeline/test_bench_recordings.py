@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 from typing import TYPE_CHECKING
 
-from benchmarks.pipeline import inflated_bytes, recorded
-from benchmarks.pipeline_small import Cost, ratios
+from benchmarks.pipeline import Cost, inflated_bytes, ratios, recorded
 
 if TYPE_CHECKING:
     from pathlib import Path

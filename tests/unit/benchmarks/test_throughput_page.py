@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks import lone, worker
+from benchmarks import worker
 from benchmarks.figures import figures_of, rotated
 from benchmarks.worker import together
 from benchmarks.worker_page import FILES, HAND, WORKER, ratio_cell, ratio_rounds
@@ -61,7 +61,7 @@ def test_everything_is_done_when_it_is_measured(tmp_path: Path, contender: str) 
 def test_a_lone_task_runs_before_it_is_settled(tmp_path: Path) -> None:
     queue = Queue.sql(f"sqlite:///{tmp_path}/tasks.db")
     queue.create_table()
-    found = lone.measured(queue, 3)
+    found = worker.lone_figures(queue, 3)
     assert len(found["run_ms"]) == 3
     assert all(0 < ran < settled for ran, settled in zip(found["run_ms"], found["settled_ms"], strict=True))
     assert counts(queue.stats()) == {"success": 3}
